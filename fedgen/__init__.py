@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedgen.evaluation import evaluate, select
     from fedgen.federated import FedAdam, FedAvgStrategy
     from fedgen.losses import EmbeddedLoss, FastFIDLoss, MMD2Loss
-    from fedgen.models import DDPM, WGANGP, StyleGAN2
+    from fedgen.models import DDPM, WGANGP, FlowMatching, StyleGAN2
     from fedgen.pytorch_lightning_alias import alias_pytorch_lightning
     from fedgen.reports import report
     from fedgen.scores import FrechetReference, KernelReference
@@ -33,6 +33,7 @@ __all__ = [
     "FedAvgStrategy",
     "FederatedDataModule",
     "FederatedEvaluation",
+    "FlowMatching",
     "FrechetReference",
     "KernelReference",
     "MMD2Loss",

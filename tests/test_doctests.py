@@ -9,7 +9,7 @@ import lightning  # noqa: F401 - which most examples import: here, not in the fi
 import pytest
 
 PACKAGES = ["fedgen", "fedgen.losses", "fedgen.metrics", "fedgen.scores", "fedgen.clients", "fedgen.federated"]
-SLOW = {"DDPM"}  # imports diffusers
+SLOW = {"DDPM", "FlowMatching"}  # import diffusers
 
 
 def public(package):

@@ -17,7 +17,18 @@ from fedgen.models.networks.network import TRUSTED
 
 FORMAT, VERSION = "fedgen-model", 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-MODELS = ("DDPM", "GAN", "WGANGP", "CharacterTransformer", "DistributedFineTuning", "FineTuning", "Glow", "StyleGAN2")
+MODELS = (
+    "DDPM",
+    "EDM",
+    "FlowMatching",
+    "GAN",
+    "WGANGP",
+    "CharacterTransformer",
+    "DistributedFineTuning",
+    "FineTuning",
+    "Glow",
+    "StyleGAN2",
+)
 """Names of the classes that such a folder may hold, each of `fedgen.models`."""
 
 

@@ -9,7 +9,11 @@ if TYPE_CHECKING:
     from fedgen.models.diffusion.ddpm import DDPM
     from fedgen.models.diffusion.diffusion_sampling import Sampler
     from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
+    from fedgen.models.diffusion.edm import EDM
+    from fedgen.models.diffusion.edm_sampling import EDMSampler
     from fedgen.models.diffusion.few_steps import FewStepGenerator
+    from fedgen.models.diffusion.flow_matching import FlowMatching
+    from fedgen.models.diffusion.flow_sampling import FlowSampler
     from fedgen.models.ema import EMA
     from fedgen.models.empirical import EmpiricalGenerator
     from fedgen.models.fine_tuning.distributed_fine_tuning import DistributedFineTuning, LocalSteps
@@ -24,15 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DDPM",
+    "EDM",
     "EMA",
     "GAN",
     "WGANGP",
     "AdversarialLoss",
     "CharacterTransformer",
     "DistributedFineTuning",
+    "EDMSampler",
     "EmpiricalGenerator",
     "FewStepGenerator",
     "FineTuning",
+    "FlowMatching",
+    "FlowSampler",
     "Glow",
     "Hinge",
     "LoRA",

@@ -19,11 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from fedgen import DDPM, WGANGP, FedAvgStrategy, FederatedDataModule, ranks
+from fedgen import DDPM, WGANGP, FedAvgStrategy, FederatedDataModule, FlowMatching, ranks
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
 from fedgen.federated import FedAdam, FedProx, Krum, Median, NormClipping, PrivateMean, Scaffold, TrimmedMean
+from fedgen.models import EDM
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 
 SIZES = (3, 11, 6, 20, 9)
@@ -147,6 +148,15 @@ def ddpm():
     return DDPM(UNet(image_size=8, channels=1, widths=[8], layers=1, attention=[]), lr=1e-3)
 
 
+def flow():
+    unet = UNet(image_size=8, channels=1, widths=[8], layers=1, attention=[])
+    return FlowMatching(unet, coupling="optimal-transport", lr=1e-3)
+
+
+def edm():
+    return EDM(UNet(image_size=8, channels=1, widths=[8], layers=1, attention=[]), lr=1e-3)
+
+
 CONFIGURATIONS = {
     # name: (model, strategy's options)
     "sgd": (Net, {}),
@@ -168,9 +178,11 @@ CONFIGURATIONS = {
     "gan": (gan, {"optimizer_state": "average"}),
     "gan-server": (lambda: gan(generator_trained_by="server"), {}),
     "ddpm": (ddpm, {}),
+    "flow": (flow, {}),
+    "edm": (edm, {}),
     "stateful": (Stateful, {}),
 }
-PICTURED = ("gan", "gan-server", "ddpm")
+PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm")
 RESUMED = ("personal", "adam-average", "scaffold")
 
 

@@ -20,6 +20,8 @@ LOOSE = {
     ("gan-server", "critic.body.1.bias"): 5e-4,
     ("gan-server", "critic.body.3.bias"): 2e-3,
     ("ddpm", "to_k.bias"): 5e-4,
+    ("flow", "to_k.bias"): 5e-4,
+    ("edm", "to_k.bias"): 5e-4,
 }
 
 
@@ -88,7 +90,7 @@ def test_a_checkpoint_holds_every_ranks_clients(runs, devices):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2, 3])
-@pytest.mark.parametrize("name", ["sgd", "uniform", "adam", "personal", "fails", "ddpm"])
+@pytest.mark.parametrize("name", ["sgd", "uniform", "adam", "personal", "fails", "ddpm", "flow", "edm"])
 def test_a_round_is_one_sum_over_processes(runs, devices, name):
     assert read(runs, devices, name)["sums"] == (ROUNDS if devices > 1 else 0)
 

@@ -4,7 +4,17 @@ import pytest
 import torch
 
 import fedgen
-from fedgen.models import DDPM, GAN, WGANGP, CharacterTransformer, DistributedFineTuning, FineTuning, StyleGAN2
+from fedgen.models import (
+    DDPM,
+    EDM,
+    GAN,
+    WGANGP,
+    CharacterTransformer,
+    DistributedFineTuning,
+    FineTuning,
+    FlowMatching,
+    StyleGAN2,
+)
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.gan.adversarial import Hinge
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
@@ -28,6 +38,8 @@ MAKERS = {
     "WGANGP": lambda: WGANGP(**pair(), ema_decay=0.9),
     "GAN": lambda: GAN(**pair(), loss=Hinge()),
     "DDPM": lambda: DDPM(UNet(8, 1, (8,), 1, ()), schedule=NoiseSchedule(timesteps=10)),
+    "FlowMatching": lambda: FlowMatching(UNet(8, 1, (8,), 1, ()), coupling="optimal-transport"),
+    "EDM": lambda: EDM(UNet(8, 1, (8,), 1, ()), sigma_data=0.7),
     "StyleGAN2": lambda: StyleGAN2(**styled()),
     "FineTuning": lambda: FineTuning(SmallGenerator(latent_dim=3, width=2), layers=["*"]),
     "DistributedFineTuning": lambda: DistributedFineTuning(WGANGP(**pair())),

@@ -22,7 +22,10 @@ def same_state(first, second):
 
 
 # diffusers takes its time to import, and a diffusion model to draw
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "DDPM")) for n in MAKERS])
+DIFFUSION = ("DDPM", "EDM", "FlowMatching")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in DIFFUSION)) for n in MAKERS])
 def test_every_model_comes_back_with_its_weights_settings_and_images(name, make, tmp_path):
     model = make(name)
     save_pretrained(model, tmp_path / "folder")

@@ -14,8 +14,8 @@ from fedgen.progress import track
 
 Solver = Literal["dpm-solver++", "ddim", "ddpm"]
 STEPS: dict[str, int | None] = {"dpm-solver++": 20, "ddim": 50, "ddpm": None}
-# (noisy images [n, C, H, W], timestep, which of all images they are) -> predictions
-Predict = Callable[[Tensor, Tensor, slice], Tensor]
+# (noisy images [n, C, H, W], timestep or timesteps [n], which of all images they are) -> predictions
+Predict = Callable[[Tensor, Tensor, slice | Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class Sampler:
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps={self.steps}: an image takes at least one step")
 
-    def changed(self, solver: Solver | None, steps: int | None, guidance: float | None) -> "Sampler":
+    def changed(
+        self, solver: Solver | None = None, steps: int | None = None, guidance: float | None = None
+    ) -> "Sampler":
         """This one with what is not None in its place; another solver brings its own number of steps."""
         if solver is not None and solver != self.solver:
             new = replace(self, solver=solver, steps=steps)
@@ -100,11 +102,11 @@ def predictor(network: nn.Module, labels: Tensor | None, guidance: float, null_l
     """
     parameter = next(network.parameters())
 
-    def predict(images: Tensor, timestep: Tensor, part: slice) -> Tensor:
+    def predict(images: Tensor, timestep: Tensor, part: slice | Tensor) -> Tensor:
         arguments = images.to(parameter), timestep.expand(len(images)).to(parameter.device)
         if labels is None:
             return network(*arguments).float()
-        chosen = labels[part].to(parameter.device)
+        chosen = labels[part if isinstance(part, slice) else part.to(labels.device)].to(parameter.device)
         for_class = network(*arguments, chosen).float()
         if guidance == 1 or null_label is None:
             return for_class

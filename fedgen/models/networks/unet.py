@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedgen.extras import need
@@ -99,7 +100,7 @@ class UNet(Network):
     def forward(self, images: Tensor, timesteps: Tensor, labels: Tensor | None = None) -> Tensor:
         """Labels are int64 [N]; without any, or `num_classes`, the prediction is for any class."""
         if labels is None and self.null_label:
-            labels = timesteps.new_full((len(images),), self.num_classes)  # type: ignore[arg-type]
+            labels = timesteps.new_full((len(images),), self.num_classes, dtype=torch.int64)  # type: ignore[arg-type]
         return self.body(images, timesteps, class_labels=labels, return_dict=False)[0]
 
     def save_memory(self) -> None:

@@ -1,0 +1,342 @@
+"""The base of models that draw images from noise by a network of noisy images and times."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeVar
+
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor, nn
+
+from fedgen.io.files import in_bytes
+from fedgen.models.diffusion.diffusion_sampling import Predict, predictor
+from fedgen.models.ema import EMA
+from fedgen.models.fine_tuning.lora import LoRA, add_adapters, read_adapters
+from fedgen.models.label_frequencies import LabelFrequencies
+from fedgen.models.networks.network import build, require_shape
+from fedgen.models.optional_hooks import data_module_of, of_data, of_network
+from fedgen.models.require import require
+from fedgen.models.round_clock import RoundClock
+from fedgen.models.round_means import RoundMeans
+from fedgen.models.sampling import evaluating
+
+T = TypeVar("T")
+
+
+class Drawing(Protocol):
+    """Options for drawing images: a frozen dataclass that has a solver, its steps and the guidance."""
+
+    @property
+    def guidance(self) -> float:
+        """The scale of classifier-free guidance."""
+
+    def changed(self, solver: Any = None, steps: int | None = None, guidance: float | None = None) -> Self:
+        """This one with what is not None in its place; another solver brings its own number of steps."""
+
+
+class Denoiser(RoundClock):
+    """A network of (noisy images, times) with all that `DDPM`, `FlowMatching` and `EDM` share.
+
+    One `training_step` is one iteration of automatic optimisation by Adam on `_loss`, at times and noise drawn from
+    torch's global generator. At a round's end its mean over all clients is logged as `loss`; nothing is logged per
+    iteration.
+
+    Args:
+        network: see the models.
+        lr: Adam's learning rate.
+        warmup: iterations over which it rises linearly from 0.
+        ema_decay: decay per iteration of the moving average of the network's weights; None for no average.
+        ema_warmup: whether that average forgets faster at first.
+        flips: whether training images are mirrored at random.
+        label_dropout: how often a training label is replaced by "any class".
+        lora: adapters on the network.
+        compile: whether training steps run through torch.compile.
+        gradient_checkpointing: whether training computes activations twice to keep fewer of them.
+
+    Raises:
+        ValueError: for a value out of range.
+    """
+
+    sampler: Drawing
+
+    def __init__(
+        self,
+        network: nn.Module,
+        lr: float,
+        warmup: int,
+        ema_decay: float | None,
+        ema_warmup: bool,
+        flips: bool,
+        label_dropout: float,
+        lora: LoRA | None,
+        compile: bool,
+        gradient_checkpointing: bool,
+    ) -> None:
+        super().__init__()
+        _check_ranges(lr, warmup, ema_decay, label_dropout)
+        self.network = build(network, "network")
+        self.image_shape, self.num_classes, self.null_label = _shape_and_labels(self.network)
+        require(
+            not flips or len(self.image_shape) == 3,
+            f"flips=True mirrors images, and the network's inputs are {list(self.image_shape)}; leave flips out",
+        )
+        self.lora = None if lora is None else made(lora, LoRA)
+        if self.lora is not None:
+            add_adapters(adapted(self.network), self.lora)
+        if gradient_checkpointing:
+            _save_memory(self.network)
+        self.network_ema = EMA(self.network, ema_warmup) if ema_decay is not None else None
+        self.label_frequencies = LabelFrequencies(self.num_classes) if self.num_classes is not None else None
+        self.lr, self.warmup, self.ema_decay, self.flips = lr, warmup, ema_decay, flips
+        self.label_dropout, self.compiles = label_dropout, compile
+        self._predict: Callable[..., Tensor] | None = None  # the compiled network, while training
+        self._training_settings: dict[str, Any] = {
+            "lr": lr,
+            "warmup": warmup,
+            "ema_decay": ema_decay,
+            "ema_warmup": ema_warmup,
+            "flips": flips,
+            "label_dropout": label_dropout,
+            "compile": compile,
+            "gradient_checkpointing": gradient_checkpointing,
+        }
+
+    # ---- what a model says ----
+
+    @abstractmethod
+    def _loss(self, images: Tensor, batch: Sequence[Tensor]) -> Tensor:
+        """The loss of training images [N, ...] in full precision, of a batch whose labels `_predicted` takes."""
+
+    @abstractmethod
+    def _draw(
+        self, predict: Predict, latents: Tensor, sampler: Any, batch_size: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Images [N, ...] of latents [N, ...], standard normal on the network's device."""
+
+    @abstractmethod
+    def _told(self, sampler: Any) -> dict[str, Any]:
+        """The options that images depend on as plain types, without guidance."""
+
+    def _check_sampler(self, sampler: Any) -> None:
+        """Raises ValueError for options that the model cannot draw by."""
+        require(
+            sampler.guidance == 1 or self.null_label,
+            f"guidance={sampler.guidance} mixes the predictions for a class and for any: it needs a network with"
+            " num_classes and null_label",
+        )
+
+    # ---- before training ----
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam on what trains."""
+        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        # one kernel for all parameters; mixed precision clips gradients outside of the optimizer, which refuses it
+        mixed = "mixed" in str(self.trainer.precision)
+        return torch.optim.Adam(trained, lr=self.lr, fused=not mixed)
+
+    def setup(self, stage: str) -> None:
+        """Checks the network against the data, and counts the data's labels.
+
+        Raises:
+            ValueError: if images have another shape, or labels are missing or too many.
+        """
+        if stage != "fit":
+            return
+        self.means = RoundMeans("loss")  # without those of a round that was cut short
+        data = data_module_of(self.trainer)
+        if (shape := of_data(data).image_shape) is not None:
+            require_shape(torch.empty(1, *shape), self.image_shape, "the network")
+        if self.label_frequencies is not None:
+            self.label_frequencies.fit(data)
+        self._predict = torch.compile(self.network.forward) if self.compiles else None
+
+    def on_fit_start(self) -> None:
+        """Says how little of the network its adapters are."""
+        super().on_fit_start()
+        if self.lora is not None:
+            sizes = [(p.numel() * p.element_size(), p.requires_grad) for p in self.network.parameters()]
+            trained, whole = sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes)
+            rank_zero_info(f"adapters alone train: {in_bytes(trained)} of the network's {in_bytes(whole)}")
+
+    def teardown(self, stage: str) -> None:
+        """Lets go of the compiled network."""
+        self._predict = None
+
+    # ---- training ----
+
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
+        """The loss of (images [N, C, H, W] in [-1, 1], labels int64 [N])."""
+        # under "bf16-true" images come in half precision, and so would their noise
+        images = batch[0].to(torch.promote_types(batch[0].dtype, torch.float32))
+        require_shape(images, self.image_shape, "the network")
+        self._set_rate(batch_idx)
+        if self.flips:
+            images = torch.where(torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5, images.flip(3), images)
+        loss = self._loss(images, batch)
+        self.means.add({"loss": loss})
+        return loss
+
+    def _predicted(self, noisy: Tensor, times: Tensor, batch: Sequence[Tensor]) -> Tensor:
+        """The network's predictions float32 [N, ...] of noisy images at times [N], in the precision of the batch."""
+        predict = self._predict or self.network
+        return predict(noisy.to(batch[0].dtype), times, *self._training_labels(batch)).float()
+
+    def _training_labels(self, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The labels of a conditional network, some of them replaced by "any class"."""
+        if self.label_frequencies is None:
+            return ()
+        labels = self.label_frequencies.labels_of(batch)
+        if self.num_classes is not None and self.null_label and self.label_dropout:
+            dropped = torch.rand(len(labels), device=labels.device) < self.label_dropout
+            labels = labels.masked_fill(dropped, self.num_classes)
+        return (labels,)
+
+    def _set_rate(self, batch_idx: int) -> None:
+        """The learning rate of this iteration: the optimizer, inside whose step this runs, reads it afterwards."""
+        if self.warmup:
+            rate = self.lr * min(1.0, (self.iteration(batch_idx) + 1) / self.warmup)
+            for group in self.trainer.optimizers[0].param_groups:
+                group["lr"] = rate
+
+    def on_round_end(self, iterations: int) -> None:
+        """Moves the average of the network's weights by ema_decay ** iterations."""
+        if self.network_ema is not None and self.ema_decay is not None:
+            self.network_ema.update(self.network, self.ema_decay**iterations)
+
+    def on_train_epoch_end(self) -> None:
+        """Logs the round's mean loss."""
+        self.log_means()
+
+    # ---- after training ----
+
+    @property
+    def averaged(self) -> nn.Module:
+        """The network that images are drawn with: the moving average if there is one."""
+        return self.network if self.network_ema is None else self.network_ema.network
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The way in which `sample` draws images unless told otherwise, as plain types; stored with every score.
+
+        Assigning a dictionary changes the settings that it names; another solver brings its own number of steps.
+        """
+        found = self._told(self.sampler)
+        return found if self.num_classes is None else found | {"guidance": self.sampler.guidance}
+
+    @sampling.setter
+    def sampling(self, settings: Mapping[str, Any]) -> None:
+        sampler = self.sampler.changed(**settings)
+        self._check_sampler(sampler)
+        self.sampler = sampler
+
+    def sample(
+        self,
+        num_images: int,
+        generator: torch.Generator | None = None,
+        labels: Tensor | None = None,
+        batch_size: int = 250,
+        solver: Any = None,
+        steps: int | None = None,
+        guidance: float | None = None,
+    ) -> Tensor:
+        """Images float32 [num_images, C, H, W] in [-1, 1], on the module's device; the module is left as it was.
+
+        Args:
+            num_images: how many; all of them are held at once, a few times over.
+            generator: a CPU generator: for the latents, in one go; for labels; for the noise of steps that draw some.
+                The global generator by default.
+            labels: int64 [num_images] for a conditional model; drawn by the training data's frequencies by default.
+            batch_size: images that the network gets at once, a bound on memory; does not change them.
+            solver: another than the model's, one of its sampler's names.
+            steps: another number of steps.
+            guidance: another scale of classifier-free guidance.
+
+        Raises:
+            ValueError: for labels that do not fit, fewer than one image, or guidance without "any class".
+        """
+        require(num_images >= 1, f"num_images={num_images}: draw at least one image")
+        sampler = self.sampler.changed(solver, steps, guidance)
+        self._check_sampler(sampler)
+        network = self.averaged
+        latents = torch.randn(num_images, *self.image_shape, generator=generator).to(self.device)
+        labels = self._sampling_labels(num_images, labels, generator)
+        predict = predictor(network, labels, sampler.guidance, self.num_classes)
+        with evaluating(network):
+            return self._draw(predict, latents, sampler, batch_size, generator)
+
+    def _sampling_labels(self, count: int, labels: Tensor | None, generator: torch.Generator | None) -> Tensor | None:
+        if self.label_frequencies is None:
+            require(labels is None, f"this {type(self).__name__} is unconditional and takes no labels")
+            return None
+        return (
+            self.label_frequencies.draw(count, generator)
+            if labels is None
+            else self.label_frequencies.check(labels, count)
+        )
+
+    def _asked(self, images: Tensor, labels: Tensor | None, average: bool = True) -> nn.Module:
+        """The network that is asked about images and their labels ("any class" without), once these fit it."""
+        require_shape(images, self.image_shape, "the network")
+        if self.label_frequencies is None:
+            require(labels is None, f"this {type(self).__name__} is unconditional and takes no labels")
+        elif labels is not None:
+            self.label_frequencies.check(labels, len(images))
+        else:
+            require(self.null_label, "this model knows no 'any class': give the images' labels")
+        return self.averaged if average else self.network
+
+    def load_adapters(self, folder: Any) -> None:
+        """Takes the adapters that `DDPM.save_pretrained(folder, merge=False)` or peft wrote, the average too.
+
+        Raises:
+            ValueError: if the model has no adapters, or others.
+        """
+        if self.lora is None:
+            name = type(self).__name__
+            raise ValueError(f"this model has no adapters; build it with {name}(..., lora=LoRA(rank=...))")
+        read_adapters(adapted(self.network), self.lora, folder)
+        if self.network_ema is not None:
+            read_adapters(adapted(self.network_ema.network), self.lora, folder)
+
+
+def _check_ranges(lr: float, warmup: int, ema_decay: float | None, label_dropout: float) -> None:
+    require(lr > 0, f"lr={lr}: the learning rate is positive")
+    require(warmup >= 0, f"warmup={warmup}: count iterations from 0")
+    require(ema_decay is None or 0 <= ema_decay < 1, f"ema_decay={ema_decay}: the decay lies in [0, 1)")
+    require(0 <= label_dropout <= 1, f"label_dropout={label_dropout}: a probability lies in [0, 1]")
+
+
+def _shape_and_labels(network: nn.Module) -> tuple[tuple[int, ...], int | None, bool]:
+    """Return what a network says of itself: image shape, classes, and whether it knows "any class"."""
+    own, name = of_network(network), type(network).__name__
+    shape = own.image_shape
+    require(shape is not None, f"the network {name} needs an attribute image_shape: (channels, height, width)")
+    assert shape is not None
+    return tuple(shape), own.num_classes, bool(own.null_label)
+
+
+def adapted(network: nn.Module) -> nn.Module:
+    """The part of a network that adapters belong to: a UNet's own of diffusers, so that they fit its folders."""
+    body = of_network(network).body
+    return network if body is None else body
+
+
+def _save_memory(network: nn.Module) -> None:
+    save = of_network(network).save_memory
+    require(
+        save is not None,
+        f"gradient_checkpointing needs a network with save_memory(), as UNet has; got {type(network).__name__}",
+    )
+    assert save is not None
+    save()
+
+
+def made(given: Any, kind: type[T], first: str = "") -> T:
+    """The settings object of a kind, from itself, its fields as a checkpoint holds them, its first field or None."""
+    if given is None:
+        return kind()
+    if isinstance(given, Mapping):
+        return kind(**given)
+    result = kind(**{first: given}) if isinstance(given, str) and first else given
+    require(isinstance(result, kind), f"{result!r} is no {kind.__name__}; give {kind.__name__}(...)")
+    return result

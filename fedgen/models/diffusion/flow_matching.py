@@ -1,0 +1,242 @@
+"""Flow matching (Lipman et al. 2023, arXiv 2210.02747) as a Lightning module."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from math import log
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.models.diffusion.denoiser import Denoiser, made
+from fedgen.models.diffusion.diffusion_losses import losses_of_examples
+from fedgen.models.diffusion.diffusion_sampling import Predict, predictor
+from fedgen.models.diffusion.flow_path import TIMESTEPS, Coupling, FlowPath, Times, couple
+from fedgen.models.diffusion.flow_sampling import FlowSampler, flow_field, follow, in_parts
+from fedgen.models.diffusion.ode_likelihood import LogDensity, dequantised, draw_probes, log_density
+from fedgen.models.fine_tuning.lora import LoRA
+from fedgen.models.networks.network import describe
+from fedgen.models.require import require
+from fedgen.models.sampling import evaluating
+from fedgen.seeds import generator
+
+MOST_EXACT = 32  # dimensions whose divergence is exact unless probes are asked for
+PROBES = 8
+
+
+class FlowMatching(Denoiser):
+    """A network that learns the velocity of straight paths from noise to images, and draws images by following it.
+
+    One `training_step` is one iteration of automatic optimisation by Adam on the mean squared error of Eq. 23, at times
+    and noise drawn from torch's global generator. At a round's end its mean over all clients is logged as `loss`;
+    nothing is logged per iteration. Everything else is `DDPM`'s: networks, moving average, labels, adapters,
+    checkpoints without pickles.
+
+    With a network over points, `image_shape` (D,), it is a density for the score "ll": inputs are then [N, D] of any
+    range. Images drawn are cut to [-1, 1], points are not.
+
+    Args:
+        network: velocities [N, C, H, W] of (noisy images, 1000 t float32 [N]), and of labels int64 [N] if it has
+            `num_classes`; usually `fedgen.models.networks.UNet`. Another module needs an attribute `image_shape`.
+        coupling: of a batch's noise and images: "independent", or "optimal-transport" (Tong et al. 2024, arXiv
+            2302.00482) within each client's batch, and within each label of it if there are labels.
+        sigma_min: deviation of the noise that is left at t = 1.
+        times: "uniform" or "logit-normal"; see `FlowPath`.
+        dequantise: bits of a grey level, inside of which training images get uniform noise, as a likelihood of images
+            needs it; none by default.
+        lr: Adam's learning rate.
+        warmup: iterations over which it rises linearly from 0, counted by each client for itself.
+        ema_decay: decay per iteration of the moving average of the network's weights that images are drawn with; it
+            moves at round ends, by ema_decay ** iterations. None samples from the network itself.
+        ema_warmup: whether that average forgets faster at first, for runs that are short against it (see `EMA`).
+        flips: whether training images are mirrored at random; not for digits or letters.
+        label_dropout: how often a training label is replaced by "any class", for guidance; used if there are classes.
+        sampler: how images are drawn; 25 steps of Heun's method by default.
+        lora: adapters on the network; they alone are then trained, sent and averaged.
+        compile: whether training steps run through torch.compile.
+        gradient_checkpointing: whether training computes activations twice to keep fewer of them.
+
+    Raises:
+        ValueError: for a value out of range, or a network that does not fit the data (when `fit` starts).
+
+    Examples:
+        >>> import torch
+        >>> from fedgen import FlowMatching
+        >>> from fedgen.models.networks import UNet
+        >>> model = FlowMatching(UNet(image_size=8, channels=1, widths=[4], layers=1, attention=[]))
+        >>> model.sample(2, torch.Generator().manual_seed(0), steps=2).shape
+        torch.Size([2, 1, 8, 8])
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        coupling: Coupling = "independent",
+        sigma_min: float = 0.0,
+        times: Times = "uniform",
+        dequantise: int | None = None,
+        lr: float = 2e-4,
+        warmup: int = 0,
+        ema_decay: float | None = 0.9999,
+        ema_warmup: bool = True,
+        flips: bool = False,
+        label_dropout: float = 0.1,
+        sampler: FlowSampler | None = None,
+        lora: LoRA | None = None,
+        compile: bool = False,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        shared = lr, warmup, ema_decay, ema_warmup, flips, label_dropout, lora, compile, gradient_checkpointing
+        super().__init__(network, *shared)
+        _require_bits(dequantise)
+        self.path, self.dequantise = FlowPath(sigma_min, coupling, times), dequantise
+        self.sampler: FlowSampler = made(sampler, FlowSampler, "solver")
+        self._check_sampler(self.sampler)
+        settings = asdict(self.path) | {"dequantise": dequantise, **self._training_settings}
+        settings |= {"sampler": asdict(self.sampler), "lora": None if self.lora is None else asdict(self.lora)}
+        # plain types: Lightning's own capture would store objects
+        self.save_hyperparameters({"network": describe(self.network), **settings})
+
+    # ---- training ----
+
+    def _loss(self, images: Tensor, batch: Sequence[Tensor]) -> Tensor:
+        """The loss of Lipman et al. 2023, Eq. 23."""
+        if self.dequantise is not None:
+            images = dequantised(images, self.dequantise, torch.rand_like(images))
+        times = self.path.draw_times(len(images), images.device)
+        noise = torch.randn_like(images)
+        if self.path.coupling == "optimal-transport":
+            labels = None if self.label_frequencies is None else self.label_frequencies.labels_of(batch)
+            noise = couple(images, noise, labels)
+        predicted = self._predicted(self.path.at(times, images, noise), TIMESTEPS * times, batch)
+        return nn.functional.mse_loss(predicted, self.path.velocity(images, noise).float())
+
+    # ---- drawing ----
+
+    def _told(self, sampler: FlowSampler) -> dict[str, Any]:
+        if sampler.solver == "dopri5":
+            return {"solver": sampler.solver, "rtol": sampler.rtol, "atol": sampler.atol}
+        return {"solver": sampler.solver, "steps": sampler.num_steps}
+
+    def _draw(self, predict: Predict, latents: Tensor, sampler: FlowSampler, batch_size: int, generator: Any) -> Tensor:
+        found = follow(predict, latents, sampler, batch_size)
+        return found.clamp(-1, 1) if len(self.image_shape) == 3 else found
+
+    # ---- losses and densities of examples ----
+
+    def example_losses(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        seed: int = 0,
+        times: int | Sequence[float] = 10,
+        batch_size: int = 250,
+        average: bool = True,
+        start: int = 0,
+    ) -> Tensor:
+        """The mean squared error of the velocity along paths to each image, float32 [N] on the CPU.
+
+        Example i's times and noise depend on (seed, i) alone, so two sets are compared at common random numbers.
+
+        Args:
+            images: [N, C, H, W] in [-1, 1].
+            labels: int64 [N] for a conditional model; the loss for "any class" by default.
+            seed: of the draws.
+            times: how many an example, each uniform in one of as many equal parts of [0, 1]; or which.
+            batch_size: images that the network gets at once, a bound on memory.
+            average: whether to measure the moving average, if there is one.
+            start: the place of the first image, of a set that is asked about in parts.
+
+        Raises:
+            ValueError: for images or labels that do not fit, or times outside [0, 1].
+        """
+        count = times if isinstance(times, int) else len(times)
+        inside = isinstance(times, int) or all(0 <= time <= 1 for time in times)
+        require(count >= 1 and inside, f"times={times}: give how many, from 1, or some in [0, 1]")
+        network = self._asked(images, labels, average)
+
+        def errors(ask: Callable[[Tensor, Tensor], Tensor], part: Tensor, at: Tensor, noise: Tensor) -> Tensor:
+            return ask(self.path.at(at, part, noise), TIMESTEPS * at) - self.path.velocity(part, noise)
+
+        def draw_times(draws: torch.Generator) -> Tensor:
+            if not isinstance(times, int):
+                return torch.tensor(list(times), dtype=torch.float32)
+            return (torch.arange(times) + torch.rand(times, generator=draws)) / times
+
+        with evaluating(network):
+            return losses_of_examples(network, errors, draw_times, images, labels, seed, batch_size, start)
+
+    def likelihood(
+        self,
+        images: Tensor,
+        labels: Tensor | None = None,
+        probes: int | None = None,
+        seed: int = 0,
+        batch_size: int = 250,
+        sampler: FlowSampler | None = None,
+        start: int = 0,
+    ) -> LogDensity:
+        """Natural log-densities of images by the flow's ODE, and their standard errors over probes, float64 [N] each.
+
+        The error is that of the estimated divergence; the solver's own comes besides, and its tolerances bound it.
+
+        Args:
+            images: [N, C, H, W] or points [N, D], also images as rows [N, C H W].
+            labels: int64 [N] for a conditional model; the density of "any class" by default.
+            probes: random directions by which the divergence is estimated, from 2; 0 for an exact one, by a derivative
+                for each dimension. By default exact up to 32 dimensions, and 8 probes beyond.
+            seed: of the probes; example i's depend on (seed, i) alone.
+            batch_size: images that the network gets at once, a bound on memory.
+            sampler: the solver, "dopri5" with tolerances of 1e-5 by default.
+            start: the place of the first image, of a set that is asked about in parts.
+
+        Raises:
+            ValueError: for images or labels that do not fit, or one probe, which has no error.
+        """
+        points = images.reshape(len(images), *self.image_shape) if images.ndim == 2 else images
+        network = self._asked(points, labels)
+        dim = int(torch.Size(self.image_shape).numel())
+        number = probes if probes is not None else 0 if dim <= MOST_EXACT else PROBES
+        require(number == 0 or number >= 2, f"probes={number}: give 0 for the exact divergence, or at least 2")
+        solver = sampler or FlowSampler("dopri5")
+        predict = predictor(network, labels, 1.0, None)
+
+        def densities(part: slice) -> Tensor:
+            own = points[part].flatten(1).to(self.device).float()
+            drawn = draw_probes(len(own), number, dim, seed, start + part.start) if number else None
+            field = flow_field(predict, self.image_shape, part.start)
+            return torch.stack(log_density(field, own, solver, None if drawn is None else drawn.to(own)), dim=1)
+
+        with evaluating(network), torch.no_grad():
+            found = in_parts(points, batch_size, densities, "likelihood")
+        return LogDensity(*found.unbind(1))
+
+    def log_prob(self, points: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Natural log-densities float64 [N], as the score "ll" asks for them; see `likelihood`."""
+        return self.likelihood(points, labels).value
+
+    def bits_per_dim(self, images: Tensor, labels: Tensor | None = None, bits: int = 8, **options: Any) -> Tensor:
+        """Bits per dimension float64 [N] of images [N, C, H, W] in [-1, 1], each with one draw of dequantisation noise.
+
+        In bits of the images' grey levels; an upper bound on average. A model that was not trained with `dequantise`
+        has seen levels alone, and may put little density between them.
+
+        Args:
+            images: of 2^bits levels.
+            labels: see `likelihood`.
+            bits: of a grey level.
+            options: of `likelihood`.
+
+        Raises:
+            ValueError: as `likelihood`, or for other than 1 to 8 bits.
+        """
+        _require_bits(bits)
+        seed, start = options.get("seed", 0), options.get("start", 0)
+        draws = [generator(seed, "dequantisation", start + place) for place in range(len(images))]
+        noise = torch.stack([torch.rand(images.shape[1:], generator=one) for one in draws]).to(images.device)
+        found = self.likelihood(dequantised(images.float(), bits, noise), labels, **options).value
+        return -found / (images[0].numel() * log(2)) + bits - 1
+
+
+def _require_bits(bits: int | None) -> None:
+    require(bits is None or 1 <= bits <= 8, f"bits={bits}: a grey level has 1 to 8")

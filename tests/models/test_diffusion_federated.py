@@ -1,0 +1,153 @@
+"""Flow matching and EDM over clients: loops by hand, seeds, resuming, processes, and Flower."""
+
+import copy
+
+import pytest
+import torch
+
+from fedgen.clients.turn import Turn
+from fedgen.models import EDM, FlowMatching
+from fedgen.models.diffusion.flow_path import FlowPath, couple
+from fedgen.models.fine_tuning.lora import LoRA
+from fedgen.models.networks import UNet
+from fedgen.seeds import seed_all
+from tests.flower.runs import deploy, recipe, same_weights, simulate, write_images
+from tests.models.test_ddpm_federated import same, train
+from tests.quick import first_quick
+
+__all__ = ["train"]  # the fixture
+pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
+
+KINDS = {"flow": (FlowMatching, {"coupling": "optimal-transport"}), "edm": (EDM, {})}
+NAMES = list(KINDS)
+
+
+def make(name, num_classes=None, **options):
+    torch.manual_seed(0)
+    network = UNet(8, 1, (8,), 1, (), num_classes=num_classes)
+    torch.nn.init.normal_(network.body.conv_out.weight, std=0.1)
+    kind, own = KINDS[name]
+    return kind(network, **own, **options)
+
+
+def flow_loss(network, images):
+    times = torch.rand(len(images))
+    noise = couple(images, torch.randn_like(images))
+    predicted = network(FlowPath().at(times, images, noise), 1000 * times)
+    return torch.nn.functional.mse_loss(predicted, images - noise)
+
+
+def edm_loss(network, images):
+    sigma = (-1.2 + 1.2 * torch.randn(len(images))).exp()
+    wide = sigma.view(-1, 1, 1, 1)
+    noisy = images + wide * torch.randn_like(images)
+    root = (wide**2 + 0.5**2).sqrt()
+    target = (images - 0.5**2 / (wide**2 + 0.5**2) * noisy) / (wide * 0.5 / root)
+    return torch.nn.functional.mse_loss(network(1 / root * noisy, sigma.log() / 4), target)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_round_is_the_mean_of_clients_own_loops(name, train):
+    """Each client's warm-up counts its own iterations, the average moves once."""
+    loss_of = {"flow": flow_loss, "edm": edm_loss}[name]
+    module = make(name, lr=0.01, warmup=4, ema_decay=0.5, ema_warmup=False)
+    start = copy.deepcopy(module.network).train()
+    clients = train(module, 1).datamodule.clients
+    mean = [torch.zeros_like(parameter) for parameter in start.parameters()]
+    for index, client in enumerate(clients):
+        network = copy.deepcopy(start)
+        optimizer = torch.optim.Adam(network.parameters(), fused=True)
+        turn = Turn(client.data, client.train, 2, 0, index, client.name, 0)
+        seed_all(0, "turn", 0, index)
+        for step, (images, _) in enumerate(turn.batches(2)):
+            optimizer.param_groups[0]["lr"] = 0.01 * (step + 1) / 4
+            optimizer.zero_grad()
+            loss_of(network, images).backward()
+            optimizer.step()
+        for total, parameter in zip(mean, network.parameters()):
+            total += parameter.detach() * len(client.train) / 12
+    for mine, expected in zip(module.network.parameters(), mean):
+        assert torch.allclose(mine, expected, atol=1e-6)
+    for average, first, last in zip(module.averaged.parameters(), start.parameters(), mean):
+        assert torch.allclose(average, 0.25 * first + 0.75 * last, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_client_alone_is_a_plain_loop_to_the_bit(name, train):
+    module = make(name, lr=0.01, ema_decay=None)
+    network = copy.deepcopy(module.network).train()
+    trainer = train(module, 2, cohort_size=1, optimizer_state="keep")
+    optimizers = {}
+    for round in range(2):
+        index = trainer.strategy.sample_cohort(3, round)[0]
+        client = trainer.datamodule.clients[index]
+        optimizer = optimizers.setdefault(index, torch.optim.Adam(network.parameters(), lr=0.01, fused=True))
+        seed_all(0, "turn", round, index)
+        for images, _ in Turn(client.data, client.train, 2, 0, index, client.name, round).batches(2):
+            optimizer.zero_grad()
+            {"flow": flow_loss, "edm": edm_loss}[name](network, images).backward()
+            optimizer.step()
+    assert same(module.network, network)
+
+
+@pytest.mark.parametrize("name", first_quick(NAMES))
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(name, train):
+    made = []
+    for seed in (0, 0, 1):
+        made.append(make(name, num_classes=3, flips=True))
+        train(made[-1], 2, seed)
+        torch.rand(5)  # what happens between the runs does not matter
+    assert same(made[0], made[1])
+    assert not same(made[0], made[2])
+
+
+@pytest.mark.parametrize("name", first_quick(NAMES))
+def test_resuming_ends_with_the_same_weights_to_the_bit(name, train, tmp_path):
+    options = {"warmup": 5, "ema_decay": 0.9, "num_classes": 3}
+    whole, part, resumed = (make(name, **options) for _ in range(3))
+    federated = {"optimizer_state": "average", "cohort_size": 2}
+    train(whole, 4, **federated)
+    train(part, 2, **federated).save_checkpoint(tmp_path / "two.ckpt")
+    train(resumed, 4, ckpt_path=tmp_path / "two.ckpt", **federated)
+    assert same(whole, resumed)
+    assert not same(whole, part)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_half_precision_times_and_noise_are_drawn_in_full(name, fit):
+    """As under "bf16-true", which hands on images in half precision and makes it the default type of draws."""
+    module, seen = make(name), []
+    hook = module.network.register_forward_pre_hook(lambda network, given: seen.append([one.dtype for one in given]))
+    before = torch.cat([parameter.detach().flatten() for parameter in module.network.parameters()])
+    trainer = fit(module, batches=2, precision="bf16-true")
+    hook.remove()
+    assert seen == [[torch.bfloat16, torch.float32]] * 2
+    assert torch.isfinite(trainer.callback_metrics["loss"])
+    after = torch.cat([parameter.detach().flatten() for parameter in module.network.parameters()])
+    assert not torch.equal(after.float(), before)
+    assert torch.isfinite(module.sample(2, torch.Generator().manual_seed(0), steps=2)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_adapters_alone_train_and_travel(name, train):
+    module = make(name, lora=LoRA(rank=2), ema_decay=None)
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    exchange = train(module, 1).strategy.exchange
+    moved = {key for key, value in module.state_dict().items() if not torch.equal(value, before[key])}
+    assert moved == set(exchange.shared)
+    assert moved
+    assert all("lora_" in key for key in moved)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_over_flower_it_is_the_simulations_model(name, tmp_path):
+    kind, own = KINDS[name]
+    unet = {"image_size": 8, "channels": 1, "widths": [8], "layers": 1, "attention": []}
+    network = {"class_path": "fedgen.models.networks.UNet", "init_args": unet}
+    model = {"class_path": f"fedgen.models.{kind.__name__}", "init_args": {"network": network, **own}}
+    images, settings = write_images(tmp_path / "clients"), recipe(2, model=model)
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed")
+    assert deployed["fedavg"]["left_out"] == []
+    same_weights(simulated, deployed)
