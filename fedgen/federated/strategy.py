@@ -54,8 +54,8 @@ class FedAvgStrategy(CheckpointingStrategy):
 
     A turn is isolated: what it changes is exchanged, personal or reset, and to what runs in it Lightning's words mean
     what they mean in an ordinary fit of one client. A client whose turn fails is left out of the round. Several
-    processes share a round's clients. Checkpoints hold whole rounds. `docs/state-in-turns.md` says all of this at
-    length: rules, words, draws, the server's own optimizers, hooks, clients left out.
+    processes share a round's clients. Checkpoints hold whole rounds. `docs/state-in-turns.md` and
+    `docs/concepts.md` say all of this at length: rules, words, draws, the server's optimizers, hooks, clients left out.
 
     Args:
         communication_interval: local iterations per client and round (the papers use 160).

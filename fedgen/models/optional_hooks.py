@@ -6,12 +6,13 @@ All is optional, and none derives from these classes: it is enough to have an at
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedgen.data.optional_attributes import with_defaults
+
+if TYPE_CHECKING:  # a choice among checkpoints needs these defaults, and no torch
+    import torch
+    from torch import Tensor
 
 
 class FederatedModule(Protocol):
@@ -50,10 +51,10 @@ class GenerativeModel(Protocol):
         device: where its batches belong.
     """
 
-    sample: Callable[..., Tensor] | None = None
+    sample: "Callable[..., Tensor] | None" = None
     num_classes: int | None = None
     sampling: Any = None
-    device: torch.device | str = "cpu"
+    device: "torch.device | str" = "cpu"
 
 
 class ImageNetwork(Protocol):
@@ -70,7 +71,7 @@ class ImageNetwork(Protocol):
     image_shape: Sequence[int] | None = None
     num_classes: int | None = None
     null_label: bool = False
-    body: torch.nn.Module | None = None
+    body: "torch.nn.Module | None" = None
     save_memory: Callable[[], object] | None = None
 
 
@@ -106,7 +107,7 @@ class FederatedData(Protocol):
     clients: Sequence[Any] | None = None
     image_shape: tuple[int, ...] | None = None
     batch_size: int | None = None
-    label_counts: Callable[[], Tensor] | None = None
+    label_counts: "Callable[[], Tensor] | None" = None
     is_one_client: bool = False
     give_references: Callable[[Any, Any], object] | None = None
     take_metrics: Callable[[], Mapping[str, float]] = dict
