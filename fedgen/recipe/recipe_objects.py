@@ -1,7 +1,9 @@
 """The objects that a recipe's classes are made to, with the errors of the classes' own constructors."""
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -17,12 +19,14 @@ def instantiate(parser: ArgumentParser, settings: Namespace) -> Any:
 
     Raises:
         Exception: of a constructor of the user's own or of this package, as it was raised.
-        ValueError: naming the class, for an error of a library's constructor.
+        ValueError: naming the class, for an error of a library's constructor, or for a null where a class's argument
+            has a type without None.
     """
     raised: list[tuple[type, Exception]] = []
 
     def make(named: type, *arguments: Any, **options: Any) -> Any:
         try:
+            _check_nulls(named, options)
             return named(*arguments, **options)
         except Exception as error:
             raised.append((named, error))
@@ -43,6 +47,34 @@ def instantiate(parser: ArgumentParser, settings: Namespace) -> Any:
         if from_own_code(first) or named.__module__.split(".")[0] == "fedgen":
             raise first from None
         raise ValueError(f"{named.__module__}.{named.__qualname__}: {first}") from first
+
+
+def _check_nulls(named: type, options: dict[str, Any]) -> None:
+    """Raises ValueError for a null that an argument's type does not take.
+
+    A key with nothing behind its colon is a null, and jsonargparse lets nulls of a class's arguments through.
+    """
+    nulls = [name for name, value in options.items() if value is None]
+    if not nulls:
+        return
+    try:
+        parameters = inspect.signature(named, eval_str=True).parameters
+    except (NameError, TypeError, ValueError):  # a name that only the type checker imports, a constructor written in C
+        return
+    for name in nulls:
+        argument = parameters.get(name)
+        if argument is not None and argument.default is not None and _refuses_none(argument.annotation):
+            expected = inspect.formatannotation(argument.annotation)
+            raise ValueError(
+                f"{name} of {named.__qualname__} is empty (null); give it a value ({expected}), or leave the line out"
+            )
+
+
+def _refuses_none(hint: Any) -> bool:
+    """Tell whether a type surely has no None; of a type variable, say, nothing is known."""
+    if isinstance(hint, type) and not get_args(hint):
+        return hint not in (object, Any, NoneType, inspect.Parameter.empty)
+    return bool(get_args(hint)) and not any(one is None or one is NoneType for one in get_args(hint))
 
 
 def _causes(error: BaseException) -> list[Exception]:

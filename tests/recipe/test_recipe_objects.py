@@ -2,11 +2,14 @@
 
 import re
 import sys
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import pytest
 import yaml
 
 from fedgen.__main__ import main
+from fedgen.recipe.recipe_objects import _refuses_none
 from tests.recipe.test_recipe_errors import QUICKSTART
 
 KIT = """\
@@ -88,6 +91,36 @@ def test_an_error_of_a_librarys_constructor_names_the_class(write, capsys):
 def test_an_error_of_the_kits_own_constructor_is_one_line(write, capsys):
     assert main(["fit", write("data", {"class_path": "fedgen.data.Digits"}), "--data.batch_size", "0"]) == 2
     assert "fedgen: error: batch_size=0: a batch has at least one example\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "status"), [("fit", 2), ("clients", 2)])
+def test_a_key_with_nothing_behind_it_is_named(write, tmp_path, capsys, command, status):
+    recipe = write("data", {"class_path": "fedgen.data.Digits"})
+    text = (tmp_path / recipe).read_text()
+    assert "batch_size: 32\n" in text
+    (tmp_path / recipe).write_text(text.replace("batch_size: 32\n", "batch_size:\n"))
+    assert main([command, recipe]) == status
+    assert "batch_size of FederatedDataModule is empty (null); give it a value (int)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("hint", "refused"),
+    [
+        (int, True),
+        (list[int], True),
+        (int | str, True),
+        (Literal["a"], True),
+        (Callable[[int], int], True),
+        (Literal["a", None], False),
+        (int | None, False),
+        (object, False),
+        (Any, False),
+        (None, False),
+        (TypeVar("T"), False),
+    ],
+)
+def test_a_null_is_refused_where_a_type_surely_has_none(hint, refused):
+    assert _refuses_none(hint) == refused
 
 
 def test_a_run_whose_class_fails_by_now_says_so_too(write, tmp_path, capsys):
