@@ -22,18 +22,18 @@ _python_format = warnings.formatwarning
 COMMANDS = {
     "fit": ("fedgen.cli.fit:fit", "train from a recipe: federated, or one of its controls"),
     "recipes": ("fedgen.cli.recipes:recipes", "list the recipes that fit finds by name, a line each"),
-    "evaluate": ("fedgen.cli.run:evaluate", "score stored images or features of anybody, or a run's checkpoints again"),
+    "evaluate": ("fedgen.cli.run:evaluate", "score stored images of anybody, or a run's checkpoints again"),
     "select": ("fedgen.cli.run:select", "rank a run's checkpoints by a score and print the best one's path"),
-    "report": ("fedgen.cli.report:report", "one HTML page of a run, or of several side by side, to read anywhere"),
+    "report": ("fedgen.cli.report:report", "one HTML page of a run, or of several side by side"),
     "convert": ("fedgen.cli.convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),
     "clients": (
         "fedgen.cli.clients:clients",
-        "who has what under a recipe, and how unlike clients are; nothing is trained",
+        "who has what under a recipe, and how unlike clients are",
     ),
-    "deploy": ("fedgen.cli.deploy:deploy", "write a recipe as a Flower app, for clients on machines of their own"),
+    "deploy": ("fedgen.cli.deploy:deploy", "write a recipe as a Flower app, for clients on their machines"),
     "supernode": (
         "fedgen.cli.supernode:supernode",
-        "Flower's SuperNode, for apps that its owner named by their SHA-256",
+        "Flower's SuperNode, for apps that its owner named by SHA-256",
     ),
     "completion": ("fedgen.cli.completion:completion", "a script for bash or zsh that completes commands and names"),
     "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
     warnings.formatwarning = _format_warning
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all"):
         print(usage())
         return 0
     if arguments[0] == "--version":

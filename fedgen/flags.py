@@ -1,8 +1,10 @@
-"""Options of commands: yes-or-no ones that stand alone, and the nearest name of a mistyped one."""
+"""Options of commands: yes-or-no ones that stand alone, the nearest name of a mistyped one, help of a screen."""
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import fill, shorten
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
@@ -10,9 +12,72 @@ from jsonargparse import ArgumentParser
 from fedgen.class_paths import nearest
 
 UNKNOWN = re.compile(r"unrecognized arguments: (--[^\s=]+)")
+SCREEN = 40
+"""Lines of a screen, which has 80 columns."""
+ASK, ASK_ALL = ("-h", "--help"), "--help-all"
 
 
-class CommandParser(ArgumentParser):
+class _HelpAll(argparse.Action):
+    """The option that prints every option and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> NoReturn:
+        print(parser.format_help(), end="")
+        parser.exit()
+
+
+class _WithScreen(argparse.ArgumentParser):
+    """A parser whose --help fits a screen, and whose --help-all has every option."""
+
+    def __init__(self, *arguments: Any, screen: str = "", **options: Any) -> None:
+        """Makes the parser.
+
+        Args:
+            arguments: of the parser.
+            screen: what --help prints; by default the whole help, or a line an option where that is longer than a
+                screen.
+            options: of the parser.
+        """
+        super().__init__(*arguments, **options)
+        self.screen = screen
+        self.add_argument(
+            ASK_ALL,
+            action=_HelpAll,
+            nargs=0,
+            dest=argparse.SUPPRESS,
+            default=argparse.SUPPRESS,
+            help="Show every option, where --help shows a choice or a line of each, and exit.",
+        )
+
+    def print_help(self, file: Any = None) -> None:
+        """Prints help that fits a screen."""
+        whole = self.screen or self.format_help()
+        self._print_message(whole if len(whole.splitlines()) <= SCREEN else self._a_line_each(), file or sys.stdout)
+
+    def _a_line_each(self) -> str:
+        """The usage and the description in short, and a line an option."""
+        named = [
+            (", ".join(one.option_strings[:1]) or one.dest, " ".join((one.help or "").replace("%%", "%").split()))
+            for one in self._actions
+            if one.help != argparse.SUPPRESS and not set(one.option_strings) & {*ASK, ASK_ALL, *OF_JSONARGPARSE}
+        ]
+        longest = max((len(name) for name, _ in named), default=0)
+        return "\n".join(
+            [
+                f"usage: {self.prog} [--option VALUE ...]",
+                "",
+                *([fill(self.description, 80), ""] if self.description else []),
+                *(f"  {name:<{longest}}  {shorten(text, 76 - longest, placeholder=' ...')}" for name, text in named),
+                "",
+                f"{self.prog} {ASK_ALL} has all of these texts, with the defaults.",
+                "",
+            ]
+        )
+
+
+OF_JSONARGPARSE = ("--config", "--print_config")
+
+
+class CommandParser(_WithScreen, ArgumentParser):
     """jsonargparse's parser, which suggests the nearest option for a mistyped one."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -20,7 +85,7 @@ class CommandParser(ArgumentParser):
         super().error(_suggesting(message, self._option_string_actions), ex)
 
 
-class PlainCommandParser(argparse.ArgumentParser):
+class PlainCommandParser(_WithScreen):
     """argparse's parser, which suggests the nearest option for a mistyped one."""
 
     def error(self, message: str) -> NoReturn:

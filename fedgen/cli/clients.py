@@ -16,6 +16,37 @@ DESCRIPTION = (
     " --data.partition.alpha 0.1, or --data.partition IID --data.partition.num_clients 10. A run that was trained in"
     " Python keeps no recipe: --data my_module:make_data, or train.py:make_data, names its FederatedDataModule."
 )
+HELP = """\
+usage: fedgen clients RECIPE [--data.SETTING VALUE ...] [--option VALUE ...]
+
+Show who has what under a recipe's partition, and how unlike the clients are:
+tables, a picture, the numbers. Nothing is trained.
+RECIPE is a name (`fedgen recipes` lists them), a path, or a run folder.
+
+examples:
+  fedgen clients quickstart
+  fedgen clients quickstart --data.partition.alpha 0.1
+  fedgen clients quickstart --data.partition IID \\
+      --data.partition.num_clients 10 --embedding pixels
+  fedgen clients RUN --data my_module:make_data    a run trained in Python
+
+settings of the recipe, as for `fedgen fit`:
+  --data.SETTING VALUE    e.g. --data.partition.alpha 0.1
+  --seed_everything N     the seed by which clients are dealt
+
+what is measured:
+  --embedding NAME        clients are compared in its features
+                          (efficientnet-lite0-32; identity for points)
+  --num_images N          images in all, from each client in proportion (5000)
+  --max_clients N         clients, a random sample of more (200)
+  --controls N            random deals of the same images to compare with (3)
+  --entropy               client entropy, too: fits autoencoders (slow)
+
+where:
+  --output DIR            of picture and numbers (checkpoints/clients-RECIPE)
+  --device NAME           where to embed and to fit, e.g. cuda (cpu)
+  --help-all              every option: how the autoencoders are fitted, ...
+"""
 PICTURE, NUMBERS = "clients.png", "clients.json"
 OF_RECIPES = ("--data", "--seed_everything")
 
@@ -102,7 +133,7 @@ def same_network(summary: "PartitionSummary", embedding: str) -> list[str]:
 def clients(arguments: Sequence[str]) -> int:
     """`fedgen clients RECIPE [--data.SETTING VALUE ...] [--option VALUE ...]`."""
     own, overrides = split_arguments(with_flags(look_at_clients, arguments))
-    parser = CommandParser(prog="fedgen clients", description=DESCRIPTION)
+    parser = CommandParser(prog="fedgen clients", description=DESCRIPTION, screen=HELP)
     parser.add_function_arguments(look_at_clients, as_positional=True, skip={"overrides"})
     look_at_clients(**vars(parser.instantiate(parser.parse_args(own))), overrides=overrides)
     return 0

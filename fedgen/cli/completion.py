@@ -54,7 +54,7 @@ def completion(arguments: Sequence[str]) -> int:
         words = list(arguments[1:])
         print("".join(f"{word}\n" for word in candidates(words[1:] if words[:1] == ["--"] else words)), end="")
         return 0
-    if list(arguments) in ([], ["-h"], ["--help"]):
+    if list(arguments) in ([], ["-h"], ["--help"], ["--help-all"]):
         print(HELP, end="")
         return 0
     if len(arguments) > 1 or arguments[0] not in SCRIPTS:
@@ -83,13 +83,13 @@ def candidates(words: Sequence[str]) -> list[str]:
 
 
 def options(command: str) -> list[str]:
-    """The options that a command's help names; `fit` has the usual ones."""
+    """The options that a command has; of `fit`, whose parser takes seconds to make, the usual ones."""
     from fedgen.__main__ import main
 
     told = io.StringIO()
     with redirect_stdout(told), suppress(SystemExit):
-        main([command, "--help"])
-    return list(dict.fromkeys([*OPTION.findall(told.getvalue()), "--help"]))
+        main([command, "--help" if command == "fit" else "--help-all"])
+    return list(dict.fromkeys([*OPTION.findall(told.getvalue()), "--help", "--help-all"]))
 
 
 def run_folders(start: str) -> list[str]:

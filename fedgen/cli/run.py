@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from jsonargparse import auto_cli
 
 from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, scores_in
-from fedgen.flags import CommandParser, with_flags
+from fedgen.flags import ASK, ASK_ALL, CommandParser, with_flags
 
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either
     from lightning.pytorch import LightningModule
@@ -16,6 +16,42 @@ if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `sel
     from fedgen.clients import FederatedDataModule
     from fedgen.evaluation import Ranked, ScoreRecord
     from fedgen.evaluation.evaluate import EvaluatorOptions
+
+HELP = """\
+usage: fedgen evaluate --generated PATH --clients PATH ... [--option VALUE ...]
+       fedgen evaluate --generated PATH --reference PATH [--option VALUE ...]
+       fedgen evaluate RUN EMBEDDING[,EMBEDDING ...] [--option VALUE ...]
+
+1. Score anybody's images, each set a folder or an .npz file: against clients
+   (each client's score, avg, all, worst), or against one set as torch-fidelity
+   or clean-fid do. 2. Score a run's checkpoints again, in another embedding.
+
+examples:
+  fedgen evaluate --generated ours --clients hospitals/*
+  fedgen evaluate --generated ours --clients hospitals/* --preset kid
+  fedgen evaluate --generated ours --reference test --resize 32
+  fedgen evaluate checkpoints/quickstart pixels --num_images 1000
+  fedgen evaluate checkpoints/quickstart --preset fid --rounds '[39, 79]'
+
+both:
+  --scores NAMES           fid,kid (the default), precision, recall, ...
+  --preset NAME            a score with its own embedding: fid, kid, fd-dinov2,
+                           cmmd, is; with --reference torch-fidelity, clean-fid
+  --weights FILE           a local file of the embedding's weights
+  --cache DIR              keeps features; --device NAME, e.g. cuda
+
+of anybody's images:
+  --embedding NAME         efficientnet-lite0 with --clients
+  --resize N, --recursive  images to N x N; those in subfolders, too
+  --output FILE            scores as JSON; --overwrite replaces it
+
+of a run:
+  --num_images N           generated images a split (10000)
+  --rounds '[N, ...]'      which checkpoints (all)
+  --model M --data D       of a run trained in Python: my_module:make_model
+
+fedgen evaluate --help-all has every option of both.
+"""
 
 
 def evaluate_checkpoints(
@@ -213,11 +249,18 @@ def evaluate(arguments: Sequence[str]) -> int:
     """`fedgen evaluate RUN NAME[,NAME ...]`, or `fedgen evaluate --generated PATH --clients PATH ...`."""
     if is_stored(arguments):
         return evaluate_stored(arguments)
-    if set(arguments) & {"-h", "--help"}:
+    parser = _parser_of_runs()
+    if ASK_ALL in arguments and not set(arguments) & set(ASK):
         print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
         print("2. A run's checkpoints:\n")
-    arguments = with_flags(evaluate_checkpoints, arguments)
-    parser = CommandParser(prog="fedgen evaluate")
+    settings = parser.parse_args(with_flags(evaluate_checkpoints, arguments))
+    evaluate_checkpoints(**vars(parser.instantiate(settings)))
+    return 0
+
+
+def _parser_of_runs() -> CommandParser:
+    """The arguments of `fedgen evaluate RUN`."""
+    parser = CommandParser(prog="fedgen evaluate", screen=HELP)
     parser.add_function_arguments(evaluate_checkpoints, as_positional=True, skip={"embeddings"})
     parser.add_argument(
         "embeddings",
@@ -226,9 +269,7 @@ def evaluate(arguments: Sequence[str]) -> int:
         help="one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or"
         " with options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset",
     )
-    settings = parser.parse_args(list(arguments))
-    evaluate_checkpoints(**vars(parser.instantiate(settings)))
-    return 0
+    return parser
 
 
 def select(arguments: Sequence[str]) -> int:

@@ -1,8 +1,9 @@
 """`fedgen supernode --app SHA256`: Flower's SuperNode, which runs the apps that its owner named and no others."""
 
-import argparse
 import re
 from collections.abc import Sequence
+
+from fedgen.flags import PlainCommandParser
 
 DESCRIPTION = """\
 Starts flower-supernode, which then runs only apps whose archive has one of these SHA-256: another one, changed by a
@@ -17,7 +18,7 @@ def supernode(arguments: Sequence[str]) -> None:
         ValueError: for what is no SHA-256, and beside --trusted-entities.
         ImportError: without Flower, naming the extra that brings it.
     """
-    parser = argparse.ArgumentParser("fedgen supernode", description=DESCRIPTION, allow_abbrev=False)
+    parser = PlainCommandParser(prog="fedgen supernode", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--app", action="append", required=True, metavar="SHA256", help="of an app; may be repeated")
     own, rest = parser.parse_known_args(arguments)
     for pin in own.app:

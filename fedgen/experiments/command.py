@@ -3,26 +3,27 @@
 import difflib
 from collections.abc import Sequence
 from importlib import import_module
+from textwrap import shorten
 
 from jsonargparse import auto_cli
 
 from fedgen.experiments import EXPERIMENTS
-from fedgen.flags import CommandParser, with_flags
+from fedgen.flags import ASK, ASK_ALL, CommandParser, with_flags
 
 
-def usage() -> str:
-    """The text of `fedgen reproduce --help`."""
+def usage(columns: int) -> str:
+    """The text of `fedgen reproduce --help`, whose lines end at a column."""
     width = max(map(len, EXPERIMENTS)) + 2
-    lines = [f"  {name:<{width}}{text}" for name, (_, text) in EXPERIMENTS.items()]
+    told = {name: shorten(text, columns - width - 2, placeholder=" ...") for name, (_, text) in EXPERIMENTS.items()}
+    lines = [f"  {name:<{width}}{text}" for name, text in told.items()]
     return "\n".join(
         [
             "usage: fedgen reproduce NAME [--option VALUE ...]",
             "",
-            "Run an experiment: it prints a table and leaves results.json and a figure. Run again, it goes on.",
+            "Run an experiment: a table, results.json, a figure. Run again, it goes on.",
             "",
             *lines,
-            "",
-            "fedgen reproduce NAME --help explains one.",
+            "--help-all has whole lines; fedgen reproduce NAME --help explains one.",
         ]
     )
 
@@ -33,8 +34,8 @@ def reproduce(arguments: Sequence[str]) -> int:
     Raises:
         ValueError: for an unknown name.
     """
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
+    if not arguments or arguments[0] in (*ASK, ASK_ALL):
+        print(usage(1000 if ASK_ALL in arguments else 80))
         return 0
     name = arguments[0]
     if name not in EXPERIMENTS:

@@ -228,7 +228,7 @@ def test_subfolders_and_mixed_sizes_need_their_flags(root, capsys):
 
 def test_help_explains_both_forms(root, capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["evaluate", "--help"])
+        main(["evaluate", "--help-all"])
     assert caught.value.code == 0
     out = capsys.readouterr().out
     assert "--generated PATH" in out

@@ -20,8 +20,11 @@ from fedgen.flags import with_flags
 
 def test_help_lists_every_experiment_with_a_line(capsys):
     assert main(["reproduce", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown and text in shown for name, (_, text) in EXPERIMENTS.items())
+    screen = capsys.readouterr().out
+    assert main(["reproduce", "--help-all"]) == 0
+    whole = capsys.readouterr().out
+    assert all(f"  {name} " in screen for name in EXPERIMENTS)
+    assert all(f"  {name} " in whole and text in whole for name, (_, text) in EXPERIMENTS.items())
 
 
 def test_an_unknown_name_is_one_message(capsys):
@@ -31,9 +34,12 @@ def test_an_unknown_name_is_one_message(capsys):
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_every_experiment_explains_its_options(name, capsys):
-    with pytest.raises(SystemExit):
-        reproduce([name, "--help"])
-    assert "--output" in capsys.readouterr().out
+    for asked in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            reproduce([name, asked])
+        shown = capsys.readouterr().out
+        assert "--output" in shown
+        assert len(shown.splitlines()) <= 40 or asked == "--help-all"
 
 
 SHARED = {
@@ -47,7 +53,7 @@ SHARED = {
 def test_options_that_experiments_share_are_explained_with_their_defaults(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "500")
     with pytest.raises(SystemExit):
-        reproduce([name, "--help"])
+        reproduce([name, "--help-all"])
     shown = " ".join(capsys.readouterr().out.split())
     options = [one for one in fields(SHARED[name]) if one.name not in ("total_images", "by_network", "output")]
     for one in options:
