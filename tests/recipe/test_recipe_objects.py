@@ -33,6 +33,12 @@ class Blur:
 class Net(fedgen.WGANGP):
     def __init__(self, width: int = 3):
         raise RuntimeError(f"width {width} is odd")
+
+def make_scans(error: str = "KeyError") -> Dataset:
+    raise __builtins__[error]("no scans made")
+
+def make_data() -> fedgen.FederatedDataModule:
+    raise ValueError("no data made")
 """
 
 
@@ -46,7 +52,7 @@ def write(tmp_path, monkeypatch):
 
     def change(part, value):
         recipe = yaml.safe_load(QUICKSTART.read_text())
-        (recipe["data"]["init_args"] if part == "data" else recipe)[part] = value
+        (recipe["data"]["init_args"] if part == "data" else recipe)[part.split()[-1]] = value
         (tmp_path / "own.yaml").write_text(yaml.safe_dump(recipe))
         return "own.yaml"
 
@@ -77,6 +83,45 @@ def test_an_error_of_ones_own_constructor_is_told_with_its_line(write, capsys, c
     assert f'own_kit.py", line {line}, in __init__' in error
     assert said in error
     assert "Union" not in error
+
+
+def made_by(name, **arguments):
+    return {"class_path": f"own_kit.{name}", "init_args": arguments}
+
+
+@pytest.mark.parametrize("command", ["fit", "clients", "evaluate"])
+@pytest.mark.parametrize(
+    ("part", "value", "line", "said"),
+    [
+        ("data", made_by("make_scans"), "23, in make_scans", "KeyError: 'no scans made'"),
+        ("data", made_by("make_scans", error="ValueError"), "23, in make_scans", "ValueError: no scans made"),
+        ("data", made_by("make_scans", error="AttributeError"), "23, in make_scans", "AttributeError: no scans made"),
+        ("data", scans(error="ValueError"), "9, in __init__", "ValueError: no scans here"),
+        ("whole data", made_by("make_data"), "26, in make_data", "ValueError: no data made"),
+    ],
+)
+def test_an_error_of_ones_own_function_is_told_with_its_line(write, tmp_path, capsys, command, part, value, line, said):
+    recipe = write(part, value)
+    if command == "evaluate":
+        (tmp_path / "run").mkdir()
+        (tmp_path / recipe).rename(tmp_path / "run" / "recipe.yaml")
+    given = ["run", "pixels"] if command == "evaluate" else [recipe]
+    assert main([command, *given]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback (from your code on):\n" in error
+    assert f'own_kit.py", line {line}\n' in error
+    assert said in error
+    assert "Union" not in error
+
+
+@pytest.mark.parametrize("command", [["clients"], ["evaluate", "--model=own_kit:Net"]])
+def test_an_error_of_a_function_that_makes_a_python_runs_data_is_told_with_its_line(write, tmp_path, capsys, command):
+    write("data", scans())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "scores.jsonl").touch()
+    embedding = ["pixels"] if command[0] == "evaluate" else []
+    assert main([*command, "run", *embedding, "--data=own_kit:make_data"]) == 1
+    assert 'own_kit.py", line 26, in make_data\n' in capsys.readouterr().err
 
 
 def test_an_error_of_a_librarys_constructor_names_the_class(write, capsys):

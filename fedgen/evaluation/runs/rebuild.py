@@ -48,11 +48,8 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
     own = settings.data.get("init_args", {})
     if "seed" in own and own["seed"] is None:
         own["seed"] = recipe.get("seed_everything", 0)
-    try:
-        with isolated():
-            made = instantiate(parser, settings)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    with isolated():
+        made = instantiate(parser, settings, path)
     if not isinstance(made.data, FederatedDataModule):
         raise ValueError(f"{run} trained on a {type(made.data).__name__}, which has no clients to score against")
     restore_clients(made.data, run)

@@ -54,11 +54,8 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> "Feder
     if "seed" in own and own["seed"] is None:
         # Lightning takes true and false too, and seeds with 0 or not at all; clients are then dealt by 0
         own["seed"] = 0 if isinstance(settings.seed_everything, bool) else settings.seed_everything
-    try:
-        with isolated():
-            data = instantiate(_parser(), settings).data
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    with isolated():
+        data = instantiate(_parser(), settings, path).data
     if not isinstance(data, FederatedDataModule):
         raise ValueError(f"the data of {path} is a {type(data).__name__}, which has no clients")
     restore_clients(data, source)
