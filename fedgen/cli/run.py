@@ -198,7 +198,7 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
     found, console = Run(run), make_console()
     records = found.records
     ranking = select_checkpoints(found, by)
-    compared = inversion_table(records) if against is None else comparison_table(compare(records, by, against))
+    compared = inversion_table(records) if against is None else comparison_table(compare(records, by, against), records)
     direction = say_directions(by_column(records)[by])
     console.print(ranking_table(ranking, by, f"{found.folder} by {by}, {direction}, ± standard error"))
     console.print(compared)

@@ -81,7 +81,7 @@ def test_comparisons_mark_their_columns():
     other = [*both(**USED), *column("fid_all", {0: 1.0, 1: 2.0}, embedding="vgg16", **USED)]
     comparison = compare(other, "fid_all", "vgg16/fid_all")
     assert comparison.marks == ("*", "")
-    assert "fid_all * / vgg16/fid_all " in text(comparison_table(comparison))
+    assert "fid_all * / vgg16/fid_all " in text(comparison_table(comparison, other))
 
 
 def test_a_choice_by_a_marked_column_is_explained_in_words():

@@ -76,6 +76,9 @@ def test_columns_of_other_splits_and_embeddings_are_explained_where_they_are_pri
     assert "vgg16/: in that embedding, else pixels" in said
     chosen = " ".join(text(selection_table(records)).split())
     assert "vgg16/: in that embedding" in chosen
+    two = " ".join(text(comparison_table(compare(records, "report/fid_avg", "vgg16/kid_all"), records)).split())
+    assert "report/: another sample, against images" in two
+    assert "vgg16/: in that embedding, else pixels" in two
     assert "report/" not in chosen  # none of its columns is called so
     assert "else" not in text(inversion_table([one for one in RECORDS if one.split == "train"]))
 
@@ -131,7 +134,7 @@ def test_of_very_many_inverted_pairs_some_are_listed_and_all_counted():
 
 
 def test_two_columns_are_compared_in_a_table_of_their_own():
-    shown = text(comparison_table(compare(RECORDS, "fid_avg", "kid_all")))
+    shown = text(comparison_table(compare(RECORDS, "fid_avg", "kid_all"), RECORDS))
     assert "fid_avg and kid_all disagree on 1 pair(s), 1 beyond error: tau 0.33" in shown
     assert "kid_all prefers" in shown
 

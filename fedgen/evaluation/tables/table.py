@@ -151,12 +151,19 @@ def inversion_table(records: Sequence[ScoreRecord]) -> Table:
     return _comparisons(title, comparisons, ("avg prefers", "all prefers"), say_columns(records, columns))
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """Return how two columns rank the checkpoints that have both, and the pairs they order differently."""
+def comparison_table(comparison: Comparison, records: Sequence[ScoreRecord]) -> Table:
+    """Return how two columns rank the checkpoints that have both, and the pairs they order differently.
+
+    Args:
+        comparison: of the two columns.
+        records: the run's, by which the columns' names are explained.
+    """
     first, second, pairs = comparison.first_column, comparison.second_column, comparison.pairs
     clear = sum(pair.beyond_error for pair in pairs)
     title = f"{first} and {second} disagree on {len(pairs)} pair(s), {clear} beyond error: tau {_tau(comparison)}"
-    return _comparisons(title, [comparison], (f"{first} prefers", f"{second} prefers"))
+    return _comparisons(
+        title, [comparison], (f"{first} prefers", f"{second} prefers"), say_columns(records, (first, second))
+    )
 
 
 def _comparisons(
