@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+UNABLE = "Unable to serialize instance "  # what jsonargparse writes in the place of a value that it has no text for
+
 
 def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Nested settings as one level of dotted keys; of lists of classes, each by its class's name or its place."""
@@ -25,9 +27,21 @@ def _names(parts: list[Any]) -> list[str]:
 
 
 def check_arguments(path: Any, settings: Any) -> None:
-    """Raises ValueError, naming the key, where a recipe's `init_args:` has nothing below it."""
+    """Raises ValueError, naming the key, where a recipe's `init_args:` has nothing below it, or a value was lost."""
+    check_lost(path, settings)
     for key in _empty(settings):
         raise ValueError(f"{path}: {key} is empty; give the class's arguments below it, or leave the line out")
+
+
+def check_lost(path: Any, settings: Any) -> None:
+    """Raises ValueError, naming the key, where a recipe has the words that earlier releases wrote for an object."""
+    for key, value in flatten(settings).items():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str) and one.startswith(UNABLE):
+                raise ValueError(
+                    f"{path}: {key} is {one!r}: the release that wrote this file had no text for the value; write its"
+                    " class_path and init_args there by hand (of a number, the number), or leave the line out"
+                )
 
 
 def _empty(settings: Any, prefix: str = "") -> list[str]:

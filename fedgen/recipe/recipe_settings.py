@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-UNABLE = "Unable to serialize instance "  # what jsonargparse writes in the place of a value that it has no text for
+from fedgen.recipe.recipe_keys import UNABLE
+
 PLAIN = (bool, int, float, str)
 _LOST = object()
 

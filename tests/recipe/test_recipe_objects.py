@@ -168,6 +168,21 @@ def test_a_null_is_refused_where_a_type_surely_has_none(hint, refused):
     assert _refuses_none(hint) == refused
 
 
+@pytest.mark.parametrize("command", ["fit", "clients", "evaluate"])
+def test_a_value_that_an_earlier_release_lost_is_named_with_its_file_and_key(write, tmp_path, capsys, command):
+    lost = scans(transform="Unable to serialize instance <own_kit.Blur object at 0x7f>")
+    (tmp_path / "run").mkdir()
+    (tmp_path / write("data", lost)).rename(tmp_path / "run" / "recipe.yaml")
+    given = ["run", "pixels"] if command == "evaluate" else ["run/recipe.yaml"]
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main([command, *given]))
+    assert ended.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    key = "data.init_args.data.init_args.transform"
+    assert f"run/recipe.yaml: {key} is 'Unable to serialize instance <own_kit.Blur object at 0x7f>'" in said
+    assert "write its class_path and init_args there by hand" in said
+
+
 def test_a_run_whose_class_fails_by_now_says_so_too(write, tmp_path, capsys):
     write("data", scans())
     (tmp_path / "run").mkdir()

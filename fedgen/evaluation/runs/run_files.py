@@ -6,6 +6,7 @@ from typing import Any
 from fedgen.evaluation.runs.checkpoint_names import list_checkpoints
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.io.files import read_yaml
+from fedgen.recipe.recipe_keys import check_lost
 
 RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
 
@@ -15,10 +16,13 @@ def read_recipe(path: Path) -> Any:
 
     Raises:
         FileNotFoundError: if there is none, saying what can be done about the folder.
+        ValueError: naming the key of a value that an earlier release had no text for.
     """
     if not path.exists():
         raise FileNotFoundError(_without_recipe(path))
-    return read_yaml(path)
+    recipe = read_yaml(path)
+    check_lost(path, recipe)
+    return recipe
 
 
 def is_python_run(folder: Path) -> bool:
