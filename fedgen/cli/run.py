@@ -190,16 +190,16 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
     from fedgen.evaluation.directions import say_directions
     from fedgen.evaluation.records import by_column
     from fedgen.evaluation.runs.run_folder import Run
-    from fedgen.evaluation.runs.selection import compare
-    from fedgen.evaluation.runs.selection import select as select_checkpoints
+    from fedgen.evaluation.runs.selection import column_of, compare, rank
     from fedgen.evaluation.tables.table import comparison_table, inversion_table
     from fedgen.progress import make_console
 
     found, console = Run(run), make_console()
     records = found.records
-    ranking = select_checkpoints(found, by)
+    columns = by_column(records)
+    ranking = rank(column_of(columns, by), found.folder)
     compared = inversion_table(records) if against is None else comparison_table(compare(records, by, against), records)
-    direction = say_directions(by_column(records)[by])
+    direction = say_directions(columns[by])
     console.print(ranking_table(ranking, by, f"{found.folder} by {by}, {direction}, ± standard error"))
     console.print(compared)
     for remark in remarks_on(records, by):

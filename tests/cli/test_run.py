@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from fedgen.__main__ import main
-from fedgen.evaluation import Run
+from fedgen.evaluation import Run, ScoreRecord, append_records
+from fedgen.evaluation.runs import run_folder
+from fedgen.evaluation.runs.scores_file import read_records
 from tests.quick import first_quick
 
 UTILITY = "{name: utility, epochs: 4}"
@@ -78,6 +80,17 @@ def test_a_model_is_scored_with_other_sampling_settings(work, capsys, form):
     models = [r for r in Run("checkpoints/tiny").records if not r.is_floor]
     assert {r.sampling["steps"] for r in models} == {2}
     assert all(r.value != before[r.name, r.split, r.round] for r in models)
+
+
+def test_select_reads_a_runs_scores_once(work, capsys, monkeypatch):
+    about = {"standard_error": 0.1, "split": "train", "embedding": "pixels", "embedding_fingerprint": "0"}
+    about |= {"reference": "digits/train", "num_generated": 100, "num_clients": 2, "seed": 0}
+    append_records(work / "scores.jsonl", [ScoreRecord("fid", "all", 3.0 - one, round=one, **about) for one in (0, 1)])
+    read = []
+    monkeypatch.setattr(run_folder, "read_records", lambda path: read.append(path) or read_records(path))
+    assert main(["select", "."]) == 0
+    assert "fid_all" in capsys.readouterr().out
+    assert read == [Path("scores.jsonl")]
 
 
 def test_settings_that_a_model_does_not_have_are_an_error(work, capsys):

@@ -112,7 +112,7 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLU
         run = Run(run)
     if isinstance(run, Run):
         folder, run = run.folder, run.records
-    return rank(_column(by_column(run), by), folder)
+    return rank(column_of(by_column(run), by), folder)
 
 
 def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Ranked]:
@@ -157,10 +157,10 @@ def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparis
 
 
 def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> Comparison:
-    marks = strongest(_column(columns, first)), strongest(_column(columns, second))
-    by_round = {record.round: record for record in _trained(_column(columns, second))}
+    marks = strongest(column_of(columns, first)), strongest(column_of(columns, second))
+    by_round = {record.round: record for record in _trained(column_of(columns, second))}
     pairs = [
-        (record, by_round[record.round]) for record in _trained(_column(columns, first)) if record.round in by_round
+        (record, by_round[record.round]) for record in _trained(column_of(columns, first)) if record.round in by_round
     ]
     if len(pairs) < 2:
         return Comparison(first, second, len(pairs), None, [], marks)
@@ -180,12 +180,17 @@ def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> 
 def unmarked(records: Sequence[ScoreRecord], column: str) -> list[str]:
     """The columns of a column's score, aggregate and split in embeddings that no training loss has a part in."""
     columns = by_column(records)
-    wanted = _column(columns, column)[0]
+    wanted = column_of(columns, column)[0]
     same = {name: group for name, group in columns.items() if group[0].name == wanted.name and not strongest(group)}
     return [name for name, group in same.items() if group[0].split == wanted.split]
 
 
-def _column(columns: dict[str, list[ScoreRecord]], name: str) -> list[ScoreRecord]:
+def column_of(columns: dict[str, list[ScoreRecord]], name: str) -> list[ScoreRecord]:
+    """The records of one column.
+
+    Raises:
+        ValueError: for a column that the run does not have, listing those it has.
+    """
     if name not in columns:
         raise ValueError(f"no column {name!r} in these scores; columns: {', '.join(columns) or 'none'}")
     return columns[name]
