@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 Z = 1.96  # two-sided 95 percent of a normal
 
@@ -44,11 +47,21 @@ def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
         0.3333
     """
     _check(a, b)
-    signs = [((x > y) - (x < y), (u > v) - (u < v)) for (x, u), (y, v) in combinations(zip(a, b), 2)]
-    untied = [sum(left != 0 for left, _ in signs), sum(right != 0 for _, right in signs)]
-    if 0 in untied:
+    both = first_untied = second_untied = 0
+    left, right = np.asarray(a, float), np.asarray(b, float)
+    for place in range(len(a) - 1):  # a row of the matrix of pairs at a time
+        signs, others = (_signs(column[place], column[place + 1 :]) for column in (left, right))
+        both += int((signs * others).sum())
+        first_untied += int(np.count_nonzero(signs))
+        second_untied += int(np.count_nonzero(others))
+    if 0 in (first_untied, second_untied):
         raise ValueError("a column of equal values ranks nothing; leave it out")
-    return sum(left * right for left, right in signs) / (untied[0] * untied[1]) ** 0.5
+    return float(both / (first_untied * second_untied) ** 0.5)
+
+
+def _signs(value: Any, others: NDArray[np.float64]) -> NDArray[np.int64]:
+    """1 where a value is larger than others, -1 where it is smaller."""
+    return (value > others).astype(int) - (value < others).astype(int)
 
 
 def inversions(
@@ -82,15 +95,33 @@ def inversions(
     spread_a, spread_b = errors_a or [0.0] * len(a), errors_b or [0.0] * len(b)
     _check(spread_a, a)
     _check(spread_b, b)
-    found = []
-    for i, j in combinations(range(len(a)), 2):
-        if (a[i] - a[j]) * (b[i] - b[j]) < 0:
-            clear = all(
-                abs(column[i] - column[j]) > Z * (spread[i] ** 2 + spread[j] ** 2) ** 0.5
-                for column, spread in ((a, spread_a), (b, spread_b))
+    columns = [
+        (np.asarray(column, float), np.asarray(spread, float)) for column, spread in ((a, spread_a), (b, spread_b))
+    ]
+    return [pair for place in range(len(a) - 1) for pair in _inverted_with(place, columns)]
+
+
+def _inverted_with(place: int, columns: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> list[Inversion]:
+    """The inversions of one generator and those after it.
+
+    Args:
+        place: of the one.
+        columns: each with its standard errors, smaller values being better.
+    """
+    with np.errstate(invalid="ignore"):  # between two infinite values there is no order
+        (first, second), spreads = zip(
+            *(
+                (values[place] - values[place + 1 :], (spread[place] ** 2 + spread[place + 1 :] ** 2) ** 0.5)
+                for values, spread in columns
             )
-            found.append(Inversion(*((i, j) if a[i] < a[j] else (j, i)), clear))
-    return found
+        )
+        clear = np.logical_and(*(np.abs(step) > Z * spread for step, spread in zip((first, second), spreads)))
+        found = np.flatnonzero(first * second < 0)
+    ahead = first < 0
+    return [
+        Inversion(*((place, other) if is_ahead else (other, place)), is_clear)
+        for other, is_ahead, is_clear in zip((found + place + 1).tolist(), ahead[found].tolist(), clear[found].tolist())
+    ]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, ra
 from fedgen.evaluation.tables.column_legend import say_columns
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
-MOST_PAIRS = 30  # listed of two columns
+MOST_PAIRS, MOST_ROWS = 30, 300  # pairs listed of two columns, and of all of a table's
 ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included
 
 
@@ -174,17 +174,18 @@ def _comparisons(
     table = Table(title=escape(title), caption=escape("; ".join([legend, *columns, *meanings])), caption_justify="left")
     for heading in ("columns", "tau", *preferences, "beyond error"):
         table.add_column(escape(heading), justify="right" if heading == "tau" else "left")
+    most = max(1, min(MOST_PAIRS, MOST_ROWS // max(1, len(comparisons))))
     for comparison in comparisons:
         names = zip((comparison.first_column, comparison.second_column), comparison.marks)
         label = escape(" / ".join(f"{name} {mark}".rstrip() for name, mark in names))
         if not comparison.pairs:
             table.add_row(label, _tau(comparison), "no pair inverted" if comparison.checkpoints > 1 else "", "", "")
-        for place, pair in enumerate(comparison.pairs[:MOST_PAIRS]):
+        for place, pair in enumerate(comparison.pairs[:most]):
             rounds = f"round {pair.better_by_first}", f"round {pair.better_by_second}"
             head = (label, _tau(comparison)) if place == 0 else ("", "")
             table.add_row(*head, *rounds, "yes" if pair.beyond_error else "no")
-        if len(comparison.pairs) > MOST_PAIRS:
-            table.add_row("", "", f"and {len(comparison.pairs) - MOST_PAIRS:,} more pairs", "", "")
+        if len(comparison.pairs) > most:
+            table.add_row("", "", f"and {len(comparison.pairs) - most:,} more pairs", "", "")
     if not comparisons:
         table.add_row("none", "", "", "", "")
     return table
