@@ -7,7 +7,8 @@ import yaml
 
 from fedgen.data import Digits
 from fedgen.evaluation import read_records
-from fedgen.flower.app.apps import client_app, run_server
+from fedgen.flower.app.app_sides import run_server
+from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.write_app import write_app
 from fedgen.images import save_png
 from fedgen.training.fit import FedgenCLI, train

@@ -13,7 +13,8 @@ import yaml
 from fedgen.cli.deploy import choose_data
 from fedgen.data import Digits
 from fedgen.evaluation import read_records
-from fedgen.flower.app.apps import _client_node, client_app, run_server
+from fedgen.flower.app.app_sides import _client_node, run_server
+from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.write_app import write_app
 from fedgen.flower.client.node_data import NodeData
 from fedgen.training.fit import FedgenCLI, train

@@ -10,7 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.evaluation import read_records
-from fedgen.flower.app.apps import client_app, run_server
+from fedgen.flower.app.app_sides import run_server
+from fedgen.flower.app.apps import client_app
 from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.statistics.statistic_messages import MessageError
 from tests.flower.loopback import Loopback, Node, Odd

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from safetensors.torch import save
 
-from fedgen.flower.app.apps import run_server
+from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.secure_aggregation.secure_strategy import SecureStrategy
 from fedgen.flower.wire.messages import VERSION, Answer, pack
 from fedgen.flower.wire.serialization import to_bytes

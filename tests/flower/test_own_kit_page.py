@@ -9,7 +9,8 @@ import yaml
 
 from fedgen.__main__ import main
 from fedgen.evaluation import Run, read_records
-from fedgen.flower.app.apps import client_app, run_server
+from fedgen.flower.app.app_sides import run_server
+from fedgen.flower.app.apps import client_app
 from tests.flower.federation import Federation
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import read

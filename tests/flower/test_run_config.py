@@ -5,7 +5,7 @@ import tomllib
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedgen.flower.app.apps import _client_node, run_server
+from fedgen.flower.app.app_sides import _client_node, run_server
 from fedgen.flower.app.run_config import KEYS, check_config, run_name
 from tests.flower.loopback import Loopback
 from tests.flower.runs import app_of, recipe

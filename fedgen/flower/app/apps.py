@@ -1,46 +1,15 @@
-"""The two Flower apps of a deployed recipe."""
+"""The two Flower apps of a deployed recipe; Flower loads this module for every message, so it imports no torch."""
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+import sys
 from pathlib import Path
-from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedgen.flower.app.recipe import for_server, read_settings
-from fedgen.flower.app.run_config import (
-    CHECKPOINT,
-    CLIENTS,
-    DEADLINE,
-    LEAST_ANSWERS,
-    OUTPUT,
-    SIMULATION,
-    WAIT,
-    check_config,
-    run_name,
-)
-from fedgen.flower.app.run_labels import RunLabels
-from fedgen.flower.app.run_statistics import SECURE, RunStatistics, refuse_open
-from fedgen.flower.app.server_cli import ServerCLI
-from fedgen.flower.client.client_node import ClientNode, use_threads
-from fedgen.flower.client.node_data import NAME, PARTITION, PARTITIONS, STATE, NodeData
-from fedgen.flower.client.pins import hold_to_clients
-from fedgen.flower.client.policy import VARIABLE, Policy
-from fedgen.flower.client.redaction import is_promised, telling_types
-from fedgen.flower.secure_aggregation.agreement import AskedSum
-from fedgen.flower.secure_aggregation.secure_mean import RANGE, masked
-from fedgen.flower.secure_aggregation.secure_strategy import summand
-from fedgen.flower.server.client_registry import ClientRegistry
-from fedgen.flower.server.connection import LEAST, Connection
-from fedgen.flower.wire.flower_records import from_records, to_records
-from fedgen.flower.wire.messages import LossQuestion, Question, Task
-from fedgen.flower.wire.transport import Transport
-from fedgen.training.fit import FedgenCLI, train
+from fedgen.flower.client.worker_calls import ForwardingApp
 
-ABOUT_LOSS = "loss"  # the kind of question
+ONE_MESSAGE = "flwr-clientapp"  # Flower's command that a SuperNode starts for each message
 
 
 def client_app(recipe: Path) -> ClientApp:
@@ -53,48 +22,18 @@ def client_app(recipe: Path) -> ClientApp:
     the run config's "simulation-data", or a class that takes `partition_id` its part. What the node's owner allows is
     in a file that its config names ("policy-path"), or its environment (FEDGEN_POLICY).
 
+    Where Flower started this process for one message alone, the message is answered by a worker, a process that stays
+    for the run's next ones ("worker-idle" of the node's config: how many seconds it waits for them, by default 600; 0
+    for no worker). Elsewhere, as in the actors of Flower's simulation, it is answered here.
+
     Args:
         recipe: the deployed recipe's file.
     """
-    app = ClientApp(mods=[partial(masked, check=_check_sum)])
+    if Path(sys.argv[0]).name == ONE_MESSAGE:
+        return ForwardingApp(recipe)
+    from fedgen.flower.app.app_sides import client_side
 
-    def discreetly(handle: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
-        @wraps(handle)
-        def handled(message: Message, context: Context) -> Message:
-            with telling_types(is_promised(read_settings(recipe), context.run_config)):
-                return handle(message, context)
-
-        return handled
-
-    @app.query()
-    @discreetly
-    def hello(message: Message, context: Context) -> Message:
-        return Message(to_records(_client_node(recipe, context).hello()), reply_to=message)
-
-    @app.train()
-    @discreetly
-    def take_turn(message: Message, context: Context) -> Message:
-        client_node = _client_node(recipe, context)
-        if context.run_config.get(SECURE):
-            return Message(summand(client_node, message, context.run_config, context.state), reply_to=message)
-        return Message(to_records(client_node.take(from_records(Task, message))), reply_to=message)
-
-    @app.evaluate()
-    @discreetly
-    def look_up(message: Message, context: Context) -> Message:
-        question: Question = from_records(Question, message)
-        refuse_open(context.run_config, False, [item[0] for item in question.items])
-        privacy = RunStatistics.of_run(context.run_config).privacy
-        return Message(to_records(_client_node(recipe, context).look_up(question, privacy)), reply_to=message)
-
-    @app.query(ABOUT_LOSS)
-    @discreetly
-    def answer(message: Message, context: Context) -> Message:
-        refuse_open(context.run_config, False, [ABOUT_LOSS])
-        question: LossQuestion = from_records(LossQuestion, message)
-        return Message(to_records(_client_node(recipe, context).tell(question)), reply_to=message)
-
-    return app
+    return client_side(recipe)
 
 
 def server_app(recipe: Path) -> ServerApp:
@@ -116,77 +55,8 @@ def server_app(recipe: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        from fedgen.flower.app.app_sides import run_server
+
         run_server(recipe, grid, context.run_config)
 
     return app
-
-
-def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI:
-    """Runs a federation to its end.
-
-    Args:
-        recipe: the deployed recipe's file.
-        grid: Flower's.
-        config: the run's.
-
-    Raises:
-        ValueError: for a config with an unknown key, or a value that its key cannot have.
-    """
-    check_config(config)
-    output = Path(str(config.get(OUTPUT, "fedgen-run")))
-    settings = read_settings(recipe)
-    use_threads(settings)
-    statistics = RunStatistics.of_run(config)
-    deadline = float(config.get(DEADLINE, 0)) or None
-    labels, least = RunLabels.of_run(config), least_of(config)
-    registry = ClientRegistry(grid, deadline, labels)
-    wait = float(config.get(WAIT, 600.0))
-    registry.wait_for_clients(output, int(config[CLIENTS]), wait)
-    hidden = bool(config.get(SECURE, False))
-    transport = Transport(grid, registry, deadline, hidden, wait, statistics)
-    connection = Connection(transport, labels, least, float(config.get(RANGE, 0)))
-    cli = ServerCLI(for_server(settings, output, hidden), connection, str(config.get(CHECKPOINT, "")) or None)
-    train(cli)
-    return cli
-
-
-def least_of(config: Mapping[str, Any]) -> float:
-    """The part of the clients' weight that must answer a loss at the server.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    least = float(config.get(LEAST_ANSWERS, LEAST))
-    if not 0 < least <= 1:
-        raise ValueError(f"{LEAST_ANSWERS}={least:g} in the run's config: a part of the clients lies in (0, 1]")
-    return least
-
-
-def _places(context: Context) -> tuple[NodeData, Path]:
-    """Return what a node says of its data, and the folder of what it keeps of all runs."""
-    own, run = context.node_config, context.run_config
-    # a run names no folder of a node that has a config of its own, or a policy
-    is_simulated = own.keys() <= {PARTITION, PARTITIONS} and not os.environ.get(VARIABLE)
-    simulated = Path(str(run[SIMULATION])) if run.get(SIMULATION) and is_simulated else None
-    data = NodeData.of_node(own, simulated)
-    return data, Path(str(own.get(STATE, data.state)))
-
-
-def _check_sum(context: Context, made: AskedSum, nodes: Sequence[int]) -> None:
-    """Refuses to help unmask a sum over too few clients, or over others than it was over before."""
-    Policy.of_node(context.node_config).check_clients(len(nodes))
-    if made.what:
-        folder = _places(context)[1] / run_name(context.run_config)
-        hold_to_clients(folder, made.what, [made.names[node] for node in nodes])
-
-
-def _client_node(recipe: Path, context: Context) -> ClientNode:
-    settings = read_settings(recipe)
-    use_threads(settings)
-    own, run = context.node_config, context.run_config
-    data, state = _places(context)
-    policy = Policy.of_node(own)
-    policy.check_run(run_name(run), recipe, bool(run.get(SECURE)))
-    return ClientNode(
-        recipe, data, state / run_name(run), str(own.get(NAME, data.name)), is_promised(settings, run), policy
-    )

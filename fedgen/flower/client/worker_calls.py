@@ -1,0 +1,166 @@
+"""Calls to a client's worker: a process of the node that answers a run's messages, one after the other.
+
+Flower's SuperNode starts a process for each message, which would import torch and Lightning each time, some seconds of
+a processor. That process hands its message to the run's worker, and starts it where there is none. So nothing here
+imports torch.
+"""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.common.serde import context_from_proto, context_to_proto, message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Context as ContextProto
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supercore.utils import get_flwr_home
+
+IDLE, SECONDS = "worker-idle", 600.0  # key of a node's config, and its default
+MODULE = "fedgen.flower.client.worker"
+START, LOOK = 300.0, 0.02  # seconds that a worker has to start, and between two looks whether it has
+TAKEN, ANSWERED, RAISED = b"taken", b"answered", b"raised"  # what a worker says
+
+
+class WorkerError(RuntimeError):
+    """A worker that does not start, or ends in the middle of a message."""
+
+
+class ForwardingApp(ClientApp):
+    """A client's app whose messages the run's worker at this node answers.
+
+    Args:
+        recipe: the deployed recipe's file.
+    """
+
+    def __init__(self, recipe: Path) -> None:
+        super().__init__()
+        self._recipe = recipe
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Return the worker's answer; context.state becomes what it is afterwards.
+
+        Raises:
+            WorkerError: if no worker starts, or it ends before it has answered.
+            ValueError: for a node's config whose "worker-idle" is no number of seconds.
+            Exception: what the app raised, by its type's name and its text.
+        """
+        idle = idle_seconds(context)
+        if not idle:
+            from fedgen.flower.app.app_sides import client_side
+
+            return client_side(self._recipe)(message, context)
+        sent = [message_to_proto(message).SerializeToString(), context_to_proto(context).SerializeToString()]
+        who = json.dumps([TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id])
+        with WorkerPlace(context).worker(self._recipe, idle) as line:
+            try:
+                for part in (who.encode(), *sent):
+                    line.send_bytes(part)
+                status, answer, rest = (line.recv_bytes() for _ in range(3))
+            except (EOFError, OSError) as error:
+                raise WorkerError(
+                    "this client's worker ended in the middle of a message; the next message starts another one"
+                ) from error
+        if status == RAISED:
+            raise _as_raised(*json.loads(answer))
+        context.state = context_from_proto(ContextProto.FromString(rest)).state
+        return message_from_proto(MessageProto.FromString(answer))
+
+
+def idle_seconds(context: Context) -> float:
+    """Seconds that a worker waits for its next message before it ends; 0 for no worker.
+
+    Raises:
+        ValueError: if the node's config gives something else.
+    """
+    given = context.node_config.get(IDLE, SECONDS)
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < float("inf"):
+        raise ValueError(
+            f"{IDLE}={given!r} in this node's config: give seconds from 0, without quotes; 0 for no worker"
+        )
+    return float(given)
+
+
+class WorkerPlace:
+    """The file, in the folder whose code Flower runs, that says which run's worker listens at a node, and where.
+
+    A worker ends when another one, of the node's next run, has taken its place.
+
+    Args:
+        context: of the node in a run.
+    """
+
+    def __init__(self, context: Context) -> None:
+        folder = get_flwr_home() / "fedgen-workers"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path, self._run = folder / str(context.node_id), str(context.run_id)
+
+    @contextmanager
+    def worker(self, recipe: Path, idle: float) -> Iterator[Connection]:
+        """Open a connection to the run's worker, which takes a message; it is started where none listens.
+
+        Args:
+            recipe: the deployed recipe's file.
+            idle: seconds that it waits for a next message.
+
+        Raises:
+            WorkerError: if it ends as it starts, or does not start in time.
+        """
+        with self.path.with_suffix(".lock").open("w") as lock:  # of two messages at once one starts it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            line = self._call()
+            if line is None:
+                self._start(recipe, idle)
+                line = self._call()
+        if line is None:
+            raise WorkerError("this client's worker ended as it started; the node's log says why")
+        with line:
+            yield line
+
+    def _call(self) -> Connection | None:
+        """A connection to the run's worker; None where none listens."""
+        try:
+            run, address = self.path.read_text().split("\n")
+        except FileNotFoundError:
+            return None
+        if run != self._run:
+            return None
+        try:
+            line = Client(address, family="AF_UNIX")
+            line.recv_bytes()  # it takes the message; before that it may end for want of any
+        except (EOFError, OSError):  # it has ended
+            Path(address).unlink(missing_ok=True)
+            return None
+        return line
+
+    def _start(self, recipe: Path, idle: float) -> None:
+        """Starts the run's worker, and waits until it listens. It lives as long as this process's parent."""
+        self.path.unlink(missing_ok=True)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # the app's folder, too
+        told = [recipe, self.path, self._run, idle, os.getppid()]
+        command = [sys.executable, "-P", "-m", MODULE, *map(str, told)]
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+        end = time.monotonic() + START
+        while not self.path.exists():
+            if process.poll() is not None:
+                raise WorkerError(
+                    f"this client's worker ended with status {process.returncode}; the node's log says why"
+                )
+            if time.monotonic() > end:
+                process.kill()
+                raise WorkerError(f"this client's worker has not started within {START:g} s")
+            time.sleep(LOOK)
+
+
+def _as_raised(module: str, name: str, text: str) -> Exception:
+    """An error like the one in the worker, whose type and text Flower tells the server."""
+    made: Exception = type(name, (WorkerError,), {"__module__": module})(text)
+    return made
