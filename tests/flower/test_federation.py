@@ -35,11 +35,13 @@ def app(rounds, folder, evaluation=None, **strategy):
 @pytest.mark.slow
 def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp_path):
     straight = simulate(recipe(2, SCORES, **VARIANT), images, tmp_path / "simulated")
-    output = str(tmp_path / "run")
+    output, workers = str(tmp_path / "run"), {name: federation.log(name).count("a worker answers") for name in "abc"}
     federation.run(app(1, tmp_path / "one", SCORES, **VARIANT), output=output)
     said = federation.run(app(2, tmp_path / "two", SCORES, **VARIANT), output=output)
     assert "3 clients: a, b, c" in said, said[-3000:]
     assert "after 1 rounds" in " ".join(said.split())
+    for name, before in workers.items():  # one process for all messages of a run
+        assert federation.log(name).count("a worker answers") == before + 2
     # a and c trained in the first round, a and b in the second: the server's moments went on from other clients' round
     assert read(tmp_path / "run")["fedavg"]["iterations"] == {0: 6, 1: 3, 2: 3}
     same_weights(straight, read(tmp_path / "run"))
