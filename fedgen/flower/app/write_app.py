@@ -120,8 +120,8 @@ or with a file on its disk that names a class of its own, and how its data are r
     data: {{class_path: my_kit.Scans, init_args: {{root: /my/images}}}}
     num_workers: 2
 
-A node's process that has PyTorch stays for the run's next messages; `worker-idle=60` in the node's config lets it wait a
-minute for them, not ten, and 0 ends it with each message.
+A node's process that has PyTorch stays for the run's next messages; `worker-idle=60` in the node's config lets it wait
+a minute for them, not ten, and 0 ends it with each message.
 
 A client's owner who wants bounds on what runs may ask writes a policy on the client's own disk, and adds
 `policy-path="/etc/fedgen.yaml"` to the node's config (docs/deployment-policy.md of fedgen).
