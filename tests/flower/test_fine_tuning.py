@@ -9,7 +9,7 @@ from flwr.app import Message as FlowerMessage
 
 from fedgen.embeddings.pixels import Pixels
 from fedgen.federated.left_out import read_left_out
-from fedgen.flower.app import apps
+from fedgen.flower.app import app_sides
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.recipe import deployable, for_client, for_server
 from fedgen.flower.client.node_data import NodeData
@@ -38,13 +38,13 @@ def images(tmp_path_factory):
 @pytest.fixture
 def kept_stations(monkeypatch):
     """Clients that read their recipe once, and not for every message."""
-    made, make = {}, apps._client_node
+    made, make = {}, app_sides._client_node
 
     def station(recipe, context):
         key = (str(recipe), str(context.node_config))
         return made.get(key) or made.setdefault(key, make(recipe, context))
 
-    monkeypatch.setattr(apps, "_client_node", station)
+    monkeypatch.setattr(app_sides, "_client_node", station)
 
 
 @pytest.fixture

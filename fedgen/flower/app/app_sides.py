@@ -1,4 +1,4 @@
-"""What the two Flower apps of a deployed recipe do: a client's answers, and the server's run."""
+"""The sides of the two Flower apps of a deployed recipe: a client's answers, and the server's run."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
