@@ -8,7 +8,7 @@ import torch
 
 import fedgen
 from fedgen.evaluation import Run
-from tests.test_layering import LAYERS
+from tests.test_layering import LAYERS, MOST_FILES
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -31,6 +31,12 @@ def test_new_ones_go_into_folders_that_exist():
     places = re.findall(r"^### .*: `([\w/]+)`$", PAGE, re.MULTILINE)
     assert len(places) == 8
     assert [place for place in places if not (ROOT / "fedgen" / place).is_dir()] == []
+
+
+def test_the_folders_of_new_ones_have_room_for_two_more():
+    places = re.findall(r"^### .*: `([\w/]+)`$", PAGE, re.MULTILINE)
+    counts = {place: len(list((ROOT / "fedgen" / place).glob("*.py"))) for place in places}
+    assert {place: count for place, count in counts.items() if count > MOST_FILES - 2} == {}
 
 
 @pytest.fixture(scope="module")

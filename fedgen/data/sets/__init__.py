@@ -1,1 +1,1 @@
-"""Data sets by name, one file each."""
+"""Data sets by name, one file each; those that say whose each example is are in `owned`."""
