@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
+    from fedgen.federated.aggregators.collecting import CollectingAggregator
     from fedgen.federated.aggregators.mean import Aggregator, Mean
     from fedgen.federated.aggregators.private_mean import PrivateMean
     from fedgen.federated.aggregators.robust import Krum, Median, NormClipping, TrimmedMean
@@ -27,6 +28,7 @@ __all__ = [
     "Aggregator",
     "AtomicCheckpointIO",
     "ClientAlgorithm",
+    "CollectingAggregator",
     "Constant",
     "ExponentialDecay",
     "FedAdagrad",

@@ -5,12 +5,10 @@ every client one voice: a number of examples is a claim of the client's own, whi
 lean towards what most clients send, so where honest clients differ (one class each, say) they leave rare data out, as
 Karimireddy et al. 2022 (arXiv 2006.09365) show: a price that is paid without any attack as well.
 
-They remark on clients by name whose tensors lie further from the combined ones than FAR times the cohort's median
-client's, all tensors as one vector: updates that are too long, stale, or of something else.
+Their remarks name clients that lie far from what was combined: updates that are too long, stale, or of something else.
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -18,11 +16,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
+from fedgen.federated.aggregators.collecting import CollectingAggregator
 from fedgen.federated.aggregators.mean import Aggregator, Federation, Mean, wide
 from fedgen.ranks import Ranks
-
-FAR = 3.0
-_SAME = 1e-6  # of the combined tensors' norm: distances below it are rounding
 
 
 class NormClipping(Aggregator):
@@ -114,55 +110,7 @@ class NormClipping(Aggregator):
         return self.then.result()
 
 
-class _Collected(Aggregator):
-    """Keeps the clients' tensors until all are there, and remarks on those that are far from what comes of them."""
-
-    robust = True
-
-    def __init__(self) -> None:
-        self._clients: list[int] = []
-        self._updates: list[list[Tensor]] = []
-        self._far: dict[int, str] = {}
-
-    def start(self, server: Sequence[Tensor]) -> None:
-        self._clients, self._updates, self._far = [], [], {}
-
-    @torch.no_grad()
-    def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
-        self._clients.append(client)
-        self._updates.append([wide(tensor).clone() for tensor in update])
-
-    @torch.no_grad()
-    def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
-        for update in self._updates:
-            for place, tensor in zip(places, server):
-                update.insert(place, wide(tensor).clone())
-
-    def merge(self, ranks: Ranks, device: torch.device) -> None:
-        if ranks.size == 1:
-            return
-        own = {client: [t.cpu() for t in update] for client, update in zip(self._clients, self._updates)}
-        of_all = {client: update for found in ranks.gather(own) for client, update in found.items()}
-        self._clients = sorted(of_all)
-        self._updates = [[t.to(device) for t in of_all[client]] for client in self._clients]
-
-    @torch.no_grad()
-    def result(self) -> list[Tensor]:
-        stacked = [torch.stack(parts) for parts in zip(*self._updates, strict=True)]
-        found = self._combine(stacked)
-        self._updates = []
-        self._far = {self._clients[place]: said for place, said in _far_ones(stacked, found).items()}
-        return found
-
-    def remarks(self) -> dict[int, str]:
-        return dict(self._far)
-
-    @abstractmethod
-    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
-        """One tensor of each [clients, ...]."""
-
-
-class Median(_Collected):
+class Median(CollectingAggregator):
     """The median of each coordinate (Yin et al. 2018, arXiv 1803.01498); of an even number the middle two's mean.
 
     Examples:
@@ -176,11 +124,13 @@ class Median(_Collected):
         [tensor([2.])]
     """
 
-    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
+    robust = True
+
+    def combine(self, stacked: list[Tensor]) -> list[Tensor]:
         return [_middle(part, (len(part) - 1) // 2) for part in stacked]
 
 
-class TrimmedMean(_Collected):
+class TrimmedMean(CollectingAggregator):
     """The mean of each coordinate without its largest and smallest values (Yin et al. 2018, arXiv 1803.01498).
 
     Args:
@@ -199,6 +149,8 @@ class TrimmedMean(_Collected):
         >>> rule.result()  # of 1 and 3
         [tensor([2.])]
     """
+
+    robust = True
 
     def __init__(self, fraction: float = 0.1) -> None:
         super().__init__()
@@ -220,11 +172,11 @@ class TrimmedMean(_Collected):
         # rounded first: 0.29 * 100 is 28.999999999999996 in floating point
         return int(round(self.fraction * clients, 9))
 
-    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
+    def combine(self, stacked: list[Tensor]) -> list[Tensor]:
         return [_middle(part, self._trimmed(len(part))) for part in stacked]
 
 
-class Krum(_Collected):
+class Krum(CollectingAggregator):
     """The clients whose updates lie closest to their neighbours' (Blanchard et al. 2017, arXiv 1703.02757).
 
     A client's score is the sum of squared distances to its m - bad - 2 nearest others, all tensors as one vector; the
@@ -252,6 +204,8 @@ class Krum(_Collected):
         [tensor([1.1000])]
     """
 
+    robust = True
+
     def __init__(self, bad: int = 1, keep: int = 1) -> None:
         super().__init__()
         if bad < 0 or keep < 1:
@@ -271,15 +225,15 @@ class Krum(_Collected):
             )
 
     def shortfall(self) -> str:
-        count = len(self._clients)
+        count = len(self.clients)
         if count >= self._needs:
             return ""
         return f"Krum(bad={self.bad}, keep={self.keep}) needs {self._needs} clients and {count} sent an update"
 
-    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
+    def combine(self, stacked: list[Tensor]) -> list[Tensor]:
         if why := self.shortfall():
             raise ValueError(why)
-        count = len(self._clients)
+        count = len(self.clients)
         squares = torch.zeros(count, count, dtype=torch.float64)
         for part in stacked:
             rows = part.flatten(1).double()
@@ -287,33 +241,14 @@ class Krum(_Collected):
                 squares[client] += (rows - row).square().sum(1).cpu()
         nearest = squares.sort(1).values[:, 1 : count - self.bad - 1]  # without itself
         best = nearest.sum(1).argsort(stable=True)[: self.keep].sort().values
-        self.chosen = [self._clients[place] for place in best.tolist()]
+        self.chosen = [self.clients[place] for place in best.tolist()]
         return [part[best.to(part.device)].mean(0) for part in stacked]
 
     def remarks(self) -> dict[int, str]:
         """The clients that were not chosen, the far ones first."""
-        far = {client: f"was not chosen: it {said}" for client, said in self._far.items()}
-        rest = [client for client in self._clients if client not in self.chosen and client not in far]
+        far = {client: f"was not chosen: it {said}" for client, said in super().remarks().items()}
+        rest = [client for client in self.clients if client not in self.chosen and client not in far]
         return far | dict.fromkeys(rest, "was not chosen")
-
-
-def _far_ones(stacked: Sequence[Tensor], combined: Sequence[Tensor]) -> dict[int, str]:
-    """Return remarks on clients that stand out, by their place in the tensors [m, ...]; the furthest first."""
-    if not stacked:
-        return {}
-    squares = torch.zeros(len(stacked[0]), dtype=torch.float64)
-    for part, middle in zip(stacked, combined, strict=True):
-        for place, row in enumerate(part):
-            squares[place] += float((row.double() - middle.double()).square().sum())
-    distances = squares.sqrt()
-    typical = float(distances.median())
-    norm = float(torch.stack([middle.double().norm() for middle in combined]).norm())
-    order = distances.argsort(descending=True, stable=True).tolist()
-    return {
-        place: f"is {distances[place]:.3g} away from the combined weights, the median client {typical:.3g}"
-        for place in order
-        if distances[place] > FAR * max(typical, _SAME * norm)
-    }
 
 
 def _middle(stacked: Tensor, left_out: int) -> Tensor:
