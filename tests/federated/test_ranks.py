@@ -6,7 +6,9 @@ from socket import socket
 import pytest
 import torch
 
+from fedgen.federated import Mean
 from fedgen.ranks import share_out
+from tests.federated.kit_rules import aggregators
 from tests.federated.rank_runs import CONFIGURATIONS, RESUMED, ROUNDS, SIZES
 from tests.launched import end, start
 
@@ -33,6 +35,11 @@ def runs(tmp_path_factory):
     for devices in (1, 2, 3):  # one after the other: they are as many processes as this machine has cores, or more
         found[devices] = root / str(devices), end(start(SCRIPT, devices, root / str(devices)))
     return found
+
+
+def test_every_aggregator_of_the_kit_trains_on_several_processes():
+    tried = {type(options.get("aggregator", Mean())).__name__ for _, options in CONFIGURATIONS.values()}
+    assert tried == set(aggregators())
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
 from fedgen.federated import Krum, Mean, Median, NormClipping, PrivateMean, Scaffold, TrimmedMean
+from tests.federated.kit_rules import aggregators
 from tests.federated.modules import TwoOptimizers, make_data, make_trainer
 
 HONEST = [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]]
@@ -99,7 +100,14 @@ def test_a_trimmed_mean_says_that_it_leaves_out_nobody_of_few_clients():
         TrimmedMean(0).check_cohort(2)  # a plain mean is asked for
 
 
-@pytest.mark.parametrize("rule", [Median(), TrimmedMean(0.25), Krum(bad=0, keep=4), NormClipping(1e9)])
+RULES = [Median(), TrimmedMean(0.25), Krum(bad=0, keep=4), NormClipping(1e9)]  # of four clients
+
+
+def test_every_robust_rule_of_the_kit_is_tried_below():
+    assert {type(rule).__name__ for rule in RULES} == {name for name, kind in aggregators().items() if kind.robust}
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_half_precision_is_combined_in_float32_and_live_tensors_are_copied(rule):
     parameter = nn.Parameter(torch.ones(1, dtype=torch.float16))
     rule.start([torch.zeros(1, dtype=torch.float16)])
@@ -168,9 +176,7 @@ def test_one_bad_client_of_five_under_the_strategy(rule, expected):
     assert isinstance(strategy.aggregator, Mean if rule is None else type(rule))
 
 
-@pytest.mark.parametrize(
-    "rule", [Median(), TrimmedMean(0.2), Krum(), NormClipping(1.0)], ids=lambda r: type(r).__name__
-)
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
 def test_what_clients_would_send_past_a_robust_rule_is_refused(rule):
     """A mean of optimizer states or a sum of control variates would let one client set what the rule keeps it from."""
     past = {

@@ -8,6 +8,7 @@ from flwr.app import ArrayRecord
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.federated import Mean
+from tests.federated.kit_rules import aggregators
 from tests.flower.loopback import Node, Odd, empty, keep_replies
 from tests.flower.runs import HIDDEN, deploy, node_of, recipe, same_weights, simulate
 from tests.flower.test_bad_updates import rule
@@ -177,6 +178,11 @@ REFUSED = {
     "variates": ({"client_algorithm": {"class_path": "fedgen.federated.Scaffold"}}, {}, "control variates"),
     "no range": ({}, {"update-range": 0.0}, "by how much an entry"),
 }
+
+
+def test_of_the_kits_aggregators_the_mean_alone_needs_no_single_updates():
+    named = {said.partition(",")[0] for *_, said in REFUSED.values() if said.endswith("looks at each")}
+    assert named == set(aggregators()) - {"Mean"}
 
 
 @pytest.mark.parametrize("name", REFUSED)
