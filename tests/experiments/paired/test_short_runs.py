@@ -153,20 +153,20 @@ def check_messages(numbers, folder, printed):
         assert text in printed
 
 
+RUNS = [
+    ("communication-interval", one_kind, check_intervals, ("communication_interval.png", "samples.png")),
+    ("digits-fid-loss", digits, check_digits, ("pairs.png",)),
+    ("distributed-fid-loss", distributed_losses, check_distributed, distributed.FIGURES),
+    ("fid-loss-gans", gans, check_gans, ("fid_loss_gans.png",)),
+    ("fid-loss-artifacts", fewest_artifacts, check_artifacts, ("fid_loss_artifacts.png",)),
+    ("mmd2-finetune", tiny_server, check_mmd2, ("mmd2_finetune.png", "mmd2_samples.png")),
+    ("privacy-cost", noise_and_privacy, check_privacy, ("privacy_cost.png",)),
+    ("private-scores", small_messages, check_messages, ("private_scores.png",)),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "options", "check", "figures"),
-    [
-        ("communication-interval", one_kind, check_intervals, ("communication_interval.png", "samples.png")),
-        ("digits-fid-loss", digits, check_digits, ("pairs.png",)),
-        ("distributed-fid-loss", distributed_losses, check_distributed, distributed.FIGURES),
-        ("fid-loss-gans", gans, check_gans, ("fid_loss_gans.png",)),
-        ("fid-loss-artifacts", fewest_artifacts, check_artifacts, ("fid_loss_artifacts.png",)),
-        ("mmd2-finetune", tiny_server, check_mmd2, ("mmd2_finetune.png", "mmd2_samples.png")),
-        ("privacy-cost", noise_and_privacy, check_privacy, ("privacy_cost.png",)),
-        ("private-scores", small_messages, check_messages, ("private_scores.png",)),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "check", "figures"), RUNS)
 def test_a_quick_run_is_whole_and_prints_again_without_training(
     name, options, check, figures, tmp_path, monkeypatch, capsys
 ):

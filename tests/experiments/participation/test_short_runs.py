@@ -58,58 +58,58 @@ def nothing_more(numbers):
     assert "curves" in numbers
 
 
+RUNS = [
+    (
+        "number-of-clients", digits_recipe, (*PIXELS, "--participating", "[0.5, 1.0]"), check_numbers,
+        (
+            "the 4 unseen clients that all arms score",
+            "cannot be told from one seed: loss avg on the same unseen clients falls from 4 clients to 8 clients",
+        ),
+    ),
+    (
+        "client-diversity", digits_recipe, (*PIXELS, "--participating", "[0.5, 1.0]", "--images", "[10, 5]"),
+        nothing_more, ("8 clients x 5: loss avg on the same unseen clients",),
+    ),
+    (
+        "participation-gap", digits_recipe, (*PIXELS, *DEAL), check_partitions,
+        ("before training: participation gaps", "clients that never train: loss avg", "natural, centralised"),
+    ),
+    (
+        "client-percentiles", digits_recipe, (*PIXELS, *DEAL), check_percentiles,
+        ("the 95th percentile of loss is larger over unseen clients",),
+    ),
+    (
+        "local-epochs", digits_recipe, (*PIXELS, "--lengths", "[1, 2]"), nothing_more,
+        ("2 iterations: participation gap in loss avg beside 1 iterations",),
+    ),
+    (
+        "learning-rates", digits_recipe, (*PIXELS, "--client", "[0.001, 0.002]", "--server", "[0.1]"), nothing_more,
+        ("rates by loss avg on part_val + unpart",),
+    ),
+    (
+        "server-optimizers", digits_recipe, (*PIXELS, "--kid", "100"), check_servers,
+        ("to kid all on unseen clients of 100",),
+    ),
+    (
+        "classifier-control", classifier_recipe, ("--clients", "12"), check_classifier,
+        (
+            "a larger participation gap of natural clients than of Dirichlet ones",
+            "FedAvgM: the participation gap beside FedAvg cannot be told apart",
+            "the median of the clients' errors is larger over unseen clients",
+        ),
+    ),
+    (
+        "text-gap", text_recipe, (), check_text,
+        (
+            "a larger participation gap of natural clients than of random ones",
+            "natural: the 95th percentile of the clients' losses is larger over unseen clients",
+        ),
+    ),
+]  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "recipe", "options", "check", "said"),
-    [
-        (
-            "number-of-clients", digits_recipe, (*PIXELS, "--participating", "[0.5, 1.0]"), check_numbers,
-            (
-                "the 4 unseen clients that all arms score",
-                "cannot be told from one seed: loss avg on the same unseen clients falls from 4 clients to 8 clients",
-            ),
-        ),
-        (
-            "client-diversity", digits_recipe, (*PIXELS, "--participating", "[0.5, 1.0]", "--images", "[10, 5]"),
-            nothing_more, ("8 clients x 5: loss avg on the same unseen clients",),
-        ),
-        (
-            "participation-gap", digits_recipe, (*PIXELS, *DEAL), check_partitions,
-            ("before training: participation gaps", "clients that never train: loss avg", "natural, centralised"),
-        ),
-        (
-            "client-percentiles", digits_recipe, (*PIXELS, *DEAL), check_percentiles,
-            ("the 95th percentile of loss is larger over unseen clients",),
-        ),
-        (
-            "local-epochs", digits_recipe, (*PIXELS, "--lengths", "[1, 2]"), nothing_more,
-            ("2 iterations: participation gap in loss avg beside 1 iterations",),
-        ),
-        (
-            "learning-rates", digits_recipe, (*PIXELS, "--client", "[0.001, 0.002]", "--server", "[0.1]"), nothing_more,
-            ("rates by loss avg on part_val + unpart",),
-        ),
-        (
-            "server-optimizers", digits_recipe, (*PIXELS, "--kid", "100"), check_servers,
-            ("to kid all on unseen clients of 100",),
-        ),
-        (
-            "classifier-control", classifier_recipe, ("--clients", "12"), check_classifier,
-            (
-                "a larger participation gap of natural clients than of Dirichlet ones",
-                "FedAvgM: the participation gap beside FedAvg cannot be told apart",
-                "the median of the clients' errors is larger over unseen clients",
-            ),
-        ),
-        (
-            "text-gap", text_recipe, (), check_text,
-            (
-                "a larger participation gap of natural clients than of random ones",
-                "natural: the 95th percentile of the clients' losses is larger over unseen clients",
-            ),
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "recipe", "options", "check", "said"), RUNS)
 def test_a_short_run_is_whole_and_prints_again_without_training(
     name, recipe, options, check, said, tmp_path, monkeypatch, capsys
 ):
