@@ -60,6 +60,9 @@ PACKAGES = [
 ]
 
 
+SCORES = "scores.definitions"  # a page of every score's class
+
+
 def directive(package: str, name: str) -> str:
     """Return the directive that documents a public name of a package under the name that users import."""
     value = getattr(import_module(package), name)
@@ -78,10 +81,20 @@ def write_reference(app: Any) -> None:
         names = [name for name in module.__all__ if not name.startswith("_")]
         body = "\n".join(directive(module.__name__, name) for name in names)
         write(folder / f"{package}.md", f"# {module.__name__}\n\n{module.__doc__}\n\n```{{eval-rst}}\n{body}```\n")
+    write(folder / f"{SCORES}.md", scores_page())
     root = "\n".join(root_row(name) for name in fedgen.__all__ if not name.startswith("_"))
-    pages = "\n".join(PACKAGES)
+    pages = "\n".join([*PACKAGES, SCORES])
     text = f"# API reference\n\nThe names of `fedgen` itself:\n\n| name | what it is |\n|---|---|\n{root}\n\n"
     write(folder / "index.md", f"{text}Each package:\n\n```{{toctree}}\n:maxdepth: 1\n\n{pages}\n```\n")
+
+
+def scores_page() -> str:
+    """Return the page of all scores: a recipe's names, and below each file's title its classes with their options."""
+    folder = import_module(f"fedgen.{SCORES}")
+    files = dict.fromkeys(definition.__module__ for definition in folder.definitions().values())
+    body = "\n".join(f".. automodule:: {file}\n   :members:\n   :show-inheritance:\n" for file in files)
+    names = ", ".join(f"`{name}`" for name in folder.definitions())
+    return f"# fedgen.{SCORES}\n\n{folder.__doc__}\n\n{names}.\n\n```{{eval-rst}}\n{body}```\n"
 
 
 def root_row(name: str) -> str:

@@ -77,8 +77,8 @@ def evaluate_checkpoints(
     Args:
         run: the run folder.
         embeddings: one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding.
-        scores: names with commas between (fid,kid by default; also kid-rbf, precision, recall, density, coverage, sw1,
-            sw2, w1, is, ll, loss, memorisation, utility), or with options as '[fid, {name: precision, k: 3}]'.
+        scores: names with commas between (fid,kid by default), or with options as '[fid, {name: precision, k: 3}]'; an
+            unknown name, such as '?', is answered with all that there are.
         preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd or is; several with commas between.
         aggregates: beside avg, all and worst, with commas between, e.g. power-2,var,pct95.
         client_weights: of clients in avg and all: by their number of images, or equal.

@@ -53,8 +53,8 @@ def _add_sets(parser: ArgumentParser) -> None:
         "--scores",
         default=None,
         metavar="NAMES",
-        help="fid,kid by default, fid where a set is statistics; also kid-rbf, precision, recall, density, coverage,"
-        " sw1, sw2, w1 (trains critics: slow) and, of logits, is; with options as '[fid, {name: precision, k: 3}]'",
+        help="names with commas between (fid,kid by default, fid where a set is statistics), or with options as"
+        " '[fid, {name: precision, k: 3}]'; an unknown name, such as '?', is answered with all that there are",
     )
     add(
         "--aggregates",

@@ -95,17 +95,10 @@ class Evaluator:
         embeddings: names, embeddings, or {"name": ..., options of `load_embedding`}; the first gives the columns
             without a prefix. None for efficientnet-lite0, or for none where presets are given.
         num_images: generated images a split.
-        scores: measured on each of the embeddings. Names, or {"name": ..., options}: "fid" (ddof), "kid" (estimator,
-            degree, gamma, coef0), "kid-rbf" (estimator, sigma), "precision", "recall", "density" and "coverage" (k,
-            strict), "sw1" and "sw2" (projections, seed), "w1" (those of `CriticOptions`; it trains a critic for each
-            client and one for the pool at every evaluation, which takes minutes), "is" (generated images alone, so one
-            value for all clients; on an embedding of logits), "ll" (models with `log_prob`, of points), "memorisation"
-            (in the first split, where there is a split "report" of the same clients' held-out images), "utility"
-            (epochs, seed, batch_size, learning_rate; class-conditional models: accuracy on held-out images of a
-            small classifier trained on the generated images; it has no embedding), "loss" (the model's own loss of the
-            clients' images, by its `example_losses`; no embedding either), or the class path of a torchmetrics class
-            with its arguments as options ("torchmetrics.text.Perplexity", which records keep under "metric"; of the
-            model's `predictions`). Data without images have these two alone.
+        scores: measured on each of the embeddings: names, {"name": ..., options}, or definitions. A name is that of a
+            class in `fedgen.scores.definitions`, whose docstring has its options and what it needs, or a class path: of
+            a `ScoreDefinition` of your own, or of a torchmetrics class with its arguments as options. Data without
+            images have "loss" and torchmetrics classes alone.
         weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all, but that neighbours
             know no weights: all of precision, recall, density and coverage counts every image once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.

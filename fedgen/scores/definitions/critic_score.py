@@ -12,7 +12,10 @@ from fedgen.scores.wasserstein.wasserstein import WassersteinReference
 
 @dataclass(frozen=True)
 class CriticScore(CriticOptions, ScoreDefinition):
-    """Lower bound of the 1-Wasserstein distance by a critic a client and one for the pool; options are the critics'."""
+    """Lower bound of the 1-Wasserstein distance by a critic a client and one for the pool; options are the critics'.
+
+    They are trained at every evaluation, which takes minutes.
+    """
 
     name: ClassVar[str] = "w1"
     shares_out: ClassVar[bool] = True

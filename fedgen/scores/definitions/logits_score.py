@@ -13,7 +13,10 @@ from fedgen.scores.of_model.inception_score import inception_score
 
 @dataclass(frozen=True)
 class LogitsScore(ScoreDefinition):
-    """The Inception Score, which knows generated images only: one value for every client, as avg, all and worst."""
+    """The Inception Score, which knows generated images only: one value for every client, as avg, all and worst.
+
+    Of an embedding whose features are logits.
+    """
 
     name: ClassVar[str] = "is"
     needs: ClassVar[Needs] = "logits"

@@ -14,7 +14,10 @@ from fedgen.scores.linear import mean_score
 
 @dataclass(frozen=True)
 class LossScore(ScoreDefinition):
-    """The model's own loss of all examples at once, so that draws are common to equal splits."""
+    """The model's own loss of all examples at once, so that draws are common to equal splits.
+
+    Of models with `example_losses`; it has no embedding.
+    """
 
     name: ClassVar[str] = "loss"
     needs: ClassVar[Needs] = "model"

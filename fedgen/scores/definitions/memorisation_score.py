@@ -11,7 +11,10 @@ from fedgen.scores.manifold.memorisation import memorisation
 
 @dataclass(frozen=True)
 class MemorisationScore(ScoreDefinition):
-    """The share of images by which generated ones are closer to the clients' training images than to held-out ones."""
+    """The share of images by which generated ones are closer to the clients' training images than to held-out ones.
+
+    Measured in the first split, where a split "report" has held-out images of the same clients.
+    """
 
     name: ClassVar[str] = "memorisation"
     needs: ClassVar[Needs] = "held out"

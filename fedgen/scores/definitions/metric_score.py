@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class MetricScore(ScoreDefinition):
     """A metric of each client's examples, and for `all` of all examples; no standard errors are known of it.
 
+    Of the model's `predictions`; it has no embedding. It is asked for by the metric's class path, such as
+    "torchmetrics.text.Perplexity", and records keep that under "metric".
+
     Args:
         metric: its class path.
         arguments: of its class.

@@ -12,7 +12,10 @@ from fedgen.scores.of_model.utility import UtilityReference
 
 @dataclass(frozen=True)
 class UtilityScore(ClassifierOptions, ScoreDefinition):
-    """Accuracy on the clients' held-out images; options are the classifier's, and parts are images, not features."""
+    """Accuracy on the clients' held-out images; options are the classifier's, and parts are images, not features.
+
+    Of class-conditional models, whose generated images train the classifier; it has no embedding.
+    """
 
     name: ClassVar[str] = "utility"
     needs: ClassVar[Needs] = "labels"
