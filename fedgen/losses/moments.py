@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.losses.late_buffers import LateBuffers
+from fedgen.losses.frechet.late_buffers import LateBuffers
 from fedgen.statistics import summarize
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedgen.models.gan.adversarial import AdversarialLoss, Hinge, NonSaturating, WassersteinGP
     from fedgen.models.gan.gan import GAN
     from fedgen.models.gan.wgan_gp import WGANGP
-    from fedgen.models.round_clock import RoundClock
+    from fedgen.models.rounds.round_clock import RoundClock
     from fedgen.models.stylegan2 import StyleGAN2
 
 __all__ = [

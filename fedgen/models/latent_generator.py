@@ -15,8 +15,8 @@ from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.spectral import refresh
 from fedgen.models.optional_hooks import data_module_of, data_of, of_module, of_network
 from fedgen.models.require import require
-from fedgen.models.round_clock import RoundClock
-from fedgen.models.round_means import RoundMeans
+from fedgen.models.rounds.round_clock import RoundClock
+from fedgen.models.rounds.round_means import RoundMeans
 from fedgen.models.sampling import decode
 
 # Callable[[Tensor], Tensor] would say more, but makes jsonargparse look for class paths of tensors

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedgen.losses import frozen_pull
 from fedgen.losses.fastfid import FastFIDLoss
-from fedgen.losses.frechet_targets import Factors
+from fedgen.losses.frechet import frozen_pull
+from fedgen.losses.frechet.frechet_targets import Factors
 from fedgen.losses.moments import EMAMoments, QueueMoments
 from tests.losses.frechet_cases import draw, value_and_gradient
 

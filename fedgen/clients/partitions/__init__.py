@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fedgen.clients.partitions.by_size import BySize
     from fedgen.clients.partitions.clusters.label_clusters import Clustering
     from fedgen.clients.partitions.clusters.semantic import Semantic
+    from fedgen.clients.partitions.clusters.variance_limited import VarianceLimited
     from fedgen.clients.partitions.coarse_dirichlet import CoarseDirichlet
     from fedgen.clients.partitions.dirichlet import Dirichlet
     from fedgen.clients.partitions.flower_partition import FlowerPartition
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from fedgen.clients.partitions.partition import Partition, check_assignment
     from fedgen.clients.partitions.saved import PartitionFile, SavedPartition, load_partition, save_partition
     from fedgen.clients.partitions.shards import Shards
-    from fedgen.clients.partitions.variance_limited import VarianceLimited
 
 __all__ = [
     "IID",

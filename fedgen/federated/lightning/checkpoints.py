@@ -21,7 +21,7 @@ from fedgen.federated.lightning.turn_clock import TurnClock
 from fedgen.federated.round import Round
 from fedgen.federated.sharing import RankShares
 from fedgen.io.tensor_files import check_state
-from fedgen.models.round_clock import RoundClock
+from fedgen.models.rounds.round_clock import RoundClock
 
 Checkpoint = dict[str, Any]
 

@@ -16,8 +16,8 @@ from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.network import build, require_shape
 from fedgen.models.optional_hooks import data_module_of, of_data, of_network
 from fedgen.models.require import require
-from fedgen.models.round_clock import RoundClock
-from fedgen.models.round_means import RoundMeans
+from fedgen.models.rounds.round_clock import RoundClock
+from fedgen.models.rounds.round_means import RoundMeans
 from fedgen.models.sampling import evaluating
 
 T = TypeVar("T")

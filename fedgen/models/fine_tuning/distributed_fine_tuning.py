@@ -20,8 +20,8 @@ from fedgen.models.latent_generator import LatentGenerator
 from fedgen.models.networks.network import build, describe
 from fedgen.models.optional_hooks import data_of, of_module, of_strategy
 from fedgen.models.require import require
-from fedgen.models.round_clock import RoundClock
-from fedgen.models.round_means import RoundMeans
+from fedgen.models.rounds.round_clock import RoundClock
+from fedgen.models.rounds.round_means import RoundMeans
 from fedgen.seeds import resolve, seed_all
 
 TRAFFIC = "traffic"  # the key of what was sent; older checkpoints have none

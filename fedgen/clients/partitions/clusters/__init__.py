@@ -1,1 +1,1 @@
-"""Clusters of images within labels, of which semantic partitions make clients."""
+"""Partitions by what images look like in an embedding: nearest neighbours, and clusters within labels."""

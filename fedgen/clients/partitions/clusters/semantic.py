@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from torch import Tensor
 
+from fedgen.clients.partitions.clusters.embedded_partition import EmbeddingLike, described, features_of
 from fedgen.clients.partitions.clusters.gaussian_matching import match_clusters
 from fedgen.clients.partitions.clusters.label_clusters import Clustering, find_clusters
-from fedgen.clients.partitions.embedded_partition import EmbeddingLike, described, features_of
 from fedgen.clients.partitions.partition import Partition, at_least_one, check_assignment, require_labels
 from fedgen.clients.partitions.small_clients import fill_small
 from fedgen.data.examples import Examples

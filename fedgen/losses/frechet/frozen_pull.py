@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedgen.losses.frechet_targets import Factors, FrechetTargets
-from fedgen.losses.late_buffers import LateBuffers, Layout
+from fedgen.losses.frechet.frechet_targets import Factors, FrechetTargets
+from fedgen.losses.frechet.late_buffers import LateBuffers, Layout
 from fedgen.losses.moments import MomentEstimate
 
 GROWTH = 1.25  # of the number of images, after which the factors are taken anew

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedgen.clients.partitions.by_class import ByClass
-from fedgen.clients.partitions.embedded_partition import EmbeddingLike, described, features_of
+from fedgen.clients.partitions.clusters.embedded_partition import EmbeddingLike, described, features_of
 from fedgen.clients.partitions.partition import Partition, at_least_one, check_assignment, require_labels
 from fedgen.data.examples import Examples
 from fedgen.models.empirical import nearest

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import lightning
 
 from fedgen.models.optional_hooks import of_strategy
-from fedgen.models.round_means import RoundMeans
+from fedgen.models.rounds.round_means import RoundMeans
 
 
 class RoundClock(lightning.LightningModule):
