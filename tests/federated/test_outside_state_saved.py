@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedgen.federated.client_state.outside_values import ToldStateError
 from fedgen.federated.client_state.state_values import is_plain
 from tests.federated.test_outside_state import Holding, ImagePool, Queue, outside_of, play
 
@@ -115,3 +116,102 @@ def test_means_of_turns_elsewhere_are_those_of_turns_here():
     assert torch.equal(here.tensor, there.tensor)
     assert here.array.tolist() == there.array.tolist() == [0, (1 * 2 + 3 * 4) / 8]
     assert set(far.messages.server_means) == set(rules)
+
+
+RULES = {"number": "mean", "tensor": "mean", "array": "mean", "cache": "mean", "level": "server", "items*": "max"}
+
+
+class Told(Holding):
+    """With a setting, truth values, and what nobody counts by."""
+
+    def __init__(self):
+        super().__init__()
+        self.level, self.dump_patches = 1, False
+        self.convolution = nn.Conv2d(1, 1, 3)
+
+
+def told_state(counts=(), means=(), known=(), rules=RULES):
+    """A client's state that begins a round as the server tells it, after it was told the known counters."""
+    outside = outside_of(Told(), rules)
+    outside.load_state_dict({"values": dict(known), "personal": {}})
+    numbers = {path: torch.as_tensor(value, dtype=torch.float64) for path, value in dict(means).items()}
+    outside.messages.begin_with(dict(counts), numbers)
+    outside.start_round()
+    return outside
+
+
+def test_a_client_begins_with_the_counters_and_means_that_turns_elsewhere_have_made():
+    told = told_state(
+        {"steps": 40, "flag": 1, "items.0": 7},
+        {"number": 2.5, "tensor": [1.0, 2.0], "array": [3.0, 4.0], "cache": 1.5},
+        {"steps": 40},
+    )
+    module = told._module
+    assert (module.steps, module.flag, module.items) == (40, True, [7, 2])
+    assert (module.number, module.tensor.tolist(), module.array.tolist()) == (2.5, [1.0, 2.0], [3.0, 4.0])
+    assert float(module.cache) == 1.5
+    assert told.state_dict()["values"] == {"steps": 40, "flag": 1, "items.0": 7}
+
+
+COUNTERS = {
+    "convolution.groups": "the module has no counter 'convolution.groups'",
+    "convolution.training": "no counter 'convolution.training'",
+    "layer.in_features": "no counter 'layer.in_features'",
+    "dump_patches": "no counter 'dump_patches'",
+    "automatic_optimization": "no counter 'automatic_optimization'",
+    "on_train_epoch_end": "no counter 'on_train_epoch_end'",
+    "layer": "no counter 'layer'",
+    "text": "no counter 'text'",
+    "absent": "no counter 'absent'",
+    "layer.weight": "no counter 'layer.weight'",
+    "tensor": "has the rule 'mean' and is no counter",
+    "level": "has the rule 'server' and is no counter",
+    "items": "no counter 'items'",
+    "__class__": "no counter '__class__'",
+    "": "no counter ''",
+}
+
+
+@pytest.mark.parametrize("path", COUNTERS)
+def test_no_side_sets_by_a_count_what_is_no_counter(path):
+    with pytest.raises(ToldStateError, match=COUNTERS[path]):
+        told_state({path: 5})
+    outside = told_state()
+    with pytest.raises(ToldStateError, match=COUNTERS[path]):
+        outside.messages.take_counts({"steps": 1, path: 5})
+    assert outside.messages.counts == {}  # nothing of a client that is left out
+
+
+@pytest.mark.parametrize(
+    ("count", "known", "named"),
+    [
+        ({"steps": 2}, {"steps": 3}, "'steps' is 2, and it is 3 to 9223372036854775807"),
+        ({}, {"steps": 3}, "'steps', which was 3, is not told any more"),
+        ({"steps": -1}, {}, "'steps' is -1, and it is 0 to"),
+        ({"steps": 2**63}, {}, "'steps' is 9223372036854775808, and"),
+        ({"steps": True}, {}, "'steps' is True, and"),
+        ({"steps": 2.0}, {}, r"'steps' is 2\.0, and"),
+        ({"flag": 2}, {}, "'flag' is 2, and it is 0 to 1"),
+    ],
+)
+def test_a_server_tells_whole_counters_that_do_not_fall(count, known, named):
+    with pytest.raises(ToldStateError, match=named):
+        told_state(count, (), known)
+
+
+@pytest.mark.parametrize(
+    ("mean", "named"),
+    [
+        ({"steps": 1.0}, "'steps' has the rule None and is no mean"),
+        ({"level": 1.0}, "'level' has the rule 'server' and is no mean"),
+        ({"on_train_epoch_end": 1.0}, "has the rule None and is no mean"),
+        ({"number": [1.0]}, r"'number' has the shape \[1\]"),
+        ({"tensor": [1.0]}, r"'tensor' has the shape \[1\]"),
+        ({"items": 1.0}, r"'items' has the shape \[\]"),
+        ({"number": float("nan")}, "'number' is not finite"),
+        ({"tensor": [1.0, float("inf")]}, "'tensor' is not finite"),
+    ],
+)
+def test_a_server_tells_means_that_are_declared_and_finite(mean, named):
+    with pytest.raises(ToldStateError, match=named):
+        told_state((), mean)

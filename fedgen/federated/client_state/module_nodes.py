@@ -119,10 +119,12 @@ class Places:
         return self._all[path] if path in self._all else self.attribute(path)
 
     def attribute(self, path: str) -> Place | None:
-        """Return where an attribute stands, or would stand if its holder had it; None without a holder."""
+        """Return where an attribute stands, or would stand if its holder had it; None without a holder, and for what
+        is no state of it.
+        """
         parent, _, key = path.rpartition(".")
         nodes = (node for node in self._state.nodes if node.path == parent and isinstance(node, Attributes))
-        return next(((node, key) for node in nodes), None)
+        return next(((node, key) for node in nodes if not node.is_left_out(key)), None)
 
     def values(self) -> dict[str, Any]:
         """Return all values at the snapshot, by path."""

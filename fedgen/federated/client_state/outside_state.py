@@ -2,7 +2,7 @@
 pools of images. Every turn starts from the server's, and nothing of it passes from one client to the next."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import is_
 from typing import Any
@@ -86,6 +86,7 @@ class OutsideState:
         self.opaque: dict[str, str] = {}
         self.exchanges = True
         self._values: dict[str, Any] = {}  # of a checkpoint, for the round that starts next
+        self._check: Callable[[], None] | None = None
         self.server_values: dict[str, Any] = {}
         self.messages = OutsideMessages(self)
         self._clear_round()
@@ -96,9 +97,14 @@ class OutsideState:
 
     # ---- rounds ----
 
-    def begin_with(self, values: Mapping[str, Any]) -> None:
-        """Has the round that starts next begin with other values of the server's, by path."""
-        self._values = dict(values)
+    def begin_with(self, values: Mapping[str, Any], check: Callable[[], None] | None = None) -> None:
+        """Has the round that starts next begin with other values of the server's.
+
+        Args:
+            values: by path.
+            check: called once the round knows its places, before they are written; raises what is wrong with them.
+        """
+        self._values, self._check = dict(values), check
 
     def start_round(self) -> None:
         """Takes the present state as the server's."""
@@ -117,6 +123,9 @@ class OutsideState:
             if self.rules.rule_of([path]) == "personal"
         ]
         self._random = [node for node in self._state.nodes if isinstance(node, RandomState)]
+        check, self._check = self._check, None
+        if check is not None:
+            check()
         if self._values:
             self.places.write(self._values)
             self._values = {}

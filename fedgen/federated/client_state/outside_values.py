@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedgen.federated.client_state.module_nodes import value_of
+from fedgen.federated.client_state.module_nodes import Places, value_of
 from fedgen.federated.client_state.python_state import MISSING
-from fedgen.federated.client_state.rules import with_ancestors
+from fedgen.federated.client_state.rules import Rules, with_ancestors
 from fedgen.federated.client_state.state_values import as_number, has_floats, larger, on_cpu
+from fedgen.foreign_text import printable
 
 if TYPE_CHECKING:
     from fedgen.federated.client_state.outside_state import OutsideState
+
+MOST_COUNT = 2**63 - 1  # what a message holds
+_OF_ALL_MODULES = frozenset(LightningModule.__mro__) - {object}
 
 
 class OutsideValues:
@@ -118,8 +123,19 @@ class OutsideMessages:
         return {path: told_number(value) for path, value in values.items() if type(value) not in (int, bool)}
 
     def begin_with(self, counts: Mapping[str, int], means: Mapping[str, Tensor]) -> None:
-        """Gives the server's counters and means to the turn that starts next, taken here."""
-        self._outside.begin_with({**counts, **means})
+        """Gives the server's counters and means to the turn that starts next, taken here.
+
+        The round's beginning raises ToldStateError for what no turn can have made, and for counters below those that
+        the state was restored with.
+        """
+        outside, known = self._outside, self.server_counts
+
+        def check() -> None:
+            check_counts(counts, known, outside.places, outside.rules)
+            check_means(means, outside.places, outside.rules)
+            outside.server_values = dict(counts)  # the next turn's are no lower
+
+        outside.begin_with({**counts, **means}, check)
 
     # ---- a turn's ----
 
@@ -139,15 +155,18 @@ class OutsideMessages:
         """Takes counters that a turn elsewhere has raised.
 
         Raises:
-            ValueError: for one that the module does not have as a Python integer or boolean, or that is not larger.
+            ValueError: for one that the module does not have as a Python integer or boolean, or that is not larger;
+                then none is taken.
         """
-        places = self._outside.places
+        places, raised = self._outside.places, {}
         for path, count in counts.items():
-            place = places.find(path)
-            before: Any = MISSING if place is None or place[1] is None else value_of(place)
-            if type(before) not in (int, bool) or count <= before:
-                raise ValueError(f"its counter {path!r} is {count} and the server's {before!r}")
-            self._outside.round_values.raise_to(path, before, type(before)(count))
+            before = counter_at(path, places, self._outside.rules)
+            if before is MISSING or before is None or not before < count <= most_of(before):
+                own = "none" if before is MISSING else repr(before)
+                raise ToldStateError(f"its counter '{printable(path)}' is {count} and the server's {own}")
+            raised[path] = (before, type(before)(count))
+        for path, (before, after) in raised.items():
+            self._outside.round_values.raise_to(path, before, after)
             self._outside.found.setdefault(path, "max")
 
     def heard_means(self, means: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -197,3 +216,92 @@ def heard_number(path: str, told: Tensor, own: Any) -> Any:
     if isinstance(own, Tensor):
         return told.to(own.device)
     return told.numpy() if isinstance(own, np.ndarray) else float(told)
+
+
+class ToldStateError(ValueError):
+    """A counter or mean is told that no turn of the module can have made."""
+
+
+def counter_at(path: str, places: Places, rules: Rules) -> Any:
+    """Return what stands where a counter is told.
+
+    Args:
+        path: its dotted path.
+        places: of the module's state.
+        rules: the declared ones.
+
+    Raises:
+        ToldStateError: for what has another rule than "max", is a constant, or no Python integer or truth value; an
+            empty place is one only by the rule.
+    """
+    rule, place = rules.rule_of(with_ancestors(path)), places.find(path)
+    if rule not in (None, "max"):
+        raise ToldStateError(f"'{printable(path)}' has the rule {rule!r} and is no counter")
+    before: Any = MISSING if place is None else value_of(place)
+    if rule == "max" and (before is MISSING or before is None):
+        return before
+    if type(before) not in (int, bool) or (place is not None and _is_constant(type(place[0].holder), place[1])):
+        raise ToldStateError(f"the module has no counter '{printable(path)}'")
+    return before
+
+
+def most_of(counter: Any) -> int:
+    """Return how far a counter can be raised; a truth value is at most true."""
+    return 1 if type(counter) is bool else MOST_COUNT
+
+
+def check_counts(counts: Mapping[str, int], known: Mapping[str, int], places: Places, rules: Rules) -> None:
+    """Refuses counters that are none of this module, or lower than they were.
+
+    Args:
+        counts: as the server tells them, by path.
+        known: as it told them when the client last took part.
+        places: of the module's state.
+        rules: the declared ones.
+
+    Raises:
+        ToldStateError: naming the counter, what it is and what it may be.
+    """
+    for path, count in counts.items():
+        least, most = known.get(path, 0), most_of(counter_at(path, places, rules))
+        if type(count) is not int or not least <= count <= most:
+            raise ToldStateError(f"the counter '{printable(path)}' is {count!r}, and it is {least} to {most} by now")
+    if lost := sorted(known.keys() - counts.keys()):
+        raise ToldStateError(f"the counter '{printable(lost[0])}', which was {known[lost[0]]}, is not told any more")
+
+
+def check_means(means: Mapping[str, Tensor], places: Places, rules: Rules) -> None:
+    """Refuses values that nobody declared, of another form than the module's own, or not finite.
+
+    Args:
+        means: as the server tells them, float64, by path; of the rule "max" those that are no Python integers.
+        places: of the module's state.
+        rules: the declared ones.
+
+    Raises:
+        ToldStateError: naming the value and what is wrong with it.
+    """
+    for path, told in means.items():
+        if (rule := rules.rule_of(with_ancestors(path))) not in ("mean", "max"):
+            raise ToldStateError(f"'{printable(path)}' has the rule {rule!r} and is no mean")
+        place = places.find(path)
+        own = None if place is None else value_of(place)
+        if not _has_form_of(own, told):
+            raise ToldStateError(f"the mean '{printable(path)}' has the shape {list(told.shape)}, which is not its own")
+        if told.dtype != torch.float64 or not bool(Tensor.isfinite(told).all()):
+            raise ToldStateError(f"the mean '{printable(path)}' is not finite, or {told.dtype} and not float64")
+
+
+def _has_form_of(own: Any, told: Tensor) -> bool:
+    """Whether a value may be told in place of the module's own, which a first step may be still to make."""
+    if isinstance(own, Tensor | np.ndarray):
+        return tuple(own.shape) == tuple(told.shape)
+    return own is MISSING or own is None or (isinstance(own, int | float | np.number) and told.ndim == 0)
+
+
+def _is_constant(kind: type, name: Any) -> bool:
+    """Whether an attribute is a setting by its class's own word (`__constants__` of torch's layers), or one that torch
+    or Lightning give all modules.
+    """
+    declared = (constant for base in kind.__mro__ for constant in vars(base).get("__constants__", ()))
+    return name in declared or any(name in vars(base) for base in kind.__mro__ if base in _OF_ALL_MODULES)

@@ -163,23 +163,24 @@ class Attributes(Keyed):
         super().note()
         self._names = frozenset(vars(self.holder))
 
-    def _is_left_out(self, key: str) -> bool:
+    def is_left_out(self, key: str) -> bool:
+        """Whether an attribute of this name is none of the state."""
         return key in self._without or (bool(self._beginnings) and key.startswith(self._beginnings))
 
     def now(self) -> Mapping[Any, Any]:
         own = vars(self.holder)
-        return {key: value for key, value in own.items() if not self._is_left_out(key)} if self._without else own
+        return {key: value for key, value in own.items() if not self.is_left_out(key)} if self._without else own
 
     def is_same(self) -> bool:
         own, known = vars(self.holder), self.contents
         if not all(own.get(key, MISSING) is value for key, value in known.items()):
             return False
         # the comparison of names is quick and settles most; only those left out may come and go
-        return own.keys() == self._names or all(key in known or self._is_left_out(key) for key in own)
+        return own.keys() == self._names or all(key in known or self.is_left_out(key) for key in own)
 
     def restore(self) -> None:
         own = vars(self.holder)
-        for key in [key for key in own if key not in self.contents and not self._is_left_out(key)]:
+        for key in [key for key in own if key not in self.contents and not self.is_left_out(key)]:
             del own[key]
         own.update(self.contents)
 

@@ -209,7 +209,8 @@ class ClientNode:
         latest = turns[max(turns)]
         found = self._read(latest)
         if not _keeps_tensors(found):
-            return latest, {**found, "iterations": {task.client: task.iterations}}
+            outside = {**found["outside"], "values": {}}  # of later rounds than the server's
+            return latest, {**found, "outside": outside, "iterations": {task.client: task.iterations}}
         raise MessageError(
             f"the server counts {task.iterations} iterations of this client before round {task.round}, and {self.state}"
             " no longer keeps what it had then, but what it had after round(s)"

@@ -7,14 +7,17 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.client_state.exchange import copy_tensors, describe_difference
+from fedgen.federated.client_state.outside_values import ToldStateError
 from fedgen.federated.federation_state import pack_state, unpack_state
 from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock
 from fedgen.federated.round import Round
+from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client.replies import Recorder
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.models.optional_hooks import of_module
@@ -131,8 +134,16 @@ class OneTurn:
         round.algorithm.load_state_dict({**round.algorithm.state_dict(), **_without_clients(task.algorithm)})
 
     def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None:
-        """Opens the round."""
-        self._round.begin(number, clients, cohort, folder)
+        """Opens the round.
+
+        Raises:
+            RefusedError: where the server sets state of the module that no turn can have made.
+        """
+        try:
+            self._round.begin(number, clients, cohort, folder)
+        except ToldStateError as error:
+            rank_zero_warn(f"refused: {error}")
+            raise RefusedError(str(error)) from error
 
     def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
         """Takes the turn in this process."""
