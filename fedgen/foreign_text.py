@@ -8,7 +8,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"})
 
 def printable_lines(text: str) -> str:
     """A text of several lines, each as `printable` shows it, in full; tabs and ends of lines stay."""
-    hidden = [character for character in set(text) - set("\n\t") if _is_hidden(character)]
+    hidden = [character for character in set(text) - set("\n\t") if is_hidden(character)]
     return text.translate({ord(character): ascii(character)[1:-1] for character in hidden}) if hidden else text
 
 
@@ -25,7 +25,7 @@ def printable(text: str, limit: int = 200) -> str:
     shown: list[str] = []
     size = 0
     for character in text[: limit + 1]:
-        part = ascii(character)[1:-1] if _is_hidden(character) else character
+        part = ascii(character)[1:-1] if is_hidden(character) else character
         shown.append(part)
         size += len(part)
         if size > limit:
@@ -33,5 +33,5 @@ def printable(text: str, limit: int = 200) -> str:
     return "".join(shown)
 
 
-def _is_hidden(character: str) -> bool:
+def is_hidden(character: str) -> bool:
     return unicodedata.category(character) in _HIDDEN

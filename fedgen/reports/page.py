@@ -13,9 +13,11 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 
 from fedgen import __version__
 from fedgen.federated.left_out import describe, shorten
+from fedgen.foreign_text import printable, printable_lines
 from fedgen.io.files import atomic_write
 from fedgen.io.regular_files import open_regular
 from fedgen.reports.charts import clients, panels, plain
@@ -28,7 +30,7 @@ from fedgen.reports.tables import MOST_NUMBERS, facts, numbers, score_parts
 PAGE = "report.html"
 PARTS = Path(__file__).parent / "page"
 MARK = "fedgen report"  # by which a page is known as one that may be replaced
-LONGEST_NAME = 120
+LONGEST_NAME, LONGEST_TEXT = 120, 1_000
 MOST_SERIES, MOST_LOGGED = 300, 60_000  # logged values by name, and points of all of them
 
 
@@ -156,7 +158,9 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
 @cache
 def _template() -> Template:
     """The page's template, compiled once in a process."""
-    environment = Environment(loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined, finalize=_readable
+    )
     return environment.get_template("report.html.j2")
 
 
@@ -172,7 +176,7 @@ def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
     return {
         "name": shorten(run.place, LONGEST_NAME),
         "kind": run.kind,
-        "conclusions": [_split(line) for line in lines],
+        "conclusions": [_split(printable(line, LONGEST_TEXT)) for line in lines],
         "tables": score_parts(run.records),
         "warnings": [shorten(text, 600) for text in dict.fromkeys(run.warnings)],
         "left_out": describe(run.left_out),
@@ -239,5 +243,19 @@ def _part(name: str) -> str:
     return (PARTS / name).read_text(encoding="utf-8")
 
 
+def _readable(value: Any) -> Any:
+    """Return what the template shows of a value: text without characters that act or hide; the page's parts as are."""
+    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _readable_parts(value: Any) -> Any:
+    """Plain values with all their texts, keys too, made readable and of bounded length."""
+    if isinstance(value, dict):
+        return {_readable_parts(key): _readable_parts(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable_parts(part) for part in value]
+    return printable(value, LONGEST_TEXT) if isinstance(value, str) else value
+
+
 def _dumps(value: Any, **options: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False, **options)
+    return json.dumps(_readable_parts(value), separators=(",", ":"), allow_nan=False, **options)

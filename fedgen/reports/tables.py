@@ -20,7 +20,7 @@ from fedgen.reports.contents import Contents
 
 WIDE = 100_000  # characters: a page's table need not be split
 MOST_NUMBERS = 3_000  # of an experiment
-LONGEST = 200  # characters of a fact
+LONGEST, LONGEST_CELL = 200, 1_000  # characters of a fact, and of a cell or a table's title
 _BYTES = re.compile(r": ([\d.]+) (B|kB|MB|GB) a round")
 _UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 
@@ -63,7 +63,7 @@ def plain_table(table: Table) -> Plain:
 
 def _plain(cell: Any) -> tuple[str, bool]:
     text = cell if isinstance(cell, Text) else Text.from_markup(str(cell or ""))
-    return text.plain, any("bold" in str(span.style) for span in text.spans)
+    return text.plain[:LONGEST_CELL], any("bold" in str(span.style) for span in text.spans)
 
 
 def facts(contents: Contents) -> list[tuple[str, str]]:

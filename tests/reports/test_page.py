@@ -16,6 +16,7 @@ import fedgen
 from fedgen.__main__ import main
 from fedgen.cli.run import select_checkpoint
 from fedgen.evaluation import append_records
+from fedgen.foreign_text import printable_lines
 from fedgen.reports import report, write_report
 from fedgen.reports.charts import panels
 from fedgen.reports.live import LivePage
@@ -50,7 +51,7 @@ def test_names_of_strangers_stay_text(tmp_path):
     assert "<script>window" not in page
     assert "<b>run" not in page
     assert page.count("<script") == page.count("</script>") == 2
-    assert data_of(page)["runs"][0]["clients"][0]["name"] == HOSTILE  # set as text by scripts
+    assert data_of(page)["runs"][0]["clients"][0]["name"] == printable_lines(HOSTILE)  # set as text by scripts
     assert "\u202e" not in page.split('id="data">')[0].split("<body>")[1].split("<pre")[0]
 
 

@@ -10,8 +10,10 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.directions import axis_of, title_of
 from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.marks import explained, marked
+from fedgen.federated.left_out import shorten
 from fedgen.reports.figures.saving import save_picture
 
+LONGEST_REMARK = 600  # characters; panels get what room their title leaves
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
 
 
@@ -91,7 +93,8 @@ def remarks(records: Sequence[ScoreRecord], figure: Any) -> list[str]:
     """Lines for a figure's title, as long as it is wide: how models sampled, and what marks of scores mean."""
     said = sorted({say_sampling(record.sampling) for record in records if record.is_model} - {""})
     width = int(11 * figure.get_figwidth())  # characters of the titles' size
-    return [line for text in [*said, *explained(records)] for line in textwrap.wrap(text, width)]
+    texts = [shorten(text, LONGEST_REMARK) for text in [*said, *explained(records)]]
+    return [line for text in texts for line in textwrap.wrap(text, width)]
 
 
 def finite(error: float | None) -> float:
