@@ -1,7 +1,9 @@
 """Equal recipes are parsed once: nodes in one process would parse theirs for every message, most of the time."""
 
 import copy
+import sys
 from importlib.util import find_spec
+from types import ModuleType
 
 import pytest
 
@@ -44,3 +46,10 @@ def images(tmp_path_factory):
     from tests.flower.runs import write_images  # which needs the extra
 
     return write_images(tmp_path_factory.mktemp("clients"))
+
+
+@pytest.fixture
+def by_flowers_simulation(monkeypatch):
+    """Nodes are simulated: apps run in processes of Ray, and in none of a SuperNode's."""
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    monkeypatch.delitem(sys.modules, "flwr.supernode.runtime.run_clientapp", raising=False)

@@ -99,10 +99,10 @@ class Federation:
     def start_node(self, name, *command, **config):
         """By Flower's command, or by another one that takes its options."""
         own = self.clients[name]
-        settings = {**(own if isinstance(own, dict) else {"data-path": str(own)}), "name": name, **config}
+        settings = {"name": name, **(own if isinstance(own, dict) else {"data-path": str(own)}), **config}
         options = ["--root-certificates", self.folder / "ca.crt", "--superlink", f"127.0.0.1:{self.port}"]
         options += ["--auth-supernode-private-key", self.folder / f"{name}.key", "--port", free_port()]
-        told = " ".join(f'{key}="{value}"' for key, value in settings.items())
+        told = " ".join(f'{key}="{value}"' for key, value in settings.items() if value is not None)
         self._start(name, *(command or ("flower-supernode",)), *options, "--node-config", told)
 
     def kill(self, name):

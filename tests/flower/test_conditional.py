@@ -68,6 +68,7 @@ def test_without_them_classes_are_alike_and_a_warning_says_so(images, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(f"ignore:{ALIKE}")
+@pytest.mark.usefixtures("by_flowers_simulation")
 @pytest.mark.filterwarnings("ignore:client .* ended its turn with other settings of its optimizers")  # its warmup's
 def test_the_recipe_of_conditional_digits_is_deployed(tmp_path):
     """A round of `fedgen deploy recipes/ddpm_digits_conditional.yaml`, whose clients have a class each."""

@@ -105,6 +105,17 @@ def test_a_node_whose_key_is_not_registered_is_refused(federation, images):
         del federation.clients["stranger"]
 
 
+@pytest.mark.slow
+def test_a_node_that_says_only_which_client_it_is_takes_no_folder_from_the_run(images, tmp_path):
+    """By the keys that Flower's simulation sets, on a real SuperNode: the server names a folder on the node's disk."""
+    with Federation(tmp_path, {"a": {"partition-id": 0, "num-partitions": 2, "name": None}}) as running:
+        told = {"clients": 1, "wait": 30, "output": str(tmp_path / "run"), "simulation-data": str(images)}
+        said = " ".join(running.run(app(1, tmp_path / "app"), **told).split())
+    assert "this node's config does not say where its data lie" in said, said[-900:]
+    assert not (tmp_path / "run" / "last.ckpt").exists()
+    assert not list(images.glob(".*"))  # what a client keeps between turns
+
+
 def wait_for(holds, seconds=400):
     end = time.monotonic() + seconds
     while not holds():

@@ -172,6 +172,7 @@ def test_a_run_whose_client_has_left_for_good_goes_on_with_what_that_client_told
         deploy(recipe(4, scores), others, tmp_path / "run", config={"wait": 0.2})
 
 
+@pytest.mark.usefixtures("by_flowers_simulation")
 @pytest.mark.filterwarnings("ignore:node 14 cannot take part:UserWarning")
 def test_simulated_nodes_take_the_folders_in_order(images, tmp_path):
     """Nodes of Flower's simulation have a number and no folder; what clients keep lies beside their folders, hidden."""

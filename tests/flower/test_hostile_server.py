@@ -1,6 +1,8 @@
 """A server that asks for more than its recipe has, or more than a client has memory or a policy for, is refused."""
 
 import math
+import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -172,17 +174,21 @@ def test_a_policy_that_is_named_by_nothing_allows_nothing(given):
         Policy.of_node({"policy-path": given})
 
 
-@pytest.mark.parametrize("own", ["policy", "state-path", ""])
+@pytest.mark.parametrize("own", ["policy", "state-path", "a SuperNode", "no Ray", ""])
+@pytest.mark.usefixtures("by_flowers_simulation")
 def test_a_run_names_no_folder_of_a_node_that_is_not_simulated(own, images, tmp_path, monkeypatch):
     """Or `simulation-data` would be the server's choice of a folder on somebody's disk."""
+    if own == "a SuperNode":  # which may have Ray installed and say by a simulation's keys which client it is
+        monkeypatch.setitem(sys.modules, "flwr.supernode.runtime.run_clientapp", ModuleType("run_clientapp"))
+    if own == "no Ray":
+        monkeypatch.delitem(sys.modules, "ray")
     (tmp_path / "policy.yaml").write_text("masking: false")
     config = {"partition-id": 0, "num-partitions": 4, **({own: str(tmp_path / "x")} if own == "state-path" else {})}
     if own == "policy":
         monkeypatch.setenv("FEDGEN_POLICY", str(tmp_path / "policy.yaml"))
     app = client_app(app_of(recipe(1, SCORES), tmp_path / "app", 4))
-    node = Node(app, config, {"output": "first", "simulation-data": str(images)})
-    hello = FlowerMessage(RecordDict({"hello": ConfigRecord()}), 10, "query")
-    (reply,) = Loopback({10: node}).send_and_receive([hello])
+    grid = Loopback({10: Node(app, config, {"output": "first", "simulation-data": str(images)})})
+    (reply,) = grid.send_and_receive([FlowerMessage(RecordDict({"hello": ConfigRecord()}), 10, "query")])
     assert reply.has_error() == bool(own)
     assert not own or "does not say where its data lie" in reply.error.reason
 

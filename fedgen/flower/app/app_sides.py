@@ -26,7 +26,7 @@ from fedgen.flower.app.run_labels import RunLabels
 from fedgen.flower.app.run_statistics import SECURE, RunStatistics, refuse_open
 from fedgen.flower.app.server_cli import ServerCLI
 from fedgen.flower.client.client_node import ClientNode, use_threads
-from fedgen.flower.client.node_data import NAME, PARTITION, PARTITIONS, STATE, NodeData
+from fedgen.flower.client.node_data import NAME, PARTITION, PARTITIONS, STATE, NodeData, is_simulated
 from fedgen.flower.client.pins import hold_to_clients
 from fedgen.flower.client.policy import VARIABLE, Policy
 from fedgen.flower.client.redaction import is_promised, telling_types
@@ -134,9 +134,9 @@ def least_of(config: Mapping[str, Any]) -> float:
 def _places(context: Context) -> tuple[NodeData, Path]:
     """Return what a node says of its data, and the folder of what it keeps of all runs."""
     own, run = context.node_config, context.run_config
-    # a run names no folder of a node that has a config of its own, or a policy
-    is_simulated = own.keys() <= {PARTITION, PARTITIONS} and not os.environ.get(VARIABLE)
-    simulated = Path(str(run[SIMULATION])) if run.get(SIMULATION) and is_simulated else None
+    # a run names no folder on the disk of anybody's node
+    bare = own.keys() <= {PARTITION, PARTITIONS} and not os.environ.get(VARIABLE)
+    simulated = Path(str(run[SIMULATION])) if run.get(SIMULATION) and bare and is_simulated() else None
     data = NodeData.of_node(own, simulated)
     return data, Path(str(own.get(STATE, data.state)))
 

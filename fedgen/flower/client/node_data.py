@@ -5,6 +5,7 @@ The class of the data is the recipe's or the node's own. Nothing that a run's co
 
 import copy
 import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,6 +139,15 @@ class NodeData:
                     f"this node's config does not say where its data lie: {data['class_path']} needs {name}; {remedy}"
                 )
         return {**data, "init_args": given}, place is not None
+
+
+def is_simulated() -> bool:
+    """Whether Flower simulates this node: its simulation calls apps in processes of Ray, a SuperNode in one of its own.
+
+    A node's config does not tell them apart: an owner may say which client a SuperNode is by the keys that the
+    simulation sets.
+    """
+    return "ray" in sys.modules and "flwr.supernode.runtime.run_clientapp" not in sys.modules
 
 
 def find_data(data: Mapping[str, Any]) -> Any:
