@@ -82,36 +82,44 @@ class LyingServer:
                 sent[other][node] = secret
         return sent
 
+    def collect(self, node, asked, shares, weight=1):
+        """The reply of a node to the third stage: asked by arrays and bytes, with others' shares by their nodes."""
+        arrays, rest = asked
+        instructions = FitIns(ndarrays_to_parameters(arrays), {"fedgen": rest, "weight": weight})
+        content = compat.fitins_to_recorddict(instructions, True)
+        told = {Key.SOURCE_LIST: list(shares), Key.CIPHERTEXT_LIST: list(shares.values())}
+        return self.say(node, Stage.COLLECT_MASKED_VECTORS, content, **told)
+
     def mask(self, asked, settings=(), weight=1):
         """The first three stages.
 
         Args:
             asked: makes of a node the arrays and bytes that it is sent.
             settings: in place of the usual ones.
-            weight: of each.
+            weight: of each, or of all by node.
         """
         nodes = list(self.names)
         sent, self.masked, self.forms, self.sealed = self.share_keys(nodes, dict(settings)), {}, {}, {}
         for node in nodes:
-            arrays, rest = asked(node)
-            instructions = FitIns(ndarrays_to_parameters(arrays), {"fedgen": rest, "weight": weight})
-            content = compat.fitins_to_recorddict(instructions, True)
-            shares = {Key.SOURCE_LIST: list(sent[node]), Key.CIPHERTEXT_LIST: list(sent[node].values())}
-            reply = self.say(node, Stage.COLLECT_MASKED_VECTORS, content, **shares)
+            own = weight[node] if isinstance(weight, dict) else weight
+            reply = self.collect(node, asked(node), sent[node], own)
             own = reply.config_records[RECORD_KEY_CONFIGS]
             self.masked[node] = [np.load(io.BytesIO(data), allow_pickle=False) for data in own[Key.MASKED_PARAMETERS]]
             self.forms[node] = compat.recorddict_to_fitres(reply, True).metrics["fedgen"]
             for other, seal in zip(own[FROM], own[SEALED], strict=True):
                 self.sealed.setdefault(other, {})[node] = seal
 
-    def unmask(self, there, gone=()):
+    def unmask(self, there, gone=(), again=False):
         """Asks for shares: of the masks of those who are there, and of the keys of those who are gone.
 
         Args:
             there: nodes, or a function of the node that is asked.
             gone: likewise.
+            again: whether shares that were given before are kept.
         """
-        self.seeds, self.secrets, self.refusals = {}, {}, []
+        self.refusals = []
+        if not again:
+            self.seeds, self.secrets = {}, {}
         for node in self.names:
             active = list(there(node) if callable(there) else there)
             dead = list(gone(node) if callable(gone) else gone)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import (
     Code,
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
-from fedgen.flower.app.run_statistics import SECURE
+from fedgen.flower.app.run_statistics import SECURE, RefusedError
 from fedgen.flower.secure_aggregation.agreement import (
     MOST,
     STEPS,
@@ -259,9 +259,15 @@ def masked(
         call_next: the app.
         check: is told what is summed and over which nodes before the client helps to unmask it, and raises if it shall
             not. With it the client agrees with the others on what is summed (`agreement`), which its app must note.
+
+    Raises:
+        RefusedError: for a message that the app would take for a turn, and Flower's mod for none that it masks.
     """
     if not context.run_config.get(SECURE):
         return call_next(message, context)
+    kind = message.metadata.message_type
+    if kind != MessageType.TRAIN and kind.split(".")[0] == MessageType.TRAIN:
+        raise RefusedError(f"what is masked is asked for by {MessageType.TRAIN!r} alone, and not by {kind!r}")
     asked = message.content.config_records.get(RECORD_KEY_CONFIGS)
     stage = None if asked is None or check is None else asked.get(StageKey.STAGE)
     if asked is not None and stage == Stage.SETUP:
