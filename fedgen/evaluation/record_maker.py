@@ -30,14 +30,7 @@ class RecordMaker:
     def records(
         self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
     ) -> list[ScoreRecord]:
-        """The records of scores, and those of the gaps between splits.
-
-        Args:
-            found: by split and embedding.
-            generator: what stands in the model's place.
-            counts: generated images; by split and embedding where they differ.
-            details: the records' other fields.
-        """
+        """The records of scores, and those of the gaps between splits; arguments as for `Evaluator.records`."""
         splits = {split.name: split for split in self._plan.splits}
         panels = {panel.embedding.name: panel for panel in self._plan.panels}
 
