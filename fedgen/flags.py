@@ -98,13 +98,16 @@ def _suggesting(message: str, options: Iterable[str]) -> str:
     return f"{message}{nearest(match[1], list(options))}" if match else message
 
 
-def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[str]:
+def with_flags(function: Callable[..., Any] | type, arguments: Sequence[str]) -> list[str]:
     """The arguments with "true" behind each yes-or-no option that stands alone: `--quick` is `--quick true`.
 
-    Options are those of the function, and of what it passes its own `**options` on to.
+    Options are those of the function, and of what it passes its own `**options` on to; or the fields of a class.
     """
     parser = ArgumentParser()
-    parser.add_function_arguments(function, as_positional=False)
+    if isinstance(function, type):
+        parser.add_class_arguments(function, as_positional=False)
+    else:
+        parser.add_function_arguments(function, as_positional=False)
     flags = {f"--{name}" for name, default in parser.get_defaults().items() if isinstance(default, bool)}
     found = []
     for place, argument in enumerate(arguments):

@@ -1,6 +1,7 @@
 """`fedgen clients RECIPE`: a partition, before anything is trained on it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ from fedgen.flags import CommandParser, with_flags
 from fedgen.recipe.recipe_files import find_recipe
 
 if TYPE_CHECKING:  # the parser is made, and help printed, without torch
+    from fedgen.clients import FederatedDataModule
+    from fedgen.clients.heterogeneity.heterogeneity import Heterogeneity
     from fedgen.evaluation.tables.partition_summary import PartitionSummary
 
 DESCRIPTION = (
@@ -51,19 +54,8 @@ PICTURE, NUMBERS = "clients.png", "clients.json"
 OF_RECIPES = ("--data", "--seed_everything")
 
 
-def look_at_clients(
-    recipe: Path,
-    embedding: str | None = None,
-    num_images: int = 5000,
-    max_clients: int = 200,
-    controls: int = 3,
-    output: Path | None = None,
-    cache: Path = Path("checkpoints/features"),
-    device: str = "cpu",
-    entropy: bool = False,
-    vae: EntropyOptions = DEFAULT,
-    overrides: Sequence[str] = (),
-) -> None:
+@dataclass(frozen=True)
+class PartitionReport:
     """Shows who has what under a recipe's partition, and how unlike the clients are: tables, a picture, the numbers.
 
     Nothing is trained, and of the recipe only `data` and `seed_everything` are read.
@@ -82,30 +74,59 @@ def look_at_clients(
         vae: how those are fitted.
         overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N; or --data=NAME.
     """
+
+    recipe: Path
+    embedding: str | None = None
+    num_images: int = 5000
+    max_clients: int = 200
+    controls: int = 3
+    output: Path | None = None
+    cache: Path = Path("checkpoints/features")
+    device: str = "cpu"
+    entropy: bool = False
+    vae: EntropyOptions = DEFAULT
+    overrides: Sequence[str] = ()
+
+
+def look_at_clients(asked: PartitionReport) -> None:
+    """Measures the clients of a recipe, prints the tables, and writes the picture and the numbers."""
     from fedgen.evaluation.device import require_device
     from fedgen.evaluation.runs.recipe_data import load_federation
 
-    require_device(device)
-    recipe = recipe if recipe.is_dir() else find_recipe(str(recipe)) or recipe
-    data = load_federation(recipe, overrides)
+    require_device(asked.device)
+    recipe = asked.recipe if asked.recipe.is_dir() else find_recipe(str(asked.recipe)) or asked.recipe
+    data = load_federation(recipe, asked.overrides)
 
+    from fedgen.evaluation.tables.partition_summary import PartitionSummary
+    from fedgen.io.files import require_writable
+
+    folder = require_writable(asked.output or Path("checkpoints") / f"clients-{recipe.stem}")
+    summary = PartitionSummary.of(data)
+    _report(data, summary, _measured(asked, data), folder)
+
+
+def _measured(asked: PartitionReport, data: "FederatedDataModule") -> "Heterogeneity":
+    """Measure how unlike the clients are, and their entropy where it is asked for."""
     from fedgen.clients.heterogeneity.heterogeneity import measure_clients
     from fedgen.embeddings import FeatureCache, load_embedding
-    from fedgen.evaluation.tables.partition_summary import PartitionSummary
+
+    network = load_embedding(asked.embedding or ("efficientnet-lite0-32" if data.examples.is_images else "identity"))
+    sizes = asked.num_images, asked.max_clients, asked.controls
+    found = measure_clients(data.everyone, network, *sizes, data.seed, FeatureCache(asked.cache), asked.device)
+    if not asked.entropy:
+        return found
+    from fedgen.clients.heterogeneity.entropy import with_entropy
+
+    return with_entropy(found, data.everyone, asked.vae, seed=data.seed, device=asked.device)
+
+
+def _report(data: "FederatedDataModule", summary: "PartitionSummary", found: "Heterogeneity", folder: Path) -> None:
+    """Prints the tables and remarks, and writes the numbers and the picture."""
     from fedgen.evaluation.tables.partition_table import partition_tables, remarks_on
-    from fedgen.io.files import require_writable, write_json
+    from fedgen.io.files import write_json
     from fedgen.progress import make_console
     from fedgen.reports.figures.partition_picture import draw_partition
 
-    folder = require_writable(output or Path("checkpoints") / f"clients-{recipe.stem}")
-    summary = PartitionSummary.of(data)
-    network = load_embedding(embedding or ("efficientnet-lite0-32" if data.examples.is_images else "identity"))
-    store = FeatureCache(cache)
-    found = measure_clients(data.everyone, network, num_images, max_clients, controls, data.seed, store, device)
-    if entropy:
-        from fedgen.clients.heterogeneity.entropy import with_entropy
-
-        found = with_entropy(found, data.everyone, vae, seed=data.seed, device=device)
     console = make_console()
     for table in partition_tables(summary, found):
         console.print(table)
@@ -132,10 +153,10 @@ def same_network(summary: "PartitionSummary", embedding: str) -> list[str]:
 
 def clients(arguments: Sequence[str]) -> int:
     """`fedgen clients RECIPE [--data.SETTING VALUE ...] [--option VALUE ...]`."""
-    own, overrides = split_arguments(with_flags(look_at_clients, arguments))
+    own, overrides = split_arguments(with_flags(PartitionReport, arguments))
     parser = CommandParser(prog="fedgen clients", description=DESCRIPTION, screen=HELP)
-    parser.add_function_arguments(look_at_clients, as_positional=True, skip={"overrides"})
-    look_at_clients(**vars(parser.instantiate(parser.parse_args(own))), overrides=overrides)
+    parser.add_class_arguments(PartitionReport, as_positional=True, skip={"overrides"})
+    look_at_clients(PartitionReport(**vars(parser.instantiate(parser.parse_args(own))), overrides=overrides))
     return 0
 
 

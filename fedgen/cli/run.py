@@ -1,6 +1,7 @@
 """`fedgen evaluate RUN` and `fedgen select RUN`: a run's checkpoints, scored again and ranked."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,24 +55,8 @@ fedgen evaluate --help-all has every option of both.
 """
 
 
-def evaluate_checkpoints(
-    run: Path,
-    embeddings: str | None = None,
-    scores: str | None = None,
-    preset: str | None = None,
-    aggregates: str = "",
-    client_weights: Literal["examples", "uniform"] = "examples",
-    num_images: int = 10_000,
-    rounds: list[int] | None = None,
-    weights: str | None = None,
-    cache: Path | None = None,
-    device: str = "cpu",
-    sampling: dict[str, Any] | None = None,
-    controls: bool = False,
-    fine_tune: int | None = None,
-    model: str | None = None,
-    data: str | None = None,
-) -> None:
+@dataclass(frozen=True)
+class CheckpointScoring:
     """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
 
     Args:
@@ -97,37 +82,77 @@ def evaluate_checkpoints(
             a function without arguments that makes one, or the class of one that keeps its arguments in checkpoints.
         data: likewise its FederatedDataModule, my_module:make_data.
     """
-    from fedgen.embeddings import FeatureCache
+
+    run: Path
+    embeddings: str | None = None
+    scores: str | None = None
+    preset: str | None = None
+    aggregates: str = ""
+    client_weights: Literal["examples", "uniform"] = "examples"
+    num_images: int = 10_000
+    rounds: list[int] | None = None
+    weights: str | None = None
+    cache: Path | None = None
+    device: str = "cpu"
+    sampling: dict[str, Any] | None = None
+    controls: bool = False
+    fine_tune: int | None = None
+    model: str | None = None
+    data: str | None = None
+
+    @property
+    def evaluator_options(self) -> "EvaluatorOptions":
+        """The options of `Evaluator` that can be told without the run.
+
+        Raises:
+            ValueError: for scores without an embedding, or weights of more than one.
+        """
+        options = _scores_and_networks(self.embeddings, self.preset, self.scores, self.weights)
+        options |= {"num_images": self.num_images, "device": self.device, "controls": self.controls}
+        return options | {"weights": self.client_weights, "aggregates": names_in(self.aggregates)}
+
+
+def evaluate_checkpoints(asked: CheckpointScoring) -> None:
+    """Scores a run's checkpoints again, and prints the tables of the embeddings that were asked for.
+
+    Raises:
+        ValueError: for options that do not go together, before Lightning is loaded.
+        FileNotFoundError: for a folder without a recipe, likewise.
+    """
     from fedgen.evaluation.device import require_device
     from fedgen.evaluation.runs.run_files import RECIPE, read_recipe
-    from fedgen.evaluation.runs.run_folder import Run
 
-    options = _scores_and_networks(embeddings, preset, scores, weights)
-    require_device(device)
-    if model is None and data is None:
-        read_recipe(run / RECIPE)  # a folder that has none is refused before Lightning is loaded
+    options = asked.evaluator_options
+    require_device(asked.device)
+    if asked.model is None and asked.data is None:
+        read_recipe(asked.run / RECIPE)
+    _print_scores(asked.run, _scored_again(asked, options))
 
+
+def _scored_again(asked: CheckpointScoring, options: "EvaluatorOptions") -> list[str]:
+    """Score the checkpoints, and return the names of the embeddings that they were scored in."""
+    from fedgen.embeddings import FeatureCache
     from fedgen.evaluation.evaluate import Evaluator
     from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
     from fedgen.evaluation.runs.evaluate_run import evaluate_run
 
-    module, clients = _model_and_clients(run, model, data, device, sampling or {})
-    options |= {"num_images": num_images, "seed": clients.seed, "device": device, "controls": controls}
-    options |= {"weights": client_weights, "aggregates": names_in(aggregates)}
-    options |= {"cache": FeatureCache(cache)} if cache else {}
-    evaluator = Evaluator(clients, **options)
-    tuning = None if fine_tune is None else LocalFineTuning(clients, fine_tune, device.split(":")[0])
-    evaluate_run(run, module, evaluator, rounds, tuning)
-    _print_scores(Run(run).records, [embedding.name for embedding in evaluator.embeddings])
+    module, clients = _model_and_clients(asked.run, asked.model, asked.data, asked.device, asked.sampling or {})
+    cache = FeatureCache(asked.cache) if asked.cache else None
+    evaluator = Evaluator(clients, **(options | {"seed": clients.seed, "cache": cache}))
+    iterations, accelerator = asked.fine_tune, asked.device.split(":")[0]
+    tuning = None if iterations is None else LocalFineTuning(clients, iterations, accelerator)
+    evaluate_run(asked.run, module, evaluator, asked.rounds, tuning)
+    return [embedding.name for embedding in evaluator.embeddings]
 
 
-def _print_scores(records: "Sequence[ScoreRecord]", embeddings: Sequence[str]) -> None:
-    """Prints the scores and gaps in some embeddings, and what avg and all order differently."""
+def _print_scores(run: Path, embeddings: Sequence[str]) -> None:
+    """Prints a run's scores and gaps in some embeddings, and what avg and all order differently."""
+    from fedgen.evaluation.runs.run_folder import Run
     from fedgen.evaluation.tables.gap_table import gap_tables
     from fedgen.evaluation.tables.table import inversion_table, score_tables
     from fedgen.progress import make_console
 
-    console = make_console()
+    records, console = Run(run).records, make_console()
     for name in embeddings:
         own = [record for record in records if record.embedding == name]
         for table in [*score_tables(records, own[0].split, name, console.width), *gap_tables(own)]:
@@ -253,15 +278,15 @@ def evaluate(arguments: Sequence[str]) -> int:
     if ASK_ALL in arguments and not set(arguments) & set(ASK):
         print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
         print("2. A run's checkpoints:\n")
-    settings = parser.parse_args(with_flags(evaluate_checkpoints, arguments))
-    evaluate_checkpoints(**vars(parser.instantiate(settings)))
+    settings = parser.parse_args(with_flags(CheckpointScoring, arguments))
+    evaluate_checkpoints(CheckpointScoring(**vars(parser.instantiate(settings))))
     return 0
 
 
 def _parser_of_runs() -> CommandParser:
     """The arguments of `fedgen evaluate RUN`."""
     parser = CommandParser(prog="fedgen evaluate", screen=HELP)
-    parser.add_function_arguments(evaluate_checkpoints, as_positional=True, skip={"embeddings"})
+    parser.add_class_arguments(CheckpointScoring, as_positional=True, skip={"embeddings"})
     parser.add_argument(
         "embeddings",
         nargs="?",

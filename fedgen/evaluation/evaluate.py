@@ -1,6 +1,5 @@
 """Models to score records: the one evaluation that callback, command line and experiments use."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,31 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
-from fedgen.data.lazy_examples import LazyInputs
 from fedgen.embeddings import Embedding, FeatureCache
-from fedgen.evaluation.gaps import GAPS, gaps_of
 from fedgen.evaluation.generation.answers import Answers, SeededAnswers
 from fedgen.evaluation.generation.density import density_of
 from fedgen.evaluation.generation.generated import GeneratedImages
-from fedgen.evaluation.generation.image_sampling import CHUNK, SAMPLES, Sample, draw_images, of_sampler, sampler_of
-from fedgen.evaluation.generation.labelled import check_takes_labels, draw_labelled, frequencies_of, takes_labels
+from fedgen.evaluation.generation.image_draws import ImageDraws
+from fedgen.evaluation.generation.image_sampling import CHUNK, Sample, of_sampler, sampler_of
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.federation_splits import Clients, as_splits
 from fedgen.evaluation.real.real_side import RealSide
-from fedgen.evaluation.real.reference import Reference, records_of, remarks_by_score
+from fedgen.evaluation.real.reference import Found, Reference
 from fedgen.evaluation.real.splits import Split
+from fedgen.evaluation.real.stand_in_scores import stand_in_scores
+from fedgen.evaluation.record_maker import RecordMaker
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.score_choice import ScoreLike
-from fedgen.images import SeenRange
-from fedgen.scores import Density, FederatedScore
+from fedgen.scores import Density
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.seeds import resolve
-
-# real images are no model, and may be the held-out ones themselves
-NO_STAND_IN = ("points", "held out", "model")
-
-Found = dict[tuple[str, str], list[FederatedScore]]  # split and embedding -> scores of one generated set
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +70,7 @@ class EvaluatorOptions(TypedDict, total=False):
     device: torch.device | str | None
     chunk: int
     aggregates: Sequence[str]
-    presets: Sequence[PresetLike]
+    presets: Sequence[PresetLike | Panel]
     controls: bool
 
 
@@ -110,7 +103,7 @@ class Evaluator:
             of the clients' distribution, "unweighted" (mean), "var", "pct95", "pct75", "pct50", "pct25" and "pct5",
             which three-way splits have in any case. Without standard errors.
         presets: scores under their usual names, each in its own embedding: "fid", "kid", "fd-dinov2", "cmmd", "is", or
-            {"name": ..., "weights": a local file of the embedding's weights}.
+            {"name": ..., "weights": a local file of the embedding's weights}; or panels, any scores in any embedding.
         controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
             place.
         real_side: makes the clients' side of the scores; arguments as for `RealSide`.
@@ -136,7 +129,7 @@ class Evaluator:
         device: torch.device | str | None = None,
         chunk: int = CHUNK,
         aggregates: Sequence[str] = (),
-        presets: Sequence[PresetLike] = (),
+        presets: Sequence[PresetLike | Panel] = (),
         controls: bool = False,
         real_side: Callable[..., RealSide] = RealSide,
     ) -> None:
@@ -150,9 +143,9 @@ class Evaluator:
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
         self.batch_size, self.device, self.chunk = batch_size, device, chunk
         self._real = real_side(self.plan, self.seed, cache, batch_size, device)
-        self._frequencies = frequencies_of(self.splits[0])
+        self._draws = ImageDraws(self.splits[0], self.seed, chunk, self.needs_images)
+        self._records = RecordMaker(self.plan, self._real, self.seed)
         self._floor: list[ScoreRecord] | None = None
-        self._seen = SeenRange(*SAMPLES)
 
     def __repr__(self) -> str:
         scores = "; ".join(
@@ -226,7 +219,7 @@ class Evaluator:
                 needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
         for score in self.plan.asking("labels"):
-            check_takes_labels(sample, self._frequencies, score)
+            self._draws.check_labels(sample, score)
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]
             Reference([points], "ll").score(points, errors=False, density=density)
@@ -234,7 +227,7 @@ class Evaluator:
             answers.try_out(*self.splits[0].first(2), self.seed)
         if not self.needs_images:
             return
-        images, _ = self._draw(sample, 2, -1, stream="trial", chunk=2, description="trying out")
+        images, _ = self._draws.draw(sample, 2, -1, chunk=2, stream="trial", description="trying out")
         shape = self.splits[0].shape
         if tuple(images.shape[1:]) != shape:
             raise ValueError(
@@ -243,18 +236,6 @@ class Evaluator:
             )
         for panel in self.panels:
             self._real.embed(panel, images)
-
-    def _draw(self, sample: Sample, count: int, round: int, **options: Any) -> tuple[Tensor, Tensor | None]:
-        """Images, and the labels that they were asked for if the data have labels and the model takes them.
-
-        None where no score needs some.
-        """
-        if not self.needs_images:
-            return torch.empty(0), None
-        self._seen = options["seen"] = SeenRange(*SAMPLES, told=self._seen.told)  # each model's own range, told once
-        if self._frequencies is not None and takes_labels(sample, self._frequencies):
-            return draw_labelled(sample, count, self.seed, round, self._frequencies, **options)
-        return draw_images(sample, count, self.seed, round, **options), None
 
     def evaluate(
         self,
@@ -301,7 +282,7 @@ class Evaluator:
             sample: the model's sampler.
             round: part of the images' seed.
         """
-        return GeneratedImages(self._real, partial(self._draw, sample, self.num_images, round, chunk=self.chunk))
+        return GeneratedImages(self._real, partial(self._draws.draw, sample, self.num_images, round))
 
     def measured(
         self,
@@ -325,11 +306,9 @@ class Evaluator:
             for panel in self.panels:
                 if where(split, panel) and self._real.reference(split, panel):  # not all of its scores are left out
                     features, labels = made.of(split, panel)
-                    scores = self._score(split, panel, features, density=density, labels=labels, answers=own)
+                    scores = self._real.score(split, panel, features, density=density, labels=labels, answers=own)
                     found[split.name, panel.embedding.name] = scores
         return found
-
-    # ---- models of single clients ----
 
     def of_one(self, split: Split, place: int, among: Sequence[Panel] | None = None) -> "Evaluator":
         """The same evaluation of one client of one split alone.
@@ -341,11 +320,16 @@ class Evaluator:
         """
         wanted = self.panels if among is None else among
         panels = [replace(panel, choices=tuple(self.plan.choices(split, panel))) for panel in wanted]
-        one = copy.copy(self)
-        one.splits, one.panels = [split.of_one(place)], [panel for panel in panels if panel.choices]
-        one.plan = EvaluationPlan(one.splits, one.panels, self.num_images)
-        one._real, one._floor = RealSide(one.plan, self.seed, None, self.batch_size, self.device), None
-        return one
+        return Evaluator(
+            [split.of_one(place)],
+            embeddings=(),
+            num_images=self.num_images,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            device=self.device,
+            chunk=self.chunk,
+            presets=[panel for panel in panels if panel.choices],
+        )
 
     def floor(self) -> list[ScoreRecord]:
         """The scores of real images in place of generated ones, at most `num_images` of them, for each split with some.
@@ -357,32 +341,9 @@ class Evaluator:
         if self._floor is None:
             self.prepare()
             names = dict.fromkeys(name for split in self.splits for name in self.plan.stand_ins(split))
-            self._floor = [record for name in names for record in self._stand_in_records(name)]
+            scored = [(name, *stand_in_scores(self._real, name)) for name in names]
+            self._floor = [record for name, found, counts in scored for record in self.records(found, name, counts)]
         return self._floor
-
-    def _stand_in_records(self, name: str) -> list[ScoreRecord]:
-        found: Found = {}
-        counts: dict[tuple[str, str], int] = {}
-        for split in self.splits:
-            for panel in self.panels:
-                if (real := self._real.stand_in(name, split, panel)) is not None:
-                    key = split.name, panel.embedding.name
-                    found[key], counts[key] = self._score_real(split, panel, *real, name), len(real[0])
-        return self.records(found, name, counts)
-
-    def _score_real(
-        self, split: Split, panel: Panel, features: Tensor | LazyInputs, labels: Tensor | None, name: str
-    ) -> list[FederatedScore]:
-        possible = [choice for choice in self.plan.choices(split, panel) if choice.needs not in NO_STAND_IN]
-        names = [choice.name for choice in possible if not choice.definition.too_few(len(features), f"the {name}")]
-        names = [name for name in names if labels is not None or not panel.on_images]
-        # read where they are on disk, and to the device
-        given = self._real.embed(panel, features) if panel.on_images else features[:]
-        return self._score(split, panel, given, only=names, labels=labels)
-
-    def _score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
-        reference = self._real.reference(split, panel)
-        return reference.score(features, **options) if reference else []
 
     def records(
         self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
@@ -395,57 +356,7 @@ class Evaluator:
             counts: generated images; by split and embedding where they differ.
             details: the records' other fields.
         """
-        records: list[ScoreRecord] = []
-        splits = {split.name: split for split in self.splits}
-        details = {"generator": generator, **details}
-
-        def add(place: str, split: Split, panel: Panel, scores: Sequence[FederatedScore], names: Sequence[str]) -> None:
-            count = counts if isinstance(counts, int) else counts[split.name, panel.embedding.name]
-            common = {"split": place, "num_generated": count, "reference": split.reference, **details}
-            records.extend(self._records(scores, panel, names, common))
-
-        for (name, embedding), scores in found.items():
-            add(name, splits[name], self._panels[embedding], scores, splits[name].client_names)
-        for embedding, panel in self._panels.items():
-            by_split = {split: scores for (split, name), scores in found.items() if name == embedding}
-            for gap, scores in gaps_of(by_split).items():
-                better, worse = (splits[name].client_names for name in GAPS[gap])
-                pairs = [a if a == b else f"{b} - {a}" for a, b in zip(better, worse)]
-                add(gap, splits[GAPS[gap][1]], panel, scores, pairs)
-        return records
-
-    def _records(
-        self, scores: Sequence[FederatedScore], panel: Panel, client_names: Sequence[str], details: Mapping[str, Any]
-    ) -> list[ScoreRecord]:
-        common = {
-            "embedding": panel.embedding.name,
-            "embedding_fingerprint": panel.embedding.fingerprint(),
-            "embedding_settings": dict(panel.embedding.settings),
-            "num_clients": len(client_names),
-            "seed": self.seed,
-            "weights": self.weights if isinstance(self.weights, str) else "given",
-            **details,
-        }
-        few = self._few(panel, details["split"], details["num_generated"])
-        return records_of(scores, client_names, common, self.plan.aggregates, panel.choices, few)
-
-    def _few(self, panel: Panel, place: str, generated: int) -> dict[str, str]:
-        """Return the scores' remarks on the sizes of a split's sets; none on a gap, where their bias cancels."""
-        split = next((split for split in self.splits if split.name == place), None)
-        counts = self._told_counts(split) if split else None
-        return (
-            remarks_by_score(panel.choices, panel.embedding.dim, generated, counts)
-            if counts and not panel.on_images
-            else {}
-        )
-
-    def _told_counts(self, split: Split) -> Sequence[float]:
-        """Numbers of images that records may speak of: each client's."""
-        return split.counts
-
-    @property
-    def _panels(self) -> dict[str, Panel]:
-        return {panel.embedding.name: panel for panel in self.panels}
+        return self._records.records(found, generator, counts, **details)
 
 
 def _never(number: int, draws: torch.Generator) -> Tensor:

@@ -72,7 +72,7 @@ UNEMBEDDED: dict[str, Callable[[], NoEmbedding]] = {"labels": OwnClassifier, "mo
 def make_panels(
     embeddings: Sequence[EmbeddingLike] | None,
     scores: ScoreLike | Sequence[ScoreLike] = DEFAULT_SCORES,
-    presets: Sequence[PresetLike] = (),
+    presets: Sequence[PresetLike | Panel] = (),
 ) -> list[Panel]:
     """The panels of an evaluation, those of presets last; presets in one embedding share it.
 
@@ -81,7 +81,7 @@ def make_panels(
     Args:
         embeddings: on which all scores are measured; None for efficientnet-lite0, or for none where presets are given.
         scores: names, or {"name": ..., options}.
-        presets: names, or {"name": ..., "weights": a local file, ...}.
+        presets: names, or {"name": ..., "weights": a local file, ...}; a panel stays as it is.
 
     Raises:
         ValueError: for unknown or repeated names and options, a score that an embedding cannot give, or other scores
@@ -99,7 +99,7 @@ def make_panels(
         embeddings = [embeddings]
     panels = [Panel(load_embedding(embedding), choices) for embedding in embeddings] if choices else []
     for preset in named:
-        panels = _with_preset(panels, preset)
+        panels = [*panels, preset] if isinstance(preset, Panel) else _with_preset(panels, preset)
     for needs, kind in UNEMBEDDED.items():
         own = tuple(choice for choice in asked if choice.needs == needs)
         panels += [Panel(kind(), own)] if own else []

@@ -13,8 +13,6 @@ from fedgen.io.files import is_file_name
 
 MODEL, FLOOR = "model", "floor"
 PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of three-way splits
-# scores of files without `higher_is_better` by which more is better
-HIGHER_IS_BETTER = frozenset({"precision", "recall", "density", "coverage", "is", "ll", "utility"})
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
 # scores that mean one embedding, which their columns need not name
 OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is", "utility", "loss"})
@@ -90,7 +88,7 @@ class ScoreRecord:
 
     def __post_init__(self) -> None:
         if self.higher_is_better is None:
-            object.__setattr__(self, "higher_is_better", self.score in HIGHER_IS_BETTER)
+            object.__setattr__(self, "higher_is_better", _higher_is_better(self.score))
 
     @property
     def badness(self) -> float:
@@ -274,6 +272,14 @@ _HINTS: dict[str, Any] = {
 }
 _FIELDS = {name: checker(hint) for name, hint in _HINTS.items()}
 """What each field of a record that somebody else wrote must be."""
+
+
+def _higher_is_better(score: str) -> bool:
+    """Whether more of a score is better: its class says so; no more is better of a score that the kit does not have."""
+    from fedgen.evaluation.score_choice import known_scores  # loads torch, which only records of old files need
+
+    definition = known_scores().get(score)
+    return definition is not None and definition().higher_is_better
 
 
 def _round(record: ScoreRecord) -> int:

@@ -97,12 +97,17 @@ def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> Sco
         if isinstance(named, type) and issubclass(named, ScoreDefinition):
             return ScoreChoice(name or named.name, _define(named, given), scale)
         return ScoreChoice(name or kind.rsplit(".", 1)[-1].lower(), MetricScore(kind, given), scale)
-    known = {one: definition for one, definition in definitions().items() if definition is not MetricScore}
+    known = known_scores()
     if not isinstance(kind, str) or kind not in known:
         raise ValueError(
             f"unknown score {kind!r}; known: {', '.join(known)}, and your own and torchmetrics classes by class paths"
         )
     return ScoreChoice(name or kind, _define(known[kind], given), scale)
+
+
+def known_scores() -> dict[str, type[ScoreDefinition]]:
+    """The kit's scores by the names that ask for them; a metric is asked for by its class path."""
+    return {name: definition for name, definition in definitions().items() if definition is not MetricScore}
 
 
 def _define(definition: type[ScoreDefinition], given: Mapping[str, Any]) -> ScoreDefinition:

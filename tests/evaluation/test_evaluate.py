@@ -285,3 +285,14 @@ def test_distances_of_fewer_images_than_features_say_so_in_their_records_and_tab
     )
     assert {(record.score, record.note) for record in records} == {("fid", few), ("kid", "")}
     assert few in score_table(records).caption
+
+
+def test_the_evaluation_of_one_client_scores_that_client_as_the_one_of_all_does():
+    judge = evaluator(scores=["fid", {"name": "precision", "k": 3}])
+    (avg,) = (record for record in judge.evaluate(grey_noise).records if record.name == "precision_avg")
+    for place, name in enumerate(avg.client_names):
+        alone = judge.of_one(judge.splits[0], place)
+        assert (alone.num_images, alone.seed, alone.splits[0].client_names) == (80, 3, (name,))
+        found = {record.name: record for record in alone.evaluate(grey_noise).records}
+        assert found["precision_avg"].value == found["precision_all"].value == avg.per_client[place]
+        assert found["precision_avg"].score_settings == {"k": 3}

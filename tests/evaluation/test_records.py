@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedgen.evaluation import Columns, ScoreRecord, by_column
+from fedgen.evaluation.score_choice import known_scores
 from tests.evaluation.samples import record
 
 
@@ -67,6 +68,24 @@ def test_the_direction_goes_by_the_scores_name_where_a_file_does_not_say():
     assert record("precision", value=0.4).badness == -0.4
     assert record("fid", value=0.4).badness == 0.4
     assert record("precision", higher_is_better=False).higher_is_better is False
+
+
+@pytest.mark.parametrize("score", ["precision", "recall", "density", "coverage", "is", "ll", "utility"])
+def test_more_of_these_scores_is_better_by_their_classes(score):
+    assert record(score).higher_is_better is True
+    assert known_scores()[score]().higher_is_better is True
+
+
+@pytest.mark.parametrize("score", ["fid", "kid", "kid-rbf", "sw1", "w1", "loss", "memorisation", "cmmd", "fd-dinov2"])
+def test_less_of_these_scores_is_better(score):
+    assert record(score).higher_is_better is False
+
+
+@pytest.mark.parametrize("score", ["metric", "perplexity", "tests.flower.own_score.MeanShift", "os.system", ""])
+def test_less_is_better_of_a_score_that_the_kit_does_not_have(score):
+    assert record(score).higher_is_better is False
+    old = {key: value for key, value in record(score).to_json().items() if key != "higher_is_better"}
+    assert ScoreRecord.from_json(old).higher_is_better is False
 
 
 def test_values_of_other_options_have_other_conditions():

@@ -1,25 +1,67 @@
-"""Flow matching and EDM over clients: loops by hand, seeds, resuming, processes, and Flower."""
+"""DDPM, flow matching and EDM over clients: loops by hand, seeds, resuming, what travels, and Flower."""
 
 import copy
+import logging
 
+import lightning
 import pytest
 import torch
 
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import ByClass
 from fedgen.clients.turn import Turn
-from fedgen.models import EDM, FlowMatching
+from fedgen.data import Examples
+from fedgen.federated import FedAvgStrategy
+from fedgen.io.files import in_bytes
+from fedgen.models import DDPM, EDM, FlowMatching
+from fedgen.models.diffusion.diffusion_schedule import Diffusion, NoiseSchedule
 from fedgen.models.diffusion.flow_path import FlowPath, couple
 from fedgen.models.fine_tuning.lora import LoRA
 from fedgen.models.networks import UNet
 from fedgen.seeds import seed_all
 from tests.flower.runs import deploy, recipe, same_weights, simulate, write_images
-from tests.models.test_ddpm_federated import same, train
 from tests.quick import first_quick
 
-__all__ = ["train"]  # the fixture
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
 
-KINDS = {"flow": (FlowMatching, {"coupling": "optimal-transport"}), "edm": (EDM, {})}
+SCHEDULE = NoiseSchedule(timesteps=10)
+KINDS = {
+    "ddpm": (DDPM, {"schedule": SCHEDULE}),
+    "flow": (FlowMatching, {"coupling": "optimal-transport"}),
+    "edm": (EDM, {}),
+}
 NAMES = list(KINDS)
+CONTINUOUS = ["flow", "edm"]  # in time
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Trains over three clients of a class each, two iterations a round."""
+
+    def train(module, rounds, seed=0, ckpt_path=None, **options):
+        draws = torch.Generator().manual_seed(0)
+        images = torch.randint(0, 256, (12, 1, 8, 8), dtype=torch.uint8, generator=draws)
+        examples = Examples(images, torch.tensor([0] * 6 + [1] * 4 + [2] * 2), "noise/train", ("a", "b", "c"))
+        trainer = lightning.Trainer(
+            strategy=FedAvgStrategy(2, seed=seed, **options),
+            max_epochs=rounds,
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+        )
+        data = FederatedDataModule(examples, ByClass(), batch_size=2, held_out=0.0, seed=0)
+        trainer.fit(module, data, ckpt_path=ckpt_path)
+        return trainer
+
+    return train
+
+
+def same(a, b):
+    return all(torch.equal(value, b.state_dict()[name]) for name, value in a.state_dict().items())
 
 
 def make(name, num_classes=None, **options):
@@ -28,6 +70,13 @@ def make(name, num_classes=None, **options):
     torch.nn.init.normal_(network.body.conv_out.weight, std=0.1)
     kind, own = KINDS[name]
     return kind(network, **own, **options)
+
+
+def ddpm_loss(network, images):
+    timesteps = torch.randint(10, (len(images),))
+    noise = torch.randn_like(images)
+    noisy = Diffusion(SCHEDULE, "epsilon").add_noise(images, noise, timesteps)
+    return torch.nn.functional.mse_loss(network(noisy, timesteps), noise)
 
 
 def flow_loss(network, images):
@@ -46,10 +95,12 @@ def edm_loss(network, images):
     return torch.nn.functional.mse_loss(network(1 / root * noisy, sigma.log() / 4), target)
 
 
+LOSSES = {"ddpm": ddpm_loss, "flow": flow_loss, "edm": edm_loss}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_round_is_the_mean_of_clients_own_loops(name, train):
     """Each client's warm-up counts its own iterations, the average moves once."""
-    loss_of = {"flow": flow_loss, "edm": edm_loss}[name]
     module = make(name, lr=0.01, warmup=4, ema_decay=0.5, ema_warmup=False)
     start = copy.deepcopy(module.network).train()
     clients = train(module, 1).datamodule.clients
@@ -62,7 +113,7 @@ def test_a_round_is_the_mean_of_clients_own_loops(name, train):
         for step, (images, _) in enumerate(turn.batches(2)):
             optimizer.param_groups[0]["lr"] = 0.01 * (step + 1) / 4
             optimizer.zero_grad()
-            loss_of(network, images).backward()
+            LOSSES[name](network, images).backward()
             optimizer.step()
         for total, parameter in zip(mean, network.parameters()):
             total += parameter.detach() * len(client.train) / 12
@@ -85,7 +136,7 @@ def test_a_client_alone_is_a_plain_loop_to_the_bit(name, train):
         seed_all(0, "turn", round, index)
         for images, _ in Turn(client.data, client.train, 2, 0, index, client.name, round).batches(2):
             optimizer.zero_grad()
-            {"flow": flow_loss, "edm": edm_loss}[name](network, images).backward()
+            LOSSES[name](network, images).backward()
             optimizer.step()
     assert same(module.network, network)
 
@@ -101,11 +152,12 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(name, train):
     assert not same(made[0], made[2])
 
 
+@pytest.mark.parametrize("state", ["reset", "keep", "average"])
 @pytest.mark.parametrize("name", first_quick(NAMES))
-def test_resuming_ends_with_the_same_weights_to_the_bit(name, train, tmp_path):
+def test_resuming_ends_with_the_same_weights_to_the_bit(name, state, train, tmp_path):
     options = {"warmup": 5, "ema_decay": 0.9, "num_classes": 3}
     whole, part, resumed = (make(name, **options) for _ in range(3))
-    federated = {"optimizer_state": "average", "cohort_size": 2}
+    federated = {"optimizer_state": state, "cohort_size": 2}
     train(whole, 4, **federated)
     train(part, 2, **federated).save_checkpoint(tmp_path / "two.ckpt")
     train(resumed, 4, ckpt_path=tmp_path / "two.ckpt", **federated)
@@ -113,7 +165,7 @@ def test_resuming_ends_with_the_same_weights_to_the_bit(name, train, tmp_path):
     assert not same(whole, part)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CONTINUOUS)
 def test_in_half_precision_times_and_noise_are_drawn_in_full(name, fit):
     """As under "bf16-true", which hands on images in half precision and makes it the default type of draws."""
     module, seen = make(name), []
@@ -129,18 +181,31 @@ def test_in_half_precision_times_and_noise_are_drawn_in_full(name, fit):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_adapters_alone_train_and_travel(name, train):
+def test_labels_are_counted_over_clients_and_the_average_does_not_travel(name, train):
+    module = make(name, num_classes=3)
+    trainer = train(module, 1)
+    assert module.label_frequencies.counts.tolist() == [6, 4, 2]
+    assert {key.split(".")[0] for key in trainer.strategy.exchange.live} == {"network"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_adapters_alone_train_and_travel_and_the_bytes_are_told(name, train, caplog):
     module = make(name, lora=LoRA(rank=2), ema_decay=None)
     before = {key: value.clone() for key, value in module.state_dict().items()}
-    exchange = train(module, 1).strategy.exchange
-    moved = {key for key, value in module.state_dict().items() if not torch.equal(value, before[key])}
-    assert moved == set(exchange.shared)
-    assert moved
-    assert all("lora_" in key for key in moved)
+    with caplog.at_level(logging.INFO):
+        exchange = train(module, 1).strategy.exchange
+    adapters = {key: parameter for key, parameter in module.named_parameters() if "lora_" in key}
+    assert {key for key, value in module.state_dict().items() if not torch.equal(value, before[key])} == set(adapters)
+    assert exchange.shared.keys() == adapters.keys()
+    assert exchange.num_bytes == 4 * sum(parameter.numel() for parameter in adapters.values())
+    sent = in_bytes(exchange.num_bytes)
+    whole = in_bytes(4 * sum(parameter.numel() for parameter in module.network.parameters()))
+    assert f"each client sends {sent} a round" in caplog.text
+    assert f"adapters alone train: {sent} of the network's {whole}" in caplog.text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CONTINUOUS)
 def test_over_flower_it_is_the_simulations_model(name, tmp_path):
     kind, own = KINDS[name]
     unet = {"image_size": 8, "channels": 1, "widths": [8], "layers": 1, "attention": []}

@@ -21,11 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.evaluation.evaluate import Evaluation, Evaluator, Found
+from fedgen.evaluation.evaluate import Evaluation, Evaluator
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.generation.image_sampling import Sample, of_sampler
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.personal.single_clients import SingleClients
+from fedgen.evaluation.real.reference import Found
 from fedgen.evaluation.records import MODEL
 from fedgen.evaluation.runs.checkpoints import tensors_in_place
 from fedgen.models.ema import with_averages

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.evaluation.aggregates import with_further
-from fedgen.evaluation.evaluate import Evaluator, Found
+from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.real.reference import Found
 from fedgen.evaluation.real.splits import Split
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import resolve_weights, without_pool

@@ -1,6 +1,6 @@
 """The clients' real images in every embedding, with stand-ins: what is computed once for all models."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.reference import FittedScores, Reference
 from fedgen.evaluation.real.splits import Split, StandIn
+from fedgen.evaluation.records import ScoreRecord
+from fedgen.scores import FederatedScore
 from fedgen.seeds import subset
 
 
@@ -91,6 +93,26 @@ class RealSide:
     def reference(self, split: Split, panel: Panel) -> FittedScores | None:
         """The clients' side of a panel's scores on a split; None where none of them is measured there."""
         return self._references.get((split.name, panel.embedding.name))
+
+    def score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
+        """The scores of generated features on a split; none where none of the panel's is measured there.
+
+        Args:
+            split: of the clients.
+            panel: of the scores.
+            features: as `embed` gives them.
+            options: as for `Reference.score`.
+        """
+        reference = self.reference(split, panel)
+        return reference.score(features, **options) if reference else []
+
+    def told_counts(self, split: Split) -> Sequence[float]:
+        """The numbers of images that records may tell: each client's."""
+        return split.counts
+
+    def described(self, record: ScoreRecord) -> ScoreRecord:
+        """A record with how clients gave their side of it: as it is, since their images are here."""
+        return record
 
     def stand_in(self, name: str, split: Split, panel: Panel) -> tuple[Tensor | LazyInputs, Tensor | None] | None:
         """Features of a stand-in's images, or those themselves, and their labels; None where it is not there."""

@@ -1,4 +1,4 @@
-"""The clients' side of every score, computed once, and the records that come of a score."""
+"""The clients' side of every score, computed once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +9,6 @@ from torch import Tensor
 from fedgen.data.lazy_examples import LazyInputs
 from fedgen.evaluation.aggregates import choose_aggregates, with_further
 from fedgen.evaluation.generation.answers import SeededAnswers
-from fedgen.evaluation.record_names import AGGREGATES
-from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
 from fedgen.ranks import spread
 from fedgen.scores import Density, FederatedScore
@@ -18,6 +16,9 @@ from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet
 from fedgen.scores.joined import joined
 from fedgen.statistics import Gaussian
+
+Found = dict[tuple[str, str], list[FederatedScore]]
+"""Scores of one generated set, by the names of split and embedding."""
 
 
 class FittedScores(Protocol):
@@ -140,46 +141,6 @@ def passes(choices: Sequence[ScoreChoice]) -> list[list[ScoreChoice]]:
     return groups
 
 
-def records_of(
-    scores: Sequence[FederatedScore],
-    client_names: Sequence[str],
-    common: Mapping[str, Any],
-    aggregates: Sequence[str] = AGGREGATES,
-    choices: Sequence[ScoreChoice] = (),
-    remarks: Mapping[str, str] | None = None,
-) -> list[ScoreRecord]:
-    """The records of scores, one an aggregate; avg carries the clients' own scores, where they are known.
-
-    Args:
-        scores: of one generated set.
-        client_names: one a client.
-        common: the records' other fields.
-        aggregates: which; those that a score does not have are left out.
-        choices: how the scores were asked for, whose settings the records keep.
-        remarks: by score, what its records' notes have beside the common one.
-    """
-    settings = {choice.name: choice.settings for choice in choices}
-
-    def own(name: str) -> dict[str, Any]:
-        note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(name, "")]))
-        return {**common, "score_settings": settings.get(name, {}), "note": note}
-
-    return [
-        _record(score, aggregate, client_names, own(score.name))
-        for score in scores
-        for aggregate in aggregates
-        if aggregate in score.values
-    ]
-
-
-def remarks_by_score(
-    choices: Sequence[ScoreChoice], dim: int, generated: float | None, clients: Sequence[float | None]
-) -> dict[str, str]:
-    """By score, its `remark` where there is one; arguments as there."""
-    found = {choice.name: choice.definition.remark(choice.name, dim, generated, clients) for choice in choices}
-    return {name: line for name, line in found.items() if line}
-
-
 def check_clients_of(
     choices: Sequence[ScoreChoice], counts: Sequence[float], names: Sequence[str], weights: Weights
 ) -> None:
@@ -237,23 +198,3 @@ def shared(clients: Sequence[Any]) -> Sequence[Any]:
     if len(parts) < len(clients) or len({(part.ndim, part.shape[-1], part.dtype, part.device) for part in parts}) != 1:
         return clients  # the scores say what is wrong
     return joined(parts).split([len(part) for part in parts])
-
-
-def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common: Mapping[str, Any]) -> ScoreRecord:
-    clients: dict[str, Any] = {}
-    if aggregate == "avg" and len(score.per_client):
-        clients = {"per_client": score.per_client.tolist(), "client_names": list(names)}
-        if score.client_errors is not None:
-            clients["per_client_errors"] = score.client_errors.tolist()
-    return ScoreRecord(
-        score=score.name,
-        aggregate=aggregate,
-        value=float(score.values[aggregate]),
-        standard_error=score.errors.get(aggregate),
-        error_parts={side: part[aggregate] for side, part in score.error_parts.items() if aggregate in part},
-        terms={term: values[aggregate] for term, values in score.terms.items() if aggregate in values},
-        higher_is_better=score.higher_is_better and aggregate != "var",
-        error_over_clients=score.errors_over_clients.get(aggregate),
-        **clients,
-        **common,
-    )

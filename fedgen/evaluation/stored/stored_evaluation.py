@@ -17,11 +17,10 @@ from fedgen.evaluation.real.reference import (
     check_clients_of,
     check_count,
     passes,
-    records_of,
-    remarks_by_score,
     shared,
 )
 from fedgen.evaluation.real.splits import LEAST
+from fedgen.evaluation.record_maker import records_of, remarks_by_score
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
 from fedgen.evaluation.stored.stored_embedding import (

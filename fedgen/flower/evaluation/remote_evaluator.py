@@ -12,14 +12,14 @@ from fedgen.embeddings import FeatureCache
 from fedgen.evaluation import Evaluator, ScoreRecord
 from fedgen.evaluation.generation.answers import Answers
 from fedgen.evaluation.generation.image_sampling import Sample
-from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.real_side import RealSide
+from fedgen.evaluation.real.reference import Found
 from fedgen.evaluation.real.splits import LEAST, Split
 from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key
 from fedgen.flower.server.remote_data import RemoteClients
-from fedgen.scores import Density, FederatedScore
+from fedgen.scores import Density
 
 MakeAnswers = Callable[[EvaluationPlan, DimOf], ClientAnswers]
 TRIAL = 64  # generated images whose features tell the ranges of what is asked before training
@@ -48,39 +48,20 @@ class RemoteEvaluator(Evaluator):
         """Try out as `Evaluator` does, and take what ranges need to know of generated images before training."""
         super().try_out(sample, density, answers)
         number = min(self.num_images, TRIAL)
-        images, _ = self._draw(sample, number, -1, stream="trial", chunk=number, description="trying out")
+        images, _ = self._draws.draw(sample, number, -1, chunk=number, stream="trial", description="trying out")
         features = {panel.embedding.name: self._real.embed(panel, images) for panel in self.panels}
         self.answers.look({key: features[key[1]] for key in self.answers.places})
 
     def _of_model(
         self, sample: Sample, round: int, density: Density | None, answers: Answers | None
-    ) -> tuple[dict[tuple[str, str], list[FederatedScore]], Tensor]:
+    ) -> tuple[Found, Tensor]:
         """Score a model as `Evaluator` does, with the clients asked about all generated images at once."""
         made = self.generated(sample, round)
         features = {key: made.of(*place)[0] for key, place in self.answers.places.items()}
         self.answers.look(features)
         self.prepare()
         self._real.ask(features)
-        return {key: self._score(*place, features[key]) for key, place in self.answers.places.items()}, made.first
-
-    def _told_counts(self, split: Split) -> Sequence[float]:
-        """Each client's number of images; that of all together where single clients are hidden."""
-        return split.counts if self.answers.shows_clients else [sum(split.counts)]
-
-    def _records(
-        self, scores: Sequence[FederatedScore], panel: Panel, client_names: Sequence[str], details: Mapping[str, Any]
-    ) -> list[ScoreRecord]:
-        """Make records as `Evaluator` does, with how clients answered in their notes and settings."""
-        found, embedding = super()._records(scores, panel, client_names, details), panel.embedding.name
-        remarks = [self.answers.remarks((record.split, embedding), record.score) for record in found]
-        return [
-            replace(
-                record,
-                note="; ".join(filter(None, [record.note, *said])),
-                score_settings={**record.score_settings, **self.answers.settings},
-            )
-            for record, said in zip(found, remarks, strict=True)
-        ]
+        return {key: self._real.score(*place, features[key]) for key, place in self.answers.places.items()}, made.first
 
 
 class RemoteSide(RealSide):
@@ -110,6 +91,19 @@ class RemoteSide(RealSide):
     def prepare(self) -> None:
         """Asks clients what they tell once."""
         self.answers.prepare()
+
+    def told_counts(self, split: Split) -> Sequence[float]:
+        """Each client's number of images; that of all together where single clients are hidden."""
+        return split.counts if self.answers.shows_clients else [sum(split.counts)]
+
+    def described(self, record: ScoreRecord) -> ScoreRecord:
+        """A record with how clients answered in its note and settings."""
+        said = self.answers.remarks((record.split, record.embedding), record.score)
+        return replace(
+            record,
+            note="; ".join(filter(None, [record.note, *said])),
+            score_settings={**record.score_settings, **self.answers.settings},
+        )
 
     def ask(self, features: Mapping[Key, Tensor]) -> None:
         """Asks clients about generated images, of these features [m, D]; `reference` gives the scores against them."""

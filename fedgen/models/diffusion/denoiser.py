@@ -59,6 +59,8 @@ class Denoiser(RoundClock):
 
     sampler: Drawing
 
+    # The models name these arguments again. As `**options` they would be missing from the signatures, the reference
+    # and type checks; as an unpacked TypedDict, from the defaults and help of recipes as well.
     def __init__(
         self,
         network: nn.Module,

@@ -7,7 +7,14 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from fedgen.experiments.engine.aggregate_rankings import ScoredRows, agreement_table, compare, expectation, gap_of
+from fedgen.experiments.engine.aggregate_rankings import (
+    FLAT,
+    ScoredRows,
+    agreement_table,
+    compare,
+    expectation,
+    gap_of,
+)
 from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, Picture, Styles, draw_panels, draw_pictures
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_and_spread
@@ -21,7 +28,6 @@ REFERENCES: dict[str, Part] = {"training images": "train", "held-out images": "h
 HELD_OUT, TRAINING = "held-out images", "training images"
 SCORES = tuple((score, how) for score in ("fid", "kid") for how in ("avg", "all"))
 ALL = "all"  # intervals
-FLAT = 1e-9  # of KID's gap: rounding leaves less
 FIGURE, SAMPLES = "communication_interval.png", "samples.png"
 SIDE = 6  # images along a grid
 CONTROLS = ("local only", "centralised")
@@ -88,7 +94,7 @@ def compare_intervals(numbers: Mapping[str, Any]) -> dict[str, Any]:
                     for group in dict.fromkeys(map(group_of, names.values()))
                 }
                 own[kind] = {
-                    group: _compared(rows_in(numbers, pool, embedding, reference))
+                    group: rows_in(numbers, pool, embedding, reference).compared()
                     for group, pool in {**pools, ALL: list(names)}.items()
                 }
             everything = rows_in(numbers, list(about), embedding, reference)
@@ -96,10 +102,6 @@ def compare_intervals(numbers: Mapping[str, Any]) -> dict[str, Any]:
             own["pairs of kid inverted"] = len(compare(everything.clients, [], "kid")["inverted"])
             found.setdefault(embedding, {})[reference] = own
     return found
-
-
-def _compared(rows: ScoredRows) -> dict[str, Any]:
-    return {score: compare(rows.clients, rows.controls(score), score) for score in rows.scores}
 
 
 def tables_of(numbers: Mapping[str, Any]) -> list[Table]:

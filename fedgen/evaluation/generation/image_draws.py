@@ -1,0 +1,58 @@
+"""The images that one evaluation asks of models: the same ones for the same seed and round."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.evaluation.generation.image_sampling import CHUNK, SAMPLES, Sample, draw_images
+from fedgen.evaluation.generation.labelled import check_takes_labels, draw_labelled, frequencies_of, takes_labels
+from fedgen.evaluation.real.splits import Split
+from fedgen.images import SeenRange
+
+
+class ImageDraws:
+    """Draws images of models; of a class-conditional one, by the classes of the data as often as they occur.
+
+    Args:
+        split: whose classes those are.
+        seed: of all images.
+        chunk: images drawn at once.
+        needed: whether a score needs images; where none does, none are drawn.
+    """
+
+    def __init__(self, split: Split, seed: int, chunk: int = CHUNK, needed: bool = True) -> None:
+        self._frequencies = frequencies_of(split)
+        self._seed, self._chunk, self._needed = seed, chunk, needed
+        self._seen = SeenRange(*SAMPLES)
+
+    def check_labels(self, sample: Sample, score: str) -> None:
+        """Raise ValueError for a model that cannot be asked for the data's classes, where a score needs that.
+
+        Args:
+            sample: the model's sampler.
+            score: the name of the score.
+        """
+        check_takes_labels(sample, self._frequencies, score)
+
+    def draw(
+        self, sample: Sample, count: int, round: int, chunk: int | None = None, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Images, and the labels that they were asked for if the data have labels and the model takes them.
+
+        No images where no score needs some. Of each model a range that looks wrong is warned of, once in all.
+
+        Args:
+            sample: the model's sampler.
+            count: how many.
+            round: part of the seed.
+            chunk: images drawn at once; as for all by default.
+            options: `stream` and `description`, as for `draw_images`.
+        """
+        if not self._needed:
+            return torch.empty(0), None
+        self._seen = SeenRange(*SAMPLES, told=self._seen.told)
+        options |= {"chunk": self._chunk if chunk is None else chunk, "seen": self._seen}
+        if self._frequencies is not None and takes_labels(sample, self._frequencies):
+            return draw_labelled(sample, count, self._seed, round, self._frequencies, **options)
+        return draw_images(sample, count, self._seed, round, **options), None
