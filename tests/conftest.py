@@ -1,5 +1,7 @@
 """One thread per process: the tests' tensors are small, and what they compute must not depend on the machine."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,14 @@ import torch
 from fedgen.embeddings import Embedding, load_embedding
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_seed_of_another_test() -> Iterator[None]:
+    """Lightning leaves the seed of a fit in the environment, which later fits and evaluations of the process take."""
+    os.environ.pop("PL_GLOBAL_SEED", None)
+    yield
+    os.environ.pop("PL_GLOBAL_SEED", None)
 
 
 @pytest.fixture(scope="session")
