@@ -40,7 +40,7 @@ def is_class_path(text: str) -> bool:
 
 
 def import_by_path(path: str) -> Any:
-    """Return the object of a dotted name; its module is imported.
+    """Return the object of a dotted name, of a module or of a class in one; the module is imported.
 
     Raises:
         ValueError: for no dotted name, a module that is not there or lacks a module itself, or a name that it does not
@@ -53,12 +53,26 @@ def import_by_path(path: str) -> Any:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = str(error.name)
-        if module == missing or module.startswith(f"{missing}."):
+        if module == missing and (owner := _class_at(module)) is not None:
+            found = owner
+        elif module == missing or module.startswith(f"{missing}."):
             raise ValueError(f"there is no module {missing!r} for {path}; {looked_in()}") from error
-        raise ValueError(f"{path}: its module {module!r} imports {missing!r}, which is not installed") from error
+        else:
+            raise ValueError(f"{path}: its module {module!r} imports {missing!r}, which is not installed") from error
     if not hasattr(found, name):
-        raise ValueError(f"module {module!r} has no {name!r}{nearest(name, public_names(found))}")
+        raise ValueError(
+            f"{'class' if inspect.isclass(found) else 'module'} {module!r} has no {name!r}{nearest(name, public_names(found))}"
+        )
     return getattr(found, name)
+
+
+def _class_at(path: str) -> type | None:
+    """The class of a dotted name, whose methods have names below it; None if there is none."""
+    try:
+        found = import_by_path(path)
+    except ValueError:
+        return None
+    return found if inspect.isclass(found) else None
 
 
 def looked_in() -> str:

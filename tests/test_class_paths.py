@@ -6,10 +6,12 @@ from torch import nn
 from torchvision.models import resnet18
 
 from fedgen.class_paths import gives, import_by_path, is_class_path
+from fedgen.clients.partitions import Semantic
 
 
 def test_a_dotted_name_is_what_it_names():
     assert import_by_path("torch.nn.Linear") is nn.Linear
+    assert import_by_path("fedgen.clients.partitions.Semantic.paper") == Semantic.paper
     assert is_class_path("my_package.MyEmbedding")
     assert not any(map(is_class_path, ("pixels", "inception-v3-compat", "timm/resnet18.a1_in1k", "a..b")))
 
@@ -20,6 +22,7 @@ def test_a_dotted_name_is_what_it_names():
         ("my_kit.Net", r"there is no module 'my_kit' for my_kit.Net; looked in .*PYTHONPATH"),
         ("torch.nn.Liner", r"module 'torch.nn' has no 'Liner'; did you mean 'Linear'\?"),
         ("torch.nn.zzzzzz", r"module 'torch.nn' has no 'zzzzzz'$"),
+        ("torch.nn.Linear.forwards", r"class 'torch.nn.Linear' has no 'forwards'; did you mean 'forward'\?"),
         ("Linear", r"'Linear' is no class path"),
     ],
 )
