@@ -34,8 +34,7 @@ class Compressor(ABC):
 
     Examples:
         >>> import torch
-        >>> from fedgen.federated.compression import Compressor
-        >>> from fedgen.federated.compression.compressor import Form
+        >>> from fedgen.federated.compression import Compressor, Form
         >>> class Halves(Compressor):  # in half precision
         ...     def forms(self, shape, dtype):
         ...         return {"halves": Form(tuple(shape), torch.float16)}
