@@ -49,6 +49,7 @@ PACKAGES = [
     "data",
     "embeddings",
     "federated",
+    "federated.compression",
     "models",
     "scores",
     "metrics",

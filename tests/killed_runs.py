@@ -43,7 +43,12 @@ RECIPE = {
         "accelerator": "cpu",
         "strategy": {
             "class_path": "fedgen.federated.FedAvgStrategy",
-            "init_args": {"communication_interval": 3, "cohort_size": 8, "optimizer_state": "keep"},
+            "init_args": {
+                "communication_interval": 3,
+                "cohort_size": 8,
+                "optimizer_state": "keep",
+                "compression": {"class_path": "fedgen.federated.compression.TopK", "init_args": {"share": 0.1}},
+            },
         },
         "callbacks": [
             {

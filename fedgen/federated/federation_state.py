@@ -35,8 +35,14 @@ def merge_states(states: Sequence[Mapping[str, Any]], owners: Mapping[int, int])
         states: of `pack_state`, one a rank.
         owners: the rank of each client; clients that are not named have what any rank has of them.
     """
-    merged = {**states[0], **{part: dict(states[0][part]) for part in ("local", "algorithm", "outside")}}
-    places = (((), "personal"), (("local",), "clients"), (("algorithm",), "clients"), (("outside",), "personal"))
+    merged = {**states[0], **{part: dict(states[0][part]) for part in ("local", "algorithm", "outside", "compression")}}
+    places = (
+        ((), "personal"),
+        (("local",), "clients"),
+        (("algorithm",), "clients"),
+        (("outside",), "personal"),
+        (("compression",), "clients"),
+    )
     for part, key in places:
         found: dict[int, Any] = {}
         for rank, state in enumerate(states):

@@ -5,6 +5,7 @@ from torch.nn import Module
 
 from fedgen.federated.aggregators.mean import Aggregator
 from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.lightning.lightning_internals import NormBase
 from fedgen.models.optional_hooks import of_part
 
@@ -93,4 +94,31 @@ def check_robustness(aggregator: Aggregator, optimizer_state: str, exchange: Exc
         raise MisconfigurationException(
             f"{name} bounds what one client does to the weights, and the client algorithm adds up clients' control"
             " variates, which one of them may set as it likes: leave it out"
+        )
+
+
+def check_compression(compressor: Compressor | None, aggregator: Aggregator, fixed: bool) -> None:
+    """Refuses compressed updates where they cannot be added up under masks, or leave clients beside their noise.
+
+    Args:
+        compressor: None for updates that are sent as they are.
+        aggregator: of the rounds.
+        fixed: whether what travels is fixed before training, as under secure aggregation.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if compressor is None:
+        return
+    kind = type(compressor).__name__
+    if fixed:
+        raise MisconfigurationException(
+            f"compression={kind}: under secure aggregation clients' messages are masked and added up, and compressed"
+            " ones of different clients do not add: leave compression out"
+        )
+    if aggregator.private and compressor.keeps_clients:
+        raise MisconfigurationException(
+            f"{type(aggregator).__name__} protects what clients send, and {kind} leaves what each has not sent, without"
+            " noise, in the run's checkpoints: pass a compression that keeps nothing, such as QSGD, or"
+            " error_feedback=False (of PowerSGD also warm_start=False)"
         )

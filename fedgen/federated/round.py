@@ -18,6 +18,7 @@ from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.local_state import LocalState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.outside_state import OutsideState
+from fedgen.federated.compressed_updates import CompressedUpdates
 from fedgen.federated.left_out import (
     REMARK,
     free_memory,
@@ -82,6 +83,7 @@ class Round:
         number: of the round that is open or was last.
         turn: the present client's, or its that was last; None before the first and once the round is over.
         is_open: whether the model is not the server's, or not of a whole round.
+        compressed: what of clients' updates is sent.
         errors: of clients that were left out of the round.
         factor: on the clients' learning rates.
     """
@@ -105,6 +107,7 @@ class Round:
         self.local, self.outside, self.clock, self._logged = local, outside, clock, logged
         self._ranks, self.device, self._seed, self._data = ranks, device, seed, data
         self.algorithm = settings.client_algorithm
+        self.compressed = CompressedUpdates(settings.compression, model, memory, seed)
         self.number, self.factor = 0, 1.0
         self.turn: Turn | None = None
         self.is_open = self._has_told = False
@@ -130,7 +133,8 @@ class Round:
         self.number = number
         self.model.aggregator.announce(Federation(self._seed, number, clients, cohort, folder))
         self.model.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
-        for part in (self.local, self.algorithm, self.memory, self.model.counters, self.outside, self.clock):
+        per_round = (self.local, self.algorithm, self.memory, self.model.counters, self.outside, self.clock)
+        for part in (*per_round, self.compressed):
             part.start_round()
         self.errors = []
         self.factor = factor_in(self.settings.client_schedule, number)
@@ -173,11 +177,12 @@ class Round:
                 self.exchange.settle(interval)
                 if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
                     self.exchange.settle(interval)
+                received = self.compressed.compress(turn.client, turn.round)
         except Exception as error:
             self.leave_out(turn, error)
             self._close_turn(turn, completed=False)
         else:
-            self._complete(turn)
+            self._complete(turn, received)
         finally:
             turn.current = None
         return output
@@ -197,15 +202,16 @@ class Round:
         self._hooks.on_turn_end(completed)
         return True
 
-    def _complete(self, turn: Turn) -> None:
-        """Take in the module as a client's turn left it."""
+    def _complete(self, turn: Turn, received: Mapping[str, Tensor]) -> None:
+        """Take in the module as a client's turn left it, with what the server received of compressed parameters."""
         interval, weight = self.settings.interval, self.settings.weight_of(turn.num_examples)
         self.memory.complete(turn.client, self.memory.iterations.get(turn.client, 0) + interval)
         self.algorithm.end_turn(turn.client, self.model.trainable, interval)
         if self.exchange.is_empty:
             self._tell_round_end(turn.client)
         self.model.grow()
-        self.add(turn.client, list(self.exchange.shared.values()), self.exchange.counters, weight)
+        update = [received.get(name, tensor) for name, tensor in self.exchange.shared.items()]
+        self.add(turn.client, update, self.exchange.counters, weight)
         self._close_turn(turn, completed=True)
         self.memory.keep_personal(turn.client, self.exchange)
         self.local.end_turn(turn.client, weight)
@@ -257,6 +263,7 @@ class Round:
         self.clock.end_round()
         self.model.switches.clear_gradients()
         self.algorithm.end_round()
+        self.compressed.end_round()
         if not self._has_told:
             self._has_told = True
             tell_state(self.state_table(), self.model.rules.unmatched)
@@ -323,6 +330,7 @@ class Round:
     def keeps_clients(self) -> bool:
         """Whether something is remembered of each client, which then trains in one process for good."""
         kept = bool(self.exchange.personal) or self.model.rules.keep_clients or self.algorithm.keeps_clients
+        kept = kept or self.compressed.keeps_clients
         return kept or self.settings.optimizer_state == "keep"
 
     def state_table(self) -> list[StateRow]:

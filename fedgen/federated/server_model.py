@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedgen.federated.aggregators.client_weights import ClientWeights, weight_of
-from fedgen.federated.aggregators.mean import Aggregator, Mean
+from fedgen.federated.aggregators.mean import Aggregator, Mean, wide
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.counters import Counters
 from fedgen.federated.client_state.exchange import Exchange
@@ -16,9 +16,10 @@ from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.rules import Rule, Rules
 from fedgen.federated.client_state.switches import Switches
 from fedgen.federated.client_state.trained_parameters import trained_parameters
+from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.promises import check_counters
 from fedgen.federated.schedules import Schedule, check_rates, factor_in
-from fedgen.federated.server_optimizers import ServerUpdate
+from fedgen.federated.server_optimizers import ServerUpdate, as_real
 
 
 @dataclass
@@ -27,6 +28,7 @@ class RoundSettings:
 
     Args:
         fixed: whether what travels is fixed before training, as under secure aggregation.
+        compression: of clients' updates; None sends them as they are.
     """
 
     interval: int
@@ -40,6 +42,7 @@ class RoundSettings:
     client_schedule: Schedule | None = None
     server_schedule: Schedule | None = None
     fixed: bool = False
+    compression: Compressor | None = None
 
     def weight_of(self, num_examples: int) -> float:
         """Return what a client of so many examples weighs."""
@@ -83,6 +86,8 @@ class ServerModel:
             check_counters(self.exchange, module)
         self.trainable = self.exchange.trainable
         self.exchange.beside = settings.client_algorithm.num_bytes(self.trainable)
+        if settings.compression is not None:
+            self.exchange.compressed = {n: _sent(settings.compression, t) for n, t in self.trainable.items()}
         self.exchange.snapshot()
         self._memory.match_personal(self.exchange)
         self.counters = Counters(self.exchange.declared, self.exchange.advancing, settings.aggregator.robust)
@@ -135,3 +140,9 @@ class ServerModel:
         self.update.apply(list(self.exchange.shared), combined, factor_in(self._settings.server_schedule, round))
         self.counters.end_round(self.exchange.server, self._settings.interval)
         self.exchange.load_server()
+
+
+def _sent(compressor: Compressor, tensor: Tensor) -> int:
+    """The bytes that a client sends for a parameter."""
+    real = as_real(wide(tensor))
+    return compressor.num_bytes(tuple(real.shape), real.dtype)

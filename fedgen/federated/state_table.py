@@ -41,7 +41,7 @@ def state_rows(exchange: Exchange, counters: Counters, outside: OutsideState) ->
     moving = {name: exchange.shared[name] for name in exchange.moving}
     counted = {name: t for name, t in exchange.counters.items() if name in counters.seen or name in exchange.advancing}
     rows = [
-        _row("trained, averaged", exchange.trainable, bytes_of(exchange.trainable.values())),
+        _row("trained, averaged", exchange.trainable, exchange.bytes_sent(exchange.trainable)),
         _row("changed by turns, averaged", moving, bytes_of(moving.values())),
         _row("counters and flags, the largest", counted, bytes_of(counted.values())),
         _row("stays with each client", exchange.personal),

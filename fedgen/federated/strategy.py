@@ -24,6 +24,7 @@ from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.local_state import OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.rules import Rule, check_rules
+from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.federation_view import started
 from fedgen.federated.lightning.boundary import RoundBoundary
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
@@ -82,6 +83,8 @@ class FedAvgStrategy(CheckpointingStrategy):
         batch_idx: what a `training_step` receives: its iteration of the "round" (from 0, as in an epoch of Lightning),
             or of the "client" since training began, as before version 0.2.
         checkpoint_io: `AtomicCheckpointIO` by default.
+        compression: of what clients' turns added to the parameters, on its way to the server, e.g. `QSGD(bits=8)`;
+            None sends it whole. See `fedgen.federated.compression`.
         kwargs: as for `DDPStrategy`.
 
     Raises:
@@ -120,6 +123,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         rules: Mapping[str, Rule] | None = None,
         batch_idx: Literal["round", "client"] = "round",
         checkpoint_io: Any = None,
+        compression: Compressor | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(checkpoint_io=checkpoint_io or AtomicCheckpointIO(), **kwargs)
@@ -128,11 +132,11 @@ class FedAvgStrategy(CheckpointingStrategy):
         check_rules("rules", rules or {})
         self.communication_interval, self.cohort_size, self.batch_idx = communication_interval, cohort_size, batch_idx
         self.aggregator, self.client_algorithm = aggregator or Mean(), client_algorithm or ClientAlgorithm()
-        self.client_schedule, self.server_schedule = client_schedule, server_schedule
+        self.client_schedule, self.server_schedule, self.compression = client_schedule, server_schedule, compression
         self.personal = list(personal)
         self._settings = RoundSettings(
             communication_interval, client_weights, server_optimizer, optimizer_state, self.personal, dict(rules or {}),
-            self.aggregator, self.client_algorithm, client_schedule, server_schedule,
+            self.aggregator, self.client_algorithm, client_schedule, server_schedule, compression=compression,
         )  # fmt: skip
         self._given_seed = seed
         self._memory = ClientMemory()

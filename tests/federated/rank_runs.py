@@ -24,6 +24,7 @@ from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
 from fedgen.federated import FedAdam, FedProx, Krum, Median, NormClipping, PrivateMean, Scaffold, TrimmedMean
+from fedgen.federated.compression import PowerSGD, TopK
 from fedgen.models import EDM
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 
@@ -181,9 +182,11 @@ CONFIGURATIONS = {
     "flow": (flow, {}),
     "edm": (edm, {}),
     "stateful": (Stateful, {}),
+    "sparse": (Net, {"compression": TopK(0.2), "cohort_size": 4}),
+    "low-rank": (Net, {"compression": PowerSGD(1), "cohort_size": 3}),
 }
 PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm")
-RESUMED = ("personal", "adam-average", "scaffold")
+RESUMED = ("personal", "adam-average", "scaffold", "sparse")
 
 
 def train(name, devices, folder, resume=None, callbacks=(), num_nodes=1):

@@ -93,6 +93,11 @@ def test_a_checkpoint_holds_every_ranks_clients(runs, devices):
     for client, variates in one["clients"].items():
         for name, variate in variates.items():
             torch.testing.assert_close(several["clients"][client][name], variate, rtol=0, atol=2e-6)
+    one, several = (read(runs, number, "sparse")["clients"]["compression"]["clients"] for number in (1, devices))
+    assert several.keys() == one.keys()
+    for client, kept in one.items():
+        for name, error in kept["errors"].items():
+            torch.testing.assert_close(several[client]["errors"][name], error, rtol=0, atol=2e-6)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Nodes that say what a test has them say: no app, no data, no training."""
 
+from dataclasses import replace
+
 from flwr.app import ConfigRecord, Message
 
 from fedgen.flower.wire.flower_records import from_records, to_records
@@ -41,7 +43,7 @@ class Scripted:
         if message.metadata.message_type == "query":
             return self.introduce(message)
         said = self.make(from_records(Task, message))
-        records = to_records(honest(from_records(Task, message)))
+        records = to_records(replace(honest(from_records(Task, message)), weights=said.weights))
         # as `to_records` would, of what Flower's records of metrics do not take
         records["fedgen"] = ConfigRecord({"rest": pack(said)[1], "dtypes": []})
         return self.spoil(Message(records, reply_to=message))

@@ -27,6 +27,14 @@ VARIANTS = {
     "server adam": {"server_optimizer": {"class_path": f"{FEDERATED}.FedAdam", "init_args": {"lr": 0.01}}},
     "prox": {"client_algorithm": {"class_path": f"{FEDERATED}.FedProx", "init_args": {"mu": 0.1}}},
     "scaffold": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}, "cohort_size": 3},
+    "quantised": {"compression": {"class_path": f"{FEDERATED}.compression.QSGD", "init_args": {"bits": 4}}},
+    "sparse": {"compression": {"class_path": f"{FEDERATED}.compression.TopK"}, "cohort_size": 3},
+    "signs": {"compression": {"class_path": f"{FEDERATED}.compression.ScaledSign"}},
+    "low rank, personal": {
+        "compression": {"class_path": f"{FEDERATED}.compression.PowerSGD"},
+        "personal": ["critic.*"],
+        "cohort_size": 3,
+    },
     "median": {"aggregator": {"class_path": f"{FEDERATED}.Median"}},
     "schedules": {
         "client_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}},
@@ -102,6 +110,15 @@ def test_a_run_goes_on_from_its_last_round(images, tmp_path):
     deploy(recipe(2, **variant), images, tmp_path / "run")
     resumed, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
     same_weights(straight, resumed)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_its_last_round_with_what_clients_have_not_sent(images, tmp_path):
+    variant = {"compression": {"class_path": f"{FEDERATED}.compression.TopK"}, "cohort_size": 3}
+    straight, _ = deploy(recipe(4, **variant), images, tmp_path / "straight")
+    deploy(recipe(2, **variant), images, tmp_path / "run")
+    resumed, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
+    same_weights(straight, resumed, atol=0)
 
 
 @pytest.mark.slow

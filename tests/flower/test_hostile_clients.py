@@ -9,6 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from safetensors.torch import save
 
+from fedgen.federated.compression import TopK
 from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.secure_aggregation.secure_strategy import SecureStrategy
 from fedgen.flower.wire.messages import VERSION, Answer, pack
@@ -140,7 +141,7 @@ FAULTS = {
     "a tensor that nothing uses": (packed(raw("[]", **{"0": torch.ones(2)})), "it has 1 tensors and uses 0"),
     "tensors of NaN": (packed(to_bytes({"version": VERSION, "told": [torch.tensor(math.nan)]})), "NaN or infinity"),
     "a type that there is not": (packed(raw('{"code":[]}')), "a value of type 'code'"),
-    "a message of an earlier release": (packed(b"PK\3\4"), "of version 2 or before, this fedgen speaks 3"),
+    "a message of an earlier release": (packed(b"PK\3\4"), "of version 2 or before, this fedgen speaks 4"),
     "negative second moments": (states(0, SQUARE), "its optimizer state 'exp_avg_sq' is negative"),
     "a state of another weight": (states(0, ("exp_avg", torch.ones(())), 1e9), "weighs 1e+09 and should weigh 16"),
     "a state of no parameter": (states(99, ("exp_avg", torch.ones(2))), "a parameter that the model has not"),
@@ -242,3 +243,65 @@ def test_no_client_ends_a_run_by_weights_whose_sums_are_infinite(tmp_path):
     found = run(tmp_path, nodes, rounds=4, server_optimizer="FedAvgM")
     assert {one["name"] for one in found["fedavg"]["left_out"]} == {"b"}
     assert all(t.isfinite().all() for t in found["state_dict"].values() if t.is_floating_point())
+
+
+def compressed(change):
+    """An answer of top-k updates of 0 with other parts of the first parameter's."""
+
+    def answer(task):
+        found = honest(task)
+        trained = {name for name in found.weights if "running" not in name and "num_batches" not in name}
+        sent = {
+            name: TopK().encode(torch.zeros_like(found.weights[name]), torch.Generator()) for name in sorted(trained)
+        }
+        rest = {name: tensor for name, tensor in found.weights.items() if name not in trained}
+        sent[FIRST] = change(sent[FIRST])
+        return replace(found, weights=rest, compressed=sent)
+
+    return {"answer": answer}
+
+
+def put(part, place, value):
+    """A change of one number of a part."""
+
+    def change(payload):
+        payload[part][place] = value
+        return payload
+
+    return change
+
+
+COMPRESSED = {
+    "a place beyond the tensor": (compressed(put("places", -1, 2**30)), "places lie from 0 to 1073741824"),
+    "a negative place": (compressed(put("places", 0, -1)), "places lie from -1"),
+    "a place twice": (compressed(lambda sent: {**sent, "places": sent["places"] * 0}), "places do not rise"),
+    "k too large": (
+        compressed(lambda sent: {name: t.repeat(9) for name, t in sent.items()}),
+        "places is torch.int32 [",
+    ),
+    "places of another type": (compressed(lambda sent: {**sent, "places": sent["places"].long()}), "torch.int64"),
+    "NaN": (compressed(put("values", 0, math.nan)), "NaN"),
+    "a value of no norm": (compressed(put("values", slice(None), 3.4e38)), "norm is infinite"),
+    "text for values": (compressed(lambda sent: {**sent, "values": "x"}), "compressed of the answer"),
+    "no payload": (compressed(lambda sent: {}), "it has the parts [], and TopK sends"),
+    "nothing compressed": ({}, "is compressed on one side alone"),
+    "an unknown parameter": (saying(compressed={"colour": {}}), "is compressed on one side alone"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 0:UserWarning")
+def test_compressed_updates_that_no_client_sends_are_left_out(tmp_path):
+    nodes = [Scripted(name, **how) for name, (how, _) in COMPRESSED.items()]
+    rule = {"class_path": "fedgen.federated.compression.TopK"}
+    honest_one = Scripted("an honest one", **compressed(lambda sent: sent))
+    found = run(tmp_path, [honest_one, *nodes], compression=rule)
+    left_out = {one["name"]: one["reason"] for one in found["fedavg"]["left_out"]}
+    assert left_out.keys() == COMPRESSED.keys()
+    for name, (_, reason) in COMPRESSED.items():
+        assert reason in left_out[name], name
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 0:UserWarning")
+def test_compressed_updates_are_left_out_where_the_recipe_has_none(tmp_path):
+    found = run(tmp_path, [Scripted("an honest one"), Scripted("b", **compressed(lambda sent: sent))])
+    assert [one["name"] for one in found["fedavg"]["left_out"]] == ["b"]

@@ -176,6 +176,11 @@ REFUSED = {
     ),
     "optimizers": ({"optimizer_state": "average"}, {}, "optimizer_state='reset'"),
     "variates": ({"client_algorithm": {"class_path": "fedgen.federated.Scaffold"}}, {}, "control variates"),
+    "compression": (
+        {"compression": {"class_path": "fedgen.federated.compression.QSGD"}},
+        {},
+        "compression=QSGD: under secure aggregation",
+    ),
     "no range": ({}, {"update-range": 0.0}, "by how much an entry"),
 }
 

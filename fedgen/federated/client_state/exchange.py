@@ -48,7 +48,8 @@ class Exchange:
     A tensor of several names (tied weights) goes by its first; it is personal if any of them matches a pattern, and
     only left alone for `exchanged = False` if all of them lie in such modules or begin so.
 
-    `beside` counts the bytes that a client algorithm sends along with them, each way.
+    `beside` counts the bytes that a client algorithm sends along with them, each way; `compressed` has those that a
+    client sends for parameters whose updates are compressed, by name.
 
     Args:
         module: the model.
@@ -98,6 +99,7 @@ class Exchange:
         self._order = {name: place for place, name in enumerate(self.first_names)}
         self.server: dict[str, Tensor] = {}
         self.beside = 0
+        self.compressed: dict[str, int] = {}
         self._forms = Forms(module, self.live)
 
     def _place(self, name: str, tensor: Tensor, role: str, roles: "_Roles") -> None:
@@ -136,10 +138,22 @@ class Exchange:
     @property
     def num_bytes(self) -> int:
         """The bytes that a client sends to the server in a round: the shared tensors, and what goes beside them."""
-        found = [
-            self.quiet[name] for name in self._changed if name in self.quiet and name not in self._becomes_personal
-        ]
-        return self.beside + bytes_of([*self.shared.values(), *found])
+        return self.beside + self.bytes_sent(self._traveling)
+
+    @property
+    def num_bytes_down(self) -> int:
+        """The bytes that the server sends to a client in a round for the same tensors, none of them compressed."""
+        return self.beside + bytes_of(self._traveling.values())
+
+    @property
+    def _traveling(self) -> dict[str, Tensor]:
+        """The shared tensors, and those that the turn that was settled last was found to change."""
+        changed = [name for name in self._changed if name in self.quiet and name not in self._becomes_personal]
+        return self.shared | {name: self.quiet[name] for name in changed}
+
+    def bytes_sent(self, tensors: Mapping[str, Tensor]) -> int:
+        """Return the bytes that a client sends for some of the tensors that travel."""
+        return sum(self.compressed.get(name, bytes_of([tensor])) for name, tensor in tensors.items())
 
     def state_dict(self) -> dict[str, list[str]]:
         """The names that turns were found to change, which a resumed run need not find again."""

@@ -1,7 +1,7 @@
 """The memory of each client between rounds."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -13,12 +13,25 @@ from fedgen.federated.left_out import KEPT_REMARKS, Entry, are_alike, fold, warn
 News = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left out
 
 
+class Unsent(NamedTuple):
+    """Tensors that a client keeps of updates that were compressed, by parameter.
+
+    Args:
+        errors: what was not sent yet, float32 or float64.
+        starts: what its compressor begins with in the next turn.
+    """
+
+    errors: dict[str, Tensor]
+    starts: dict[str, Tensor]
+
+
 class ClientMemory:
     """Clients' iteration counts and personal tensors, and who was left out when.
 
     Attributes:
         iterations: iterations that a client has taken since training began.
         personal: personal tensors of the clients that have trained, by name.
+        unsent: of clients whose updates were compressed; `CompressedUpdates` saves it.
         left_out: for each failure its round, client, name and reason; of a great many the earliest are folded.
         remarks: the latest of the aggregator's on clients that were part of their round, likewise.
         completed: clients of this round, on this rank, that were not left out.
@@ -29,6 +42,7 @@ class ClientMemory:
         self._module = module
         self.iterations: dict[int, int] = {}
         self.personal: dict[int, dict[str, Tensor]] = {}
+        self.unsent: dict[int, Unsent] = {}
         self.left_out: list[Entry] = []
         self.remarks: list[Entry] = []
         self.start_round()

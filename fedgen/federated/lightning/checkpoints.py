@@ -56,6 +56,7 @@ class RoundCheckpoints:
             "clock": self._clock,
             "outside": round.outside,
             "exchange": round.exchange,
+            "compression": round.compressed,
         }
 
     # ---- writing ----
@@ -97,7 +98,12 @@ class RoundCheckpoints:
             return
         state = checkpoint[CHECKPOINT_KEY]
         if isinstance(state, Mapping):
-            state = {"aggregator": None, "exchange": {"moving": []}, **state}  # older checkpoints have none
+            state = {
+                "aggregator": None,
+                "exchange": {"moving": []},
+                "compression": {"clients": {}},
+                **state,
+            }  # older checkpoints have none
             if state.get("version") == OLD_CLOCKS:
                 state = self._with_clock(state)
         if self._round.model.trains_others:  # since the setup: callbacks go on where layers had thawed

@@ -16,7 +16,7 @@ from fedgen.federated.lightning.lazy_parameters import materialise
 from fedgen.federated.lightning.lightning_internals import optimizers_of
 from fedgen.federated.lightning.plateau import check_plateaus
 from fedgen.federated.lightning.turn_clock import LoggedValues, TurnClock
-from fedgen.federated.promises import check_privacy, check_robustness
+from fedgen.federated.promises import check_compression, check_privacy, check_robustness
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import check_rates
 from fedgen.federated.server_model import RoundSettings, ServerModel
@@ -55,6 +55,7 @@ def make_round(
         keep_freed_memory()
     check_plateaus(trainer)
     aggregator.check_ranks(ranks)
+    check_compression(settings.compression, aggregator, settings.fixed)
     materialise(trainer, seed)
     ranks.copy_first(module.state_dict().values())
     model = ServerModel(module, strategy.optimizers, settings, memory)

@@ -245,9 +245,10 @@ def _hash_of(message: Message) -> str:
 
 
 def _keeps_tensors(kept: dict[str, Any]) -> bool:
-    """Whether a client kept more than its count: personal state, its optimizers' state, control variates."""
+    """Whether a client kept more than its count: personal state, optimizers' states, variates, unsent updates."""
     parts = (kept["local"].get("clients"), kept["algorithm"].get("clients"), kept["outside"].get("personal"))
-    return any((*kept["personal"].values(), *parts))
+    unsent = kept.get("compression", {}).get("clients")  # older releases kept none
+    return any((*kept["personal"].values(), *parts, unsent))
 
 
 def use_threads(settings: dict[str, Any]) -> None:

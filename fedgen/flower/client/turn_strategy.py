@@ -69,7 +69,8 @@ class TurnStrategy(FedAvgStrategy):
         self._check_embeddings()
         self._load_weights(round)
         if self._before is not None:
-            unpack_state(self._before, round.memory, self._outcome.parts, round.exchange)
+            before = {"compression": {"clients": {}}, **self._before}  # older releases kept none
+            unpack_state(before, round.memory, self._outcome.parts, round.exchange)
         self._outcome.load_server_state()
         progress = self._module.trainer.fit_loop.epoch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = self._task.round
@@ -123,7 +124,8 @@ class OneTurn:
     def parts(self) -> dict[str, Any]:
         """The parts that are kept of a turn beside the client's memory, by name."""
         round = self._round
-        return {"local": round.local, "algorithm": round.algorithm, "outside": round.outside}
+        kept = {"local": round.local, "algorithm": round.algorithm, "outside": round.outside}
+        return {**kept, "compression": round.compressed}
 
     def load_server_state(self) -> None:
         """Takes what the task says of the round beside weights."""
@@ -159,6 +161,7 @@ class OneTurn:
             recorder = Recorder()
             round.merge(recorder)
             round.algorithm.end_round()
+            round.compressed.end_round()
             self.answer = Answer(
                 {name: tensor.detach().cpu().clone() for name, tensor in self._sent().items()},
                 self._num_examples,
@@ -168,17 +171,24 @@ class OneTurn:
                 steps=self._clock.turn_steps,
                 counts=round.outside.messages.counts,
                 means=round.outside.messages.means,
+                compressed={
+                    name: {part: tensor.detach().cpu() for part, tensor in payload.items()}
+                    for name, payload in round.compressed.payloads.items()
+                },
             )
             self.kept = pack_state(round.memory, self.parts)
         round.leave()
 
     def _sent(self) -> dict[str, torch.Tensor]:
-        """Return what travels: trained tensors, others that the turn changed, and counters that it raised."""
+        """Return what travels as it is: trained tensors that are not compressed, others that the turn changed, and
+        counters that it raised.
+        """
         exchange = self._round.exchange
         if self._round.settings.fixed:
             return exchange.shared
         counters = [name for name in self._round.model.counters.changed if name not in exchange.advancing]
-        return exchange.shared | {name: exchange.counters[name] for name in counters}
+        whole = {name: t for name, t in exchange.shared.items() if name not in self._round.compressed.payloads}
+        return whole | {name: exchange.counters[name] for name in counters}
 
 
 def sorted_as(wanted: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, Any]]:

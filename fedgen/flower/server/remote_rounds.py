@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ class RemoteRounds:
         """
         if isinstance(answer, str) or answer.failure:
             raise MessageError(answer if isinstance(answer, str) else answer.failure)
+        answer = self._restored(answer)
         exchange, fixed = self._round.exchange, self._round.settings.fixed
         expected = exchange.shared if fixed else exchange.shared | exchange.quiet | exchange.counters
         needed = exchange.shared.keys() if fixed else exchange.trained
@@ -99,6 +101,20 @@ class RemoteRounds:
             raise MessageError("it tells Python counters or means, which no single client sets here")
         self._try_out(turn, answer)
         return answer
+
+    def _restored(self, answer: Answer) -> Answer:
+        """The answer with parameters in place of their compressed updates, if there are any.
+
+        Raises:
+            MessageError: for what the recipe's compressor does not send.
+        """
+        try:
+            received = self._round.compressed.receive_all(answer.compressed)
+        except (ValueError, FloatingPointError) as error:
+            raise MessageError(f"its compressed update cannot be taken in: {error}") from error
+        if twice := received.keys() & answer.weights.keys():
+            raise MessageError(f"it sends {sorted(twice)[0]} twice, compressed and whole")
+        return replace(answer, weights={**answer.weights, **received}, compressed={})
 
     def _try_out(self, turn: Turn, answer: Answer) -> None:
         """Merges what it tells with one that fits, so that nothing fails at the round's end."""

@@ -12,7 +12,7 @@ from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.io.field_types import Between, Length, Numbers, Text, conforms, fault
 from fedgen.statistics.statistic_messages import MessageError
 
-VERSION = 3
+VERSION = 4
 LONGEST_NAME, LONGEST_CLASS, MOST_CLASSES = 200, 255, 100_000  # a class is a folder's name
 MOST_EXAMPLES, MOST_NUMBERS = 2**31, 2**28  # of a client, and numbers of one of them
 MOST_CLIENTS = 1_000_000  # a client makes a list of their weights
@@ -99,6 +99,8 @@ class Answer:
         counts: Python counters that the turn raised, by dotted path; none beside masks or noise.
         means: what the turn made of what is declared "mean" and lies outside state_dict, float64, by dotted path;
             none beside masks or noise.
+        compressed: in place of the weights that train, where the recipe compresses updates: by parameter the parts of
+            what is sent of its update; see `fedgen.federated.compression`.
     """
 
     weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -113,6 +115,7 @@ class Answer:
     steps: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     means: dict[str, Tensor] = field(default_factory=dict)
+    compressed: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
 
 Asked = Literal["statistics", "sketch", "kid", "sums", "fid", "private-sums"]

@@ -99,7 +99,7 @@ class TrafficAccount:
             completed: whether the client sent anything back.
         """
         kept = bytes_of([*exchange.counters.values(), *exchange.held.values()])
-        self._in_turns.down += exchange.num_bytes + kept
+        self._in_turns.down += exchange.num_bytes_down + kept
         self._in_turns.up += (exchange.num_bytes if masked is None else masked) if completed else 0
 
     def total(self, losses: Iterable[nn.Module]) -> Traffic:
