@@ -49,6 +49,7 @@ def import_by_path(path: str) -> Any:
     if not is_class_path(path):
         raise ValueError(f"{path!r} is no class path, such as my_package.MyClass")
     module, name = path.rsplit(".", 1)
+    found: Any
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -60,9 +61,8 @@ def import_by_path(path: str) -> Any:
         else:
             raise ValueError(f"{path}: its module {module!r} imports {missing!r}, which is not installed") from error
     if not hasattr(found, name):
-        raise ValueError(
-            f"{'class' if inspect.isclass(found) else 'module'} {module!r} has no {name!r}{nearest(name, public_names(found))}"
-        )
+        kind = "class" if inspect.isclass(found) else "module"
+        raise ValueError(f"{kind} {module!r} has no {name!r}{nearest(name, public_names(found))}")
     return getattr(found, name)
 
 
