@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgen.callbacks.round_progress import paused
+from fedgen.federated.federation_view import FederationView
 from fedgen.federated.state_table import StateRow, rows_so_far, table_of
 from fedgen.io.files import in_bytes
 from fedgen.progress import make_console
@@ -18,7 +19,8 @@ TITLE = "What becomes of the module's state in clients' turns"
 class StateReport(Callback):
     """Prints all of `FedAvgStrategy.state_table()` after the first round that is trained: `fedgen fit --explain`.
 
-    A table where there is a terminal, lines of text elsewhere. Training goes on. Other strategies have none to show.
+    A table where there is a terminal, lines of text elsewhere, in place of the short one of the log. Training goes on.
+    Other strategies have none to show.
 
     Args:
         console: to print on; standard output by default.
@@ -29,6 +31,8 @@ class StateReport(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_shown = False
+        if isinstance(trainer.strategy, FederationView):
+            trainer.strategy.silence_state_table()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._is_shown or not trainer.is_global_zero or not (rows := rows_so_far(trainer.strategy)):

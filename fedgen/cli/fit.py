@@ -26,6 +26,8 @@ the run:
   --seed_everything N              same seed, same run (0)
   --ckpt_path previous             go on from the checkpoint before the last
   --threads N                      CPU threads
+  --explain                        trains, and prints after the first round
+                                   what clients exchange, keep and reset
 
 the federation:
   --trainer.strategy.communication_interval N   iterations of a client's turn
@@ -40,7 +42,6 @@ the scores:
 
 to look:
   --print_config                   every setting of the recipe, with defaults
-  --explain                        what clients exchange, keep and reset
   --model.help CLASS               settings of a class; --data.help likewise
   --help-all                       every option, of Lightning's Trainer too
 """

@@ -84,6 +84,10 @@ class FederationView:
         require_round(self._round is not None)
         return self.round.state_table()
 
+    def silence_state_table(self) -> None:
+        """Keep the short state table out of the log, for a callback that shows all of it; within `fit`."""
+        self.round.tells_state = False
+
     @contextmanager
     def client_model(self, client: int) -> Iterator[None]:
         """Make the module what the client sees (what it keeps to itself in place); within `fit`, between rounds.

@@ -30,7 +30,7 @@ from fedgen.federated.left_out import (
 )
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.server_model import RoundSettings, ServerModel
-from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state
+from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state, warn_of_state
 from fedgen.models.optional_hooks import of_module
 from fedgen.ranks import Ranks
 from fedgen.seeds import seed_all
@@ -86,6 +86,7 @@ class Round:
         compressed: what of clients' updates is sent.
         errors: of clients that were left out of the round.
         factor: on the clients' learning rates.
+        tells_state: whether the log gets a short state table after the first round.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Round:
         self.number, self.factor = 0, 1.0
         self.turn: Turn | None = None
         self.is_open = self._has_told = False
+        self.tells_state = True
         self.errors: list[Exception] = []
 
     @property
@@ -266,7 +268,10 @@ class Round:
         self.compressed.end_round()
         if not self._has_told:
             self._has_told = True
-            tell_state(self.state_table(), self.model.rules.unmatched)
+            rows = self.state_table()
+            if self.tells_state:
+                tell_state(rows)
+            warn_of_state(rows, self.model.rules.unmatched)
         self.leave()
         if not self.exchange.is_empty:
             self._tell_round_end()

@@ -88,14 +88,18 @@ def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
     return "\n".join(lines)
 
 
-def tell_state(rows: Sequence[StateRow], unmatched: Sequence[str] = ()) -> None:
-    """Tells, once the first round is over, what was found of the module's state; warns of what may surprise.
+def tell_state(rows: Sequence[StateRow]) -> None:
+    """Tells, once the first round is over, what was found of the module's state."""
+    rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
+
+
+def warn_of_state(rows: Sequence[StateRow], unmatched: Sequence[str] = ()) -> None:
+    """Warns, once the first round is over, of what may surprise in the module's state.
 
     Args:
         rows: of `state_rows`.
         unmatched: patterns of rules that have matched nothing.
     """
-    rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
     for row in (row for row in rows if row.fate.startswith(RESET)):
         rank_zero_warn(
             f"clients' turns change state that is not in state_dict and is not exchanged:\n{table_of([row])}\n"

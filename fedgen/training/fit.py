@@ -85,7 +85,7 @@ class FedgenCLI(LightningCLI):
     - The run folder is `trainer.default_root_dir`; `checkpoints/<recipe's name>` by default.
     - `--local_only` trains every client alone (nothing is exchanged), `--centralised` trains on the pooled data; each
       in a folder of its own beside the federated run's.
-    - `--explain` prints, after the first round, what becomes of the module's state in clients' turns.
+    - `--explain` trains as without it, and prints after the first round what clients exchange, keep and reset.
     - A run that was stopped goes on from its last whole round (`--ckpt_path previous`: from the checkpoint before it,
       if the last one is damaged); a finished one says so; another recipe in the same folder is an error.
     """
@@ -137,7 +137,7 @@ class FedgenCLI(LightningCLI):
         parser.add_argument(
             "--explain",
             action="store_true",
-            help="after the first round, print what becomes of the module's state: exchanged, reset, kept by clients",
+            help="prints after the first round what clients exchange, keep and reset, and trains on",
         )
 
     previous = "--ckpt_path previous"  # how the checkpoint before the last is asked for

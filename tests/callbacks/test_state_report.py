@@ -1,6 +1,7 @@
 """What becomes of a module's state, shown once on a terminal or in a file."""
 
 import io
+import logging
 
 from rich.console import Console
 
@@ -49,6 +50,13 @@ def test_it_is_shown_once_and_training_goes_on():
     text, trainer = fit(strategy, 3)
     assert text == f"{TITLE}:\n{table_of(strategy.state_table(), most=None)}\n"
     assert trainer.current_epoch == 3
+
+
+def test_the_log_leaves_the_table_to_it(caplog):
+    caplog.set_level(logging.INFO, "lightning.pytorch.utilities.rank_zero")
+    fit(FedAvgStrategy(1, seed=0), 2)
+    assert "sends" in caplog.text  # what the log says otherwise is there
+    assert "what becomes of the module's state" not in caplog.text
 
 
 def test_nothing_is_shown_of_ordinary_training():

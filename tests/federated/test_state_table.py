@@ -21,7 +21,7 @@ from fedgen.federated.state_table import (
     rows_so_far,
     state_rows,
     table_of,
-    tell_state,
+    warn_of_state,
     write_state,
 )
 from tests.federated.modules import Automatic, make_data, make_trainer
@@ -100,19 +100,19 @@ def test_the_text_has_a_line_for_each_row_and_shortens_long_ones():
 def test_nothing_is_warned_of_that_is_exchanged_declared_or_made_anew(word):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tell_state(parts({"level": word}))
+        warn_of_state(parts({"level": word}))
 
 
 def test_state_that_had_a_value_and_is_reset_is_warned_of_with_the_remedy():
     with pytest.warns(UnexchangedStateWarning, match=r"reset at every turn: pool\.images\n.*\{'pool\.images': 'mean'"):
-        tell_state(parts({"pool.images": "reset", "steps": "max"}))
+        warn_of_state(parts({"pool.images": "reset", "steps": "max"}))
 
 
 def test_what_cannot_be_looked_into_is_warned_of_with_another_remedy():
     with pytest.warns(
         UnexchangedStateWarning, match=r"part\.stream \(_io\.FileIO\)\n(.|\n)*own_turn_state = \('stream',\)"
     ):
-        tell_state(parts(opaque={"part.stream": "_io.FileIO"}))
+        warn_of_state(parts(opaque={"part.stream": "_io.FileIO"}))
 
 
 class Remembers(Automatic):
