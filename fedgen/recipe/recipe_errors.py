@@ -4,7 +4,8 @@ import difflib
 import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NoReturn
 
 from jsonargparse import ArgumentParser
@@ -25,6 +26,7 @@ NAMED = re.compile(r"'class_path': '([^']+)'")
 NOT_OF_CLASS = re.compile(r"Not a valid subclass of ([\w.]+)\. Got value: ([^\n]+)")
 BRANCH = re.compile(r"^ *- (?!Problem with|Does not validate|Parser key|Expected an? )([^\n]+)", re.MULTILINE)
 OTHER_CLASS = re.compile(r"does not correspond to a subclass of|^Subclasses are disabled for")
+MOST_KEYS = 10  # listed of a class or a group
 GIVEN = re.compile(r"Given value: (.+)")
 
 
@@ -56,8 +58,8 @@ def _unknown(message: str) -> str:
     if not (found := list(UNKNOWN.finditer(message))):
         return ""
     path, key = found[-1].groups()
-    names = _arguments_of(path)
-    return f"{_where(message, found[-1].end())}Option {key!r} is not accepted by {path}{_among(key, names)}"
+    own, inherited = _arguments_of(path)
+    return f"{_where(message, found[-1].end())}Option {key!r} is not accepted by {path}{_among(key, own, inherited)}"
 
 
 def _unknown_here(message: str, accepted: Sequence[str]) -> str:
@@ -151,20 +153,43 @@ def _where(message: str, end: int) -> str:
     return f"{'.'.join(keys)}: " if keys else ""
 
 
-def _among(key: str, names: Sequence[str]) -> str:
-    """The nearest of the accepted keys, and all of them."""
+def _among(key: str, names: Sequence[str], inherited: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
+    """Name the nearest of the accepted keys, list those of the class itself and count its parents'.
+
+    Args:
+        key: that is not accepted.
+        names: accepted ones; of more than `MOST_KEYS` those are listed that resemble the key most.
+        inherited: accepted ones that the class hands on, by the parent that takes them.
+    """
     known = sorted(set(names))
-    return f"{nearest(key, known)}; accepted: {', '.join(known)}" if known else ""
+    every = [*known, *(name for taken in inherited.values() for name in taken)]
+    if not every:
+        return ""
+    shown = known if len(known) <= MOST_KEYS else difflib.get_close_matches(key, known, n=MOST_KEYS, cutoff=0)
+    rest = [f"{len(known) - len(shown)} more"] if len(known) > len(shown) else []
+    rest += [f"{len(taken)} of {parent}" for parent, taken in inherited.items()]
+    listed = [", ".join(shown)] if shown else []
+    return f"{nearest(key, every)}; accepted: {' and '.join([*listed, *rest])}"
 
 
-def _arguments_of(path: str) -> list[str]:
-    """The arguments that a class takes from a recipe, those that it hands on to its parents too."""
+def _arguments_of(path: str) -> tuple[list[str], dict[str, list[str]]]:
+    """The arguments that a class takes from a recipe: its own, and by parent those that it hands on."""
     parser = ArgumentParser(exit_on_error=False)
     try:
-        parser.add_class_arguments(import_by_path(path), fail_untyped=False)
+        found = import_by_path(path)
+        parser.add_class_arguments(found, fail_untyped=False)
     except (ValueError, TypeError):
-        return []
-    return [name for name in parser.get_defaults().as_dict() if name not in ("config", "help")]
+        return [], {}
+    names = [name for name in parser.get_defaults().as_dict() if name not in ("config", "help")]
+    owners = [one for one in found.__mro__[:-1] if "__init__" in vars(one)] if isinstance(found, type) else []
+    if not owners:
+        return names, {}
+    taken = [inspect.signature(vars(owner)["__init__"]).parameters for owner in owners]
+    hand_on = [place for place, one in enumerate(taken) if any(p.kind is p.VAR_KEYWORD for p in one.values())]
+    last = max(hand_on, default=0)  # what no signature has, this one gives to a class that is no parent
+    places = {name: next((place for place, one in enumerate(taken) if name in one), last) for name in names}
+    by_owner = [[name for name in names if places[name] == place] for place in range(len(owners))]
+    return by_owner[0], {owner.__name__: part for owner, part in zip(owners[1:], by_owner[1:]) if part}
 
 
 def _public() -> list[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """A mistake in a recipe is one line: the key, the nearest accepted one, and all of them."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,21 @@ def changed(folder, place, value):
     return folder / "changed.yaml"
 
 
+def test_of_many_keys_the_nearest_of_the_class_itself_are_listed_and_its_parents_counted(tmp_path, capsys):
+    line = fails(capsys, changed(tmp_path, ("trainer", "strategy", "init_args", "cohort_size"), ("cohort_sizes",)))
+    listed, counted = line.split("; accepted: ")[1].split(" and ", 1)
+    assert "did you mean 'cohort_size'?" in line
+    assert listed.startswith("cohort_size, ")
+    assert len(listed.split(", ")) == 10
+    assert re.fullmatch(r"\d more and \d\d of DDPStrategy", counted)
+    assert "bucket_cap_mb" not in line
+
+
+def test_few_keys_are_all_listed_and_those_of_parents_counted(tmp_path, capsys):
+    line = fails(capsys, changed(tmp_path, ("model", "init_args", "lr"), ("learning_rate",)))
+    assert "did you mean 'lr'?; accepted: critic, generator, n_critic, penalty and 9 of GAN" in line
+
+
 EVALUATION = ("trainer", "callbacks", 0, "init_args")
 
 
@@ -53,7 +69,7 @@ EVALUATION = ("trainer", "callbacks", 0, "init_args")
         (
             (*EVALUATION, "num_images"),
             ("num_image",),
-            ["trainer.callbacks: Option 'num_image' is not accepted by", "mean 'num_images'?; accepted: aggregates, "],
+            ["trainer.callbacks: Option 'num_image' is not accepted by", "mean 'num_images'?; accepted: num_images, "],
         ),
         (
             ("data", "init_args", "partition"),
@@ -78,7 +94,7 @@ EVALUATION = ("trainer", "callbacks", 0, "init_args")
         (
             ("trainer", "max_epochs"),
             ("max_epoch",),
-            ["trainer: Option 'max_epoch' is not accepted; did you mean 'max_epochs'?; accepted: accelerator, "],
+            ["trainer: Option 'max_epoch' is not accepted; did you mean 'max_epochs'?; accepted: max_epochs, "],
         ),
         (("model",), ("modell",), ["Option 'modell.", "is not accepted; did you mean 'model'?; accepted: "]),
     ],
