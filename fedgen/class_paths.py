@@ -76,11 +76,12 @@ def _class_at(path: str) -> type | None:
 
 
 def looked_in() -> str:
-    """Return where modules of the user's own are looked for, and how another folder is looked into."""
+    """Return in which folders modules of the user's own are looked for, and how another one is looked into."""
     here = str(Path.cwd())
-    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    places = dict.fromkeys(str(Path(place or here)) for place in sys.path if not place.endswith(".zip"))
-    own = [place for place in places if not place.startswith(tuple(libraries))]
+    # where commands are installed comes first on the path of a command
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
+    places = dict.fromkeys(str(Path(place or here)) for place in sys.path)  # which has zip files and hooks' marks, too
+    own = [place for place in places if Path(place).is_dir() and not place.startswith(tuple(installed))]
     hint = "" if here in own else "; `python -m fedgen` looks in the current folder, too"
     return (
         f"looked in {', '.join(own) or 'no folder of your own'} and among the installed packages: put its folder on"

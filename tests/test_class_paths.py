@@ -1,4 +1,5 @@
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,21 @@ def test_a_name_of_nothing_says_which_part_is_missing(path, message):
 def test_a_module_that_is_not_there_says_where_it_was_looked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine.zip").touch()
     monkeypatch.syspath_prepend(tmp_path / "mine")
+    for place in (
+        sysconfig.get_path("scripts"),
+        "__editable__.kit.finder.__path_hook__",
+        tmp_path / "mine.zip",
+        "gone",
+    ):
+        monkeypatch.syspath_prepend(place)
     with pytest.raises(ValueError, match="there is no module") as caught:
         import_by_path("my_kit.Net")
     said = str(caught.value)
     assert f"looked in {tmp_path / 'mine'}" in said
+    assert not any(place in said for place in (sysconfig.get_path("scripts"), "__editable__", ".zip", "gone"))
     assert "site-packages" not in said
     assert said.endswith("`python -m fedgen` looks in the current folder, too")
     monkeypatch.syspath_prepend(tmp_path)
