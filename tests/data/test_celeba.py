@@ -153,7 +153,7 @@ def test_images_that_cannot_be_read_are_all_named(tmp_path):
     write_face(tmp_path / "img_align_celeba" / "000004.jpg", 1, size=(100, 100))
     with pytest.raises(ValueError, match=r"2 of 2 images of celeba-64 cannot be read") as caught:
         CelebA(tmp_path).load()
-    assert "000001.jpg (cannot identify" in str(caught.value)
+    assert "000001.jpg (no image of PNG, " in str(caught.value)
     assert "000004.jpg (it is 100 x 100 pixels, not 178 x 218" in str(caught.value)
 
 

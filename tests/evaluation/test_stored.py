@@ -144,7 +144,7 @@ def test_unreadable_headers_of_all_folders_are_listed_together(tmp_path):
             save_grey(tmp_path / folder / f"{i}.png", 4, 4)
         (tmp_path / folder / "bad.png").write_bytes(b"")
     paths = [tmp_path / "a", tmp_path / "b"]
-    with pytest.raises(ValueError, match="2 of 8 image files cannot be read; skip_unreadable") as caught:
+    with pytest.raises(ValueError, match="2 of 8 image files cannot be read; --skip_unreadable") as caught:
         open_sets(paths, Reading())
     assert "a/bad.png" in str(caught.value)
     assert "b/bad.png" in str(caught.value)

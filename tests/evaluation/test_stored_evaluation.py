@@ -232,7 +232,7 @@ def damaged(tmp_path):
 
 
 def test_unreadable_files_of_all_sets_are_listed(damaged):
-    with pytest.raises(ValueError, match="2 of 96 image files cannot be read; skip_unreadable") as caught:
+    with pytest.raises(ValueError, match="2 of 96 image files cannot be read; --skip_unreadable") as caught:
         score_stored(damaged / "generated", client_paths(damaged), "pixels")
     assert "alpha/999.png" in str(caught.value)
     assert "gamma/999.png" in str(caught.value)

@@ -68,7 +68,7 @@ def read_image(source: Path | bytes, channels: int, size: int | None = None, upr
             image = image.convert("RGB" if channels == 3 else "L")
     except Exception as error:  # what Pillow raises for damaged files may be anything
         name = "the image cannot be read" if isinstance(source, bytes) else source
-        raise ValueError(f"{name} ({error})") from error
+        raise ValueError(f"{name} ({_reason(error)})") from error
     return to_tensor(image if size is None else fit(image, size))
 
 
@@ -106,7 +106,7 @@ def read_header(path: Path, upright: bool = True) -> ImageHeader:
             at_hand = upright and file.format != "TIFF" and (file.format != "PNG" or "exif" in file.info)
             turned = at_hand and file.getexif().get(ORIENTATION) in SIDEWAYS  # which may be of any type
     except Exception as error:
-        raise ValueError(f"{path} ({error})") from error
+        raise ValueError(f"{path} ({_reason(error)})") from error
     return ImageHeader((width, height) if turned else (height, width), grey, deep)
 
 
@@ -130,6 +130,15 @@ def _eight_bits(image: Any) -> Any:
         return Image.fromarray((np.array(image) >> 8).astype(np.uint8))
     # Pillow warns where a palette's transparency is dropped in one step
     return image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
+
+
+def _reason(error: Exception) -> str:
+    """Return why a file is no image; Pillow names its own stream there."""
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        return f"no image of {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, or damaged at its beginning"
+    return str(error)
 
 
 def _opened(source: Path | bytes) -> IO[bytes]:

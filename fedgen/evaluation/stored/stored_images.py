@@ -56,7 +56,8 @@ class UnreadableFilesError(ValueError):
         self.reasons, self.total = list(reasons), total
         listed = [*self.reasons[:LISTED], *([f"and {len(reasons) - LISTED} more"] if len(reasons) > LISTED else [])]
         super().__init__(
-            f"{len(self.reasons)} of {total} image files cannot be read; skip_unreadable leaves them out:\n  "
+            f"{len(self.reasons)} of {total} image files cannot be read; --skip_unreadable leaves them out (in Python:"
+            " Reading(skip_unreadable=True)):\n  "
             + "\n  ".join(listed)
         )
 
