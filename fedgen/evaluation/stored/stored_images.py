@@ -57,8 +57,7 @@ class UnreadableFilesError(ValueError):
         listed = [*self.reasons[:LISTED], *([f"and {len(reasons) - LISTED} more"] if len(reasons) > LISTED else [])]
         super().__init__(
             f"{len(self.reasons)} of {total} image files cannot be read; --skip_unreadable leaves them out (in Python:"
-            " Reading(skip_unreadable=True)):\n  "
-            + "\n  ".join(listed)
+            " Reading(skip_unreadable=True)):\n  " + "\n  ".join(listed)
         )
 
 
