@@ -42,9 +42,17 @@ class LazyTurn(Turn):
                 begun = stream.fill(max(1, min(ahead, iterations - done)))
                 if begun < ahead:
                     self._read_following(ahead - begun, iterations)
-                yield stream.take()
+                yield self._take(stream)
         finally:
             stream.close()
+
+    def _take(self, stream: Stream) -> Any:
+        """The next batch; an error in reading it gets a note with the client's name."""
+        try:
+            return stream.take()
+        except Exception as error:
+            error.add_note(f"for client {self.name!r} in round {self.round}")
+            raise
 
     def read_ahead(self, room: int, iterations: int) -> None:
         """Begins to read at most `room` batches of this turn, and where it has fewer, of those that follow.

@@ -124,8 +124,7 @@ class Items:
             return _read(own[0], own_positions, task.seeds)
         found = []
         for place, position, seed in zip(places, own_positions, task.seeds):
-            seed_item(seed)
-            found.append(self.parts[place].dataset[position])
+            found.append(_read_item(self.parts[place].dataset, position, seed))
         return own[0].collate(found)
 
     def start(self, task: ReadTask) -> "Future[Any] | _Later":
@@ -170,11 +169,17 @@ def _read(part: Part, positions: list[int], seeds: list[int]) -> Any:
     dataset = part.dataset
     if isinstance(dataset, TensorDataset) and part.collate is collate_items:
         return tuple(tensor[positions] for tensor in dataset.tensors)
-    found = []
-    for position, seed in zip(positions, seeds):
-        seed_item(seed)
-        found.append(dataset[position])
-    return part.collate(found)
+    return part.collate([_read_item(dataset, position, seed) for position, seed in zip(positions, seeds)])
+
+
+def _read_item(dataset: Any, position: int, seed: int) -> Any:
+    """One item, its draws seeded; an error of the data set's own code gets a note with the item's position."""
+    seed_item(seed)
+    try:
+        return dataset[position]
+    except Exception as error:
+        error.add_note(f"item {position} of {type(dataset).__name__} was being read")
+        raise
 
 
 class Stream:

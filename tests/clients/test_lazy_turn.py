@@ -15,6 +15,7 @@ from fedgen.clients import FederatedDataModule, Turn
 from fedgen.clients.lazy_turn import LazyTurn
 from fedgen.clients.partitions import IID
 from fedgen.data.items import Items
+from fedgen.own_code import from_own_code
 from tests.clients.test_data_module import fedavg, under
 
 
@@ -263,11 +264,26 @@ class Deadly(Noisy):
         return position
 
 
-def test_what_a_data_set_raises_in_a_worker_is_raised_here():
-    module = make(Damaged(), num_workers=1)
-    with pytest.raises(OSError, match="is damaged"):
-        list(turns(module)[0].batches(2))
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_a_data_set_raises_is_raised_with_the_item_and_the_client(num_workers):
+    module = make(Damaged(), num_workers=num_workers)
+    turn = turns(module, round=2)[0]
+    with pytest.raises(OSError, match="is damaged") as caught:
+        list(turn.batches(2))
+    position = int(str(caught.value).split()[1])
+    assert caught.value.__notes__ == [
+        f"item {position} of Damaged was being read",
+        f"for client {turn.name!r} in round 2",
+    ]
     module.teardown("fit")
+
+
+def test_an_error_of_a_data_set_keeps_the_line_of_its_own_code():
+    with pytest.raises(OSError, match="is damaged") as caught:
+        list(turns(make(Damaged()))[0].batches(2))
+    told = from_own_code(caught.value)
+    assert 'raise OSError(f"image {position} is damaged")' in told
+    assert "of Damaged was being read\nfor client " in told
 
 
 def test_a_worker_that_dies_is_told_of():
