@@ -13,7 +13,7 @@ from fedgen import __version__
 from fedgen.class_paths import nearest
 from fedgen.extras import MissingExtraError
 from fedgen.foreign_text import printable_lines
-from fedgen.own_code import from_own_code
+from fedgen.own_code import from_own_code, is_of_kit
 from fedgen.pytorch_lightning_alias import alias_if_unused
 
 _python_format = warnings.formatwarning
@@ -110,9 +110,11 @@ def tell(error: Exception) -> int:
     return 2
 
 
-def _format_warning(message: Warning | str, *rest: Any, **more: Any) -> str:
-    """Format a warning as Python does, for text that may be a stranger's."""
-    return printable_lines(_python_format(message, *rest, **more))
+def _format_warning(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **more: Any) -> str:
+    """Format a warning for text that may be a stranger's: the kit's as its errors are, all others as Python does."""
+    if is_of_kit(filename):  # whose line of source says nothing to whoever trains
+        return f"fedgen: warning: {printable_lines(str(message))}\n"
+    return printable_lines(_python_format(message, category, filename, *rest, **more))
 
 
 if __name__ == "__main__":

@@ -24,5 +24,10 @@ def from_own_code(error: BaseException) -> str:
     return "".join(["Traceback (from your code on):\n", *lines, *traceback.format_exception_only(error)])
 
 
+def is_of_kit(filename: str) -> bool:
+    """Whether a file of source is this package's."""
+    return Path(filename).is_relative_to(_PACKAGE)
+
+
 def _is_own(filename: str) -> bool:
     return not (filename.startswith((*_OTHERS, "<")) or "site-packages" in filename)

@@ -1,8 +1,11 @@
-"""A mistyped command or option is answered with the nearest one."""
+"""A mistyped command or option is answered with the nearest one; warnings are told as errors are."""
+
+import warnings
 
 import pytest
 
 from fedgen.__main__ import COMMANDS, main
+from fedgen.federated import left_out
 
 
 @pytest.mark.parametrize(
@@ -39,3 +42,13 @@ def test_a_mistyped_option_has_a_suggestion(command, arguments, option, meant, c
         main([command, *arguments, option, "3"])
     assert ended.value.code == 2
     assert f"{option} 3; did you mean {meant!r}?" in capsys.readouterr().err
+
+
+def test_a_warning_of_the_kit_is_told_without_its_source_and_all_others_as_python_does(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # which the command replaces
+    assert main(["--version"]) == 0
+    told = warnings.formatwarning("client 'a\x1b' is left out\nof round 3", UserWarning, left_out.__file__, 9)
+    assert told == "fedgen: warning: client 'a\\x1b' is left out\nof round 3\n"
+    (tmp_path / "train.py").write_text("warn('mine')\n")
+    told = warnings.formatwarning("mine", UserWarning, str(tmp_path / "train.py"), 1)
+    assert told == f"{tmp_path / 'train.py'}:1: UserWarning: mine\n  warn('mine')\n"
