@@ -30,12 +30,42 @@ def homes(package: str) -> dict[str, str]:
     return {alias.asname or alias.name: str(node.module) for node in found for alias in node.names}
 
 
+@cache
+def rooms(package: str) -> dict[str, list[str]]:
+    """The public names of the packages below one, and the packages that have each, those nearest to it first.
+
+    Read from the sources; nothing is imported but the package.
+    """
+    folder = Path(str(import_module(package).__file__)).parent
+    below = sorted(path.parent.relative_to(folder).parts for path in folder.glob("*/**/__init__.py"))
+    found: dict[str, list[str]] = {}
+    for parts in sorted(below, key=len):
+        for name in _listed(folder.joinpath(*parts, "__init__.py")):
+            found.setdefault(name, []).append(".".join([package, *parts]))
+    return found
+
+
+def _listed(file: Path) -> list[str]:
+    """The names of a file's `__all__`; none if it has no such list."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def _elsewhere(package: str, name: str) -> str:
+    """How a name that packages below have is imported; "" if none has it."""
+    places = rooms(package).get(name, [])
+    return f"; write `from {places[0]} import {name}`" if places else ""  # the package may not be loaded yet
+
+
 class _LazyPackage(ModuleType):
     """A package with names that are loaded on use."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self.__all__:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            hint = "" if name.startswith("_") else _elsewhere(self.__name__, name)
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{hint}")
         home = homes(self.__name__)[name]
         try:
             found = getattr(import_module(home), name)

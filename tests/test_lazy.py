@@ -1,5 +1,6 @@
 """Packages that load their public names on use."""
 
+import subprocess
 import sys
 
 import pytest
@@ -50,6 +51,31 @@ def test_a_file_does_not_hide_the_public_name_that_it_shares():
     import shop.weigh
 
     assert shop.weigh() == 3
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_name_of_a_package_below_is_missing_and_told_where_it_is(tmp_path):
+    import shop
+
+    for place in ("shelf/low", "shelf", "cellar"):
+        (tmp_path / "shop" / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "shop" / place / "__init__.py").write_text("stop\n__all__ = ['Plum']\n")  # which no import survives
+    with pytest.raises(
+        AttributeError, match=r"module 'shop' has no attribute 'Plum'; write `from shop\.cellar import Plum`$"
+    ):
+        _ = shop.Plum
+    with pytest.raises(AttributeError, match=r"module 'shop' has no attribute 'Fig'$"):
+        _ = shop.Fig
+    assert not hasattr(shop, "_Plum")
+
+
+def test_a_partition_asked_of_the_kit_itself_is_told_where_it_is_without_torch():
+    code = (
+        "import fedgen, sys\ntry: fedgen.Natural\nexcept AttributeError as error: print(error, 'torch' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    hint = "write `from fedgen.clients.partitions import Natural`"
+    assert said == f"module 'fedgen' has no attribute 'Natural'; {hint} False\n"
 
 
 @pytest.mark.usefixtures("shop")
