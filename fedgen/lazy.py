@@ -54,7 +54,7 @@ def _listed(file: Path) -> list[str]:
 
 
 def _elsewhere(package: str, name: str) -> str:
-    """How a name that packages below have is imported; "" if none has it."""
+    """Say how a name that packages below have is imported; "" if none has it."""
     places = rooms(package).get(name, [])
     return f"; write `from {places[0]} import {name}`" if places else ""  # the package may not be loaded yet
 

@@ -12,7 +12,7 @@ from fedgen.evaluation.record_names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import DEFAULT_COLUMN, Comparison, aggregates_compared, unmarked
-from fedgen.evaluation.tables.table import format_value
+from fedgen.evaluation.tables.table import format_value, say_pairs
 from fedgen.federated.left_out import shorten
 from fedgen.scores.rankings import Z
 
@@ -57,13 +57,15 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     if not models:
         return ["No model has been scored yet: there is nothing to choose."]
     if not _trained(models):
-        return [*_stored(models), *_served(models, models[0].round), *_cautions(models)]
-    lines = [_length(models)]
-    columns, floors = by_column(records), floors_of(records)
-    lines += [line for comparison in _main(records) for line in _of_score(columns, floors, comparison)]
-    lines += [*_alone(records), *_controls(records, Path(run))]
-    if chosen := _chosen(records):
-        lines += [*_served(models, chosen[0].round), *_unseen(models, chosen[0].round), *_cautions(models)]
+        return [*_cautions(models), *_stored(models), *_served(models, models[0].round)]
+    lines, chosen = [_length(models)], _chosen(records)
+    if chosen:
+        lines += [*_cautions(models), *_served(models, chosen[0].round)]
+    columns, floors, compared = by_column(records), floors_of(records), _main(records)
+    lines += [line for comparison in compared for line in _of_score(columns, floors, comparison)]
+    lines += [*_rough_floors(columns, floors, compared), *_alone(records), *_controls(records, Path(run))]
+    if chosen:
+        lines += [*_elsewhere(columns, chosen[0]), *_unseen(models, chosen[0].round)]
     return lines
 
 
@@ -132,16 +134,8 @@ def _of_score(
             f"{names[0]} prefers round {first.round} ({said[0]}), {names[1]} round {second.round} ({said[1]}). {told}"
         ]
     if comparison.checkpoints > 2:
-        lines.append(f"{names[0]} and {names[1]} order {_pairs(comparison)}.")
+        lines.append(f"{say_pairs(comparison)}.")
     return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(floors, names[1], second)]
-
-
-def _pairs(comparison: Comparison) -> str:
-    """Say how many pairs of checkpoints two columns order differently."""
-    total, clear = math.comb(comparison.checkpoints, 2), sum(pair.beyond_error for pair in comparison.pairs)
-    if not comparison.pairs:
-        return f"all {total:,} pairs of checkpoints alike"
-    return f"{len(comparison.pairs):,} of {total:,} pairs of checkpoints differently, {clear:,} beyond their errors"
 
 
 def _alone(records: Sequence[ScoreRecord]) -> list[str]:
@@ -182,8 +176,8 @@ def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreReco
 
 def _above_floor(floors: Mapping[tuple[str, ...], ScoreRecord], name: str, best: ScoreRecord) -> list[str]:
     """Say how far the best of a column is from real images scored in its place."""
-    floor = floors.get(best.identity[2:])
-    if floor is None or not math.isfinite(best.value) or not math.isfinite(floor.value):
+    floor = _floor_of(floors, best)
+    if floor is None:
         return []
     error = math.hypot(best.generated_error, floor.generated_error)
     real = f"real images in its place have {format_value(floor.value, floor.standard_error)} (the floor)"
@@ -193,12 +187,49 @@ def _above_floor(floors: Mapping[tuple[str, ...], ScoreRecord], name: str, best:
         side = "worse" if best.badness > floor.badness else "better"
         away = format_value(abs(best.value - floor.value), error)
         line = f"By {name}, round {best.round} is {away} {side} than the floor: {real}."
-    if floor.num_generated != best.num_generated:
-        line += (
-            f" The floor is of {floor.num_generated:,} images and the model of {best.num_generated:,}, so their"
-            " distance is a rough one."
-        )
     return [line]
+
+
+def _floor_of(floors: Mapping[tuple[str, ...], ScoreRecord], best: ScoreRecord) -> ScoreRecord | None:
+    """The floor of a record's column, where the two can be compared."""
+    floor = floors.get(best.identity[2:])
+    return floor if floor and math.isfinite(best.value) and math.isfinite(floor.value) else None
+
+
+def _rough_floors(
+    columns: Mapping[str, list[ScoreRecord]],
+    floors: Mapping[tuple[str, ...], ScoreRecord],
+    compared: Sequence[Comparison],
+) -> list[str]:
+    """Say of which columns the floor has another number of images than the model, a sentence for each two numbers."""
+    rough: dict[tuple[int, int], list[str]] = {}
+    for name in (one.second_column for one in compared):
+        best = best_of(group) if (group := _trained(columns[name])) else None
+        floor = _floor_of(floors, best) if best else None
+        if best and floor and floor.num_generated != best.num_generated:
+            rough.setdefault((floor.num_generated, best.num_generated), []).append(name)
+    return [
+        f"The floor of {', '.join(names)} is of {real:,} images and the model of {made:,}: the distance to it is rough."
+        for (real, made), names in rough.items()
+    ]
+
+
+def _elsewhere(columns: Mapping[str, list[ScoreRecord]], chosen: ScoreRecord) -> list[str]:
+    """Say which checkpoint is the best by held-out images, where that is not the chosen one."""
+    lines = []
+    for name, group in columns.items():
+        found = {one.round: one for one in _trained(group)}
+        same = (group[0].embedding, group[0].score, group[0].aggregate) == chosen.identity[3:]
+        if group[0].split not in HELD_OUT or group[0].split == chosen.split or not same or chosen.round not in found:
+            continue
+        best, own = best_of(list(found.values())), found[chosen.round]
+        if best.round != own.round:
+            told = "beyond their errors" if differ(best, own) else "within the errors"
+            lines.append(
+                f"On held-out images round {best.round} is the best ({_value(name, best)}), not round {own.round}"
+                f" ({_value(name, own)}); they differ {told}."
+            )
+    return lines
 
 
 def _chosen(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:

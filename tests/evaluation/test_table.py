@@ -18,6 +18,7 @@ from fedgen.evaluation import (
     selection_table,
 )
 from fedgen.evaluation.tables.table import format_value
+from fedgen.reports.sentences import findings
 from tests.evaluation.samples import record
 from tests.evaluation.test_selection import RECORDS, column
 
@@ -114,28 +115,47 @@ def test_the_selection_shows_the_choice_of_each_column_and_its_report():
 
 def test_inversions_are_counted_and_listed():
     shown = text(inversion_table(RECORDS))
-    assert "avg and all disagree on 1 pair(s), 1 beyond error" in shown
+    told = "fid_avg and fid_all order 1 of 3 pairs of checkpoints differently, 1 beyond their errors"
+    assert told in " ".join(shown.split())
     assert "fid_avg / fid_all" in shown
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if " / " in line]
     assert rows == [
         ["fid_avg / fid_all", "0.33", "round 1", "round 2", "yes"],
         ["kid_avg / kid_all", "1.00", "no pair inverted", "", ""],
     ]
-    assert "none" in text(inversion_table(RECORDS[:1]))
+    alone = inversion_table(RECORDS[:1])
+    assert alone.title == "no checkpoints are scored in both avg and all"
+    assert "none" in text(alone)
+
+
+def test_the_title_counts_by_columns_as_the_conclusions_do():
+    report = [
+        *column("fid_avg", {1: 1.0, 2: 2.0}, split="report"),
+        *column("fid_all", {1: 2.0, 2: 1.0}, split="report"),
+    ]
+    title = str(inversion_table([*RECORDS, *report]).title)
+    told = [line for line in findings(RECORDS) if " order " in line]
+    assert title.split("; ") == [
+        told[0].rstrip("."),
+        "report/fid_avg and report/fid_all order 1 of 1 pairs of checkpoints differently, 1 beyond their errors",
+    ]
+    alike = [*column("fid_avg", {1: 1.0, 2: 2.0}), *column("fid_all", {1: 1.0, 2: 2.0})]
+    assert inversion_table(alike).title == "avg and all order all pairs of checkpoints alike"
 
 
 def test_of_very_many_inverted_pairs_some_are_listed_and_all_counted():
     rounds = range(12)
     records = [*column("fid_avg", {k: float(k) for k in rounds}), *column("fid_all", {k: -float(k) for k in rounds})]
     shown = text(inversion_table(records))
-    assert "disagree on 66 pair(s)" in shown
+    assert "order 66 of 66 pairs of checkpoints differently" in shown
     assert "and 36 more pairs" in shown
     assert shown.count("round ") == 2 * 30
 
 
 def test_two_columns_are_compared_in_a_table_of_their_own():
     shown = text(comparison_table(compare(RECORDS, "fid_avg", "kid_all"), RECORDS))
-    assert "fid_avg and kid_all disagree on 1 pair(s), 1 beyond error: tau 0.33" in shown
+    told = "fid_avg and kid_all order 1 of 3 pairs of checkpoints differently, 1 beyond their errors: tau 0.33"
+    assert told in " ".join(shown.split())
     assert "kid_all prefers" in shown
 
 
@@ -193,7 +213,13 @@ def test_a_report_prints_all_of_it_and_warns_of_optimised_scores(tmp_path):
     console = Console(file=io.StringIO(), width=100)
     print_report(Run(tmp_path), console)
     shown = " ".join(console.file.getvalue().split())
-    parts = "embedding pixels", "embedding vgg16", "Selected by each column", "avg and all disagree", "proves little"
+    parts = (
+        "embedding pixels",
+        "embedding vgg16",
+        "Selected by each column",
+        "fid_avg and fid_all order 1 of 3 pairs",
+        "proves little",
+    )
     for part in parts:
         assert part in shown
 

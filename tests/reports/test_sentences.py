@@ -12,6 +12,10 @@ from tests.reports.folders import make_records
 def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
     lines = conclusions(make_records(scores=["fid"]), "runs/a b")
     assert lines.pop(0) == "3 rounds, counted from 0 to 2; 3 checkpoints are scored."
+    assert (
+        lines.pop(0)
+        == "By fid at round 2, client 'client 2' (27.6±0.5) is served worst and client 'client 0' (27.4±0.5) best."
+    )
     assert lines[0] == (
         "fid_avg prefers round 1 (fid_avg 25.0±0.4), fid_all round 2 (fid_all 3.0±0.4). The two checkpoints differ"
         " beyond their errors by both, so the choice of the aggregate decides."
@@ -21,10 +25,6 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
     assert (
         lines[2]
         == "By fid_all, round 2 is 2.0±0.3 worse than the floor: real images in its place have 1.0±0.4 (the floor)."
-    )
-    assert (
-        lines[3]
-        == "By fid at round 2, client 'client 2' (27.6±0.5) is served worst and client 'client 0' (27.4±0.5) best."
     )
     assert (
         "Next: `fedgen select 'runs/a b' --by fid_all` ranks the checkpoints and prints the best one's path." in lines
@@ -37,7 +37,7 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
 def test_what_errors_cannot_tell_apart_is_said():
     records = make_records(scores=["fid"], error_parts={"generated": 4.0, "real": 0.0})
     lines = conclusions(records)
-    assert "cannot tell which is better" in lines[1]
+    assert "cannot tell which is better" in lines[2]
     assert "By fid_all, rounds 0, 1 cannot be told from the best: the difference lies within the errors." in lines
     assert any(line.startswith("By fid_all, round 2 is at the floor") for line in lines)
     assert not any("max_epochs" in line for line in lines)
@@ -69,6 +69,31 @@ def test_marked_scores_and_few_images_are_warned_of_and_an_unmarked_column_is_su
     assert "Caution: fid of fewer images than the 64 features (50 generated) is too large." in lines
     assert any("marked * or (*)" in line for line in lines)
     assert any("--by vgg16/fid_all`" in line for line in lines)
+
+
+def test_what_is_doubtful_comes_before_what_was_found():
+    note = "fid of fewer images than the 64 features (50 generated) is too large"
+    lines = findings(make_records(scores=["fid"], note=note, optimised_on=["pixels"]))
+    assert [line.split(" ")[0] for line in lines[:4]] == ["3", "Caution:", "Caution:", "By"]
+    assert "is served worst" in lines[3]
+
+
+def test_floors_of_another_number_of_images_are_told_once_for_all_scores():
+    lines = findings(make_records(num_generated=300))
+    assert not any("rough" in line for line in lines)
+    records = [replace(one, num_generated=178) if one.is_floor else one for one in make_records(num_generated=300)]
+    told = "The floor of fid_all, kid_all is of 178 images and the model of 300: the distance to it is rough."
+    assert [line for line in findings(records) if "rough" in line] == [told]
+
+
+def test_a_best_round_on_held_out_images_is_told_where_it_is_another():
+    own = run_of([9, 8, 7], [3, 2, 1])
+    assert not any("held-out" in line for line in findings([*own, *run_of([9, 8, 7], [3, 2, 1], split="report")]))
+    lines = findings([*own, *run_of([9, 8, 7], [3, 1.5, 1.6], split="report")])
+    assert (
+        "On held-out images round 1 is the best (report/fid_all 1.50±0.10), not round 2 (report/fid_all 1.60±0.10);"
+        " they differ within the errors." in lines
+    )
 
 
 def test_a_run_without_a_recipe_gets_no_command_that_needs_one():

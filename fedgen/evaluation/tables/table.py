@@ -16,6 +16,7 @@ from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, ra
 from fedgen.evaluation.tables.column_legend import say_columns
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
+MOST_TOLD = 3  # comparisons in a title
 MOST_PAIRS, MOST_ROWS = 30, 300  # pairs listed of two columns, and of all of a table's
 ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included
 
@@ -145,10 +146,23 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
 def inversion_table(records: Sequence[ScoreRecord]) -> Table:
     """Return how avg and all rank the checkpoints, for each score, split and embedding, and where they disagree."""
     comparisons = aggregates_compared(records)
-    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
-    title = f"avg and all disagree on {len(pairs)} pair(s), {sum(pair.beyond_error for pair in pairs)} beyond error"
+    inverted = [one for one in comparisons if one.pairs]
+    told = [say_pairs(one) for one in inverted[:MOST_TOLD]]
+    rest = [f"{len(inverted) - MOST_TOLD} more listed below"] if len(inverted) > MOST_TOLD else []
+    alike = "avg and all order all pairs of checkpoints alike"
+    title = "; ".join([*told, *rest]) or (alike if comparisons else "no checkpoints are scored in both avg and all")
     columns = {name for one in comparisons for name in (one.first_column, one.second_column)}
     return _comparisons(title, comparisons, ("avg prefers", "all prefers"), say_columns(records, columns))
+
+
+def say_pairs(comparison: Comparison) -> str:
+    """Say how many pairs of checkpoints two columns order differently."""
+    total, clear = math.comb(comparison.checkpoints, 2), sum(pair.beyond_error for pair in comparison.pairs)
+    start = f"{comparison.first_column} and {comparison.second_column} order"
+    if not comparison.pairs:
+        return f"{start} all {total:,} pairs of checkpoints alike"
+    count = f"{len(comparison.pairs):,} of {total:,} pairs of checkpoints"
+    return f"{start} {count} differently, {clear:,} beyond their errors"
 
 
 def comparison_table(comparison: Comparison, records: Sequence[ScoreRecord]) -> Table:
@@ -158,9 +172,8 @@ def comparison_table(comparison: Comparison, records: Sequence[ScoreRecord]) -> 
         comparison: of the two columns.
         records: the run's, by which the columns' names are explained.
     """
-    first, second, pairs = comparison.first_column, comparison.second_column, comparison.pairs
-    clear = sum(pair.beyond_error for pair in pairs)
-    title = f"{first} and {second} disagree on {len(pairs)} pair(s), {clear} beyond error: tau {_tau(comparison)}"
+    first, second = comparison.first_column, comparison.second_column
+    title = f"{say_pairs(comparison)}: tau {_tau(comparison)}"
     return _comparisons(
         title, [comparison], (f"{first} prefers", f"{second} prefers"), say_columns(records, (first, second))
     )
