@@ -18,6 +18,8 @@ define install
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing $(2) into $(VENV): minutes, and some 6 GB where pip takes torch's GPU build (README: the CPU build)"
 	$(BIN)/pip install --disable-pip-version-check --editable '$(1)'
+	@$(BIN)/python -W ignore -c 'import torchvision' 2>/dev/null || \
+	{ echo "torchvision does not load with the torch in $(VENV); mend it by: $(BIN)/pip install --force-reinstall torch torchvision" >&2; exit 1; }
 endef
 
 $(RUN): pyproject.toml

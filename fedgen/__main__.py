@@ -11,7 +11,7 @@ from typing import Any
 
 from fedgen import __version__
 from fedgen.class_paths import nearest
-from fedgen.extras import MissingExtraError
+from fedgen.extras import MissingExtraError, unfit_torchvision
 from fedgen.foreign_text import printable_lines
 from fedgen.own_code import from_own_code, is_of_kit
 from fedgen.pytorch_lightning_alias import alias_if_unused
@@ -94,6 +94,9 @@ def tell(error: Exception) -> int:
     A mistake in the user's own code is told by its lines, with status 1; one in the input in a sentence, with status 2.
     """
     hint = "(FEDGEN_TRACEBACK=1 shows where it was raised)"
+    if unfit := unfit_torchvision(error):
+        print(f"fedgen: error: {unfit}\n{hint}", file=sys.stderr)
+        return 2
     largest = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if isinstance(error, OSError) and largest != resource.RLIM_INFINITY:  # some errors of it do not name it
         hint = f"(no file may have more than {largest} bytes here: ulimit -f)\n{hint}"

@@ -1,6 +1,9 @@
-"""Libraries that some parts need and a plain installation leaves out: each belongs to an extra of the package."""
+"""Libraries that are not as they should be: those of extras are missing, torchvision was built for another torch."""
 
+import traceback
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 
@@ -23,3 +26,25 @@ def need(module: str, extra: str, owner: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MissingExtraError(f"{owner} needs {module}: pip install 'fedgen[{extra}]' ({error})") from error
+
+
+def unfit_torchvision(error: BaseException) -> str:
+    """Name the versions of torch and torchvision, with the remedy, if an error came from loading torchvision; else "".
+
+    It loads with the one release of torch that it was built for, and fails otherwise with errors of many kinds.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    if not any(one.name == "<module>" and "torchvision" in Path(one.filename).parts for one in frames):
+        return ""
+    pair, reason = f"torchvision {_version('torchvision')} with torch {_version('torch')}", str(error).split("\n")[0]
+    return (
+        f"cannot load {pair} ({reason}): install both by one command and from one index,"
+        " `pip install --force-reinstall torch torchvision`"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # of one that was not installed by pip
+        return "of no known version"

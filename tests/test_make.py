@@ -56,6 +56,20 @@ def test_tests_and_checks_install_their_tools_too_in_one_resolution(tmp_path, ta
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_a_torchvision_that_does_not_load_is_told_right_after_installing(tmp_path):
+    shown = commands_of("demo", tmp_path / "env")
+    words = (
+        "pip install --disable",
+        "-c 'import torchvision'",
+        "--force-reinstall torch torchvision",
+        "touch ",
+        "1 of 2",
+    )
+    told = [shown.index(one) for one in words]
+    assert told == sorted(told)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_what_is_installed_is_not_installed_again(tmp_path):
     for name in (".ready-run", ".ready"):
         (tmp_path / name).touch()
