@@ -12,31 +12,44 @@ from rich.progress import (
     ProgressColumn,
     Task,
     TaskID,
-    TextColumn,
     TimeRemainingColumn,
 )
 from rich.segment import Segment
+from rich.table import Column
 from rich.text import Text
 
 from fedgen.foreign_text import printable_lines
 
 T = TypeVar("T")
 WIDE = 160  # columns of tables that no terminal shows
+LONGEST_BAR = 40
 _shown: list[Progress] = []  # the display on the terminal, if there is one; two would overwrite each other
 
 
+class DescriptionColumn(ProgressColumn):
+    """The words before a bar, cut where there is no room for all."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
+
+
 class RateColumn(ProgressColumn):
-    """Units a second, e.g. `312 images/s`."""
+    """Units a second, e.g. `312 images/s`, or seconds of a unit, `4.2 s each`."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f} {task.fields.get('unit', '')}/s" if speed else "", style="progress.data.speed")
+        if not speed:
+            return Text("")
+        slow = f"{1 / speed:,.3g} s each"
+        return Text(slow if speed < 1 else f"{speed:,.0f} {task.fields['unit']}/s", style="progress.data.speed")
 
 
 def track(
     items: Iterable[T], description: str, total: float, unit: str, step: float | Callable[[T], float] = 1
 ) -> Iterator[T]:
     """Yields the items while a transient bar counts them on standard error; below the bars that are there already.
+
+    A bar is one line of the terminal, however narrow; where there is nothing to count there is none.
 
     Args:
         items: what to go through.
@@ -45,6 +58,9 @@ def track(
         unit: the name of a unit, e.g. "images".
         step: units an item stands for (the last item is cut to the total), or what gives them for an item.
     """
+    if not total:
+        yield from items
+        return
     if _shown:
         outer = _shown[-1]
         task = outer.add_task(description, total=total, unit=unit)
@@ -54,12 +70,13 @@ def track(
             outer.remove_task(task)
         return
     console = ForeignConsole(stderr=True)
+    whole = Column(no_wrap=True)  # of numbers; the description and the bar give way where a line is too long
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        RateColumn(),
-        TimeRemainingColumn(),
+        DescriptionColumn(),
+        BarColumn(bar_width=min(LONGEST_BAR, console.width // 6)),
+        MofNCompleteColumn(table_column=whole),
+        RateColumn(table_column=whole),
+        TimeRemainingColumn(table_column=whole),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as display:
         _shown.append(display)

@@ -1,11 +1,13 @@
 import io
+import time
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from rich.progress import Progress
 
 from fedgen import progress
-from fedgen.progress import make_console, track
+from fedgen.progress import RateColumn, make_console, track
 
 
 @pytest.fixture
@@ -39,6 +41,37 @@ def test_a_terminal_shows_description_count_and_unit(monkeypatch):
     assert list(track(range(4), "embedding", 4, "images")) == [0, 1, 2, 3]
     assert "embedding" in screen.getvalue()
     assert "4/4" in screen.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_bar_is_one_line_of_the_terminal(monkeypatch, width):
+    shown = Console(file=io.StringIO(), force_terminal=True, width=width)
+    monkeypatch.setattr(progress, "ForeignConsole", lambda stderr: shown)
+    bars = []
+    for _ in track(range(12), "embed quickstart/train with efficientnet-lite0-32", 12_000, "images", 1000):
+        time.sleep(0.01)  # for a rate
+        own = Console(file=io.StringIO(), width=width)
+        own.print(progress._shown[-1].get_renderable())
+        bars.append(own.file.getvalue().rstrip("\n").split("\n"))
+    assert [len(lines) for lines in bars] == [1] * 12
+    assert max(len(line) for lines in bars for line in lines) <= width
+    assert all("/12000 " in lines[0] for lines in bars)
+    assert all("images/s" in lines[0] for lines in bars[3:])
+    assert all("embed quick" in lines[0] for lines in bars if width > 40)
+
+
+def test_nothing_to_count_has_no_bar(monkeypatch):
+    screen = terminal(monkeypatch)
+    assert list(track([], "embedding", 0, "draws")) == []
+    assert screen.getvalue() == ""
+
+
+def test_slow_units_are_told_by_their_seconds():
+    column = RateColumn()
+    assert str(column.render(SimpleNamespace(finished_speed=None, speed=0.25, fields={"unit": "draws"}))) == "4 s each"
+    assert (
+        str(column.render(SimpleNamespace(finished_speed=None, speed=312.4, fields={"unit": "draws"}))) == "312 draws/s"
+    )
 
 
 def test_items_count_for_a_step_and_the_last_is_cut_to_the_total(updates):

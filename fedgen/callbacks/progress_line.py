@@ -6,6 +6,7 @@ from datetime import timedelta
 from rich.text import Text
 
 SHORTEST_BAR, LONGEST_BAR = 8, 40
+LONGEST_LOSS = len("-1.23e-05")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def bar_line(progress: Progress, width: int) -> Text:
     """
     room = width - 1
     parts = {"count": progress.count}
-    wanted = {"left": progress.left, "score": progress.score, "pace": progress.pace, "loss": progress.loss}
+    wanted = {"left": progress.left, "score": progress.score, "pace": progress.pace, "loss": _padded(progress.loss)}
     for name, text in {"turn": _turn(progress), **wanted}.items():
         if text and _length([*parts.values(), text]) + SHORTEST_BAR + 2 <= room:
             parts[name] = text
@@ -103,6 +104,12 @@ def bar_line(progress: Progress, width: int) -> Text:
         if name in parts:
             line.append("  ").append(parts[name], "cyan" if name == "score" else "")
     return line
+
+
+def _padded(loss: str) -> str:
+    """Return a loss whose value takes as many columns as the longest, for a bar of one length."""
+    name, blank, value = loss.rpartition(" ")
+    return f"{name}{blank}{value:<{LONGEST_LOSS}}" if loss else ""
 
 
 def _turn(progress: Progress) -> str:

@@ -4,6 +4,7 @@ import io
 import logging
 import re
 import sys
+from dataclasses import replace
 
 import lightning as L
 import pytest
@@ -29,9 +30,20 @@ def terminal(width=80):
     return Console(file=io.StringIO(), force_terminal=True, width=width)
 
 
+def bar_of(loss, width):
+    line = bar_line(replace(HALF, loss=loss), width)
+    return sum(span.end - span.start for span in line.spans[:2])
+
+
+@pytest.mark.parametrize("width", [80, 90, 120])
+def test_the_bar_keeps_its_length_whatever_the_loss(width):
+    losses = ["loss 1", "loss -0.312", "loss 137", "loss -1.23e-05", "loss 12.5"]
+    assert len({bar_of(loss, width) for loss in losses}) == 1
+
+
 def test_a_line_has_rounds_pace_time_left_loss_and_score():
     line = bar_line(HALF, 120).plain
-    assert re.sub("━+─+", "BAR", line) == (
+    assert re.sub("━+─+", "BAR", line).replace("-0.31    ", "-0.31") == (
         "50 of 100 rounds  BAR  2.0/s  0:00:25 left  critic_loss -0.31  fid_all 9.1±0.3"
     )
 
