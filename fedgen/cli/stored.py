@@ -124,9 +124,10 @@ def _add_output(parser: ArgumentParser) -> None:
     add(
         "--output",
         default=None,
-        metavar="FILE",
-        help=f"scores and settings as JSON; with --clients {OUTPUT} by default, and a figure of the same name ending in"
-        f" .png; with --reference {REFERENCE_OUTPUT}",
+        metavar="PATH",
+        help="scores and settings as JSON: a file that ends in .json, or a folder for it; by default"
+        f" {OUTPUT} with --clients, beside a figure of the same name ending in .png, and {REFERENCE_OUTPUT} with"
+        " --reference",
     )
     add("--overwrite", action="store_true", help="replace files of an earlier evaluation")
     add("--save_statistics", default=None, metavar="DIR", help="mu and sigma of every set, as pytorch-fid's")
@@ -169,7 +170,9 @@ def evaluate_stored(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> Any:
     """The settings, paths as `Path`; with that for a type, jsonargparse would read their text as YAML."""
     settings = build_parser().parse_args(list(arguments))
-    settings.output = settings.output or (REFERENCE_OUTPUT if settings.reference else OUTPUT)
+    name = REFERENCE_OUTPUT if settings.reference else OUTPUT
+    given = Path(settings.output or name)
+    settings.output = str(given / name if given.suffix not in (".json", ".png") else given)
     for name in PATHS:
         given = getattr(settings, name)
         if given is not None:

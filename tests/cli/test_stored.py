@@ -75,6 +75,16 @@ def test_a_generated_set_may_be_one_of_the_clients(root, capsys):
     assert per_client["beta"] == pytest.approx(0, abs=1e-9 * per_client["alpha"])
 
 
+def test_an_output_that_is_no_json_file_is_a_folder(root, capsys):
+    assert against_clients("--output", "out_emb", "--scores", "fid") == 0
+    Path("version-1.2").mkdir()
+    assert against_clients("--output", "version-1.2", "--scores", "fid") == 0
+    for folder in ("out_emb", "version-1.2"):
+        assert sorted(path.name for path in Path(folder).iterdir()) == ["scores.json", "scores.png"]
+    assert against_clients("--output", "out_emb") == 2
+    assert "out_emb/scores.json is there already" in capsys.readouterr().err
+
+
 def test_names_are_shown_as_they_are(root, capsys):
     strange, bytes_ = Path("data/[red] $x$ :smile: 日"), Path("data/caf\udce9")  # the latter is no text
     Path("data/alpha").rename(strange)
