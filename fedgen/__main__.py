@@ -42,7 +42,8 @@ COMMANDS = {
 
 def usage() -> str:
     """The text of `fedgen --help`."""
-    lines = [f"  {name:<11}{text}" for name, (_, text) in COMMANDS.items()]
+    longest = max(map(len, COMMANDS))
+    lines = [f"  {name:<{longest}}  {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
         [
             "usage: fedgen COMMAND [ARGUMENT ...]",

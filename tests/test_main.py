@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from fedgen.__main__ import COMMANDS, main
+from fedgen.__main__ import COMMANDS, main, usage
 from fedgen.federated import left_out
 
 
@@ -15,6 +15,14 @@ from fedgen.federated import left_out
 def test_a_mistyped_command_has_a_suggestion(typed, meant, capsys):
     assert main([typed, "run"]) == 2
     assert capsys.readouterr().err.startswith(f"fedgen: no command '{typed}'; did you mean '{meant}'?\n")
+
+
+def test_commands_and_what_they_do_stand_in_two_columns():
+    rows = [line for line in usage().splitlines() if line.startswith("  ")]
+    assert len(rows) == len(COMMANDS)
+    assert len({row.index(text) for row, (_, text) in zip(rows, COMMANDS.values())}) == 1
+    assert all(row[row.index(text) - 2 : row.index(text)] == "  " for row, (_, text) in zip(rows, COMMANDS.values()))
+    assert max(map(len, rows)) <= 80
 
 
 def test_a_word_like_no_command_has_none(capsys):
