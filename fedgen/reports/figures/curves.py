@@ -15,6 +15,8 @@ from fedgen.reports.figures.saving import save_picture
 
 LONGEST_REMARK = 600  # characters; panels get what room their title leaves
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
+BAND = 0.18  # opacity of two standard errors
+NAME = 0.34, 0.1  # width and height of a point's name, as shares of the range of all points
 
 
 def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
@@ -57,10 +59,12 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
             spread = [2 * finite(r.standard_error) for r in line]
             axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=aggregate)
             low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
-            axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(rounds, low, high, color=colour, alpha=BAND, linewidth=0)
         for floor in (r for r in records if r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)):
             label = f"{aggregate} of {floor.num_generated} real images"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
+    if any(finite(record.standard_error) for aggregate in COLOURS for record in _line(records, aggregate)):
+        axes.fill_between([], [], color="black", alpha=BAND, linewidth=0, label="± 2 standard errors")
     axes.set_ylabel(axis_of(max(records, key=lambda record: record.is_optimised)))
     axes.margins(x=0.02)
     axes.grid(alpha=0.25)
@@ -80,13 +84,37 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
         for record, other in pairs[:1] + pairs[1:][-1:]:
             at = (record.value, other.value)
             name = "untrained" if record.round == -1 else f"round {record.round}"
-            # inwards, where there is room
-            side, away = ("right", -5) if 2 * at[0] > min(x) + max(x) else ("left", 5)
-            axes.annotate(name, at, textcoords="offset points", xytext=(away, 4), ha=side, fontsize=8)
-        axes.margins(x=0.25, y=0.1)  # room for the names
+            right, up = free_side(at, list(zip(x, y)))
+            anchor = {"ha": "left" if right else "right", "va": "bottom" if up else "top"}
+            apart = (5 if right else -5, 4 if up else -4)
+            axes.annotate(name, at, textcoords="offset points", xytext=apart, fontsize=8, **anchor)
+        axes.margins(x=0.35, y=0.15)  # room for the names
     for label, aggregate in ((axes.set_xlabel, "avg"), (axes.set_ylabel, "all")):
         label(marked(f"{title_of(score)} {aggregate}", records))
     axes.grid(alpha=0.25)
+
+
+def free_side(at: tuple[float, float], points: Sequence[tuple[float, float]]) -> tuple[bool, bool]:
+    """Whether a point's name stands to its right, and above it: where it lies on fewest of the points.
+
+    Args:
+        at: the point, one of the points.
+        points: all of them.
+
+    Returns:
+        Of equally free sides the one towards the middle, and above.
+    """
+    low, high = ([end(values) for values in zip(*points)] for end in (min, max))
+    size = [top - bottom or 1.0 for bottom, top in zip(low, high)]
+    apart = [[(one - own) / wide for one, own, wide in zip(point, at, size)] for point in points]
+    inwards = 2 * at[0] <= low[0] + high[0]
+
+    def covered(side: tuple[bool, bool]) -> int:
+        signs = [1 if forth else -1 for forth in side]
+        boxes = ([sign * way for sign, way in zip(signs, ways)] for ways in apart if any(ways))
+        return sum(0 <= across <= NAME[0] and -0.03 <= along <= NAME[1] for across, along in boxes)
+
+    return min([(inwards, True), (inwards, False), (not inwards, True), (not inwards, False)], key=covered)
 
 
 def remarks(records: Sequence[ScoreRecord], figure: Any) -> list[str]:

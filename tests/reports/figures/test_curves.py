@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from fedgen.reports.figures import draw_curves
+from fedgen.reports.figures.curves import free_side
 from tests.evaluation.samples import record
 from tests.evaluation.test_selection import RECORDS
 
@@ -89,3 +90,29 @@ def test_the_axes_of_marked_scores_are_marked(tmp_path, monkeypatch):
         monkeypatch.setattr(Axes, name, lambda self, text, real=real, **o: labels.append(text) or real(self, text, **o))
     draw_curves([record(optimised_on=["pixels"]), record(generator="floor", round=None)], tmp_path / "a.png")
     assert {"FID * (lower is better)", "FID avg *", "FID all *"} <= set(labels)
+
+
+@pytest.mark.parametrize(
+    ("at", "points", "side"),
+    [
+        ((0, 0), [(1, 1)], (True, True)),  # inwards and above, where all is free
+        ((1, 1), [(0, 0)], (False, True)),
+        ((0, 0), [(0.2, 0.05), (1, 1)], (True, False)),
+        ((0, 0), [(0.2, 0.05), (0.2, -0.05), (1, 1), (1, -1)], (False, True)),
+        ((3, 3), [], (True, True)),  # of one point alone
+    ],
+)
+def test_the_name_of_a_point_stands_where_no_other_point_is(at, points, side):
+    assert free_side(at, [at, *points]) == side
+
+
+def test_the_legend_explains_the_bands(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    told = []
+    real = Axes.legend
+    monkeypatch.setattr(
+        Axes, "legend", lambda self, **o: told.append(self.get_legend_handles_labels()[1]) or real(self, **o)
+    )
+    draw_curves([record(standard_error=0.1), record("kid", standard_error=None)], tmp_path / "bands.png")
+    assert ["± 2 standard errors" in labels for labels in told] == [True, False]
