@@ -309,3 +309,14 @@ def test_several_runs_a_thousand_clients_and_a_frame_of_a_notebook(browser, tmp_
     wait(browser, "return document.querySelectorAll('.chart svg path').length > 0")
     browser.switch_to.default_content()
     assert complaints(browser) == []
+
+
+@pytest.mark.parametrize(("width", "is_wide"), [(1280, False), (820, True)])
+def test_on_a_tablet_headings_wrap_and_a_shadow_shows_that_a_table_goes_on(browser, page, width, is_wide):
+    show(browser, page, width=width)
+    last = many(browser, "table.clients thead th")[-1]
+    assert last.text == "rounds left out"
+    style = "const [one, name] = arguments; return getComputedStyle(one)[name]"
+    frame = browser.execute_script("return arguments[0].closest('.scroll')", last)
+    assert (browser.execute_script(style, frame, "backgroundImage") != "none") == is_wide
+    assert (browser.execute_script(style, last, "whiteSpace") == "normal") == is_wide
