@@ -1,18 +1,20 @@
 """Scores to records: every value with all that it depends on."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedgen.evaluation.gaps import GAPS, gaps_of
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.real.real_side import RealSide
 from fedgen.evaluation.real.reference import Found
 from fedgen.evaluation.real.splits import Split
 from fedgen.evaluation.record_names import AGGREGATES
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.scores import FederatedScore
+
+if TYPE_CHECKING:  # stored images are scored without Lightning
+    from fedgen.evaluation.plan import EvaluationPlan
+    from fedgen.evaluation.real.real_side import RealSide
 
 
 class RecordMaker:
@@ -24,7 +26,7 @@ class RecordMaker:
         seed: of the generated images.
     """
 
-    def __init__(self, plan: EvaluationPlan, real: RealSide, seed: int) -> None:
+    def __init__(self, plan: "EvaluationPlan", real: "RealSide", seed: int) -> None:
         self._plan, self._real, self._seed = plan, real, seed
 
     def records(

@@ -106,8 +106,9 @@ def test_a_node_whose_key_is_not_registered_is_refused(federation, images):
 
 
 @pytest.mark.slow
-def test_a_node_that_says_only_which_client_it_is_takes_no_folder_from_the_run(images, tmp_path):
+def test_a_node_that_says_only_which_client_it_is_takes_no_folder_from_the_run(tmp_path):
     """By the keys that Flower's simulation sets, on a real SuperNode: the server names a folder on the node's disk."""
+    images = write_images(tmp_path / "clients", {"a": 12, "b": 25})
     with Federation(tmp_path, {"a": {"partition-id": 0, "num-partitions": 2, "name": None}}) as running:
         told = {"clients": 1, "wait": 30, "output": str(tmp_path / "run"), "simulation-data": str(images)}
         said = " ".join(running.run(app(1, tmp_path / "app"), **told).split())
