@@ -89,7 +89,7 @@ def words(capsys):
 def test_the_end_of_a_run_is_its_tables_and_curves_and_they_can_be_had_again(own, capsys):
     train(own)
     said = words(capsys)
-    for part in ("embedding pixels", "Selected by each column", "avg and all disagree", "runs/own/curves.png"):
+    for part in ("embedding pixels", "Selected by each column", "pairs of checkpoints", "runs/own/curves.png"):
         assert part in said
     assert Path("runs/own/curves.png").read_bytes()[:4] == b"\x89PNG"
     print_report("runs/own")

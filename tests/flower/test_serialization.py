@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from fedgen.flower.wire.messages import Answer, unpack
+from fedgen.flower.wire.messages import VERSION, Answer, unpack
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.statistics.statistic_messages import MessageError
 
@@ -161,7 +161,7 @@ def test_a_tensor_that_answers_for_itself_is_read_as_the_numbers_that_it_is():
     with pytest.raises(MessageError, match="it holds NaN or infinity"):
         from_bytes(to_bytes([Sound(torch.tensor([float("nan")]))]), "it")
     with pytest.raises(MessageError, match="weights of the answer are no tensors"):
-        unpack(Answer, {"a": Sound(torch.ones(1))}, to_bytes({"version": 3}))
+        unpack(Answer, {"a": Sound(torch.ones(1))}, to_bytes({"version": VERSION}))
 
 
 def test_a_sealed_value_is_refused_without_its_hash():
