@@ -133,6 +133,12 @@ def test_a_worker_that_does_not_start_says_so(home, monkeypatch):
         ask()
 
 
+def test_a_node_may_have_no_worker(home, monkeypatch):
+    monkeypatch.setattr("fedgen.flower.app.app_sides.client_side", echo_worker.app_of)
+    assert ask(given=context(**{IDLE: 0}), recipe=Path("recipe.yaml"))["process"] == os.getpid()
+    assert not WorkerPlace(context()).path.exists()
+
+
 @pytest.mark.parametrize("given", ["long", True, -1, float("nan"), float("inf")])
 def test_a_wait_that_is_no_number_of_seconds_is_refused(given):
     with pytest.raises(ValueError, match=f"{IDLE}={given!r} in this node's config"):
