@@ -9,10 +9,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from fedgen.flower.app import apps
+from fedgen.flower.client import WORKER
+from fedgen.flower.client.node_data import is_simulated
 from fedgen.flower.client.worker import socket_beside
 from fedgen.flower.client.worker_calls import IDLE, ForwardingApp, WorkerError, WorkerPlace, idle_seconds
 from tests.flower import echo_worker
@@ -131,6 +134,15 @@ def test_a_worker_that_does_not_start_says_so(home, monkeypatch):
     monkeypatch.setattr("fedgen.flower.client.worker_calls.MODULE", "tests.flower.no_such_worker")
     with pytest.raises(WorkerError, match="ended with status 1; the node's log says why"):
         ask()
+
+
+def test_a_worker_is_a_process_of_a_node_also_where_ray_is_used(monkeypatch):
+    """So that a run names no folder to it, as it may to nodes that Flower simulates in Ray."""
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    monkeypatch.delitem(sys.modules, "flwr.supernode.runtime.run_clientapp", raising=False)
+    assert is_simulated()
+    monkeypatch.setenv(WORKER, "1")
+    assert not is_simulated()
 
 
 def test_a_node_may_have_no_worker(home, monkeypatch):

@@ -5,6 +5,7 @@ The class of the data is the recipe's or the node's own. Nothing that a run's co
 
 import copy
 import inspect
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from torch.utils.data import Dataset
 
 from fedgen.class_paths import gives, import_by_path, nearest
 from fedgen.data import DataSet, Examples
+from fedgen.flower.client import WORKER
 from fedgen.io.files import read_yaml
 
 FOLDERS = ("root", "path", "folder")  # what data call the place that they read
@@ -147,7 +149,8 @@ def is_simulated() -> bool:
     A node's config does not tell them apart: an owner may say which client a SuperNode is by the keys that the
     simulation sets.
     """
-    return "ray" in sys.modules and "flwr.supernode.runtime.run_clientapp" not in sys.modules
+    of_node = "flwr.supernode.runtime.run_clientapp" in sys.modules or WORKER in os.environ
+    return "ray" in sys.modules and not of_node
 
 
 def find_data(data: Mapping[str, Any]) -> Any:

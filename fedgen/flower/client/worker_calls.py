@@ -24,6 +24,8 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supercore.utils import get_flwr_home
 
+from fedgen.flower.client import WORKER
+
 IDLE, SECONDS = "worker-idle", 600.0  # key of a node's config, and its default
 MODULE = "fedgen.flower.client.worker"
 START, LOOK = 300.0, 0.02  # seconds that a worker has to start, and between two looks whether it has
@@ -144,7 +146,7 @@ class WorkerPlace:
     def _start(self, recipe: Path, idle: float) -> None:
         """Starts the run's worker, and waits until it listens. It lives as long as this process's parent."""
         self.path.unlink(missing_ok=True)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # the app's folder, too
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), WORKER: "1"}
         told = [recipe, self.path, self._run, idle, os.getppid()]
         command = [sys.executable, "-P", "-m", MODULE, *map(str, told)]
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
