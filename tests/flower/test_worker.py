@@ -14,10 +14,9 @@ from types import ModuleType
 import pytest
 
 from fedgen.flower.app import apps
-from fedgen.flower.client import WORKER
 from fedgen.flower.client.node_data import is_simulated
 from fedgen.flower.client.worker import socket_beside
-from fedgen.flower.client.worker_calls import IDLE, ForwardingApp, WorkerError, WorkerPlace, idle_seconds
+from fedgen.flower.client.worker_calls import IDLE, WORKER, ForwardingApp, WorkerError, WorkerPlace, idle_seconds
 from tests.flower import echo_worker
 from tests.flower.echo_worker import ask, context
 

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from fedgen.class_paths import gives, import_by_path, nearest
 from fedgen.data import DataSet, Examples
-from fedgen.flower.client import WORKER
+from fedgen.flower.client.worker_calls import WORKER
 from fedgen.io.files import read_yaml
 
 FOLDERS = ("root", "path", "folder")  # what data call the place that they read

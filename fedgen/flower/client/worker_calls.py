@@ -24,9 +24,8 @@ from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supercore.utils import get_flwr_home
 
-from fedgen.flower.client import WORKER
-
 IDLE, SECONDS = "worker-idle", 600.0  # key of a node's config, and its default
+WORKER = "FEDGEN_WORKER"  # set in the environment of a worker, a process of a SuperNode
 MODULE = "fedgen.flower.client.worker"
 START, LOOK = 300.0, 0.02  # seconds that a worker has to start, and between two looks whether it has
 TAKEN, ANSWERED, RAISED = b"taken", b"answered", b"raised"  # what a worker says
