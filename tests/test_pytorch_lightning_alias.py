@@ -64,6 +64,7 @@ def test_a_module_of_the_other_package_trains_after_one_line(folder, other):
     assert result.stdout == "trained 1\n", result.stderr
 
 
+@pytest.mark.slow
 def test_without_the_line_the_error_names_it(folder):
     result = python(folder, TRAIN)
     last = result.stderr.strip().splitlines()[-1]
@@ -72,6 +73,7 @@ def test_without_the_line_the_error_names_it(folder):
     assert f"put `{LINE}` before the first import of pytorch_lightning" in last
 
 
+@pytest.mark.slow
 def test_where_the_other_package_is_in_use_the_line_says_that_it_comes_too_late(folder):
     result = python(folder, f"import pytorch_lightning\n{LINE}")
     last = result.stderr.strip().splitlines()[-1]

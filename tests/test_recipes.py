@@ -15,6 +15,7 @@ from fedgen.clients import ThreeWaySplit
 from fedgen.evaluation import Run
 from fedgen.experiments.participation.participation_gap import PartitionChoice
 from tests.data.published import write_cifar10, write_femnist
+from tests.quick import first_quick
 from tests.random_networks import save_inception
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -56,7 +57,7 @@ def generators_given():
     return [name for name in NAMES if not isinstance(read(name)["model"]["init_args"].get("generator"), str)]
 
 
-@pytest.mark.parametrize("name", generators_given())
+@pytest.mark.parametrize("name", first_quick(generators_given()))
 def test_every_recipes_model_is_made_and_fits_its_data(name, inception):
     """All but those that go on from a checkpoint, which is not there yet."""
     parser = ArgumentParser(exit_on_error=False)

@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.evaluation import read_records
 from tests.callbacks.modules import Points, Validated, evaluation, fit
+from tests.quick import first_quick
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 
@@ -25,7 +26,7 @@ def in_order(first, callbacks):
 
 
 @pytest.mark.parametrize("module", [Points, Validated])
-@pytest.mark.parametrize("at_epoch_end", [None, True, False])
+@pytest.mark.parametrize("at_epoch_end", first_quick([None, True, False]))
 @pytest.mark.parametrize("first", [True, False])
 def test_checkpoints_are_those_of_the_best_evaluated_rounds(tmp_path, first, at_epoch_end, module):
     best = ModelCheckpoint(

@@ -55,6 +55,7 @@ def words(capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_utility_needs_no_embedding_and_real_digits_teach_a_classifier(work, capsys):
     assert main(["fit", "--config", recipe_of(work)]) == 0
     capsys.readouterr()
@@ -178,6 +179,7 @@ def test_clients_that_never_train_are_scored_from_training_to_selection(work, ca
     assert "round=0000" in words(capsys)
 
 
+@pytest.mark.slow
 def test_a_stored_split_of_other_clients_is_refused(work, capsys):
     path = three_way_recipe(work)
     assert main(["fit", "--config", path]) == 0

@@ -104,6 +104,7 @@ def test_workers_are_nobody_elses_and_start_again():
     items.close()
 
 
+@pytest.mark.slow
 def test_workers_end_with_the_process_that_trains():
     """However it ends: nobody is told that a process was killed."""
     program = """

@@ -149,6 +149,7 @@ def fit(folder, data, workers):
     return np.concatenate([tensor.numpy().ravel() for tensor in model.state_dict().values()]), scores
 
 
+@pytest.mark.slow
 def test_a_federation_trains_and_is_scored_alike_in_memory_and_read_by_workers(tmp_path):
     weights, scores = fit(tmp_path / "memory", Digits(), 0)
     for workers in (0, 2):

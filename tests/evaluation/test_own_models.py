@@ -13,6 +13,7 @@ from fedgen.evaluation.personal.own_models import OWN_NOTE, OwnModels
 from fedgen.evaluation.tables.run_tables import run_tables
 from tests.evaluation.places import SCORES, Averaged, Criticised, Gated, Placed, federation, fit, judge
 from tests.federated.modules import same, weights
+from tests.quick import first_quick
 
 PARTICIPATING = ("part_train", "part_val")
 
@@ -100,7 +101,7 @@ def test_a_private_critic_leaves_images_one_models_and_has_its_own_loss(tmp_path
     assert "loss_all" not in trainer.callback_metrics
 
 
-@pytest.mark.parametrize("kind", [Placed, Criticised, Averaged])
+@pytest.mark.parametrize("kind", first_quick([Placed, Criticised, Averaged]))
 def test_a_stored_checkpoint_is_scored_as_during_training(tmp_path, kind):
     data = federation()
     fit(tmp_path, kind(), data)
@@ -111,6 +112,7 @@ def test_a_stored_checkpoint_is_scored_as_during_training(tmp_path, kind):
     assert [r for r in Run(tmp_path).records if r.is_model] == before
 
 
+@pytest.mark.slow
 def test_clients_tensors_stand_in_a_moving_average_too(tmp_path):
     module, data = Averaged(), federation()
     trainer = fit(tmp_path, module, data)
@@ -156,6 +158,7 @@ def test_a_grid_shows_the_clients_images_in_turn(tmp_path):
     assert torch.allclose(found.images, torch.stack(points * 3), atol=0.5)
 
 
+@pytest.mark.slow
 def test_monitors_find_the_columns_that_are_there(tmp_path):
     best = ModelCheckpoint(tmp_path / "best", monitor="kid_avg", filename="{epoch}")
     fit(tmp_path, Placed(), federation(), [judge(every_n_rounds=1), best])

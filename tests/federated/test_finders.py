@@ -29,6 +29,7 @@ def test_finders_among_the_callbacks_are_refused_by_name(tmp_path, finder):
         trainer.fit(Rated(), make_data())
 
 
+@pytest.mark.slow
 def test_the_remedy_finds_a_rate_and_a_batch_size_on_the_pooled_clients(tmp_path):
     module, data = Rated(), make_data(batch_size=2)
     tuner = Tuner(make_trainer("auto", 50, default_root_dir=tmp_path))

@@ -156,6 +156,7 @@ def test_under_secure_aggregation_the_generator_is_the_same_and_the_server_sees_
         assert deployed["traffic"]["up"] == 2 * simulated["traffic"]["up"]  # of float32
 
 
+@pytest.mark.slow
 def test_a_range_that_cuts_off_is_asked_again(images, tmp_path, kept_stations, monkeypatch):
     simulated = simulate(fine_tuning("exact"), images, tmp_path / "simulated")
     monkeypatch.setattr("fedgen.flower.server.asked_clients.FIRST", 1e-9)
@@ -294,6 +295,7 @@ def test_a_client_comes_back_and_the_log_has_the_part_that_answered(images, tmp_
     assert "left out of the objective: 1 client, 1 time" in caplog.text
 
 
+@pytest.mark.slow
 def test_too_few_answers_end_the_run_naming_who_is_missing_and_it_goes_on(images, tmp_path, kept_stations):
     settings = fine_tuning("exact", rounds=2)
     with pytest.raises(TooFewAnswersError, match=r"90% are needed.*: 'b': MemoryError: the client's machine is full"):
@@ -302,6 +304,7 @@ def test_too_few_answers_end_the_run_naming_who_is_missing_and_it_goes_on(images
     same_weights(simulate(settings, images, tmp_path / "simulated"), found)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:nothing came from any client:UserWarning")
 def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, kept_stations, monkeypatch):
     settings, pull, cut = fine_tuning("exact"), Loopback.pull_messages, []
@@ -321,7 +324,7 @@ def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, kept_st
     same_weights(simulate(settings, images, tmp_path / "simulated"), found)
 
 
-@pytest.mark.parametrize("since", [0, 1, 2])
+@pytest.mark.parametrize("since", first_quick([0, 1, 2]))
 def test_one_message_is_of_the_clients_that_answer_all_of_it(since, images, expected, tmp_path, kept_stations):
     settings = fine_tuning("message", held_out=0.0)
     same_weights(expected["message"], with_broken(settings, images, tmp_path / "run", raises, since=since))
@@ -346,7 +349,7 @@ def test_of_a_great_many_that_did_not_answer_the_latest_are_listed(monkeypatch):
     assert [one["name"] for one in data.left_out] == ["c", "d", "e"]
 
 
-@pytest.mark.parametrize("since", [0, 1])
+@pytest.mark.parametrize("since", first_quick([0, 1]))
 def test_a_hidden_message_is_of_all_clients_or_none(since, images, tmp_path, kept_stations):
     """Sums with and without a client would show its statistics."""
     why = "'a', 'c': not all of these clients answered for their sum to be unmasked; 'b': .*full"

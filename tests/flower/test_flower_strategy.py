@@ -70,6 +70,7 @@ def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
     same_weights(simulated, deployed)
 
 
+@pytest.mark.slow
 def test_means_outside_state_dict_are_those_of_the_simulation(images, tmp_path):
     settings = recipe(2, model={"class_path": "tests.flower.stateful.Annealed"})
     simulated = simulate(settings, images, tmp_path / "simulated")
@@ -88,6 +89,7 @@ def test_a_mean_that_the_server_has_no_place_for_is_named_with_the_remedy(images
         deploy(settings, images, tmp_path / "deployed")
 
 
+@pytest.mark.slow
 def test_lazy_layers_are_those_of_the_simulation(images, tmp_path):
     """The server, which has no batch, gets their shapes from a blank one, and draws the same first values."""
     settings = recipe(1, model={"class_path": "tests.flower.stateful.Lazy"})
@@ -189,6 +191,7 @@ def test_a_run_whose_client_has_left_for_good_goes_on_with_what_that_client_told
         deploy(recipe(4, scores), others, tmp_path / "run", config={"wait": 0.2})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_flowers_simulation")
 @pytest.mark.filterwarnings("ignore:node 14 cannot take part:UserWarning")
 def test_simulated_nodes_take_the_folders_in_order(images, tmp_path):

@@ -30,6 +30,7 @@ def folder(tmp_path_factory):
     return here
 
 
+@pytest.mark.slow
 def test_records_keep_its_name_and_options(folder):
     records = read_records(folder / "simulated" / "scores.jsonl")
     own = [record for record in records if record.score == "coarse"]

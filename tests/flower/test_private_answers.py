@@ -16,6 +16,7 @@ from fedgen.models import WGANGP
 from fedgen.statistics import spent_epsilon
 from tests.flower.loopback import Node, keep_replies
 from tests.flower.runs import HIDDEN, NOISE, deploy, node_of, recipe, simulate
+from tests.quick import first_quick
 
 MEAN = {"max_norm": 0.5, "noise_multiplier": 2.0, "delta": 1e-3}
 
@@ -70,6 +71,7 @@ def with_liars(settings, images, folder, **metrics):
 # ---- what the server knows better ----
 
 
+@pytest.mark.slow
 def test_epsilon_is_the_simulations_in_every_round_whatever_clients_say(images, tmp_path):
     names = ("epsilon", "delta")
     simulate(logging(recipe(4, **private("seeded")), tmp_path / "simulated-logs"), images, tmp_path / "simulated")
@@ -158,7 +160,7 @@ class Failing(WGANGP):
 
 
 @pytest.mark.filterwarnings("ignore:client 'b' is left out:UserWarning", "ignore:the server is told of:UserWarning")
-@pytest.mark.parametrize("name", PROMISES)
+@pytest.mark.parametrize("name", first_quick(PROMISES))
 def test_under_a_promise_neither_logs_nor_texts_of_errors_leave(name, images, tmp_path, monkeypatch):
     variant, config = PROMISES[name]
     heard, settings = keep_replies(monkeypatch), recipe(1, **variant)

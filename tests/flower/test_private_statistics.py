@@ -100,6 +100,7 @@ def test_epsilon_and_delta_are_logged_every_round_however_seldom_scores_are(imag
     assert found == [(str(round), "8.0", "0.001") for round in range(3)]
 
 
+@pytest.mark.slow
 def test_a_promise_is_held_against_dp_accountings_count_before_anybody_is_asked(images, tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     deploy(recipe(1, SCORES), images, tmp_path / "run", config=NOISE)
@@ -145,6 +146,7 @@ def test_a_run_releases_once(images, tmp_path):
         deploy(recipe(4, SCORES), images, output)
 
 
+@pytest.mark.slow
 def test_a_run_whose_clients_have_told_statistics_without_noise_promises_nothing(images, tmp_path):
     deploy(recipe(1, SCORES), images, tmp_path / "run")
     with pytest.raises(ValueError, match="would promise what no longer holds"):
@@ -172,6 +174,7 @@ class Halves(Pixels):
         return super().features(levels) / 2
 
 
+@pytest.mark.slow
 def test_two_embeddings_are_two_releases_that_share_the_promise(images, tmp_path, monkeypatch):
     monkeypatch.setitem(WITHOUT_WEIGHTS, "halves", Halves)
     deploy(recipe(1, {**SCORES, "embeddings": ["pixels", "halves"]}), images, tmp_path / "run", config=NOISE)

@@ -49,6 +49,7 @@ def test_the_mean_is_the_simulations_to_the_stated_step(weights, images, tmp_pat
     assert deployed["fedavg"]["left_out"] == []
 
 
+@pytest.mark.slow
 def test_a_model_in_bfloat16_is_averaged(images, tmp_path):
     settings = recipe(1, client_weights="uniform")
     settings["trainer"]["precision"] = "bf16-true"
@@ -59,6 +60,7 @@ def test_a_model_in_bfloat16_is_averaged(images, tmp_path):
     same_weights(simulated, deployed, atol=2**-8, interval=INTERVAL)  # of numbers below 1
 
 
+@pytest.mark.slow
 def test_a_complex_model_is_averaged_in_both_parts(images, tmp_path):
     """A step halves the distance to 1 + 1j, for every client."""
     settings = recipe(1, model={"class_path": "tests.federated.test_strategy.Complex"}, client_weights="uniform")
@@ -126,6 +128,7 @@ class Deaf(Node):
         return None if message.metadata.message_type == "train" and self.calls.count("train") == 1 else reply
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:nothing came from any client of round 0:UserWarning")
 def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
     settings, config = recipe(1, client_weights="uniform"), {**HIDDEN, "round-deadline": 0.5, "wait": 60.0}
@@ -136,6 +139,7 @@ def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
     same_weights(simulate(settings, images, tmp_path / "simulated"), found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:client 'b' is left out of round:UserWarning",
     "ignore:no sum is made of what clients sent:UserWarning",

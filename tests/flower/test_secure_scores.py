@@ -153,6 +153,7 @@ def test_a_client_that_does_not_tell_its_moments_ends_the_run_before_training(im
         deploy(recipe(1, FID), images, tmp_path / "run", failing(images, tmp_path, 0), config=HIDDEN)
 
 
+@pytest.mark.slow
 def test_what_is_beyond_a_range_is_cut_off_and_said(images, tmp_path):
     small = {**HIDDEN, "range.second-moment": 0.25, "range.fid": 1e-3}
     with warnings.catch_warnings(record=True) as said:

@@ -148,6 +148,7 @@ def test_damaged_files_are_refused_or_harmless(kind, tmp_path, copies):
     assert refused > (300 if form else 400)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_a_torch_file_is_taken(tmp_path):
     """Of the first and the last parts all, of the padding between them some: torch pads each part to 64 bytes."""
     path = tmp_path / "a.pth"

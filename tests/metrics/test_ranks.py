@@ -103,6 +103,7 @@ def twice(name, **arguments):
     return values(metric)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METRICS)
 def test_both_ranks_compute_what_one_process_does(ranks, name):
     for found, _, _ in (rank[name] for rank in ranks):

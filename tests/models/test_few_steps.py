@@ -71,6 +71,7 @@ def test_one_gradient_step_lowers_the_loss(make_ddpm):
         assert loss(generator(latents)) < before
 
 
+@pytest.mark.slow
 def test_fine_tuning_trains_it_in_chunks_and_its_checkpoint_samples_by_itself(make_ddpm, fit, tmp_path):
     module = FineTuning(FewStepGenerator(make_ddpm(), 2), [objective()], batch=8, chunk=3, lr=1e-3)
     trainer = fit(module, batches=10)

@@ -14,6 +14,7 @@ from fedgen.losses import AdaptiveWeight, EmbeddedLoss, FastFIDLoss, QueueMoment
 from fedgen.models import GAN, WGANGP, FineTuning, Hinge
 from fedgen.models.networks import SAGANGenerator, SmallCritic, SmallGenerator
 from tests.losses.simple import MeanLoss, two_numbers
+from tests.quick import first_quick
 
 FIRST = "body.0.*"
 ACCELERATORS = ["cpu", *(["gpu"] if torch.cuda.is_available() else [])]
@@ -292,7 +293,7 @@ def test_a_loss_of_its_own_pass_makes_its_own_images_beside_the_shared_ones(tmp_
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
-@pytest.mark.parametrize("chunk", [None, 8])
+@pytest.mark.parametrize("chunk", first_quick([None, 8]))
 def test_half_precision_trains_and_every_client_keeps_its_scaler_in_step(tmp_path, chunk, accelerator):
     ends = []
     for precision in ("32", "bf16", "fp16"):

@@ -21,6 +21,7 @@ from fedgen.models import FineTuning, Glow
 from fedgen.models.networks import GlowNetwork, SmallGenerator
 from fedgen.models.networks.glow import pooled_patches
 from tests.losses.simple import MeanLoss, two_numbers
+from tests.quick import first_quick
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ def test_a_run_resumed_from_its_checkpoint_is_the_same_run(tmp_path):
         assert torch.equal(value, second.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("separate", first_quick([False, True]))
 def test_a_loss_of_samples_pulls_them_towards_the_clients(tmp_path, separate):
     """With the likelihood drowned, the samples' mean and mean square go to the digits'."""
     loss = EmbeddedLoss(MeanLoss("all"), [two_numbers()], 1000.0, separate=separate, chunk=8 if separate else None)

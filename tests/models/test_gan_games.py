@@ -15,6 +15,7 @@ from fedgen.losses import EmbeddedLoss
 from fedgen.models import GAN, Hinge, NonSaturating, WassersteinGP
 from fedgen.models.networks import DCGANCritic, DCGANGenerator, SAGANCritic, SAGANGenerator, SmallCritic, SmallGenerator
 from tests.losses.simple import MeanLoss, two_numbers
+from tests.quick import first_quick
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
 
@@ -201,7 +202,7 @@ def test_labels_that_cannot_be_are_refused():
         make().sample(2, labels=torch.zeros(2, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("separate", first_quick([False, True]))
 def test_a_score_of_a_conditional_generators_images_reaches_it(separate, tmp_path):
     """With the adversarial loss drowned, the images' mean goes to the digits', in one pass or in chunks of a second."""
     options = {"separate": True, "num_images": 20, "chunk": 8} if separate else {}

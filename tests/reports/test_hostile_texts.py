@@ -115,7 +115,7 @@ def test_a_page_shows_any_text_of_an_experiments_files(name, tmp_path):
 
 
 @pytest.mark.parametrize("fields", first_quick([words_of, names_of]))
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", first_quick(TEXTS))
 def test_a_page_and_figures_show_any_text_of_records(name, fields, tmp_path):
     changes = fields(TEXTS[name])
     records = make_records(**changes)

@@ -100,6 +100,7 @@ def test_thousands_of_columns_take_time_by_their_number(tmp_path):
     assert seconds(600) < 16 * few  # eight times as many
 
 
+@pytest.mark.slow
 def test_of_a_thousand_clients_evenly_spaced_rounds_are_shown(tmp_path):
     scores = ["fid", "kid", "sw1", "sw2"]
     folder = write_run(tmp_path / "run", clients=1000, rounds=tuple(range(40)), scores=scores, pictures=False)

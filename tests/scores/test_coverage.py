@@ -79,6 +79,7 @@ def test_intervals_cover_the_estimates_expectation(name: str) -> None:
     assert all(FEWEST < share <= 0.995 for share in found.values()), found
 
 
+@pytest.mark.slow
 def test_intervals_from_few_images_for_the_features_cover_the_biased_expectation() -> None:
     found = coverage(SMOOTH["fid"], dim=20)
     assert all(share > FEWEST for share in found.values()), found

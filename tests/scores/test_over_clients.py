@@ -167,7 +167,7 @@ def a_federation(seed: int, number: int = 20) -> list[Tensor]:
     return parts
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", first_quick(SCORES))
 @pytest.mark.parametrize("weights", first_quick(["examples", "uniform"]))
 def test_errors_are_the_spread_over_repeated_draws_of_20_clients(name: str, weights: str) -> None:
     made = draw(100, 0, 2.0, 0.7, dim=2)

@@ -8,6 +8,7 @@ import torch
 
 from fedgen.scores import CriticOptions, WassersteinReference, wasserstein_critic
 from fedgen.scores.wasserstein.critic import CriticSide
+from tests.quick import first_quick
 
 SHORT = CriticOptions(hidden=16, max_steps=60)
 
@@ -48,7 +49,7 @@ def test_on_the_images_of_its_training_a_critic_overshoots_the_populations_dista
     assert abs(unseen) < 4 * error
 
 
-@pytest.mark.parametrize("last_activation", [True, False])
+@pytest.mark.parametrize("last_activation", first_quick([True, False]))
 def test_the_relu_critic_reaches_half_of_the_distance_where_the_norm_is_optimal(last_activation):
     points = torch.zeros(200, 1)
     spread = torch.cat([torch.ones(100, 1), -torch.ones(100, 1)])  # W1 = 1, by f = |x|

@@ -69,6 +69,7 @@ def test_unequal_releases_compose_as_by_the_accountant() -> None:
     assert spent_epsilon([1000.0], 0.4) == 0.0
 
 
+@pytest.mark.slow
 def test_federated_releases_compose_as_by_the_accountants() -> None:
     """Replacing a client moves the sum by twice its noise's unit: nine of z = 1 are one of 1 / (2 sqrt 9) = 1 / 6."""
     found, alone = federated_epsilon(1.0, releases=9, delta=1e-5), spent_epsilon([1 / 6], 1e-5)

@@ -135,6 +135,7 @@ def test_the_end_names_commands_that_train_the_controls_of_this_very_run(recipe,
     assert "Last checkpoints by fid_all: local only" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_so_and_more_rounds_go_on(recipe, capsys):
     fit(recipe)
     before = (Path("checkpoints/tiny") / "scores.jsonl").read_bytes()
@@ -174,6 +175,7 @@ def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
     assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
 
 
+@pytest.mark.slow
 def test_only_the_settings_of_a_list_that_differ_are_named(recipe, capsys):
     fit(recipe)
     other = copy.deepcopy(RECIPE)
@@ -474,6 +476,7 @@ def test_mistakes_in_scoring_a_run_are_one_message(recipe, capsys, arguments, me
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_scores_again_under_the_same_embedding_are_the_same_scores(recipe):
     """What training scored in memory equals what its checkpoints score when loaded."""
     fit(recipe)
@@ -635,6 +638,7 @@ def test_a_full_disk_says_where_the_run_goes_on(recipe, capsys, monkeypatch):
     }
 
 
+@pytest.mark.slow
 def test_a_run_of_another_machines_devices_can_be_scored_here(recipe):
     fit(recipe)
     path = Path("checkpoints/tiny/recipe.yaml")
@@ -644,6 +648,7 @@ def test_a_run_of_another_machines_devices_can_be_scored_here(recipe):
     assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "20"]) == 0
 
 
+@pytest.mark.slow
 def test_the_command_line_of_the_process_stays_as_it_was(recipe, monkeypatch):
     """Lightning starts further processes with it."""
     arguments = ["fedgen", "fit", "--config", str(recipe)]

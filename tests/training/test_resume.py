@@ -116,6 +116,7 @@ def test_damaged_checkpoints_before_it_are_passed_over(run, trained, capsys):
     assert_same(trained)
 
 
+@pytest.mark.slow
 def test_where_links_are_not_possible_the_copy_of_the_last_is_sound(run, trained, capsys):
     (run / "last.ckpt").unlink()
     shutil.copy(run / "round=00003.ckpt", run / "last.ckpt")
@@ -190,6 +191,7 @@ def test_a_full_disk_ends_the_run_in_one_message_and_it_goes_on_to_the_same_end(
     assert_same(trained)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_while_loggers_write_ends_the_run_in_one_message_too(work, trained, capsys, monkeypatch):
     """TensorBoard writes in a thread of its own, whose traceback would be shown as well."""
     from tensorboard.compat.tensorflow_stub.io import gfile

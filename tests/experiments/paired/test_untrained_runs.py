@@ -219,6 +219,7 @@ def test_an_experiment_leaves_numbers_and_figures_and_prints_again_without_train
     assert (again, trained, printed_again) == (numbers, [], printed)
 
 
+@pytest.mark.slow
 def test_more_seeds_of_gans_join_those_that_are_known_and_give_intervals(run, monkeypatch):
     real_side = fid_loss_gans.real_side
     monkeypatch.setattr(fid_loss_gans, "real_side", lambda runs, embeddings, _: real_side(runs, embeddings, 60))

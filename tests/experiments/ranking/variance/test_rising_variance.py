@@ -29,6 +29,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
+@pytest.mark.slow
 def test_cifar10_in_its_files_with_local_weights_in_the_papers_setting(clip_weights, capsys):
     write_cifar10(Path("files"), count=40, labels=[i % 10 for i in range(40)])
     variance_limited(
