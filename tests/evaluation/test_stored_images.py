@@ -1,5 +1,7 @@
 """Images on disk, a batch at a time."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -32,6 +34,21 @@ def test_a_folder_comes_in_batches_in_the_order_of_paths(folder):
     assert [len(part) for part in parts] == [2, 2, 1]
     assert torch.equal(torch.cat(parts), torch.from_numpy(PIXELS).permute(0, 3, 1, 2))
     assert (len(images), images.grey, list(images.sizes)) == (5, False, [(8, 6)])
+
+
+def test_the_next_batch_is_read_while_the_caller_embeds_the_last(folder, monkeypatch):
+    read_next = threading.Event()
+
+    def read(file, *arguments):
+        if file.name == "2.png":
+            read_next.set()
+        return read_image(file, *arguments)
+
+    monkeypatch.setattr("fedgen.evaluation.stored.stored_images.read_image", read)
+    batches = FolderImages(folder, Reading()).batches(3, 2)
+    next(batches)
+    assert read_next.wait(10)
+    batches.close()
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW", "NHWC with alpha"])

@@ -145,8 +145,12 @@ class FolderImages:
                 return str(error)
 
         with ThreadPoolExecutor(WORKERS) as pool:
-            for start in range(0, len(self.files), batch_size):
-                yield list(pool.map(read, self.files[start : start + batch_size]))
+            coming = [pool.submit(read, file) for file in self.files[:batch_size]]
+            for start in range(batch_size, len(self.files) + batch_size, batch_size):
+                batch = coming
+                # the next batch is read while the caller embeds this one
+                coming = [pool.submit(read, file) for file in self.files[start : start + batch_size]]
+                yield [image.result() for image in batch]
 
     def digest(self) -> str:
         digest = _blake()

@@ -121,10 +121,7 @@ class PolynomialKernel(Kernel):
 
     def _power(self, products: Tensor, dim: int) -> Tensor:
         base = products.mul_(1.0 / dim if self.gamma is None else self.gamma).add_(self.coef0)
-        power = base.clone() if self.degree > 1 else base
-        for _ in range(self.degree - 1):
-            power.mul_(base)
-        return power
+        return base.pow_(self.degree)
 
 
 @dataclass(frozen=True)
@@ -176,6 +173,19 @@ def block_pairs(rows: int, columns: int, symmetric: bool) -> Iterator[_Pair]:
             yield slice(i, min(i + BLOCK, rows)), slice(j, min(j + BLOCK, columns))
 
 
+class _RowsInFloat64:
+    """Rows of x, converted once for all blocks that follow each other in one row of the kernel matrix."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        self._start, self._rows = -1, x
+
+    def __call__(self, rows: slice) -> Tensor:
+        if rows.start != self._start:
+            self._start, self._rows = rows.start, self.x[rows].double()
+        return self._rows
+
+
 def within_sums(x: Tensor, kernel: Kernel, clients: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
     """Each image's kernel's sum over its client's other images and its weighted sum over all others, float64 [n] twice.
 
@@ -193,10 +203,11 @@ def within_sums(x: Tensor, kernel: Kernel, clients: Tensor, shares: Tensor) -> t
         return torch.cat(of_clients), _sums_over_others(x, kernel, shares)
     own = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     weighted = torch.zeros_like(own)
+    rows_of = _RowsInFloat64(x)
 
     def sums(pair: _Pair) -> tuple[_Sums, _Sums | None]:
         rows, columns = pair
-        block = kernel.block(x[rows].double(), x[columns].double())
+        block = kernel.block(rows_of(rows), x[columns].double())
         if rows == columns:
             block.diagonal().zero_()
         of_all = block @ shares[columns], shares[rows] @ block
@@ -234,10 +245,11 @@ def cross_sums(x: Tensor, clients: Tensor, number: int, y: Tensor, kernel: Kerne
         return _rows(y, of_clients.T, kernel).T, _rows(x, generated, kernel)
     over_clients = torch.zeros(number, len(y), dtype=torch.float64, device=x.device)
     over_generated = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    rows_of = _RowsInFloat64(x)
 
     def sums(pair: _Pair) -> _Sums:
         rows, columns = pair
-        block = kernel.block(x[rows].double(), y[columns].double())
+        block = kernel.block(rows_of(rows), y[columns].double())
         first, last = int(clients[rows][0]), int(clients[rows][-1])
         of_clients = block.new_zeros(last - first + 1, block.shape[1])
         return of_clients.index_add_(0, clients[rows] - first, block), block.sum(1)
