@@ -76,7 +76,7 @@ $(VENV)/.dist: $(RUN)
 	@touch $@
 
 bench: $(READY) ## speed and memory, one JSON line a figure
-	@status=0; for name in frechet fastfid mmd2 kernel manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data messages long_run start; do \
+	@status=0; for name in frechet fastfid mmd2 kernel manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data messages evaluation long_run start; do \
 		OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.$$name || status=1; \
 	done; exit $$status
 

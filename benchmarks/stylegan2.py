@@ -23,6 +23,8 @@ from torch.nn import functional as F
 from benchmarks.report import report
 from fedgen.losses import DistributedLoss
 from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator, configuration
+from fedgen.models.stylegan2 import generator as generators
+from fedgen.models.stylegan2.operations import convolution, filters
 from fedgen.models.stylegan2.penalties import r1_penalty
 
 SECONDS = time.process_time  # of the one thread: other work on the machine does not count
@@ -30,7 +32,6 @@ BATCHES = {64: 8, 256: 2}
 LIMIT = 1 / 1.3
 ASKED = 0.2  # of a generator's step, at most, for distributed MMD^2
 CLIENTS, IMAGES, DIM = 12, 1000, 2048  # whom it asks, with as many images each, in Inception's features
-OURS = "fedgen.models.stylegan2"
 
 
 def plain_upfirdn2d(
@@ -89,10 +90,10 @@ def plain_modulated_conv2d(
 def plainly() -> Iterator[None]:
     """Networks compute in the plain formulation inside the block."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch(f"{OURS}.generator.modulated_conv2d", plain_modulated_conv2d))
-        stack.enter_context(mock.patch(f"{OURS}.convolution.conv2d", F.conv2d))
-        stack.enter_context(mock.patch(f"{OURS}.convolution.upfirdn2d", plain_upfirdn2d))
-        stack.enter_context(mock.patch(f"{OURS}.filters.upfirdn2d", plain_upfirdn2d))
+        stack.enter_context(mock.patch.object(generators, "modulated_conv2d", plain_modulated_conv2d))
+        stack.enter_context(mock.patch.object(convolution, "conv2d", F.conv2d))
+        stack.enter_context(mock.patch.object(convolution, "upfirdn2d", plain_upfirdn2d))
+        stack.enter_context(mock.patch.object(filters, "upfirdn2d", plain_upfirdn2d))
         yield
 
 
