@@ -75,8 +75,11 @@ $(VENV)/.dist: $(RUN)
 	$(BIN)/pip install --quiet --disable-pip-version-check build twine
 	@touch $@
 
+BENCHMARKS := frechet fastfid mmd2 kernel manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data messages \
+	evaluation long_run start
+
 bench: $(READY) ## speed and memory, one JSON line a figure
-	@status=0; for name in frechet fastfid mmd2 kernel manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data messages evaluation long_run start; do \
+	@$(BIN)/python -W ignore -m benchmarks.report; status=0; for name in $(BENCHMARKS); do \
 		OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.$$name || status=1; \
 	done; exit $$status
 

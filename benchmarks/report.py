@@ -1,22 +1,44 @@
-"""One JSON line per figure of a benchmark, and peak memory of a part run in a process of its own."""
+"""One JSON line per figure of a benchmark, and peak memory of a part run in a process of its own.
+
+`python -m benchmarks.report` prints the machine and the versions, likewise as one JSON line.
+"""
 
 import json
+import os
+import platform
 import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+VERSIONS = ("fedgen", "torch", "lightning", "numpy", "torch-fidelity", "diffusers")
+
 
 def report(name: str, value: float, unit: str, limit: float | None = None) -> bool:
-    """Prints {"name", "value", "unit", "limit", "within"}; returns whether the value is within its limit, if any."""
+    """Prints {"benchmark", "name", "value", "unit", "limit", "within"}.
+
+    Args:
+        name: of the figure.
+        value: rounded to five digits.
+        unit: of the value.
+        limit: the largest value that is as it should be; None where there is none.
+
+    Returns:
+        Whether the value is within its limit, if any.
+    """
     within = limit is None or value <= limit
-    print(
-        json.dumps({"name": name, "value": float(f"{value:.5g}"), "unit": unit, "limit": limit, "within": within}),
-        flush=True,
-    )
+    found = {"name": name, "value": float(f"{value:.5g}"), "unit": unit, "limit": limit, "within": within}
+    print(json.dumps({"benchmark": _running(), **found}), flush=True)
     return within
+
+
+def _running() -> str:
+    """The benchmark that runs: `python -m benchmarks.NAME`."""
+    spec = sys.modules["__main__"].__spec__
+    return spec.name.removeprefix("benchmarks.").removesuffix(".__main__") if spec else "a script"
 
 
 def peak_of(benchmark: str, part: str) -> float:
@@ -47,3 +69,26 @@ def _status(key: str) -> float:
 def print_peak() -> None:
     """Prints this process's peak resident memory in GB."""
     print(peak_memory())
+
+
+def machine() -> dict[str, str]:
+    """What the figures depend on: processor, cores, memory, system, and the versions of what computes."""
+    processors = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "processor": processors[0] if processors else platform.processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{memory:.0f} GiB",
+        "system": platform.system(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in VERSIONS},
+    }
+
+
+def _lines(path: str) -> list[str]:
+    file = Path(path)
+    return file.read_text().splitlines() if file.exists() else []
+
+
+if __name__ == "__main__":
+    print(json.dumps({"machine": machine()}))
