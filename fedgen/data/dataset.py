@@ -1,6 +1,7 @@
 """Data sets: each offers its name, its splits and `load`."""
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Literal
 
 from fedgen.data.examples import Examples
@@ -34,3 +35,11 @@ class DataSet(ABC):
     @abstractmethod
     def read(self, split: Split) -> Examples:
         """The examples of a split that `splits` names; called by `load`."""
+
+    def read_from(self) -> list[Path] | None:
+        """The files and folders that `read` reads, and nothing else; None where nobody says.
+
+        What was read from them may be used again while nothing in them has changed. It counts for the class that
+        defines it, not for its subclasses.
+        """
+        return None

@@ -144,7 +144,11 @@ def read_yaml(path: str | Path) -> Any:
         ValueError: if it is no YAML, damaged, longer than a megabyte, or says a thing so often, by aliases or merges,
             that no recipe could mean it.
     """
-    content = read_regular(path)
+    return yaml_in(read_regular(path), path)
+
+
+def yaml_in(content: bytes, path: str | Path) -> Any:
+    """The plain value in a YAML file's content, as `read_yaml` gives it."""
     try:
         return parse_yaml(content.decode())
     except Exception as error:  # PyYAML lets through what numbers and dates of a file raise

@@ -1,9 +1,11 @@
 """A module with state of its own, as others' have: an average, a flag, a counter and a schedule by steps."""
 
 import copy
+import random
 from typing import ClassVar
 
 import lightning as L
+import numpy as np
 import torch
 from torch import nn
 
@@ -101,3 +103,40 @@ class Late(Annealed):
     def training_step(self, batch, batch_idx):
         self.heat = 1.0 if self.heat is None else self.heat
         return super().training_step(batch, batch_idx)
+
+
+class Restless(Stateful):
+    """Draws from every generator, and leaves behind whatever a module can: in itself, its hooks, its batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.image.data.normal_()
+        self.first = float(torch.rand(()))
+        self.own = torch.Generator().manual_seed(1)
+        self.seen, self.calls = [], 0
+        self.double = lambda images: images * (1 + len(self.seen))
+
+    def on_train_start(self):
+        self.register_forward_pre_hook(lambda module, given: self.seen.append(0))
+
+    def forward(self, images):
+        return self.double(images)
+
+    def training_step(self, batch, batch_idx):
+        self.calls += 1
+        images, labels = batch
+        drawn = random.random() + float(np.random.rand()) + float(torch.rand(())) + self.first
+        noise = torch.randn(images.shape, generator=self.own)
+        loss = super().training_step([self(images) + 0.1 * drawn * noise / self.calls, labels], batch_idx)
+        images.zero_(), labels.fill_(-1)
+        return loss
+
+
+class Failing(Restless):
+    """Whose second round's turn fails at clients with few images, after it has trained."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if self.trainer.current_epoch == 1 and len(self.trainer.datamodule.read) < 14 and batch_idx == 1:
+            raise RuntimeError("no more of this")
+        return loss

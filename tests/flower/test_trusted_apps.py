@@ -18,7 +18,7 @@ from flwr.supercore.run import Run
 from flwr.supernode.start_client_internal import _verify_fab
 
 from fedgen.cli.supernode import supernode
-from fedgen.flower.client.pinned_apps import NODE, Vouch
+from fedgen.flower.client.pinned_apps import NODE, Vouch, looking
 from tests.flower.federation import BIN, Federation, environment_in
 from tests.flower.runs import app_of, recipe
 
@@ -93,7 +93,7 @@ def federation(apps, tmp_path_factory):
     for name in NODES:
         (folder / name).mkdir()
     nodes = {
-        "pinned": (sys.executable, "-m", "fedgen", "supernode", "--app", apps["agreed"][1]),
+        "pinned": (sys.executable, "-m", "fedgen", "supernode", "--app", apps["agreed"][1], "--look", "0.2"),
         "signed": ("flower-supernode", "--trusted-entities", folder / "trusted.yaml"),
     }
     script = Path(__file__).with_name("signing_superlink.py")
@@ -140,8 +140,27 @@ def test_a_node_signs_an_archive_that_it_names_under_the_names_that_are_its_own(
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["--app", "12"], "--app 12"), (["--app", "0" * 64, "--trusted-entities=x.yaml"], "--trusted-entities")],
+    [
+        (["--app", "12"], "--app 12"),
+        (["--app", "0" * 64, "--trusted-entities=x.yaml"], "--trusted-entities"),
+        (["--app", "0" * 64, "--look", "0"], "--look 0: give seconds from 0.01 to 60"),
+        (["--app", "0" * 64, "--look", "nan"], "--look nan"),
+    ],
 )
 def test_what_a_node_cannot_be_started_with_is_named(arguments, said):
     with pytest.raises(ValueError, match=said):
         supernode(arguments)
+
+
+def test_a_node_may_look_for_messages_more_often():
+    """Flower's own waits three seconds after a look that found none, whatever it looked with."""
+    found, asked = iter([None, None, 7]), []
+
+    def pull(**options):
+        asked.append(options)
+        return next(found)
+
+    start = time.monotonic()
+    assert looking(pull, 0.05)(state="a state") == 7
+    assert asked == [{"state": "a state"}] * 3
+    assert 0.1 <= time.monotonic() - start < 2

@@ -71,6 +71,9 @@ class ImageFolder(DataSet):
             return lazy_images(found.files, *known, channels=self.channels, size=self.size)
         return Examples(read_images(found.files, name, self.channels, self.size), *known)
 
+    def read_from(self) -> list[Path]:
+        return list(self.roots.values())
+
     def _list(self, split: Split) -> "Listing":
         return (list_owned if self.owner_folders else list_images)(self.roots[split])
 

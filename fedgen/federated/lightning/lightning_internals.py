@@ -6,10 +6,11 @@ Each function says what it is for, as there is no public way to it; all of them 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
+from lightning.fabric.utilities import registry
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.loop import _Loop
@@ -58,6 +59,15 @@ def explain_other_lightning() -> None:
 
     explained.explains = True  # type: ignore[attr-defined]
     trainer_module._maybe_unwrap_optimized = explained
+
+
+def look_for_plugins_once() -> None:
+    """Has all Trainers of this process share one look through the installed packages for those that offer callbacks.
+
+    Each Trainer opens some hundred files for it, where it is made for one message that is most of what it takes.
+    """
+    if not hasattr(registry.entry_points, "cache_info"):
+        registry.entry_points = cache(registry.entry_points)
 
 
 def checkpoint_of(trainer: Trainer) -> dict[str, Any]:

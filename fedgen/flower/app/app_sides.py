@@ -1,7 +1,8 @@
 """The sides of the two Flower apps of a deployed recipe: a client's answers, and the server's run."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from fedgen.flower.app.run_labels import RunLabels
 from fedgen.flower.app.run_statistics import SECURE, RunStatistics, refuse_open
 from fedgen.flower.app.server_cli import ServerCLI
 from fedgen.flower.client.client_node import ClientNode, use_threads
+from fedgen.flower.client.made_once import forget, made_in
 from fedgen.flower.client.node_data import NAME, PARTITION, PARTITIONS, STATE, NodeData, is_simulated
 from fedgen.flower.client.pins import hold_to_clients
 from fedgen.flower.client.policy import VARIABLE, Policy
@@ -38,6 +40,7 @@ from fedgen.flower.server.connection import LEAST, Connection
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import LossQuestion, Question, Task
 from fedgen.flower.wire.transport import Transport
+from fedgen.seeds import isolated
 from fedgen.training.fit import FedgenCLI, train
 
 ABOUT_LOSS = "loss"  # the kind of question
@@ -54,7 +57,8 @@ def client_side(recipe: Path) -> ClientApp:
     def discreetly(handle: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
         @wraps(handle)
         def handled(message: Message, context: Context) -> Message:
-            with telling_types(is_promised(read_settings(recipe), context.run_config)):
+            promised = is_promised(read_settings(recipe), context.run_config)
+            with telling_types(promised), isolated(), _forgetting(context):
                 return handle(message, context)
 
         return handled
@@ -156,6 +160,16 @@ def _client_node(recipe: Path, context: Context) -> ClientNode:
     data, state = _places(context)
     policy = Policy.of_node(own)
     policy.check_run(run_name(run), recipe, bool(run.get(SECURE)))
-    return ClientNode(
-        recipe, data, state / run_name(run), str(own.get(NAME, data.name)), is_promised(settings, run), policy
-    )
+    made_of = repr((recipe, settings, data, policy, sorted(own.items()), sorted(run.items())))
+    once, name = made_in(context.run_id, context.node_id, made_of), str(own.get(NAME, data.name))
+    return ClientNode(recipe, data, state / run_name(run), name, is_promised(settings, run), policy, once)
+
+
+@contextmanager
+def _forgetting(context: Context) -> Iterator[None]:
+    """Forgets what the node has made in its run after any error."""
+    try:
+        yield
+    except BaseException:
+        forget(context.run_id, context.node_id)
+        raise

@@ -3,11 +3,13 @@
 import copy
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fedgen.flower.client.node_data import FOLDERS, NUMBER, NUMBERS, READING, NodeData, place_of
-from fedgen.io.files import read_yaml
+from fedgen.io.files import yaml_in
+from fedgen.io.regular_files import read_regular
 
 STRATEGY, EVALUATION, FINE_TUNING = "FedAvgStrategy", "FederatedEvaluation", "DistributedFineTuning"
 _OF_CLIENTS = ("batch_size", "held_out", "seed", "iterations")
@@ -24,7 +26,12 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; `fedgen deploy RECIPE DIR` writes it")
-    found = spelled_out(read_yaml(path))
+    return copy.deepcopy(_settings_in(read_regular(path), path))
+
+
+@lru_cache(maxsize=4)  # a client reads its recipe more than once for a message, and its worker for each
+def _settings_in(content: bytes, path: Path) -> dict[str, Any]:
+    found = spelled_out(yaml_in(content, path))
     if not isinstance(found, dict) or not all(
         isinstance(found.get(part), dict) for part in ("trainer", "model", "data")
     ):

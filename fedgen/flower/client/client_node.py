@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
+from fedgen.embeddings import Embedding
 from fedgen.federated.federation_state import check_packed
 from fedgen.flower.app.recipe import evaluations, evaluations_in, for_client, questions_in, read_settings
 from fedgen.flower.client.answering import Answering, sent_in
 from fedgen.flower.client.client_statistics import FEATURES, answers_to
 from fedgen.flower.client.local_data import LocalDataModule
+from fedgen.flower.client.made_once import MadeOnce, is_of_kit, is_pure_embedding
 from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.client.pins import count_question, hold_to_split
 from fedgen.flower.client.policy import Policy
@@ -41,6 +43,7 @@ class ClientNode:
         name: the client's; that of its data by default.
         promised: whether the run promises privacy, so that neither logs nor errors' texts may leave.
         policy: of its node; by default that of a node without one.
+        once: what it has made for messages before; nothing by default.
 
     Raises:
         FileNotFoundError: if the recipe is missing.
@@ -55,15 +58,20 @@ class ClientNode:
         name: str | None = None,
         promised: bool = False,
         policy: Policy | None = None,
+        once: MadeOnce | None = None,
     ) -> None:
         self.name, self.state, self._promised = name or own.name, state, promised
-        self.policy = policy or Policy()
+        self.policy, self._once = policy or Policy(), once or MadeOnce()
         settings = self._recipe = read_settings(recipe)
         self._settings, self._evaluation = for_client(settings, own, self.name, state / FEATURES), evaluations(settings)
 
     @cached_property
     def _made(self) -> FedgenCLI:
-        return FedgenCLI(args={**self._settings, "seed_everything": self._settings.get("seed_everything", 0)})
+        settings = {**self._settings, "seed_everything": self._settings.get("seed_everything", 0)}
+        made = self._once.same("answering", repr(settings), partial(self._once.cli, settings), _remembers_nothing)
+        made.datamodule.once = self._once
+        made.datamodule.read_again()
+        return made
 
     @property
     def _data(self) -> LocalDataModule:
@@ -79,9 +87,12 @@ class ClientNode:
     def take(self, task: Task) -> Answer:
         """Takes a turn; one that cannot be taken is an answer too, with the reason."""
         try:
-            return self._take(task)
+            answer = self._take(task)
         except Exception as error:
-            return Answer(failure=failure_of(error, self._promised))
+            answer = Answer(failure=failure_of(error, self._promised))
+        if answer.failure:
+            self._once.drop()
+        return answer
 
     def _take(self, task: Task) -> Answer:
         strategy, trainer = self._made.trainer.strategy, self._made.trainer
@@ -112,8 +123,11 @@ class ClientNode:
         """Refuses to send an update that is larger than the node's policy allows."""
         moved = [t.double() - task.weights[n].double() for n, t in answer.weights.items() if not t.is_complex()]
         norm = torch.stack([part.norm() for part in moved]).norm() if moved else torch.zeros(())
-        weights, rest = pack(answer)
-        self.policy.check_answer(bytes_of(weights.values()) + len(rest), float(norm))
+        size = 0
+        if self.policy.limits_bytes:
+            weights, rest = pack(answer)
+            size = bytes_of(weights.values()) + len(rest)
+        self.policy.check_answer(size, float(norm))
 
     @property
     def weight_in_mean(self) -> int:
@@ -127,6 +141,7 @@ class ClientNode:
         try:
             return self._told([message.to_bytes() for message in self.answers(question, privacy)])
         except Exception as error:
+            self._once.drop()
             return Told(failure=failure_of(error, self._promised))
 
     def _told(self, messages: list[bytes]) -> Told:
@@ -142,15 +157,15 @@ class ClientNode:
         """
         self._enroll(question.client, question.classes)
         declared = evaluations_in(self._recipe)
-        return list(
-            answers_to(question, self._data.client, self._evaluation, self.state, privacy, self.policy, declared)
-        )
+        client, evaluation = self._data.client, self._evaluation
+        return list(answers_to(question, client, evaluation, self.state, privacy, self.policy, declared, self._once))
 
     def tell(self, question: LossQuestion) -> Told:
         """Answers a loss at the server; why it cannot is an answer too."""
         try:
             return self._told([self.answer(question).to_bytes(sent_in(question.precision))])
         except Exception as error:
+            self._once.drop()
             return Told(failure=failure_of(error, self._promised))
 
     def answer(self, question: LossQuestion) -> Message:
@@ -238,6 +253,18 @@ class ClientNode:
         for path in self._turns().values():
             if path not in (present, before):
                 path.unlink()  # of a run begun again, of a turn that the server did not hear of, or too old
+
+
+def _remembers_nothing(made: FedgenCLI) -> bool:
+    """Whether a client only answers a loss, with objects and data that are nobody's own."""
+    model, data = made.model, made.datamodule
+    return (
+        isinstance(model, Answering)
+        and is_of_kit(*model.modules())
+        and all(isinstance(one, Embedding) and is_pure_embedding(one) for one in model.objective.embeddings)
+        and isinstance(data, LocalDataModule)
+        and data.places() is not None
+    )
 
 
 def _hash_of(message: Message) -> str:

@@ -3,7 +3,7 @@
 import json
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.federated.left_out import shorten
 from fedgen.flower.app.run_config import LEDGER
 from fedgen.flower.app.run_statistics import DELTA, RefusedError
+from fedgen.flower.client.made_once import MadeOnce, is_of_kit, is_pure_embedding
 from fedgen.flower.client.pins import count_question, hold_to_embeddings
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.client.released import (
@@ -73,6 +74,14 @@ def panels_of(evaluation: Mapping[str, Any]) -> list[Panel]:
     return panels
 
 
+def _remember_nothing(panels: Sequence[Panel]) -> bool:
+    """Whether embeddings and scores are nobody's own, which may keep something of what they are asked."""
+    return all(
+        is_pure_embedding(panel.embedding) and is_of_kit(*(choice.definition for choice in panel.choices))
+        for panel in panels
+    )
+
+
 def sketch_of(choice: ScoreChoice, dim: int, centre: Tensor | None) -> CubicSketch | FourierSketch:
     """The sketch that all clients make for a score of kernel means.
 
@@ -95,6 +104,7 @@ def answers_to(
     privacy: Privacy | None = None,
     policy: Policy | None = None,
     declared: float = math.inf,
+    once: MadeOnce | None = None,
 ) -> Iterator[Message]:
     """A client's answers, one an item; what a run needs once is told once, and who asks again is told the same.
 
@@ -106,6 +116,7 @@ def answers_to(
         privacy: what the run promises of sums with noise, for one embedding.
         policy: of the client's node; by default that of a node without one.
         declared: sets of generated images that the run scores at most by its recipe.
+        once: what the client has made for messages before; nothing by default.
 
     Raises:
         RefusedError: for what the policy does not allow; if it is asked for sums with noise of another promise than the
@@ -114,7 +125,9 @@ def answers_to(
         ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
             asked for others.
     """
-    panels, policy = {panel.embedding.name: panel for panel in panels_of(evaluation)}, policy or Policy()
+    policy, made = policy or Policy(), partial(panels_of, evaluation)
+    own = (once or MadeOnce()).same("panels", repr(evaluation), made, _remember_nothing)
+    panels = {panel.embedding.name: panel for panel in own}
     if len(set(map(tuple, question.items))) != len(question.items):
         raise RefusedError("one thing is asked twice in a question")
     _check_generated(question.weights, int(evaluation.get("num_images", NUM_IMAGES)))

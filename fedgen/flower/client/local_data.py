@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,12 +14,13 @@ from fedgen.clients.data_module import Source
 from fedgen.clients.lazy_turn import make_turn
 from fedgen.clients.sources import load_source, take_hooks
 from fedgen.clients.turn import Turn
-from fedgen.data import Examples
+from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation
 from fedgen.data.anybody import DatasetReading
 from fedgen.data.items import Items
 from fedgen.data.lazy_examples import LazyExamples, NoImagesError
 from fedgen.data.renumber import renumber, with_classes
+from fedgen.flower.client.made_once import MadeOnce
 from fedgen.losses import EmbeddedLoss
 from fedgen.seeds import resolve
 
@@ -49,6 +51,7 @@ class LocalDataModule(LightningDataModule):
     """
 
     is_one_client = True
+    once: MadeOnce | None = None  # what the client has made for messages before; None makes everything
 
     def __init__(
         self,
@@ -80,7 +83,19 @@ class LocalDataModule(LightningDataModule):
     @cached_property
     def read(self) -> Examples:
         """The data as they lie here."""
-        return load_source(self.data, self._reading, self.evaluation_data)
+        load = partial(load_source, self.data, self._reading, self.evaluation_data)
+        return load() if self.once is None else self.once.read(self.places(), load)
+
+    def places(self) -> list[Path] | None:
+        """Return the files and folders that the data are read from; None where somebody's own code may read others."""
+        reading = self._reading
+        others = (reading.collate_fn, reading.images_of, self.evaluation_data)
+        if not isinstance(self.data, DataSet) or not isinstance(reading.labels, str | None):
+            return None
+        if any(one is not None for one in others):
+            return None
+        # a subclass may read elsewhere
+        return self.data.read_from() if "read_from" in vars(type(self.data)) else None
 
     @cached_property
     def examples(self) -> Examples:
@@ -88,6 +103,12 @@ class LocalDataModule(LightningDataModule):
         return (
             self.read if self._classes is None else relabelled(self.read, self._classes, self._reading.labels is None)
         )
+
+    def read_again(self) -> None:
+        """Has the data read when they are needed next, as by a data module that has just been made."""
+        for name in ("read", "examples"):
+            self.__dict__.pop(name, None)
+        self.number, self._classes = 0, None
 
     def enroll(self, number: int, classes: Sequence[str]) -> None:
         """Tells the client its number and all clients' classes.

@@ -4,6 +4,8 @@ Flower's SuperNode runs what the SuperLink sends, or under `--trusted-entities` 
 SuperLink passes signatures on for apps of Flower's hub alone. So the node signs for itself: it trusts one key, made
 anew at each start, whose private half never leaves this process, and puts its signature beside an archive that was
 named. Should another release of Flower not come by here, nothing has such a signature, and nothing is run.
+
+Such a node may also look for messages more often than Flower's own, which waits three seconds after it has found none.
 """
 
 import hashlib
@@ -30,10 +32,11 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.cli import flower_supernode
 
 NODE = "fpk_this_node"  # name of the key
+STARTS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds after which Flower looks for a process to start; by default 1
 Pull = Callable[..., int | None]
 
 
-def run_pinned(pins: Collection[str], options: Sequence[str]) -> None:
+def run_pinned(pins: Collection[str], options: Sequence[str], look: float | None = None) -> None:
     """Runs flower-supernode until it ends.
 
     Apps are unpacked in a folder of this process: Flower takes one that is there already for an app whose hash begins
@@ -42,6 +45,7 @@ def run_pinned(pins: Collection[str], options: Sequence[str]) -> None:
     Args:
         pins: SHA-256 of the apps' archives, in lower case.
         options: of flower-supernode.
+        look: seconds between two looks for a message; None for Flower's own way.
     """
     key = Ed25519PrivateKey.generate()
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
@@ -49,9 +53,11 @@ def run_pinned(pins: Collection[str], options: Sequence[str]) -> None:
         trusted = Path(home) / "trusted.yaml"
         trusted.write_text(json.dumps({NODE: public}))
         os.environ["FLWR_HOME"] = home
-        start_client_internal._pull_and_store_message = vouching(
-            start_client_internal._pull_and_store_message, Vouch(pins, key)
-        )
+        pull = vouching(start_client_internal._pull_and_store_message, Vouch(pins, key))
+        if look is not None:
+            os.environ.setdefault(STARTS, str(look))
+            pull = looking(pull, look)
+        start_client_internal._pull_and_store_message = pull
         sys.argv = ["flower-supernode", *options, "--trusted-entities", str(trusted)]
         flower_supernode()
 
@@ -72,6 +78,18 @@ def vouching(pull: Pull, vouch: "Vouch") -> Pull:
             return replace(found, verifications=vouch.of(found, runs[number]))
 
         return pull(get_run=asked, get_fab=signed, **rest)
+
+    return pulled
+
+
+def looking(pull: Pull, seconds: float) -> Pull:
+    """Flower's step that takes a message, again and again until there is one."""
+
+    @wraps(pull)
+    def pulled(**options: Any) -> int | None:
+        while (run := pull(**options)) is None:
+            time.sleep(seconds)
+        return run
 
     return pulled
 

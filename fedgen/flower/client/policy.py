@@ -142,6 +142,11 @@ class Policy:
                 " those of rounds that are done again included: begin a run of another name (`output`)"
             )
 
+    @property
+    def limits_bytes(self) -> bool:
+        """Whether an answer's size matters."""
+        return math.isfinite(self.most_bytes)
+
     def check_answer(self, size: float, norm: float = 0.0) -> None:
         """Refuses to send an answer of so many bytes, or an update of this norm."""
         if size > self.most_bytes:

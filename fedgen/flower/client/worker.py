@@ -65,6 +65,8 @@ class Worker:
                         _log.warning("a message's process ended before it had its answer")
                 self._busy, self._last = False, time.monotonic()
                 gc.collect()  # modules and trainers refer to one another in circles
+                if not gc.get_freeze_count():
+                    gc.freeze()  # what the first message imported is not looked through again after each
 
     def _take(self, line: Connection) -> None:
         """Answers one message."""

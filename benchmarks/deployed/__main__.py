@@ -1,0 +1,193 @@
+"""A deployed round on this machine: a SuperLink and three SuperNodes, beside Flower's minimal app of the same training.
+
+    python -m benchmarks.deployed [--rounds 8] [--part messages]
+
+The quickstart's model and steps on three clients' folders. Both apps run on the same SuperLink and SuperNodes, over
+TLS, one after the other; a round's seconds are the median of those after the first, in which processes start. Before
+that the work of one message alone, in this process, without Flower's. Some four minutes; messages alone half a minute.
+"""
+
+import argparse
+import copy
+import logging
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable
+from contextlib import chdir
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from benchmarks.deployed import minimal
+from benchmarks.deployed.processes import MESSAGE, WORKER, Watch
+from benchmarks.report import report
+from fedgen.flower.app.app_sides import run_server
+from fedgen.flower.app.apps import client_app
+from fedgen.flower.app.write_app import write_app
+from tests.flower.federation import Federation
+from tests.flower.loopback import Loopback, Node
+from tests.flower.runs import IMAGES, write_images
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"a": 144, "b": 144, "c": 144}
+MINIMAL = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "minimal"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "benchmarks"
+[tool.flwr.app.components]
+serverapp = "minimal.app:server"
+clientapp = "minimal.app:client"
+[tool.flwr.app.config]
+rounds = 1
+clients = 3
+stamps = ""
+"""
+
+
+def quickstart(rounds: int, stamps: Path | None = None) -> dict[str, Any]:
+    """The quickstart's recipe for all of the clients in each round, without scores."""
+    found: dict[str, Any] = yaml.safe_load((ROOT / "recipes" / "quickstart.yaml").read_text())
+    trainer, data = found["trainer"], found["data"]["init_args"]
+    trainer |= {"max_epochs": rounds, "logger": False, "callbacks": []}
+    if stamps is not None:
+        trainer["callbacks"] = [{"class_path": "benchmarks.deployed.stamps.Stamps", "init_args": {"path": str(stamps)}}]
+    trainer["strategy"]["init_args"]["cohort_size"] = len(SIZES)
+    data["data"] = copy.deepcopy(IMAGES)
+    return found
+
+
+def seconds_of(stamps: Path) -> float:
+    """A round's median seconds, of those after the first."""
+    times = [float(line) for line in stamps.read_text().split()]
+    return statistics.median(after - before for before, after in list(pairwise(times))[1:])
+
+
+# ---- the whole ----
+
+
+def deployed(rounds: int, folder: Path) -> bool:
+    """Both apps on real SuperNodes."""
+    images = write_images(folder / "clients", SIZES)
+    ours, theirs = folder / "ours.txt", folder / "minimal.txt"
+    with chdir(folder):  # so that the app takes no modules of the current folder with it
+        write_app(quickstart(rounds, ours), IMAGES, folder / "app", len(SIZES), "")
+    (folder / "minimal" / "minimal").mkdir(parents=True)
+    (folder / "minimal" / "pyproject.toml").write_text(MINIMAL)
+    (folder / "minimal" / "minimal" / "__init__.py").write_text("")
+    shutil.copy(minimal.__file__, folder / "minimal" / "minimal" / "app.py")
+    with Federation(folder, {name: images / name for name in SIZES}) as federation:
+        with Watch(folder / "flwr") as own:
+            federation.run(folder / "app", output=str(folder / "run"))
+        with Watch(folder / "flwr") as other:
+            federation.run(folder / "minimal", rounds=rounds, clients=len(SIZES), stamps=str(theirs))
+    title = f"a round of {len(SIZES)} SuperNodes"
+    report(f"{title}: the kit", seconds_of(ours), "s")
+    report(f"{title}: Flower's minimal app", seconds_of(theirs), "s")
+    report("a client's worker: memory of its own", own.most[WORKER], "GB")
+    report("a client's worker: started in the run", len(own.started[WORKER]), "processes")
+    report("a message's process beside a worker: memory of its own", own.most[MESSAGE], "GB")
+    report("a message's process of the minimal app: memory of its own", other.most[MESSAGE], "GB")
+    return report(f"{title}: the kit over Flower's minimal app", seconds_of(ours) / seconds_of(theirs), "ratio", 1.3)
+
+
+# ---- a message's own work ----
+
+
+class Timed(Node):
+    """A node of a loopback that counts the processor seconds of its turns."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.turns: list[tuple[float, float]] = []
+
+    def answer(self, message: Message, number: int) -> Message | None:
+        start = time.process_time()
+        try:
+            found: Message | None = super().answer(message, number)
+            return found
+        finally:
+            if message.metadata.message_type == "train":
+                self.turns.append((start, time.process_time()))
+
+
+def seconds_of_turns(nodes: Iterable[Timed]) -> float:
+    """Median of a turn but the first two of each client, in which things are made."""
+    return statistics.median(end - start for node in nodes for start, end in node.turns[2:])
+
+
+def seconds_between(nodes: Iterable[Timed]) -> float:
+    """Median of what passes at the server between two rounds' first turns, for each turn, from the third round on."""
+    turns = sorted(turn for node in nodes for turn in node.turns)
+    rounds = [turns[at : at + len(SIZES)] for at in range(2 * len(SIZES), len(turns), len(SIZES))]
+    own = [later[0][0] - one[0][0] - sum(end - start for start, end in one) for one, later in pairwise(rounds)]
+    return statistics.median(own) / len(SIZES)
+
+
+def messages(rounds: int, folder: Path) -> None:
+    """What a turn's message takes a client, and the server, without Flower's processes."""
+    images = write_images(folder / "clients", SIZES)
+    write_app(quickstart(rounds), IMAGES, folder / "app", len(SIZES), "")
+    recipe, run = folder / "app" / "federation" / "recipe.yaml", {"clients": len(SIZES), "output": str(folder / "run")}
+    nodes = {
+        number: Timed(client_app(recipe), {"data-path": str(images / name)}, run)
+        for number, name in enumerate(SIZES, 10)
+    }
+    time.sleep(2)  # images that have just been written are read again
+    run_server(recipe, Loopback(nodes), run)
+    kit, other, unit = seconds_of_turns(nodes.values()), minimal_messages(rounds, images), "processor seconds"
+    report("a turn's message at a client: the kit", kit, unit)
+    report("a turn's message at a client: Flower's minimal app", other, unit)
+    report("a turn's message at the server: the kit", seconds_between(nodes.values()), unit)
+
+
+def minimal_messages(rounds: int, images: Path) -> float:
+    """A turn's processor seconds of the minimal app."""
+    nodes = {n: Timed(minimal.client, {"data-path": str(images / name)}, {}) for n, name in enumerate(SIZES, 10)}
+    grid, networks = Loopback(nodes), minimal.make_networks()
+    state = minimal.state_of(networks, minimal.no_moments(networks))
+    for _ in range(rounds):
+        content = RecordDict({"arrays": ArrayRecord(state)})
+        replies = grid.send_and_receive([Message(content, number, "train") for number in nodes])
+        state = _content(replies[0])["arrays"].to_torch_state_dict()
+    return seconds_of_turns(nodes.values())
+
+
+def _content(reply: Message) -> RecordDict:
+    if reply.has_error():
+        raise RuntimeError(reply.error.reason)
+    return reply.content
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--part", choices=["messages", "all"], default="all")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        messages(chosen.rounds, Path(folder))
+    if chosen.part == "messages":
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        return 0 if deployed(chosen.rounds, Path(folder)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

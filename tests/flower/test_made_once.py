@@ -1,0 +1,355 @@
+"""What a client makes once for a run's messages changes no bit of them, and spares it no check."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from fedgen.data.formats.image_folder import ImageFolder
+from fedgen.flower.app.apps import client_app
+from fedgen.flower.client import made_once
+from fedgen.flower.client.client_node import ClientNode
+from fedgen.flower.client.local_data import LocalDataModule
+from fedgen.flower.client.made_once import MOST_BYTES, MadeOnce, made_in, state_of
+from fedgen.flower.client.node_data import NodeData
+from fedgen.flower.wire.flower_records import from_records, to_records
+from fedgen.flower.wire.messages import Hello, Item, Question, Told
+from fedgen.flower.wire.serialization import from_bytes
+from fedgen.images import save_png
+from fedgen.training.fit import FedgenCLI
+from tests.flower.fine_tuning import fine_tuning
+from tests.flower.forked import Forked
+from tests.flower.loopback import Loopback, Node
+from tests.flower.runs import HIDDEN, app_of, deploy, names_of, node_of, recipe, write_images
+from tests.quick import first_quick
+
+SIZES = {"a": 12, "b": 25, "c": 16}
+SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": False}
+KEPT = {"personal": ["shift"], "optimizer_state": "keep", "cohort_size": 2}
+pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
+
+
+def stateful(name):
+    return {"class_path": f"tests.flower.stateful.{name}"}
+
+
+RUNS = {
+    "a module with a counter, an average, a schedule and draws": (recipe(2, SCORES, stateful("Restless")), ()),
+    "the same, with what clients keep": (recipe(3, SCORES, stateful("Restless"), **KEPT), ()),
+    "a GAN with averaged optimizers": (recipe(2, SCORES, optimizer_state="average"), ()),
+    "a turn that fails after it has trained": (recipe(3, SCORES, stateful("Failing")), ()),
+    "secure aggregation": (recipe(2, {**SCORES, "scores": ["fid"]}), HIDDEN),
+    "a loss at the server": (fine_tuning("exact"), ()),
+    "a loss at the server, in one message": (fine_tuning("message"), ()),
+}
+
+
+@pytest.fixture
+def parsed_once():
+    """Settings are parsed where the clients themselves do it."""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    found = write_images(tmp_path_factory.mktemp("clients"), SIZES)
+    time.sleep(made_once.RECENT)  # files that have just been written are read again
+    return found
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A folder without modules, which apps of recipes that name some would take with them."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """What has been done, in order: a parsing of settings, or the folder of images that were read."""
+    found, parse, load = [], FedgenCLI.parse_arguments, ImageFolder.read
+
+    def parsing(self, *arguments):
+        found.append("parse")
+        return parse(self, *arguments)
+
+    def reading(self, split):
+        found.append(self.roots["train"].name)
+        return load(self, split)
+
+    monkeypatch.setattr(FedgenCLI, "parse_arguments", parsing)
+    monkeypatch.setattr(ImageFolder, "read", reading)
+    return found
+
+
+def train(kind, settings, images, output, config, **options):
+    """The last checkpoint, the scores' bytes, and what each client keeps, by its file."""
+    names = dict(enumerate(names_of(images), 10))
+    nodes = {
+        number: node_of(kind, settings, images, output, name, config=config, **options)
+        for number, name in names.items()
+    }
+    found, _ = deploy(settings, images, output, nodes, config)
+    kept = {str(path.relative_to(path.parents[2])): path for path in output.parent.glob(f"{output.name}-?/*/round=*")}
+    scores = output / "scores.jsonl"
+    own = {name: from_bytes(path.read_bytes(), name, sealed=True) for name, path in kept.items()}
+    return found, scores.read_bytes() if scores.exists() else b"", own
+
+
+def learn_types(path, images, folder):
+    """Has this process look at the recipe's classes, which forks would each do for themselves, and take a second."""
+    assert ClientNode(path, NodeData(images / "a"), folder / "types").hello().examples == SIZES["a"]
+
+
+def assert_equal(one, other, where=""):
+    """Compares values of checkpoints to the bit."""
+    assert type(one) is type(other), where
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_equal(one[key], other[key], f"{where}/{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), where
+        for place, pair in enumerate(zip(one, other)):
+            assert_equal(*pair, f"{where}/{place}")
+    else:
+        assert one == other, where
+
+
+def assert_same(fresh, kept):
+    """Compares two runs' weights, states, scores and clients' files to the bit."""
+    for part in ("state_dict", "fedavg", "optimizer_states", "lr_schedulers"):
+        assert_equal(fresh[0].get(part), kept[0].get(part), part)
+    assert fresh[1] == kept[1]
+    assert_equal(fresh[2], kept[2])
+
+
+@pytest.mark.parametrize("name", first_quick(list(RUNS)))
+def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path, work):
+    settings, config = RUNS[name]
+    learn_types(app_of(settings, tmp_path / "types", 3), images, tmp_path)
+    fresh = train(Forked, settings, images, tmp_path / "fresh" / "run", config)
+    work.clear()
+    kept = train(Node, settings, images, tmp_path / "kept" / "run", config)
+    assert_same(fresh, kept)
+    assert fresh[0]["state_dict"]
+    again = 2 if name.startswith("a turn that fails") else 1
+    assert [work.count(one) for one in SIZES] == [again, 1, 1]
+    assert work.count("parse") == 1 + len(SIZES) + again - 1  # of the server, of each client, and again after a failure
+    left_out = [one["reason"].split(": ")[-1] for one in kept[0].get("fedavg", {}).get("left_out", [])]
+    assert left_out == ["no more of this"] * (again - 1)
+
+
+def nothing(node):
+    """No change."""
+
+
+class Changing(Node):
+    """A node whose second turn is preceded by a change of its own."""
+
+    def __init__(self, *arguments, change=nothing):
+        super().__init__(*arguments)
+        self.change = change
+
+    def answer(self, message, number):
+        if message.metadata.message_type == "train" and self.calls.count("train") == 1:
+            self.change(self)
+        return super().answer(message, number)
+
+
+class ChangingForked(Changing, Forked):
+    """The same, each of whose messages has a process of its own."""
+
+
+def folder_of(node):
+    return Path(node.config["data-path"])
+
+
+def darken(node):
+    """Puts another image of the same name in a file's place."""
+    save_png(min(folder_of(node).rglob("*.png")), torch.zeros(1, 8, 8, dtype=torch.uint8))
+
+
+def remove(node):
+    """Takes an image away."""
+    min(folder_of(node).rglob("*.png")).unlink()
+
+
+def move(node):
+    """Has another folder in its config."""
+    node.config = {**node.config, "data-path": str(folder_of(node).with_name("b"))}
+
+
+def allow(text):
+    """Writes another policy."""
+    return lambda node: Path(node.config["policy-path"]).write_text(text)
+
+
+@pytest.mark.slow
+def test_an_image_that_changes_at_one_node_is_read_again(tmp_path, work, monkeypatch):
+    monkeypatch.setattr(made_once, "RECENT", 0.0)
+    settings, found = recipe(3, None, stateful("Restless")), []
+    for kind, change in ((ChangingForked, darken), (Changing, darken), (Changing, nothing)):
+        images, output = write_images(tmp_path / f"{len(found)}", SIZES), tmp_path / f"{len(found)}-run" / "run"
+        changes = dict(enumerate(zip("abc", (change, nothing, nothing)), 10))
+        nodes = {n: node_of(kind, settings, images, output, name, change=own) for n, (name, own) in changes.items()}
+        work.clear()
+        found.append(deploy(settings, images, output, nodes)[0]["state_dict"])
+        assert kind is ChangingForked or [work.count(one) for one in SIZES] == [1 + (change is darken), 1, 1]
+    assert_equal(found[0], found[1])
+    assert not torch.equal(found[0]["image"], found[2]["image"])
+
+
+CHANGES = {
+    "clients": (allow("least_clients: 9"), "least_clients=9"),
+    "masking": (allow("masking: true"), "masking=true"),
+    "damaged": (allow("damaged: 1"), "policy cannot be read"),
+    "an image less": (remove, "other images of this client were held out"),
+    "another folder": (move, "other images of this client were held out"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:refused:UserWarning", "ignore:this node's policy cannot be read:UserWarning")
+@pytest.mark.parametrize("name", first_quick(list(CHANGES)))
+def test_what_a_nodes_owner_changes_in_a_run_holds_at_once(name, tmp_path, monkeypatch):
+    """The policy and the split that a client holds to are looked at for every message."""
+    monkeypatch.setattr(made_once, "RECENT", 0.0)
+    images, settings, (change, refused) = write_images(tmp_path / "clients", SIZES), recipe(3), CHANGES[name]
+    node = node_of(Changing, settings, images, tmp_path / "run", "a", change=change)
+    node.config["policy-path"] = str(tmp_path / "policy.yaml")
+    allow("least_clients: 2")(node)
+    found, _ = deploy(settings, images, tmp_path / "run", {10: node})
+    left_out = [(one["round"], refused in one["reason"]) for one in found["fedavg"]["left_out"]]
+    assert left_out == [(1, True), (2, True)]
+
+
+def asked(node, kind, content, number=10):
+    """A node's answer to a message."""
+    grid = Loopback({number: node})
+    (reply,) = grid.send_and_receive([Message(content, number, kind)])
+    return reply
+
+
+def test_a_message_that_raises_leaves_nothing(images, tmp_path, work):
+    node = Node(client_app(app_of(recipe(1, SCORES), tmp_path / "app", 3)), {"data-path": str(images / "a")}, {})
+    node.config["state-path"] = str(tmp_path / "state")
+    for _ in range(2):
+        assert from_records(Hello, asked(node, "query", RecordDict())).examples == 12
+    assert work == ["parse", "a"]
+    assert asked(node, "train", RecordDict()).has_error()
+    from_records(Hello, asked(node, "query", RecordDict()))
+    assert work == ["parse", "a"] * 2
+    question = Question({}, [Item("kid", "train", "pixels", "of other weights", "kid")], 0, tuple("0123456789"))
+    assert from_records(Told, asked(node, "evaluate", to_records(question))).failure
+    from_records(Hello, asked(node, "query", RecordDict()))
+    assert work[-1] == "a"
+    assert work.count("parse") > 2
+
+
+def test_messages_leave_the_generators_as_they_were(images, tmp_path):
+    """Without a seed a module draws what it draws in a new process."""
+    node = node_of(Node, recipe(2, None, stateful("Restless")), images, tmp_path / "run", "a")
+    before = torch.get_rng_state()
+    node.app(Message(RecordDict(), 10, "query"), Context(0, 10, node.config, RecordDict(), node.run))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# ---- what is kept, and what is not ----
+
+
+def test_whatever_a_node_is_made_of_is_compared():
+    first = made_in(1, 2, "recipe and policy")
+    assert made_in(1, 2, "recipe and policy") is first
+    assert made_in(1, 3, "recipe and policy") is not first
+    assert made_in(4, 2, "recipe and policy") is not first
+    other = made_in(1, 2, "recipe and another policy")
+    assert other is not first
+    assert made_in(1, 2, "recipe and policy") is not first
+
+
+def test_nodes_of_one_process_have_a_bound_of_memory_together(monkeypatch):
+    monkeypatch.setattr(MadeOnce, "num_bytes", property(lambda self: MOST_BYTES // 2))
+    first, second = made_in(7, 1, ""), made_in(7, 2, "")
+    assert made_in(7, 1, "") is first
+    assert made_in(7, 2, "") is second
+    made_in(7, 3, "")
+    assert made_in(7, 1, "") is not first
+
+
+def test_files_that_have_just_been_changed_are_not_trusted(tmp_path):
+    """Within a tick of the file system's clock one may change again and look the same."""
+    path = tmp_path / "images" / "one.png"
+    path.parent.mkdir()
+    path.write_bytes(b"1")
+    assert state_of([path.parent]) is None
+    later = time.time() + 10
+    before = state_of([path.parent], later)
+    assert before == state_of([path.parent], later)
+    os.utime(path, (0, 0))
+    touched = state_of([path.parent], later)
+    path.write_bytes(b"2")
+    os.utime(path, (0, 0))
+    assert len({before, touched, state_of([path.parent], later), state_of([path], later)}) == 4
+    assert state_of([tmp_path / "missing"], later) is None
+
+
+def test_files_behind_links_are_looked_at_and_circles_end(tmp_path):
+    inside, outside, later = tmp_path / "in", tmp_path / "out", time.time() + 10
+    inside.mkdir(), outside.mkdir()
+    (outside / "one.png").write_bytes(b"1")
+    (inside / "link").symlink_to(outside)
+    (outside / "back").symlink_to(inside)
+    before = state_of([inside], later)
+    (outside / "one.png").write_bytes(b"22")
+    assert state_of([inside], later) not in (None, before)
+
+
+def test_images_that_were_written_to_are_read_again(images):
+    once, data = MadeOnce(), ImageFolder(images / "a", channels=1)
+    first = once.read(data.read_from(), data.load)
+    assert once.read(data.read_from(), data.load) is first
+    first.inputs[3:5].view(-1)[0] = 7
+    again = once.read(data.read_from(), data.load)
+    assert again is not first
+    again.labels[0] = 1
+    assert once.read(data.read_from(), data.load) is not again
+
+
+class Elsewhere(ImageFolder):
+    """Reads what nobody knows."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ImageFolder, {"labels": len}),
+        (ImageFolder, {"images_of": len}),
+        (ImageFolder, {"collate_fn": len}),
+        (ImageFolder, {"evaluation_data": ImageFolder("elsewhere")}),
+        (Elsewhere, {}),
+    ],
+)
+def test_what_somebodys_own_code_reads_is_read_for_each_message(kind, options, images):
+    data, counted = kind(images / "a", channels=1), []
+    module = LocalDataModule(data, **options)
+    module.once = MadeOnce()
+    module.once.read = lambda places, load: counted.append(places) or load()
+    assert module.places() is None
+    plain = LocalDataModule(ImageFolder(images / "a", channels=1))
+    plain.once = module.once
+    assert len(plain.read) == 12
+    assert counted == [[images / "a"]]
+
+
+def test_other_settings_are_parsed_again_and_objects_are_never_shared(images, work, tmp_path):
+    path = app_of(recipe(1), tmp_path / "app", 3)
+    settings = {"data-path": str(images / "a"), "state-path": str(tmp_path / "state")}
+    node = Node(client_app(path), settings, {})
+    asked(node, "query", RecordDict())
+    asked(node, "query", RecordDict())
+    node.config["name"] = "another"
+    assert from_records(Hello, asked(node, "query", RecordDict())).name == "another"
+    assert work == ["parse", "a", "parse", "a"]
