@@ -20,7 +20,8 @@ from torch import Tensor, nn
 WIDTH, LATENT, BATCH, ITERATIONS, LR, BETAS, PENALTY = 128, 32, 32, 2, 1e-3, (0.0, 0.99), 10.0
 FIRST, SECOND = "exp_avg", "exp_avg_sq"
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 
 def make_networks() -> nn.ModuleDict:

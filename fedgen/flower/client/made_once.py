@@ -1,7 +1,7 @@
 """Parts that a client makes once for all messages of a run, as they come out the same however often they are made.
 
-They are its settings as they are parsed, its images as they are read, and objects of the kit's own that answer questions
-and remember nothing. Whoever takes them from here has the numbers of a new process. A module that trains, its
+They are its settings as they are parsed, its images as they are read, and objects of the kit's own that answer
+questions and remember nothing. Whoever takes them from here has the numbers of a new process. A module that trains, its
 optimizers, Trainer, strategy and data module are made anew for each message, and so is whatever comes of somebody's own
 code, which may answer otherwise another time.
 """
