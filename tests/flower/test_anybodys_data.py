@@ -161,7 +161,7 @@ def test_a_run_s_config_names_no_data(tmp_path):
 
 
 def context(node, run):
-    return SimpleNamespace(node_config=node, run_config={"output": "run", **run})
+    return SimpleNamespace(run_id=0, node_id=10, node_config=node, run_config={"output": "run", **run})
 
 
 def test_a_node_s_settings_go_before_the_recipe_s(tmp_path):

@@ -9,7 +9,6 @@ from flwr.app import Message as FlowerMessage
 
 from fedgen.embeddings.pixels import Pixels
 from fedgen.federated.left_out import read_left_out
-from fedgen.flower.app import app_sides
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.recipe import deployable, for_client, for_server
 from fedgen.flower.client.node_data import NodeData
@@ -33,18 +32,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:client 'b' does not answer and i
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     return write_images(tmp_path_factory.mktemp("clients"), SIZES)
-
-
-@pytest.fixture
-def kept_stations(monkeypatch):
-    """Clients that read their recipe once, and not for every message."""
-    made, make = {}, app_sides._client_node
-
-    def station(recipe, context):
-        key = (str(recipe), str(context.node_config))
-        return made.get(key) or made.setdefault(key, make(recipe, context))
-
-    monkeypatch.setattr(app_sides, "_client_node", station)
 
 
 @pytest.fixture
@@ -72,7 +59,7 @@ def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, images, t
 
 
 @pytest.mark.parametrize("form", first_quick(FORMS))
-def test_a_run_goes_on_from_its_last_round(form, images, tmp_path, kept_stations):
+def test_a_run_goes_on_from_its_last_round(form, images, tmp_path):
     straight = simulate(fine_tuning(form, 3), images, tmp_path / "straight")
     first, _ = deploy(fine_tuning(form, 1), images, tmp_path / "run")
     resumed, _ = deploy(fine_tuning(form, 3), images, tmp_path / "run")
@@ -99,7 +86,7 @@ VARIANTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_other_objectives_and_weights(name, hidden, images, tmp_path, kept_stations):
+def test_other_objectives_and_weights(name, hidden, images, tmp_path):
     form, loss, objective = VARIANTS[name]
     settings = fine_tuning(form, loss=loss, **objective)
     simulated = simulate(settings, images, tmp_path / "simulated")
@@ -110,7 +97,7 @@ def test_other_objectives_and_weights(name, hidden, images, tmp_path, kept_stati
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_a_conditional_generator_draws_the_servers_labels(form, images, tmp_path, kept_stations):
+def test_a_conditional_generator_draws_the_servers_labels(form, images, tmp_path):
     settings = fine_tuning(form)
     sizes = {"image_size": 8, "channels": 1, "width": 4, "num_classes": 10}
     for part, own in (("Generator", {"latent_dim": 3, **sizes}), ("Critic", sizes)):
@@ -122,7 +109,7 @@ def test_a_conditional_generator_draws_the_servers_labels(form, images, tmp_path
 
 
 @pytest.mark.slow
-def test_scores_are_those_of_the_simulation(images, tmp_path, kept_stations):
+def test_scores_are_those_of_the_simulation(images, tmp_path):
     settings = fine_tuning("exact", evaluation={"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"]})
     simulate(settings, images, tmp_path / "simulated")
     deploy(settings, images, tmp_path / "deployed")
@@ -157,7 +144,7 @@ def test_under_secure_aggregation_the_generator_is_the_same_and_the_server_sees_
 
 
 @pytest.mark.slow
-def test_a_range_that_cuts_off_is_asked_again(images, tmp_path, kept_stations, monkeypatch):
+def test_a_range_that_cuts_off_is_asked_again(images, tmp_path, monkeypatch):
     simulated = simulate(fine_tuning("exact"), images, tmp_path / "simulated")
     monkeypatch.setattr("fedgen.flower.server.asked_clients.FIRST", 1e-9)
     deployed, grid = deploy(fine_tuning("exact"), images, tmp_path / "deployed", config=HIDDEN)
@@ -166,7 +153,7 @@ def test_a_range_that_cuts_off_is_asked_again(images, tmp_path, kept_stations, m
 
 
 @pytest.mark.parametrize("form", first_quick(["exact", "local"]))
-def test_scores_under_secure_aggregation_are_those_of_the_simulation(form, images, tmp_path, kept_stations):
+def test_scores_under_secure_aggregation_are_those_of_the_simulation(form, images, tmp_path):
     settings = fine_tuning(form, evaluation={"num_images": 60, "embeddings": ["pixels"], "scores": ["fid"]})
     simulate(settings, images, tmp_path / "simulated")
     deploy(settings, images, tmp_path / "deployed", config=HIDDEN)
@@ -266,7 +253,7 @@ def expected(images, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", first_quick(FAULTS))
-def test_the_objective_is_the_mean_over_the_clients_that_answer(name, images, expected, tmp_path, kept_stations):
+def test_the_objective_is_the_mean_over_the_clients_that_answer(name, images, expected, tmp_path):
     breaks, reason = FAULTS[name]
     settings = fine_tuning("exact", held_out=0.0)
     with pytest.warns(UserWarning, match=f"client 'b' does not answer and is left out.*{reason}") as said:
@@ -275,12 +262,12 @@ def test_the_objective_is_the_mean_over_the_clients_that_answer(name, images, ex
     same_weights(expected["exact"], found)
 
 
-def test_hidden_answers_of_the_others_are_summed_without_one_that_fails(images, expected, tmp_path, kept_stations):
+def test_hidden_answers_of_the_others_are_summed_without_one_that_fails(images, expected, tmp_path):
     settings = fine_tuning("exact", held_out=0.0)
     same_weights(expected["exact"], with_broken(settings, images, tmp_path / "run", raises, HIDDEN))
 
 
-def test_a_client_comes_back_and_the_log_has_the_part_that_answered(images, tmp_path, kept_stations, caplog):
+def test_a_client_comes_back_and_the_log_has_the_part_that_answered(images, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     logger = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": str(tmp_path / "logs")}}
     settings = fine_tuning("exact", rounds=2, held_out=0.0, logger=logger)
@@ -296,7 +283,7 @@ def test_a_client_comes_back_and_the_log_has_the_part_that_answered(images, tmp_
 
 
 @pytest.mark.slow
-def test_too_few_answers_end_the_run_naming_who_is_missing_and_it_goes_on(images, tmp_path, kept_stations):
+def test_too_few_answers_end_the_run_naming_who_is_missing_and_it_goes_on(images, tmp_path):
     settings = fine_tuning("exact", rounds=2)
     with pytest.raises(TooFewAnswersError, match=r"90% are needed.*: 'b': MemoryError: the client's machine is full"):
         with_broken(settings, images, tmp_path / "run", raises, {"least-answers": 0.9}, since=3)
@@ -306,7 +293,7 @@ def test_too_few_answers_end_the_run_naming_who_is_missing_and_it_goes_on(images
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:nothing came from any client:UserWarning")
-def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, kept_stations, monkeypatch):
+def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, monkeypatch):
     settings, pull, cut = fine_tuning("exact"), Loopback.pull_messages, []
 
     def lost(self, message_ids):
@@ -325,7 +312,7 @@ def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, kept_st
 
 
 @pytest.mark.parametrize("since", first_quick([0, 1, 2]))
-def test_one_message_is_of_the_clients_that_answer_all_of_it(since, images, expected, tmp_path, kept_stations):
+def test_one_message_is_of_the_clients_that_answer_all_of_it(since, images, expected, tmp_path):
     settings = fine_tuning("message", held_out=0.0)
     same_weights(expected["message"], with_broken(settings, images, tmp_path / "run", raises, since=since))
     assert [(one["name"], one["kind"]) for one in read_left_out(tmp_path / "run")] == [("b", "objective")]
@@ -350,7 +337,7 @@ def test_of_a_great_many_that_did_not_answer_the_latest_are_listed(monkeypatch):
 
 
 @pytest.mark.parametrize("since", first_quick([0, 1]))
-def test_a_hidden_message_is_of_all_clients_or_none(since, images, tmp_path, kept_stations):
+def test_a_hidden_message_is_of_all_clients_or_none(since, images, tmp_path):
     """Sums with and without a client would show its statistics."""
     why = "'a', 'c': not all of these clients answered for their sum to be unmasked; 'b': .*full"
     with pytest.raises(TooFewAnswersError, match=why):
