@@ -1,19 +1,24 @@
 """What a client makes once for a run's messages changes no bit of them, and spares it no check."""
 
 import os
+import random
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
+from torch import nn
 
 from fedgen.data.formats.image_folder import ImageFolder
+from fedgen.embeddings import load_embedding
+from fedgen.embeddings.module import ModuleEmbedding
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.client import made_once
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.local_data import LocalDataModule
-from fedgen.flower.client.made_once import MOST_BYTES, MadeOnce, made_in, state_of
+from fedgen.flower.client.made_once import MOST_BYTES, MadeOnce, is_of_kit, is_pure_embedding, made_in, state_of
 from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Hello, Item, Question, Told
@@ -353,3 +358,40 @@ def test_other_settings_are_parsed_again_and_objects_are_never_shared(images, wo
     node.config["name"] = "another"
     assert from_records(Hello, asked(node, "query", RecordDict())).name == "another"
     assert work == ["parse", "a", "parse", "a"]
+
+
+def test_an_object_is_used_again_as_if_it_had_just_been_made():
+    once, made = MadeOnce(), []
+
+    def make():
+        made.append(torch.rand(()))
+        return made[-1]
+
+    def drawn(made_of, is_pure=True):
+        torch.manual_seed(len(made))  # whatever has been drawn before
+        found = once.same("it", made_of, make, lambda value: is_pure)
+        return found, float(torch.rand(())), random.random(), float(np.random.rand())
+
+    first = drawn("a")
+    assert drawn("a") == first
+    assert len(made) == 1
+    assert drawn("b") != first
+    assert drawn("a", is_pure=False)[0] is made[2]
+    assert drawn("a")[0] is made[3]
+    once.drop()
+    assert drawn("a")[0] is made[4]
+
+
+class Doubled(nn.Module):
+    """Somebody's own network."""
+
+    def forward(self, images):
+        return 2 * images
+
+
+def test_networks_of_ones_own_are_made_anew():
+    assert is_pure_embedding(load_embedding("pixels"))
+    assert is_pure_embedding(ModuleEmbedding(nn.Flatten(), name="flat"))
+    assert not is_pure_embedding(ModuleEmbedding(nn.Sequential(nn.Flatten(), Doubled()), name="own"))
+    assert is_of_kit(nn.Linear(1, 1))
+    assert not is_of_kit(nn.Linear(1, 1), Doubled())
