@@ -69,13 +69,57 @@ def test_a_name_of_a_package_below_is_missing_and_told_where_it_is(tmp_path):
     assert not hasattr(shop, "_Plum")
 
 
-def test_a_partition_asked_of_the_kit_itself_is_told_where_it_is_without_torch():
-    code = (
-        "import fedgen, sys\ntry: fedgen.Natural\nexcept AttributeError as error: print(error, 'torch' in sys.modules)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    hint = "write `from fedgen.clients.partitions import Natural`"
-    assert said == f"module 'fedgen' has no attribute 'Natural'; {hint} False\n"
+ASK = """
+import sys
+from importlib import import_module
+
+import fedgen
+from fedgen.lazy import rooms
+
+missing = {name: places for name, places in rooms("fedgen").items() if name not in fedgen.__all__}
+for name, (place, *others) in missing.items():
+    said = []
+    for line in (f"fedgen.{name}", f"from fedgen import {name}"):
+        try:
+            exec(line)
+        except (AttributeError, ImportError) as error:
+            said.append((type(error).__name__, str(error)))
+    hint = f"; write `from {place} import {name}`"
+    assert said == [
+        ("AttributeError", f"module 'fedgen' has no attribute {name!r}{hint}"),
+        ("ImportError", f"cannot import name {name!r} from 'fedgen'{hint}"),
+    ], said
+    assert not hasattr(fedgen, name)
+print(len(missing), "torch" in sys.modules, "lightning" in sys.modules)
+"""
+
+
+def test_every_public_name_of_a_package_below_that_is_asked_of_the_kit_is_told_where_it_is_without_torch():
+    said = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    number, *loaded = said.stdout.split()
+    assert int(number) > 100
+    assert loaded == ["False", "False"]
+
+
+def test_the_place_that_a_partition_is_told_to_be_at_has_it():
+    with pytest.raises(ImportError, match="cannot import name 'Natural' from 'fedgen'; ") as caught:
+        from fedgen import Natural  # noqa: F401
+    names = {}
+    exec(str(caught.value).split("`")[1], names)
+    assert names["Natural"].__name__ == "Natural"
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_package_below_is_loaded_on_use_and_a_file_that_shares_a_name_of_it_is_found(tmp_path):
+    import shop
+
+    (tmp_path / "shop" / "cellar").mkdir()
+    (tmp_path / "shop" / "cellar" / "__init__.py").write_text("__all__ = ['apple', 'Plum']\nPlum = 5\n")
+    assert shop.cellar.Plum == 5
+    from shop import apple
+
+    assert apple.__name__ == "shop.apple"
 
 
 @pytest.mark.usefixtures("shop")
