@@ -42,7 +42,11 @@ L.seed_everything(0)
 data = fedgen.FederatedDataModule(fedgen.Digits(), fedgen.ByClass(), batch_size=32)
 trainer = L.Trainer(
     strategy=fedgen.FedAvgStrategy(communication_interval=5, cohort_size=5),  # iterations of a turn, clients of a round
-    callbacks=[fedgen.FederatedEvaluation(20, ["pixels"], num_images=1000), fedgen.RoundCheckpoint()],
+    callbacks=[
+        fedgen.FederatedEvaluation(20, ["pixels"], num_images=1000),
+        fedgen.RoundCheckpoint(),
+        fedgen.callbacks.RoundProgressBar(),
+    ],
     max_epochs=ROUNDS,
     accelerator="cpu",
     default_root_dir="checkpoints/example",

@@ -1,6 +1,7 @@
 """The two files that a person reads first run as they are, only shorter."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from torchvision.utils import save_image
 
 import fedgen
+from tests.terminals import shown_on_terminal, written_lines
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -23,11 +25,24 @@ def test_each_is_at_most_60_lines():
 def test_fedavg_trains_and_selects(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code = (EXAMPLES / "fedavg.py").read_text()
-    quiet = 'accelerator="cpu", logger=False, enable_progress_bar=False'
+    quiet = 'accelerator="cpu", logger=False'
     shorter = code.replace("ROUNDS = 60", "ROUNDS = 2").replace("(20, ", "(1, ").replace('accelerator="cpu"', quiet)
     exec(compile(shorter, "fedavg.py", "exec"), {"__name__": "__main__"})
     assert "fid_all is best at round" in capsys.readouterr().out
     assert (tmp_path / "checkpoints" / "example" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_fedavg_shows_one_line_over_all_rounds_on_a_terminal_of_80_columns(tmp_path):
+    code = (EXAMPLES / "fedavg.py").read_text().replace("ROUNDS = 60", "ROUNDS = 6").replace("(20, ", "(3, ")
+    (tmp_path / "fedavg.py").write_text(code)
+    shown = shown_on_terminal([sys.executable, "-W", "ignore", "fedavg.py"], tmp_path)
+    lines = written_lines(shown)
+    bars = [line for line in lines if "of 6 rounds" in line]
+    assert any(line.startswith("0 of 6 rounds") for line in bars)
+    assert re.fullmatch(r"6 of 6 rounds done in 0:00:\d\d", bars[-1])
+    assert max(len(line) for line in bars) < 80
+    assert "Epoch 0" not in shown  # Lightning's own
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_ones_own_module_and_data_take_at_most_15_lines(tmp_path, monkeypatch, c
     (tmp_path / "my_project.py").write_text(own + "\nMyDataset = Scans\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    shorter = snippet.replace("max_epochs=200", "max_epochs=2, logger=False, enable_progress_bar=False")
+    shorter = snippet.replace("max_epochs=200", "max_epochs=2, logger=False")
     shorter = shorter.replace("every_n_rounds=50", "every_n_rounds=1").replace("num_images=1000", "num_images=60")
     exec(compile(shorter, "README.md", "exec"), {})
     assert re.search(r"round=0000[01]\.ckpt", capsys.readouterr().out)
@@ -62,9 +62,7 @@ def test_the_quickstart_in_python_is_at_most_15_lines_and_selects_a_checkpoint(t
     shorter = snippet.replace("max_epochs=2400", "max_epochs=2").replace("num_images=1000", "num_images=20")
     assert shorter != snippet
     monkeypatch.chdir(tmp_path)
-    exec(
-        compile(shorter.replace('"cpu"', '"cpu", logger=False, enable_progress_bar=False'), "quickstart.md", "exec"), {}
-    )
+    exec(compile(shorter.replace('"cpu"', '"cpu", logger=False'), "quickstart.md", "exec"), {})
     out = " ".join(capsys.readouterr().out.split())
     assert "round=00001.ckpt" in out
     (embedding,) = re.findall(r"embeddings: \[(.+?)\]", (ROOT / "recipes" / "quickstart.yaml").read_text())

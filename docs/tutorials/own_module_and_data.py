@@ -86,6 +86,7 @@ class VAE(L.LightningModule):
 # %% [markdown]
 # Ten clients whose labels differ (Dirichlet, 0.3), five of them a round, twenty local iterations each. An epoch of Lightning
 # is a round of federated averaging. Every twenty rounds the generator is scored against each client, `avg` and `all`.
+# `RoundProgressBar` is one line over all rounds, and in a notebook wants ipywidgets.
 
 # %%
 data = fedgen.FederatedDataModule(
@@ -96,11 +97,14 @@ evaluation = fedgen.FederatedEvaluation(
 )
 trainer = L.Trainer(
     strategy=fedgen.FedAvgStrategy(communication_interval=20, cohort_size=5),
-    callbacks=[evaluation, fedgen.RoundCheckpoint()],
+    callbacks=[
+        evaluation,
+        fedgen.RoundCheckpoint(),
+        fedgen.callbacks.RoundProgressBar(),
+    ],
     max_epochs=60,
     accelerator="cpu",
     logger=False,
-    enable_progress_bar=False,
     enable_model_summary=False,
     default_root_dir="own_vae",
 )

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import Any, TextIO
 
 from lightning.pytorch import LightningModule, Trainer
@@ -24,14 +25,15 @@ PLAIN_FIRST, PLAIN_EVERY = 10.0, 60.0  # seconds between lines where there is no
 class RoundProgressBar(ProgressBar):
     """One line on standard error over the whole run: "37 of 100 rounds", a bar, pace, time left, a loss and a score.
 
+    `Trainer(callbacks=[RoundProgressBar()])` shows it in the place of Lightning's bar, as `fedgen fit` does.
     Rounds that are done are counted: 100 of 100 rounds are those that tables call 0 to 99, as Lightning numbers epochs.
     The times include evaluations. Rounds of more than a second count their clients, too. The loss is the first logged
     with `prog_bar=True`, or else the first whose name has "loss" in it; the score is the newest of the column that
     `FederatedEvaluation` puts first. The line is cut to the terminal's width, leaves nothing behind but "100 of 100
     rounds done in 0:02:10", and makes room for what others print. Under a strategy without rounds it counts epochs.
 
-    Where there is neither a terminal nor a notebook it writes a plain line now and then: after 10 seconds, and then
-    each minute.
+    Where there is neither a terminal nor a notebook with ipywidgets it writes a plain line now and then: after 10
+    seconds, and then each minute.
 
     Args:
         console: where to show it; standard error by default.
@@ -67,10 +69,11 @@ class RoundProgressBar(ProgressBar):
     def start(self) -> None:
         """Shows the bar, if there is a terminal or a notebook to show it on."""
         console = self._given or Console(stderr=True)
-        if not self._enabled or not (console.is_terminal or console.is_jupyter):
+        in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None  # rich shows nothing without
+        if not self._enabled or not (console.is_terminal or in_notebook):
             return
         # what goes into a file goes on doing so while the terminal has a bar
-        out, err = (console.is_jupyter or stream.isatty() for stream in (sys.stdout, sys.stderr))
+        out, err = (in_notebook or stream.isatty() for stream in (sys.stdout, sys.stderr))
         self.live = Live(
             self,
             console=console,

@@ -102,6 +102,19 @@ def test_without_a_terminal_there_are_plain_lines_now_and_then(capsys, monkeypat
     assert lines[1].startswith("3 of 3 rounds done in")
 
 
+def test_a_notebook_without_widgets_has_plain_lines(monkeypatch):
+    screen = Console(file=io.StringIO(), force_jupyter=True, width=80)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    bar = RoundProgressBar(screen)
+    bar.start()
+    assert bar.live is None
+    monkeypatch.setattr(progress, "find_spec", lambda name: object())
+    monkeypatch.setattr(progress.Live, "start", lambda live, refresh=False: None)
+    bar.start()
+    assert bar.live is not None
+    bar.stop()
+
+
 def test_a_bar_that_is_disabled_shows_nothing(capsys):
     bar = RoundProgressBar(screen := terminal())
     bar.disable()
