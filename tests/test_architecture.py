@@ -7,7 +7,6 @@ import re
 import sys
 from pathlib import Path
 
-import lightning
 import pytest
 import torch
 
@@ -16,6 +15,7 @@ from fedgen.evaluation import Run
 from fedgen.experiments import EXPERIMENTS
 from fedgen.experiments.command import reproduce
 from tests.test_layering import LAYERS, MOST_FILES
+from tests.trainers import quiet_trainer
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -90,10 +90,9 @@ def test_its_aggregator_combines_a_module_whose_turns_change_a_buffer(kit):
             return super().training_step(batch, batch_idx)
 
     model = Seen()
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     strategy = fedgen.FedAvgStrategy(5, aggregator=kit.MidRange())
     data = fedgen.FederatedDataModule(kit.Stripes(), kit.EveryNth(4), batch_size=20)
-    lightning.Trainer(strategy=strategy, max_epochs=2, accelerator="cpu", **quiet).fit(model, data)
+    quiet_trainer(2, strategy=strategy).fit(model, data)
     assert float(model.seen) == 10  # two rounds of five iterations, of every client
     assert model.mean.abs().max() > 0
 

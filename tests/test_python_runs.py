@@ -12,6 +12,7 @@ from fedgen import FedAvgStrategy, FederatedEvaluation, RoundCheckpoint
 from fedgen.__main__ import main
 from fedgen.evaluation import Run, evaluate, print_report
 from fedgen.evaluation.real.federation_splits import as_splits
+from tests.trainers import quiet_trainer
 
 OWN = '''
 import lightning as L, torch
@@ -67,15 +68,11 @@ def own(tmp_path, monkeypatch):
 
 def train(own, folder="runs/own", **options):
     L.seed_everything(3, verbose=False)
-    trainer = L.Trainer(
+    trainer = quiet_trainer(
+        2,
         strategy=FedAvgStrategy(communication_interval=1),
         callbacks=[FederatedEvaluation(1, ["pixels"], num_images=80, **options), RoundCheckpoint()],
-        accelerator="cpu",
-        devices=1,
-        max_epochs=2,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        enable_checkpointing=True,
         default_root_dir=folder,
     )
     trainer.fit(own.make_model(), own.make_data())

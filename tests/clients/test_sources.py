@@ -16,6 +16,7 @@ from fedgen.data.lazy_examples import LazyExamples
 from fedgen.federated import FedAvgStrategy
 from tests.clients.test_data_module import fedavg, under
 from tests.data.test_image_folder import write_image
+from tests.trainers import quiet_trainer
 
 
 class Pictures(Dataset):
@@ -269,14 +270,7 @@ class Regressor(lightning.LightningModule):
 
 
 def trainer(rounds=1, **options):
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    strategy = FedAvgStrategy(2, seed=0)
-    return lightning.Trainer(max_epochs=rounds, accelerator="cpu", devices=1, strategy=strategy, **quiet, **options)
+    return quiet_trainer(rounds, strategy=FedAvgStrategy(2, seed=0), **options)
 
 
 def test_a_lightning_data_module_is_dealt_by_the_partition_and_keeps_its_other_loaders():

@@ -23,6 +23,7 @@ from fedgen.embeddings.pixels import Pixels
 from fedgen.ranks import spread, together
 from fedgen.scores.frechet.frechet import InfluenceErrors
 from fedgen.scores.wasserstein import wasserstein
+from tests.trainers import quiet_trainer
 
 SIZES = (700, 900, 1300)  # a client of more images than features, so that FID's pool has a transport map
 DONE = Counter()  # by kind of work, on this rank
@@ -107,10 +108,8 @@ def main(devices, folder):
         embeddings=["pixels"], scores=scores, num_images=1300, at_start=True, grid=0, dirpath=folder
     )
     strategy = FedAvgStrategy(communication_interval=2, process_group_backend="gloo")
-    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
-    options = {"accelerator": "cpu", "devices": devices, "max_epochs": 1, "callbacks": [evaluation], **quiet}
     L.seed_everything(0, verbose=False)
-    L.Trainer(strategy=strategy, **options).fit(
+    quiet_trainer(strategy=strategy, devices=devices, callbacks=[evaluation]).fit(
         Square(folder), FederatedDataModule(examples(), Natural(), 100, held_out=0.2, seed=1)
     )
 

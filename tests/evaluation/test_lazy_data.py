@@ -25,6 +25,7 @@ from fedgen.images import from_uint8
 from fedgen.losses import EmbeddedLoss, FastFIDLoss
 from fedgen.models import WGANGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
+from tests.trainers import quiet_trainer
 
 
 class Pictures(Dataset):
@@ -134,15 +135,7 @@ def fit(folder, data, workers):
     lightning.seed_everything(0, verbose=False)
     module = FederatedDataModule(data, IID(3), batch_size=16, num_workers=workers)
     evaluation = FederatedEvaluation(1, embeddings=["pixels"], num_images=100, dirpath=folder)
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", devices=1, strategy=FedAvgStrategy(3), callbacks=[evaluation], **quiet
-    )
+    trainer = quiet_trainer(2, strategy=FedAvgStrategy(3), callbacks=[evaluation])
     model = WGANGP(SmallGenerator(), SmallCritic(), n_critic=1)
     trainer.fit(model, module)
     scores = [record.value for record in evaluation.evaluator.evaluate(noise).records]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import Partition
 from fedgen.data import Examples
+from tests.trainers import quiet_trainer
 
 
 class Contiguous(Partition):
@@ -107,15 +108,7 @@ class TwoOptimizers(L.LightningModule):
 
 def make_trainer(strategy: Any, rounds: int, **options: Any) -> L.Trainer:
     """A quiet CPU trainer."""
-    defaults: dict[str, Any] = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    return L.Trainer(strategy=strategy, max_epochs=rounds, **{**defaults, **options})
+    return quiet_trainer(rounds, strategy=strategy, **options)
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:

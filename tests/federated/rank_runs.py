@@ -27,6 +27,7 @@ from fedgen.federated import FedAdam, FedProx, Krum, Median, NormClipping, Priva
 from fedgen.federated.compression import PowerSGD, TopK
 from fedgen.models import EDM
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
+from tests.trainers import quiet_trainer
 
 SIZES = (3, 11, 6, 20, 9)
 ROUNDS = 3
@@ -196,17 +197,9 @@ def train(name, devices, folder, resume=None, callbacks=(), num_nodes=1):
     module = make()
     data = FederatedDataModule(pictures() if name in PICTURED else points(), Natural(), 100, held_out=0.0, seed=1)
     strategy = FedAvgStrategy(communication_interval=4, seed=2, process_group_backend="gloo", **options)
-    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     callbacks = [RoundCheckpoint(folder, every_n_rounds=1), *callbacks]
-    options = {
-        "accelerator": "cpu",
-        "devices": devices,
-        "num_nodes": num_nodes,
-        "max_epochs": ROUNDS,
-        "callbacks": callbacks,
-        **quiet,
-    }
-    trainer = L.Trainer(strategy=strategy, default_root_dir=folder, **options)
+    places = {"devices": devices, "num_nodes": num_nodes, "default_root_dir": folder}
+    trainer = quiet_trainer(ROUNDS, strategy=strategy, callbacks=callbacks, enable_checkpointing=True, **places)
     trainer.fit(module, data, ckpt_path=resume)
     return module, strategy, trainer
 

@@ -13,6 +13,7 @@ from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
 from fedgen.federated import FedAdam, Krum, Mean, Median, NormClipping, TrimmedMean
 from fedgen.federated.client_state.memory import ClientMemory
+from tests.trainers import quiet_trainer
 
 BAD = 4
 POINTS = [[4.0, 3.0], [3.0, 4.0], [5.0, 5.0], [4.0, 4.0], [4.0, 4.0]]  # one each of clients a to e
@@ -54,8 +55,7 @@ def fit(model, rule, rounds, **options):
     )
     data = FederatedDataModule(examples, Natural(), batch_size=4, held_out=0.0, seed=0)
     strategy = FedAvgStrategy(communication_interval=1, aggregator=rule, **options)
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    L.Trainer(strategy=strategy, max_epochs=rounds, accelerator="cpu", devices=1, **quiet).fit(model, data)
+    quiet_trainer(rounds, strategy=strategy).fit(model, data)
     return strategy
 
 

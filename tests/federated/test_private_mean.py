@@ -2,7 +2,6 @@ import csv
 import math
 from pathlib import Path
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -18,6 +17,7 @@ from fedgen.federated.aggregators.mean import Federation
 from fedgen.statistics.accounting import spent_epsilon
 from tests.federated.modules import Automatic, make_data, make_trainer
 from tests.federated.rank_runs import Net, points
+from tests.trainers import quiet_trainer
 
 
 def averaged(aggregator, updates, server, seed=0, round=0, folder=Path()):
@@ -223,10 +223,7 @@ def fit(aggregator, logger=False, folder=None, rounds=4, start=None, **options):
     module = Net()
     data = FederatedDataModule(points(), Natural(), 100, held_out=0.0, seed=1)
     strategy = FedAvgStrategy(4, cohort_size=3, seed=2, aggregator=aggregator, **options)
-    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
-    trainer = L.Trainer(
-        strategy=strategy, accelerator="cpu", max_epochs=rounds, logger=logger, default_root_dir=folder, **quiet
-    )
+    trainer = quiet_trainer(rounds, strategy=strategy, logger=logger, default_root_dir=folder)
     trainer.fit(module, data, ckpt_path=start)
     return module, trainer
 

@@ -14,6 +14,7 @@ from fedgen.data import Examples
 from fedgen.federated import Krum, Mean, Median, NormClipping, PrivateMean, Scaffold, TrimmedMean
 from tests.federated.kit_rules import aggregators
 from tests.federated.modules import TwoOptimizers, make_data, make_trainer
+from tests.trainers import quiet_trainer
 
 HONEST = [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]]
 BAD = [1000.0, -1000.0]
@@ -166,9 +167,7 @@ def test_one_bad_client_of_five_under_the_strategy(rule, expected):
     examples = Examples(where[own], torch.zeros(20, dtype=torch.int64), "points", (), own, names)
     data = FederatedDataModule(examples, Natural(), batch_size=4, held_out=0.0, seed=0)
     model, strategy = Point(), FedAvgStrategy(communication_interval=1, aggregator=rule)
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = L.Trainer(strategy=strategy, max_epochs=1, accelerator="cpu", devices=1, **quiet)
-    trainer.fit(model, data)
+    quiet_trainer(strategy=strategy).fit(model, data)
     if expected is None:  # nobody moved further than 2.5 from the start
         assert float(model.point.detach().norm()) <= 2.5
     else:

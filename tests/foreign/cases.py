@@ -18,6 +18,7 @@ from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
 from tests.foreign.merging import attributes, deviations
 from tests.foreign.reference import fit_by_turns
+from tests.trainers import quiet_trainer
 
 SIZES = (12, 20, 7)
 # what the strategy says of state for which nothing is declared; that is what some cases are about
@@ -136,16 +137,7 @@ class Case:
 
 def make_trainer(strategy: Any, rounds: int, **options: Any) -> L.Trainer:
     """A trainer on one CPU that writes nothing."""
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    return L.Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_epochs=rounds,
-        limit_val_batches=0,
-        enable_model_summary=False,
-        strategy=strategy,
-        **{**quiet, **options},
-    )
+    return quiet_trainer(rounds, strategy=strategy, **{"limit_val_batches": 0, **options})
 
 
 def _fits(name: str, patterns: tuple[str, ...]) -> bool:

@@ -24,6 +24,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.turn import Turn
 from fedgen.seeds import seed_all
 from tests.foreign.merging import ClientState, merge, rules_of, transplant
+from tests.trainers import quiet_trainer
 
 Settings = tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]  # of optimizers' parameter groups, of schedules
 
@@ -119,20 +120,8 @@ def fit_turn(
     module, clock = federation.copy(), federation.clock
     if client in federation.personal:
         federation.personal[client].put_into(module)
-    trainer = L.Trainer(
-        **{
-            "accelerator": "cpu",
-            "devices": 1,
-            "max_epochs": rounds,
-            "limit_val_batches": 0,
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "callbacks": [Continuation(clock, seed, "turn", clock.round, client)],
-            **options,
-        }
-    )
+    own = {"limit_val_batches": 0, "callbacks": [Continuation(clock, seed, "turn", clock.round, client)]}
+    trainer = quiet_trainer(rounds, **(own | options))
     loader = DataLoader(list(batches), batch_size=None, collate_fn=_as_it_is)  # type: ignore[arg-type]
     with warnings.catch_warnings():
         # a copy of trained modules begins its fit as it was left, e.g. with a teacher in evaluation mode

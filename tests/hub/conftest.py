@@ -20,6 +20,7 @@ from fedgen.models.gan.adversarial import Hinge
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
+from tests.trainers import quiet_trainer
 
 
 def pair():
@@ -59,7 +60,6 @@ def make():
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
     """A run folder of four rounds with two scored checkpoints."""
-    import lightning
 
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     torch.manual_seed(0)
@@ -67,14 +67,11 @@ def run(tmp_path_factory):
     examples = fedgen.Examples(images, torch.arange(40) % 2, "toy", ("zero", "one"))
     data = fedgen.FederatedDataModule(examples, fedgen.ByClass(), batch_size=4, seed=0)
     evaluation = fedgen.FederatedEvaluation(every_n_rounds=2, embeddings=["pixels"], num_images=20, report=False)
-    trainer = lightning.Trainer(
-        max_epochs=4,
-        accelerator="cpu",
-        logger=False,
+    trainer = quiet_trainer(
+        4,
         strategy=fedgen.FedAvgStrategy(communication_interval=1, cohort_size=2),
         callbacks=[evaluation, fedgen.RoundCheckpoint()],
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        enable_checkpointing=True,
         default_root_dir=folder,
     )
     trainer.fit(WGANGP(**pair()), data)

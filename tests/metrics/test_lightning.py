@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 
 from tests.metrics.sets import CLIENTS, FEDERATED, METRICS, features, filled
+from tests.trainers import quiet_trainer
 
 NOISE = features(25, 3)  # what the module "generates" from zeros
 
@@ -52,16 +53,11 @@ class Scored(LightningModule):
         return DataLoader(TensorDataset(torch.cat(CLIENTS), clients), batch_size=7)
 
 
-def trainer(folder, **arguments):
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return Trainer(accelerator="cpu", devices=1, default_root_dir=folder, **quiet, **arguments)
-
-
 @pytest.mark.parametrize("precision", ["32-true", "bf16-true"])
 @pytest.mark.parametrize("name", FEDERATED)
 def test_a_scalar_metric_and_a_collection_are_logged_with_the_right_values(name, precision, tmp_path):
     module = Scored(name)
-    (logged,) = trainer(tmp_path, precision=precision, enable_checkpointing=False).validate(module, verbose=False)
+    (logged,) = quiet_trainer(default_root_dir=tmp_path, precision=precision).validate(module, verbose=False)
     key = "fid" if "frechet" in name else "kid"
     assert set(logged) == {"score", f"{key}_avg", f"{key}_worst", *([f"{key}_power_2"] if key == "fid" else [])}
     if precision == "32-true":
@@ -76,7 +72,9 @@ def test_a_scalar_metric_and_a_collection_are_logged_with_the_right_values(name,
 def test_every_epoch_starts_anew_and_a_checkpoint_can_watch_the_score(name, tmp_path):
     module = Scored(name)
     saved = ModelCheckpoint(tmp_path, filename="{epoch}", monitor="score", save_top_k=-1)
-    run = trainer(tmp_path, max_epochs=2, num_sanity_val_steps=0, callbacks=[saved])
+    run = quiet_trainer(
+        default_root_dir=tmp_path, rounds=2, num_sanity_val_steps=0, callbacks=[saved], enable_checkpointing=True
+    )
     run.fit(module)
     scores = {path: score.item() for path, score in saved.best_k_models.items()}
     assert len(scores) == 2
@@ -91,16 +89,14 @@ def test_every_epoch_starts_anew_and_a_checkpoint_can_watch_the_score(name, tmp_
 
 def test_a_sanity_check_with_too_few_batches_says_how_to_switch_it_off(tmp_path):
     with pytest.raises(ValueError, match=r"client 2: .*Trainer\(num_sanity_val_steps=0\)"):
-        trainer(tmp_path, max_epochs=1, num_sanity_val_steps=1, enable_checkpointing=False).fit(
-            Scored("federated-frechet")
-        )
+        quiet_trainer(default_root_dir=tmp_path, num_sanity_val_steps=1).fit(Scored("federated-frechet"))
 
 
 def test_a_metric_that_gives_a_dict_is_refused_by_log_with_its_value(tmp_path):
     module = Scored("federated-frechet")
     module.distance = METRICS["federated-frechet"]()
     with pytest.raises(ValueError, match=r"fid_avg"):
-        trainer(tmp_path, enable_checkpointing=False).validate(module, verbose=False)
+        quiet_trainer(default_root_dir=tmp_path).validate(module, verbose=False)
 
 
 class Listed(Scored):
@@ -122,7 +118,7 @@ class Listed(Scored):
 @pytest.mark.parametrize("name", FEDERATED)
 def test_a_collection_of_scalar_metrics_is_logged_as_it_is_epoch_after_epoch(name, tmp_path):
     module, key = Listed(name), "fid" if "frechet" in name else "kid"
-    run = trainer(tmp_path, enable_checkpointing=False)
+    run = quiet_trainer(default_root_dir=tmp_path)
     expected = {k.removeprefix(f"{key}_"): v for k, v in filled(name).compute().items()}
     for _ in range(2):
         (logged,) = run.validate(module, verbose=False)

@@ -1,6 +1,5 @@
 """The smallest things that train: one-pixel-wide networks and a few random images."""
 
-import lightning
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -8,6 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedgen.models import DDPM, WGANGP
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
+from tests.trainers import quiet_trainer
 
 
 @pytest.fixture
@@ -42,17 +42,7 @@ def fit(tmp_path):
 
     def fit(module, batches=4, epochs=1, shape=(1, 8, 8), callbacks=(), ckpt_path=None, **options):
         images = torch.rand(2 * batches, *shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
-        trainer = lightning.Trainer(
-            max_epochs=epochs,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=tmp_path,
-            callbacks=list(callbacks),
-            **options,
-        )
+        trainer = quiet_trainer(epochs, default_root_dir=tmp_path, callbacks=list(callbacks), **options)
         loader = DataLoader(TensorDataset(images, torch.zeros(2 * batches, dtype=torch.int64)), batch_size=2)
         trainer.fit(module, loader, ckpt_path=ckpt_path)
         return trainer

@@ -13,6 +13,7 @@ from fedgen.models.diffusion.diffusion_sampling import Sampler
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.networks import UNet
 from tests.losses.live_bytes import LiveBytes
+from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
 
@@ -191,11 +192,9 @@ def test_half_precision_and_clipping_train(make_ddpm):
     module = make_ddpm(num_classes=2)
     images = torch.rand(4, 1, 8, 8) * 2 - 1
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, torch.tensor([0, 1, 0, 1])), 2)
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    options |= {"enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1}
     for precision in ("bf16-mixed", "bf16-true", "32-true"):
         before = weights(module.network)
-        trainer = lightning.Trainer(precision=precision, gradient_clip_val=1.0, **options)
+        trainer = quiet_trainer(precision=precision, gradient_clip_val=1.0)
         trainer.fit(module, loader)
         assert torch.isfinite(trainer.callback_metrics["loss"])
         assert not torch.equal(weights(module.network).float(), before.float())

@@ -3,7 +3,6 @@
 import copy
 import logging
 
-import lightning
 import pytest
 import torch
 
@@ -21,6 +20,7 @@ from fedgen.models.networks import UNet
 from fedgen.seeds import seed_all
 from tests.flower.runs import deploy, recipe, same_weights, simulate, write_images
 from tests.quick import first_quick
+from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
 
@@ -42,17 +42,7 @@ def train(tmp_path):
         draws = torch.Generator().manual_seed(0)
         images = torch.randint(0, 256, (12, 1, 8, 8), dtype=torch.uint8, generator=draws)
         examples = Examples(images, torch.tensor([0] * 6 + [1] * 4 + [2] * 2), "noise/train", ("a", "b", "c"))
-        trainer = lightning.Trainer(
-            strategy=FedAvgStrategy(2, seed=seed, **options),
-            max_epochs=rounds,
-            accelerator="cpu",
-            devices=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=tmp_path,
-        )
+        trainer = quiet_trainer(rounds, strategy=FedAvgStrategy(2, seed=seed, **options), default_root_dir=tmp_path)
         data = FederatedDataModule(examples, ByClass(), batch_size=2, held_out=0.0, seed=0)
         trainer.fit(module, data, ckpt_path=ckpt_path)
         return trainer

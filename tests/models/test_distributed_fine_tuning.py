@@ -2,7 +2,6 @@
 
 import copy
 
-import lightning
 import pytest
 import torch
 from torch import nn
@@ -29,6 +28,7 @@ from fedgen.models.stylegan2 import StyleGAN2
 from fedgen.seeds import seed_all
 from tests.losses.simple import two_numbers
 from tests.models.stylegan2.test_stylegan2 import make as make_stylegan2
+from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
 SIZES = (12, 5, 23)
@@ -78,18 +78,7 @@ def fit(module, rounds=1, data=None, ckpt_path=None, interval=2, strategy=None, 
     local = module.form == "local"
     strategy = strategy or (FedAvgStrategy(interval, seed=0, **options) if local else "auto")
     data = data or FederatedDataModule(noise(sum(SIZES), 1), InOrder(), 4, held_out=0.0, iterations=interval, seed=0)
-    trainer = lightning.Trainer(
-        strategy=strategy,
-        max_epochs=rounds,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        limit_val_batches=0,
-    )
+    trainer = quiet_trainer(rounds, strategy=strategy, num_sanity_val_steps=0, limit_val_batches=0)
     trainer.fit(module, data, ckpt_path=ckpt_path)
     return trainer
 

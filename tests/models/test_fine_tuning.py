@@ -1,6 +1,5 @@
 """A pretrained generator trained on scores alone: where it comes from, what trains, and how a step is made."""
 
-import lightning as L
 import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
@@ -15,6 +14,7 @@ from fedgen.models import GAN, WGANGP, FineTuning, Hinge
 from fedgen.models.networks import SAGANGenerator, SmallCritic, SmallGenerator
 from tests.losses.simple import MeanLoss, two_numbers
 from tests.quick import first_quick
+from tests.trainers import quiet_trainer
 
 FIRST = "body.0.*"
 ACCELERATORS = ["cpu", *(["gpu"] if torch.cuda.is_available() else [])]
@@ -41,15 +41,10 @@ def train(module, tmp_path, rounds=1, strategy=None, ckpt_path=None, accelerator
     strategy = strategy or FedAvgStrategy(communication_interval=2, seed=0)
     more = {"iterations": 2} if strategy == "auto" else {}
     data = FederatedDataModule(Digits(), ByClass(classes_per_client=2), batch_size=8, seed=0, **more)
-    trainer = L.Trainer(
+    trainer = quiet_trainer(
+        rounds,
         strategy=strategy,
-        max_epochs=rounds,
         accelerator=accelerator,
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         num_sanity_val_steps=0,
         limit_val_batches=0,
         default_root_dir=tmp_path,
@@ -367,9 +362,7 @@ def test_training_needs_losses_their_references_and_images_of_the_datas_shape(tm
     with pytest.raises(ValueError, match=r"built for images \[1, 9, 9\].*got \[1, 8, 8\]"):
         train(make(generator=SmallGenerator(image_size=9)), tmp_path)
     loader = torch.utils.data.DataLoader(torch.zeros(4, 1))
-    trainer = L.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, default_root_dir=tmp_path
-    )
+    trainer = quiet_trainer(default_root_dir=tmp_path)
     with pytest.raises(ValueError, match=r"two-numbers has no references.*set_references"):
         trainer.fit(make(), loader)
 

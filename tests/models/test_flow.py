@@ -22,6 +22,7 @@ from fedgen.models.networks import GlowNetwork, SmallGenerator
 from fedgen.models.networks.glow import pooled_patches
 from tests.losses.simple import MeanLoss, two_numbers
 from tests.quick import first_quick
+from tests.trainers import quiet_trainer
 
 
 @pytest.fixture
@@ -46,11 +47,9 @@ def shaken(net, scale=0.1):
 
 def federate(module, tmp_path, rounds=2, interval=2, ckpt_path=None, batch_size=16):
     data = FederatedDataModule(Digits(), ByClass(classes_per_client=5), batch_size=batch_size, seed=0)
-    trainer = L.Trainer(
-        strategy=FedAvgStrategy(communication_interval=interval, seed=0),
-        max_epochs=rounds, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
-        default_root_dir=tmp_path,
+    trainer = quiet_trainer(
+        rounds, strategy=FedAvgStrategy(communication_interval=interval, seed=0),
+        num_sanity_val_steps=0, limit_val_batches=0, default_root_dir=tmp_path,
     )  # fmt: skip
     trainer.fit(module, data, ckpt_path=ckpt_path)
     return trainer

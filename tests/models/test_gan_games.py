@@ -16,6 +16,7 @@ from fedgen.models import GAN, Hinge, NonSaturating, WassersteinGP
 from fedgen.models.networks import DCGANCritic, DCGANGenerator, SAGANCritic, SAGANGenerator, SmallCritic, SmallGenerator
 from tests.losses.simple import MeanLoss, two_numbers
 from tests.quick import first_quick
+from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
 
@@ -38,11 +39,7 @@ def make_conditional(**arguments):
 
 def train(module, tmp_path, epochs=1, iterations=4, strategy="auto", ckpt_path=None, **options):
     data = FederatedDataModule(Digits(), ByClass(), batch_size=8, iterations=iterations, seed=0)
-    trainer = lightning.Trainer(
-        max_epochs=epochs, strategy=strategy, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0, default_root_dir=tmp_path,
-        **options,
-    )  # fmt: skip
+    trainer = quiet_trainer(epochs, strategy=strategy, limit_val_batches=0, default_root_dir=tmp_path, **options)
     trainer.fit(module, data, ckpt_path=ckpt_path)
     return trainer
 

@@ -2,7 +2,6 @@
 
 import copy
 
-import lightning as L
 import pytest
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -15,6 +14,7 @@ from fedgen.federated import FedAvgStrategy, PrivateMean
 from fedgen.losses import AdaptiveWeight, EMAMoments, EmbeddedLoss, FastFIDLoss, QueueMoments
 from fedgen.models import WGANGP
 from tests.losses.simple import MeanLoss, two_numbers
+from tests.trainers import quiet_trainer
 
 
 def embedded(aggregate="all", **options):
@@ -23,15 +23,9 @@ def embedded(aggregate="all", **options):
 
 def federate(module, tmp_path, rounds=2, strategy=None, ckpt_path=None, partition=None, **options):
     data = FederatedDataModule(Digits(), partition or ByClass(classes_per_client=2), batch_size=8, seed=0)
-    trainer = L.Trainer(
+    trainer = quiet_trainer(
+        rounds,
         strategy=strategy or FedAvgStrategy(communication_interval=2, seed=0),
-        max_epochs=rounds,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         num_sanity_val_steps=0,
         limit_val_batches=0,
         default_root_dir=tmp_path,
@@ -105,10 +99,7 @@ def test_own_means_the_client_whose_turn_it_is_and_nobody_in_pooled_training(mak
     assert turns == [0, None, 1, None, 2, None, 3, None, 4, None]
     turns.clear()
     data = FederatedDataModule(Digits(), ByClass(), batch_size=8, iterations=3, seed=0)
-    trainer = L.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, limit_val_batches=0, default_root_dir=tmp_path,
-    )  # fmt: skip
+    trainer = quiet_trainer(limit_val_batches=0, default_root_dir=tmp_path)
     trainer.fit(make_gan(n_critic=1, generator_losses=[EmbeddedLoss(Listening("own"), [two_numbers()])]), data)
     assert turns == [None] * 6
 

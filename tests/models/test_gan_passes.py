@@ -1,6 +1,5 @@
 """A GAN's generator step in one backward pass or in several: the same gradient, at the memory of the largest."""
 
-import lightning as L
 import pytest
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from fedgen.models.networks import SmallCritic
 from tests.losses.live_bytes import LiveBytes
 from tests.losses.simple import MeanLoss
 from tests.losses.test_passes import Deep
+from tests.trainers import quiet_trainer
 
 IMAGES = 64
 
@@ -42,10 +42,7 @@ def step(tmp_path, separate):
     for loss in losses:
         loss.set_references([reals])
     module = WGANGP(Gallery(), SmallCritic(image_size=4, width=2), n_critic=1, generator_losses=losses)
-    trainer = L.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=tmp_path,
-    )  # fmt: skip
+    trainer = quiet_trainer(default_root_dir=tmp_path)
     loader = DataLoader(TensorDataset(torch.rand(IMAGES, 1, 4, 4), torch.zeros(IMAGES)), batch_size=IMAGES)
     torch.manual_seed(1)
     with LiveBytes() as memory:

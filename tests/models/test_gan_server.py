@@ -15,6 +15,7 @@ from fedgen.seeds import seed_all
 from tests.federated.rank_runs import pictures
 from tests.losses.simple import MeanLoss, two_numbers
 from tests.models.test_gan_games import make_conditional, train
+from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
 
@@ -130,10 +131,9 @@ class FailsLarge(lightning.Callback):
 def test_the_servers_batches_are_as_large_as_those_of_the_clients_that_took_part(fails, largest, tmp_path):
     """Clients of 4, 13 and 7 images, each a batch; a round has two steps of the server."""
     module = make(generator_losses=[EmbeddedLoss(MeanLoss("own"), [two_numbers()])])
-    off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = lightning.Trainer(
-        strategy=FedAvgStrategy(4, seed=0), accelerator="cpu", max_epochs=1, limit_val_batches=0,
-        default_root_dir=tmp_path, callbacks=[FailsLarge()] if fails else [], **off,
+    trainer = quiet_trainer(
+        strategy=FedAvgStrategy(4, seed=0), limit_val_batches=0, default_root_dir=tmp_path,
+        callbacks=[FailsLarge()] if fails else [],
     )  # fmt: skip
     trainer.fit(module, FederatedDataModule(pictures(), Natural(), 100, held_out=0.0, seed=1))
     assert [one["name"] for one in trainer.strategy.left_out] == ["b"] * fails

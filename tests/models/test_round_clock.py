@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from fedgen.models.rounds.round_clock import RoundClock
+from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
 
@@ -53,15 +54,7 @@ def test_a_strategy_that_calls_round_ends_itself_is_left_to_it(fit):
         calls_round_end = True
 
     module = Counter()
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        strategy=Calling("cpu"),
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(2, strategy=Calling("cpu"))
     trainer.fit(module, torch.utils.data.DataLoader(torch.zeros(3, 1)))
     assert module.rounds == module.turns == []
     assert module.iterations == [0, 1, 2, 0, 1, 2]

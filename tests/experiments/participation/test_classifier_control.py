@@ -1,6 +1,5 @@
 """The classifier beside the published tables."""
 
-import lightning as L
 import pytest
 import torch
 
@@ -12,6 +11,7 @@ from fedgen.experiments.engine.arms.gap_numbers import GapScores
 from fedgen.experiments.participation.classifier_control import CENTRAL, PLAIN, ClassifierChoice, outcomes
 from fedgen.experiments.participation.group_norm_classifier import GroupNormClassifier
 from fedgen.experiments.participation.natural_gaps import tails, verdicts
+from tests.trainers import quiet_trainer
 
 
 def halves(count=400, seed=0):
@@ -29,9 +29,7 @@ def test_the_classifier_learns_by_federated_averaging_and_its_loss_is_the_error_
     model = GroupNormClassifier(image_size=4, num_classes=2, widths=(4,), lr=0.1)
     data = FederatedDataModule(halves(), IID(4), batch_size=20, held_out=0.2, seed=0)
     strategy = FedAvgStrategy(communication_interval=4, cohort_size=2)
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
-    trainer = L.Trainer(strategy=strategy, devices=1, max_epochs=10, enable_model_summary=False, **options)
-    trainer.fit(model, data)
+    quiet_trainer(10, strategy=strategy).fit(model, data)
     after = evaluate(model, data, embeddings=["pixels"], num_images=10, scores=["loss"])
     assert after[0].value < 0.02
     images, labels = torch.zeros(4, 1, 4, 4), torch.tensor([0, 1, 1, 0])

@@ -2,7 +2,6 @@
 
 import re
 
-import lightning
 import pytest
 import torch
 from torch import nn
@@ -15,6 +14,7 @@ from fedgen.models.stylegan2.official.official_settings import discriminator_set
 from tests.models.stylegan2 import pickle_builder
 from tests.models.stylegan2.conftest import OUTPUTS, deviation
 from tests.models.stylegan2.pickle_builder import Discriminator, EasyDict, Generator, Layer, write_official
+from tests.trainers import quiet_trainer
 
 
 def official(kind, state, settings):
@@ -128,10 +128,7 @@ def test_a_runs_checkpoint_becomes_a_file(tmp_path, capsys):
         StyleGAN2Generator(**shared, latent_dim=4, style_dim=4), StyleGAN2Discriminator(**shared), r1_gamma=3.0
     )
     module.clock.images += 1500
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = lightning.Trainer(
-        accelerator="cpu", max_epochs=1, limit_train_batches=0, default_root_dir=tmp_path, **options
-    )
+    trainer = quiet_trainer(limit_train_batches=0, default_root_dir=tmp_path)
     trainer.strategy.connect(module)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
     assert main(["convert", str(tmp_path / "last.ckpt"), str(tmp_path / "a.safetensors"), "--half"]) == 0

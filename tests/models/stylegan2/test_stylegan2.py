@@ -3,7 +3,6 @@
 import copy
 import warnings
 
-import lightning
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -21,6 +20,7 @@ from fedgen.models.stylegan2.drawing import draw_noise, draw_styles
 from fedgen.models.stylegan2.penalties import path_lengths, r1_penalty
 from fedgen.models.stylegan2.steps import TrainingSteps
 from fedgen.seeds import seed_all
+from tests.trainers import quiet_trainer
 
 SHARED = {"image_size": 8, "channels": 1, "channel_base": 32}
 
@@ -39,26 +39,11 @@ def images(count, seed=0):
     return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-def quiet(**options):
-    return lightning.Trainer(
-        **{
-            "accelerator": "cpu",
-            "devices": 1,
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "max_epochs": 1,
-        }
-        | options
-    )
-
-
 def fit(module, batches=2, size=4, **options):
     """Trains on batches of random images, labels 0 1 2 ..."""
     count = batches * size
     loader = DataLoader(TensorDataset(images(count), torch.arange(count) % 3), batch_size=size)
-    trainer = quiet(**options)
+    trainer = quiet_trainer(**options)
     trainer.fit(module, loader, ckpt_path=options.pop("ckpt_path", None))
     return trainer
 
@@ -72,7 +57,7 @@ def clients(count=3, size=8, batch_size=4):
 
 def fit_clients(module, rounds=2, data=None, ckpt_path=None, interval=4, **options):
     strategy = FedAvgStrategy(communication_interval=interval, optimizer_state="average", seed=0)
-    trainer = quiet(strategy=strategy, max_epochs=rounds, **options)
+    trainer = quiet_trainer(rounds, strategy=strategy, **options)
     trainer.fit(module, data or clients(), ckpt_path=ckpt_path)
     return trainer
 
@@ -256,11 +241,11 @@ def test_one_client_is_central_training_but_for_the_average():
     module, central = make(), make()
     data = clients(count=1, size=8)
     strategy = FedAvgStrategy(communication_interval=2, optimizer_state="average", seed=0)
-    quiet(strategy=strategy).fit(module, data)
+    quiet_trainer(strategy=strategy).fit(module, data)
     owner = data.clients[0]
     turn = Turn(owner.data, owner.train, data.batch_size, strategy.seed, 0, owner.name, 0)
     central.on_train_epoch_start = lambda: seed_all(strategy.seed, "turn", 0, 0)
-    quiet().fit(central, DataLoader(list(turn.batches(2)), batch_size=None))
+    quiet_trainer().fit(central, DataLoader(list(turn.batches(2)), batch_size=None))
     for name, value in central.generator.named_parameters():
         torch.testing.assert_close(module.generator.get_parameter(name), value, msg=name)
 
@@ -275,7 +260,7 @@ def test_resumes_to_the_bit(tmp_path, federated):
         if federated:
             return module, fit_clients(module, rounds=epochs, ckpt_path=ckpt_path)
         data = clients()
-        trainer = quiet(max_epochs=epochs)
+        trainer = quiet_trainer(epochs)
         trainer.fit(module, data, ckpt_path=ckpt_path)
         return module, trainer
 
@@ -354,7 +339,7 @@ def test_real_images_are_mirrored():
     module.critic.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().clone()))
     batch = images(64)
     loader = DataLoader(TensorDataset(batch, torch.zeros(64, dtype=torch.int64)), batch_size=64)
-    quiet().fit(module, loader)
+    quiet_trainer().fit(module, loader)
     real = seen[-1]  # of the R1 step
     mirrored = [bool(torch.equal(a, b.flip(2))) for a, b in zip(real, batch)]
     same = [bool(torch.equal(a, b)) for a, b in zip(real, batch)]
@@ -398,8 +383,8 @@ def test_refuses_networks_and_data_that_do_not_fit_before_training():
         StyleGAN2(torch.nn.Linear(1, 1), make().critic)
     larger = StyleGAN2(make().generator, StyleGAN2Discriminator(16, 1, channel_base=64))
     with pytest.raises(ValueError, match=r"the critic was built for images \[1, 16, 16\]"):
-        quiet().fit(larger, clients())
+        quiet_trainer().fit(larger, clients())
     with pytest.raises(ValueError, match=r"3 images, of which 3 at once do not divide into .* groups of 2"):
-        quiet().fit(make(), clients(size=3))
+        quiet_trainer().fit(make(), clients(size=3))
     with pytest.raises(ValueError, match="noise has 3 classes and the model 2"):
-        quiet().fit(make(num_classes=2), clients())
+        quiet_trainer().fit(make(num_classes=2), clients())
