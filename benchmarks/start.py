@@ -40,6 +40,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         FIT: ["-c", "from fedgen.training.fit import load_classes; load_classes()"],
         **{f"`fedgen {name} --help`": [*fedgen, name, "--help"] for name in HELP},
         "`fedgen select RUN`": [*fedgen, "select", str(folder)],
+        "`fedgen report RUN`": [*fedgen, "report", str(folder)],
         "`fedgen evaluate` of folders that are not there": [*fedgen, "evaluate", *images],
         "`fedgen fit` of a recipe that is not there": [*fedgen, "fit", str(folder / "nothere.yaml")],
         "`fedgen fit` of a recipe with a wrong first key": [*fedgen, "fit", "--config", str(recipe)],
@@ -66,6 +67,7 @@ def main() -> int:
     print_seconds = [report(name, least[name], "processor seconds") for name in (TORCH, LIGHTNING)]
     limits = {FIT: (LIGHTNING, 1.05), "`fedgen fit` of a recipe with a wrong first key": (LIGHTNING, 1.1)}
     limits |= {"`fedgen select RUN`": (TORCH, 1.2), "`fedgen fit` of a recipe that is not there": (TORCH, 1.3)}
+    limits |= {"`fedgen report RUN`": (TORCH, 1.2)}
     limits |= {"`fedgen evaluate` of folders that are not there": (TORCH, 1.3)}
     limits |= {f"`fedgen {name} --help`": (TORCH, 0.15) for name in HELP}
     within = [

@@ -22,6 +22,8 @@ def printable(text: str, limit: int = 200) -> str:
         text: by a stranger.
         limit: characters of the result, at least 4.
     """
+    if len(text) <= limit and text.isprintable():  # which nothing hidden is
+        return text
     shown: list[str] = []
     size = 0
     for character in text[: limit + 1]:

@@ -12,6 +12,7 @@ import pytest
 from fedgen.__main__ import COMMANDS
 from fedgen.evaluation import PRESETS, ScoreRecord, append_records
 from fedgen.evaluation.preset_names import NAMES
+from tests.reports.folders import write_run
 
 # of Lightning comes torchmetrics, and with that all the others
 HEAVY = {
@@ -97,6 +98,13 @@ def test_a_choice_among_checkpoints_imports_no_torch(folder):
     status, shown, errors, imported = run("select", folder)
     assert (status, errors) == (0, "")
     assert "fid_all" in shown
+    assert imported & (HEAVY | {"torch"}) == set()
+
+
+def test_a_page_of_a_run_imports_no_torch(tmp_path):
+    status, _, errors, imported = run("report", write_run(tmp_path / "run"))
+    assert (status, errors) == (0, "")
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
     assert imported & (HEAVY | {"torch"}) == set()
 
 

@@ -133,7 +133,8 @@ class ScoreRecord:
     @property
     def conditions(self) -> tuple[Any, ...]:
         """The fields that values of one column must share to be comparable: other conditions, other number."""
-        settings = json.dumps([self.score_settings, self.sampling], sort_keys=True)
+        special = [self.score_settings, self.sampling]
+        settings = json.dumps(special, sort_keys=True) if any(special) else ""  # of thousands of records most have none
         return self.embedding_fingerprint, self.reference, self.num_generated, self.weights, settings
 
     @property
@@ -144,6 +145,8 @@ class ScoreRecord:
     @property
     def is_optimised(self) -> bool:
         """Whether a training loss used this score's network, at whatever size or layer, so that it proves little."""
+        if not self.optimised_on:
+            return False
         used = {network_of(name) for name in self.optimised_on}
         return self.is_in_losses_embedding or network_of(self.embedding) in used
 
@@ -164,13 +167,13 @@ class ScoreRecord:
         Raises:
             ValueError: if a key that every record has is missing, or one holds something other than records do.
         """
-        known = {f.name for f in fields(cls)}
+        known = {n: _read(value) if n in NUMBERS else value for n, value in values.items() if n in _FIELDS}
         try:
-            record = cls(**{n: _read(value) if n in NUMBERS else value for n, value in values.items() if n in known})
+            record = cls(**known)
         except TypeError as error:
             raise ValueError(f"not a score record: {error}") from error
         for name, check in _FIELDS.items():
-            if wrong := check(getattr(record, name)):
+            if name in known and (wrong := check(getattr(record, name))):
                 raise ValueError(f"not a score record: its {name} {wrong}")
         clients = len(record.per_client)
         if not all(len(part) in (0, clients) for part in (record.per_client_errors, record.client_names)):
@@ -245,6 +248,8 @@ def _written(value: Any) -> Any:
 
 def _read(value: Any) -> Any:
     """Numbers that `_written` gave."""
+    if type(value) is float:
+        return value
     if isinstance(value, dict):
         return {key: _read(part) for key, part in value.items()}
     if isinstance(value, list):

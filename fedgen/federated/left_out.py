@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
-import torch
-
-from fedgen.clients.turn import Turn
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Fits, conforms
 from fedgen.io.files import atomic_write
@@ -16,8 +13,10 @@ from fedgen.io.regular_files import read_regular
 from fedgen.models.optional_hooks import data_of, of_data, of_strategy
 from fedgen.own_code import own_frames
 
-if TYPE_CHECKING:  # who was left out is read without Lightning
+if TYPE_CHECKING:  # who was left out is read without torch and Lightning
     from lightning.pytorch import Trainer
+
+    from fedgen.clients.turn import Turn
 
 LEFT_OUT_FILE = "left_out.jsonl"
 # "round", "client", "name" and "reason"; "kind" where it is not being left out of a round; "turns" of an earlier one
@@ -72,7 +71,7 @@ class NotAnswering(_OfClient):
 AnyEntry = LeftOut | LeftOutEarlier | RemarkedOn | NotAnswering
 
 
-def make_entry(turn: Turn, error: BaseException) -> Entry:
+def make_entry(turn: "Turn", error: BaseException) -> Entry:
     """Return what is kept of a client whose turn failed: plain types, and of a long message the beginning."""
     reason = shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
     return {"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason}
@@ -186,6 +185,8 @@ def free_memory(error: BaseException) -> None:
 
     Its traceback, which may be shown later, goes on naming them.
     """
+    import torch
+
     chain: list[BaseException] = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
         chain.append(before)

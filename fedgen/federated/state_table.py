@@ -10,12 +10,11 @@ from torch import Tensor
 from fedgen.federated.client_state.counters import Counters
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.outside_state import OutsideState
+from fedgen.federated.state_file import STATE_FILE
 from fedgen.io.files import atomic_write, in_bytes
-from fedgen.io.regular_files import read_regular
 from fedgen.io.tensor_files import bytes_of
 
 MOST_NAMES = 4  # of a row in the log
-STATE_FILE = "state.txt"  # of a run's folder
 RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # beginnings of what is warned of
 
 
@@ -156,9 +155,3 @@ def write_state(folder: str | Path, rows: Sequence[StateRow]) -> None:
     if rows:
         with atomic_write(Path(folder) / STATE_FILE) as file:
             file.write(f"{table_of(rows, most=None)}\n".encode())
-
-
-def read_state(folder: str | Path) -> str:
-    """Read what `write_state` kept; empty if there is no file."""
-    path = Path(folder) / STATE_FILE
-    return read_regular(path).decode(errors="replace").rstrip("\n") if path.exists() else ""

@@ -137,8 +137,10 @@ def checker(hint: Any) -> FaultOf:
 def _annotated(check: FaultOf, rules: Sequence[Any], value: Any) -> str:
     if wrong := check(value):
         return wrong
-    wrong = next((one for rule in rules if (one := rule.fault(value))), "")
-    return f"is {said(value)} and {wrong}" if wrong else ""
+    for rule in rules:
+        if wrong := rule.fault(value):
+            return f"is {said(value)} and {wrong}"
+    return ""
 
 
 def _union(parts: Sequence[Any], hint: Any) -> FaultOf:
@@ -172,12 +174,10 @@ def _container(hint: Any, origin: Any, parts: Sequence[Any]) -> FaultOf:
     def check(value: Any) -> str:
         if not (isinstance(value, Mapping) if is_mapping else type(value) in types):
             return _no(value, hint)
-        if is_mapping:
-            found = (checks[0](key) or checks[1](item) for key, item in value.items())
-        else:
-            found = (checks[0](item) for item in value)
-        wrong = next((one for one in found if one), "")
-        return f"is {said(value)}, where one {wrong}" if wrong else ""
+        for part in value.items() if is_mapping else value:
+            if wrong := checks[0](part[0]) or checks[1](part[1]) if is_mapping else checks[0](part):
+                return f"is {said(value)}, where one {wrong}"
+        return ""
 
     return check
 

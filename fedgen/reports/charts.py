@@ -4,16 +4,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fedgen.evaluation.aggregates import DISTRIBUTION
 from fedgen.evaluation.directions import axis_of, title_of
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.marks import explained, strongest
+from fedgen.evaluation.record_names import DISTRIBUTION
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord
-from fedgen.evaluation.runs.selection import aggregates_compared
+from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
 from fedgen.reports.contents import Contents
 
 MOST_NUMBERS = 300_000  # clients' scores in one run's part of a page; of more, evenly spaced rounds
+MOST_PAIRS = 2_000  # of rounds that avg and all order differently, in one panel: each is a line
 BEFORE = -1  # the untrained model's round
 
 
@@ -22,7 +23,8 @@ def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
 
     Each has "name", "title", "axis", "about", "mark", "lines" (an aggregate each: "column", "rounds", "values",
     "errors", "generated" (errors of the generated images alone), "floor"), "pairs" (of rounds that avg and all order
-    differently) and "clients" (see `_clients`).
+    differently, at most MOST_PAIRS, those beyond error first), "pairs_left" (how many more there are) and "clients"
+    (see `_clients`).
     """
     columns = Columns.of(records)
     groups: dict[tuple[str, str, str], list[ScoreRecord]] = {}
@@ -30,10 +32,7 @@ def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
         if record.split not in GAPS and record.aggregate not in DISTRIBUTION:
             groups.setdefault((record.split, record.embedding, record.score), []).append(record)
     groups = {key: group for key, group in groups.items() if any(record.is_model for record in group)}
-    inverted: dict[str, list[Any]] = {
-        one.first_column: [[p.better_by_first, p.better_by_second, p.beyond_error] for p in one.pairs]
-        for one in aggregates_compared(records)
-    }
+    inverted = {one.first_column: one.pairs for one in aggregates_compared(records)}
     per_panel = MOST_NUMBERS // max(1, len(groups))
     return [
         {
@@ -45,7 +44,7 @@ def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
             "mark": strongest(group),
             "about": _about(group),
             "lines": _lines(group, columns),
-            "pairs": inverted.get(f"{columns.score(*key)}_avg", []),
+            **_pairs(inverted.get(f"{columns.score(*key)}_avg", [])),
             "clients": _clients(group, per_panel),
         }
         for key, group in groups.items()
@@ -88,6 +87,14 @@ def _about(group: Sequence[ScoreRecord]) -> list[str]:
     lines += sorted({say_sampling(record.sampling) for record in models} - {""})
     lines += sorted({part for record in models for part in record.note.split("; ") if part})
     return [*lines, *explained(group)]
+
+
+def _pairs(inverted: Sequence[InvertedPair]) -> dict[str, Any]:
+    drawn = inverted
+    if len(inverted) > MOST_PAIRS:
+        drawn = sorted(inverted, key=lambda pair: not pair.beyond_error)[:MOST_PAIRS]
+    shown = [[pair.better_by_first, pair.better_by_second, pair.beyond_error] for pair in drawn]
+    return {"pairs": shown, "pairs_left": len(inverted) - len(shown)}
 
 
 def _lines(group: Sequence[ScoreRecord], columns: Columns) -> list[dict[str, Any]]:

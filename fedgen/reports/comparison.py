@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy import stats
-
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.tables.table import format_value
@@ -184,6 +182,8 @@ def _difference(pairs: Sequence[tuple[ScoreRecord, ScoreRecord]]) -> list[str]:
         half = Z * math.hypot(control.generated_error, treated.generated_error)
         remark = " (one seed: of the generated images alone)"
     else:
+        from scipy import stats
+
         half = float(stats.t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(differences) / len(pairs) ** 0.5
         remark = ""
     told = "" if abs(mean) > half else "; cannot be told from none"

@@ -7,12 +7,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedgen.clients.partitions import load_partition
 from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed, unique
 from fedgen.evaluation.runs.run_files import PARTITION, RECIPE
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, read_left_out, shorten
-from fedgen.federated.state_table import read_state
+from fedgen.federated.state_file import read_state
 from fedgen.io.files import read_json, read_yaml
 from fedgen.io.regular_files import is_regular, read_regular
 from fedgen.reports.kept import CONCLUSIONS, REAL, Kept, read_kept
@@ -161,6 +160,8 @@ def _read_clients(found: Contents) -> None:
     found.kept = _attempt(found, "clients", lambda: read_kept(folder), Kept())
     found.versions = dict(found.kept.versions)
     if not found.kept.clients and (folder / PARTITION).exists():
+        from fedgen.clients.partitions import load_partition  # with torch, which most pages are written without
+
         dealt = _attempt(found, "clients", lambda: load_partition(folder / PARTITION), None)
         if dealt is not None:
             found.kept.clients = [

@@ -32,7 +32,7 @@ from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import describe, read_left_out, shorten
-from fedgen.federated.state_table import read_state
+from fedgen.federated.state_file import read_state
 from fedgen.io.files import atomic_write, read_yaml, require_writable
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused

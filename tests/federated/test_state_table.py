@@ -11,13 +11,12 @@ from fedgen.federated.client_state.counters import Counters
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.client_state.rules import Rules
+from fedgen.federated.state_file import STATE_FILE, read_state
 from fedgen.federated.state_table import (
     OPAQUE,
-    STATE_FILE,
     NoRoundError,
     StateRow,
     UnexchangedStateWarning,
-    read_state,
     rows_so_far,
     state_rows,
     table_of,

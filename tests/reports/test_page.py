@@ -20,6 +20,7 @@ from fedgen.foreign_text import printable_lines
 from fedgen.reports import report, write_report
 from fedgen.reports.charts import panels
 from fedgen.reports.live import LivePage
+from tests.evaluation.samples import record
 from tests.reports.folders import HOSTILE, make_records, write_run
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +40,7 @@ def test_charts_hold_the_very_numbers_of_the_records():
         assert lines[aggregate]["values"] == [r.value for r in own]
         assert lines[aggregate]["errors"] == [r.standard_error for r in own]
     assert lines["all"]["floor"] == {"value": 1.0, "error": 0.4, "images": 50}
-    assert fid["pairs"] == [[1, 2, True]]
+    assert (fid["pairs"], fid["pairs_left"]) == ([[1, 2, True]], 0)
     assert fid["clients"]["values"][0] == pytest.approx([29.9, 30.0, 30.1])
 
 
@@ -110,6 +111,17 @@ def test_of_a_thousand_clients_evenly_spaced_rounds_are_shown(tmp_path):
     assert own["clients"]["left_out"] == 40 - len(own["clients"]["rounds"])
     assert own["clients"]["rounds"][-1] == 39
     assert len(own["lines"][0]["values"]) == 40
+
+
+def test_of_thousands_of_inverted_pairs_those_beyond_error_are_drawn(tmp_path):
+    found = []
+    for round in range(80):  # avg rises and all falls: all 3,160 pairs are inverted, those of neighbours within error
+        own = {"standard_error": 0.4, "checkpoint": f"round={round:05d}.ckpt"}
+        found += [record("fid", "avg", float(round), round, **own), record("fid", "all", 90.0 - round, round, **own)]
+    append_records(tmp_path / "scores.jsonl", found)
+    fid = data_of(report(tmp_path).html)["runs"][0]["panels"][0]
+    assert (len(fid["pairs"]), fid["pairs_left"]) == (2000, 1160)
+    assert all(beyond for _, _, beyond in fid["pairs"])
 
 
 def test_values_that_are_no_numbers_and_clients_that_changed_have_a_page(tmp_path):

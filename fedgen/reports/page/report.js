@@ -151,7 +151,7 @@ function startScores(place, run, host, state) {
     else if (against) scatter = new Chart(right, { ...against, canLog: false });
     right.hidden = !against;
     pair.hidden = isStored && !against;
-    about.textContent = panel().about.join("; ") + (panel().clients.left_out ? `; clients' scores of ${panel().clients.rounds.length} rounds are in this page` : "");
+    about.textContent = panel().about.join("; ") + (panel().clients.left_out ? `; clients' scores of ${panel().clients.rounds.length} rounds are in this page` : "") + (panel().pairs_left ? `; ${panel().pairs_left} more pairs that avg and all order differently are not drawn` : "");
     everyone.parentElement.hidden = isStored || !panel().clients.values;
     worst.parentElement.hidden = isStored || !panel().lines.some((line) => line.aggregate === "worst");
   };
