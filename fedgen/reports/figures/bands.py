@@ -7,6 +7,7 @@ from fedgen.reports.figures.aggregate_panels import draw_aggregates
 from fedgen.reports.figures.curves import COLOURS
 
 Curves = Sequence[Sequence[float]]  # repeats x sizes
+NARROW = 20  # the largest size over the least, below which an axis of sizes has ticks between powers of ten
 
 
 def draw_bands(
@@ -46,12 +47,26 @@ def draw_bands(
             axes.axhline(
                 floors[aggregate], color=colour, linestyle="--", linewidth=1, label=f"{aggregate}, real images"
             )
-    axes.set_xscale("log")
+    scale_by_size(axes, sizes)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.grid(alpha=0.25)
     if legend:
         axes.legend(fontsize=7, framealpha=0.8)
+
+
+def scale_by_size(axes: Any, sizes: Sequence[int]) -> None:
+    """A logarithmic axis across; of sizes that span little more than a factor of ten, ticks as 100, 200, 500.
+
+    matplotlib would label every minor tick there, "2 × 10²3 × 10²", one over the other.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    if max(sizes) < NARROW * min(sizes):
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_path(axes: Any, sizes: Sequence[int], avg: Curves, all: Curves, score: str) -> Any:

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
+from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks, scale_by_size
 
 SIZES = (10, 100, 1000)
 AVG, ALL = [[3.0, 1.0, 2.0], [5.0, 1.0, 4.0]], [[6.0, 4.0, 2.0], [8.0, 4.0, 2.0]]
@@ -46,3 +46,19 @@ def test_the_bar_names_sizes_and_not_their_logarithms(axes):
     axes.figure.canvas.draw()
     bar = axes.figure.axes[1]
     assert [label.get_text() for label in bar.get_yticklabels()] == ["10", "100", "1,000"]
+
+
+def test_sizes_within_a_power_of_ten_have_ticks_that_do_not_overlap():
+    def labels(sizes):
+        figure = Figure()
+        axes = figure.subplots()
+        axes.plot(sizes, sizes)
+        scale_by_size(axes, sizes)
+        figure.draw_without_rendering()
+        low, high = axes.get_xlim()
+        ticks = [(axes.xaxis.get_ticklocs(minor=minor), axes.get_xticklabels(minor=minor)) for minor in (False, True)]
+        pairs = [pair for places, texts in ticks for pair in zip(places, texts) if low <= pair[0] <= high]
+        return [text.get_text() for _, text in pairs if text.get_text()]
+
+    assert labels([100, 500, 895]) == ["100", "200", "500"]
+    assert len(labels([100, 60_000])) == 3  # the powers of ten

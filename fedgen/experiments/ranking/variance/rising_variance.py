@@ -43,6 +43,7 @@ from fedgen.experiments.ranking.variance.variance import (
     rising_panels,
     spread_of,
 )
+from fedgen.reports.figures.bands import scale_by_size
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores import FrechetReference, KernelReference
 from fedgen.statistics import Projection, summarize
@@ -212,7 +213,8 @@ def draw_terms(axes: Any, sizes: Sequence[int], found: Mapping[str, Mapping[str,
     for term, style in TERMS.items():
         for how, colour in COLOURS.items():
             axes.plot(sizes, found[term][how], color=colour, linestyle=style, linewidth=1.4, label=f"{how}, {term}")
-    axes.set(xscale="log", xlabel=SIZE, ylabel=title)
+    scale_by_size(axes, sizes)
+    axes.set(xlabel=SIZE, ylabel=title)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=7, framealpha=0.8)
 

@@ -17,7 +17,7 @@ from fedgen.experiments.engine.rankings.valleys import valley
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import Neighbourhoods, draw_images
 from fedgen.reports.figures.aggregate_panels import draw_gap
-from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
+from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks, scale_by_size
 from fedgen.statistics import Gaussian, RunningPool, summarize
 
 SIZE = "neighbours M of the generator"
@@ -299,4 +299,4 @@ def draw_mean_gap(axes: Any, rows: Anchored, score: str, title: str) -> None:
     known = [where for where in rows.controls if score in next(iter(next(iter(rows.scores.values()))[where].values()))]
     others = [means(rows.gaps(score, where)) for where in known]
     draw_gap(axes, rows.sizes, means(rows.gaps(score)), title, SIZE, others)
-    axes.set_xscale("log")
+    scale_by_size(axes, rows.sizes)
