@@ -87,7 +87,7 @@ class ServerModel:
         self.trainable = self.exchange.trainable
         self.exchange.beside = settings.client_algorithm.num_bytes(self.trainable)
         if settings.compression is not None:
-            self.exchange.compressed = {n: _sent(settings.compression, t) for n, t in self.trainable.items()}
+            self.exchange.compressed = compressed_bytes(settings.compression, self.trainable)
         self.exchange.snapshot()
         self._memory.match_personal(self.exchange)
         self.counters = Counters(self.exchange.declared, self.exchange.advancing, settings.aggregator.robust)
@@ -142,7 +142,7 @@ class ServerModel:
         self.exchange.load_server()
 
 
-def _sent(compressor: Compressor, tensor: Tensor) -> int:
-    """The bytes that a client sends for a parameter."""
-    real = as_real(wide(tensor))
-    return compressor.num_bytes(tuple(real.shape), real.dtype)
+def compressed_bytes(compressor: Compressor, parameters: Mapping[str, Tensor]) -> dict[str, int]:
+    """The bytes that a client sends for each parameter, by name."""
+    forms = {name: as_real(wide(tensor)) for name, tensor in parameters.items()}
+    return {name: compressor.num_bytes(tuple(form.shape), form.dtype) for name, form in forms.items()}

@@ -6,56 +6,22 @@ al. 2020), each with one setting; of "What Do We Mean by Generalization in Feder
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.table import Table
-from torch import Tensor
 
-from fedgen.evaluation.runs.checkpoint_names import LAST
-from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, Curve, last
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import report_arms, run_arms
+from fedgen.experiments.engine.arms.message_bytes import message_bytes
 from fedgen.experiments.engine.recipe_file import component
 from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Arm, Training
-from fedgen.federated.client_state.exchange import Exchange
-from fedgen.federated.client_state.trained_parameters import trained_parameters
-from fedgen.federated.federation_state import CHECKPOINT_KEY
-from fedgen.io.files import in_bytes, read_yaml
-from fedgen.io.tensor_files import tensors_in
-from fedgen.models.checkpoint_file import read_checkpoint
-
-
-def message_bytes(training: Training) -> dict[str, int]:
-    """Bytes of "weights" (with floating buffers), averaged "optimizer states" and "control variates".
-
-    Args:
-        training: that is done, under FedAvgStrategy.
-    """
-    module, _ = rebuild(training.place)
-    settings = read_yaml(training.place / RECIPE)["trainer"]["strategy"].get("init_args") or {}
-    checkpoint = read_checkpoint(training.place / LAST)
-    exchange = Exchange(module, trained_parameters(module, ()), settings.get("personal") or ())
-    averaged = settings.get("optimizer_state") == "average"
-    servers = getattr(module, "server_optimizers", ())
-    states = [state["state"] for i, state in enumerate(checkpoint["optimizer_states"]) if averaged and i not in servers]
-    variates = checkpoint[CHECKPOINT_KEY]["algorithm"].get("server", {})
-    return {
-        "weights": exchange.num_bytes,
-        "optimizer states": _floating(tensors_in(states)),
-        "control variates": _floating(tensors_in(variates)),
-    }
-
-
-def _floating(tensors: Iterable[Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors if torch.is_floating_point(t))
-
+from fedgen.experiments.engine.trainings import Arm
+from fedgen.io.files import in_bytes
 
 SERVER, ALGORITHM = (f"trainer.strategy.init_args.{name}" for name in ("server_optimizer", "client_algorithm"))
 REACHED = "kid all"

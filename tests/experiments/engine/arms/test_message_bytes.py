@@ -1,0 +1,48 @@
+"""Bytes that a client sends in a round, of a training that is over."""
+
+import math
+
+import pytest
+import yaml
+
+from fedgen.evaluation.runs.rebuild import rebuild
+from fedgen.experiments.engine.arms.message_bytes import message_bytes
+from fedgen.experiments.engine.trainings import Training
+from fedgen.training.fit import fit
+from tests.experiments.tiny_runs import TINY
+
+BUFFERS = 4 * 4 * 4  # bytes: mean and variance of four channels in two BatchNorms, float32
+
+
+def trained(folder, **strategy):
+    """One round of the tiny GAN with these settings of the strategy, and its parameters' numbers of entries."""
+    settings = yaml.safe_load(yaml.safe_dump(TINY))
+    settings["trainer"] |= {"max_epochs": 1, "logger": False, "enable_progress_bar": False}
+    settings["trainer"]["strategy"]["init_args"] |= {"cohort_size": 1, **strategy}
+    recipe = folder / "tiny.yaml"
+    recipe.write_text(yaml.safe_dump(settings))
+    run = Training(recipe, folder / "run", 0)
+    fit(["--config", str(recipe), "--trainer.default_root_dir", str(run.folder)])
+    return run, [parameter.numel() for parameter in rebuild(run.place)[0].parameters() if parameter.requires_grad]
+
+
+def test_weights_and_buffers_that_turns_change_are_sent_whole(tmp_path):
+    run, counts = trained(tmp_path)
+    assert message_bytes(run) == {
+        "weights": 4 * sum(counts) + BUFFERS,
+        "optimizer states": 0,
+        "control variates": 0,
+    }
+
+
+@pytest.mark.parametrize("share", [0.5, 0.01])
+def test_compressed_updates_count_as_they_are_sent(share, tmp_path):
+    rule = {"class_path": "fedgen.federated.compression.TopK", "init_args": {"share": share}}
+    run, counts = trained(tmp_path, compression=rule)
+    kept = sum(math.ceil(share * count) for count in counts)
+    assert message_bytes(run)["weights"] == 8 * kept + BUFFERS  # a place and a value of each
+
+
+def test_nothing_is_sent_where_every_client_keeps_its_own(tmp_path):
+    run, _ = trained(tmp_path, personal=["*"], optimizer_state="keep")
+    assert sum(message_bytes(run).values()) == 0
