@@ -1,36 +1,24 @@
 """The page of a report: one HTML file that needs neither a network nor anything installed."""
 
-import base64
-import hashlib
 import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
-
-from fedgen import __version__
 from fedgen.federated.left_out import describe, shorten
-from fedgen.foreign_text import printable, printable_lines
-from fedgen.io.files import atomic_write
-from fedgen.io.regular_files import open_regular
+from fedgen.foreign_text import printable
 from fedgen.reports.charts import clients, panels, plain
 from fedgen.reports.comparison import axes_of, chart_rows, paired_rows, summary_rows
 from fedgen.reports.contents import Contents, read_contents
+from fedgen.reports.html_page import LONGEST_TEXT, HtmlPage
 from fedgen.reports.logged import MOST_POINTS, thinned
 from fedgen.reports.sentences import conclusions
 from fedgen.reports.tables import MOST_NUMBERS, facts, numbers, score_parts
 
 PAGE = "report.html"
-PARTS = Path(__file__).parent / "page"
-MARK = "fedgen report"  # by which a page is known as one that may be replaced
-LONGEST_NAME, LONGEST_TEXT = 120, 1_000
+KIND = HtmlPage("report", ("report.css",), ("theme.js", "charts.js", "report.js"))
+LONGEST_NAME = 120
 MOST_SERIES, MOST_LOGGED = 300, 60_000  # logged values by name, and points of all of them
 
 
@@ -52,11 +40,7 @@ class Report:
         Raises:
             ValueError: if there is another file, which is no report.
         """
-        path = Path(path)
-        require_own(path)
-        with atomic_write(path) as file:
-            file.write(self.html.encode("utf-8", errors="replace"))
-        return path
+        return KIND.save(self.html, path)
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, whose scripts reach nothing of the notebook."""
@@ -111,18 +95,8 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     if output is None:
         first = Path(runs[0]) if len(runs) == 1 else Path(".")
         output = (first if first.is_dir() else first.parent) / PAGE
-    require_own(Path(output))
+    KIND.require_own(Path(output))
     return report(*runs).save(output)
-
-
-def require_own(path: Path) -> None:
-    """Raises ValueError if a file is there that is no report."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give a file to write, as {path / PAGE}")
-    if path.exists():
-        with open_regular(path) as file:
-            if f'content="{MARK}'.encode() not in file.read(2000):
-                raise ValueError(f"{path} is there already and is no report; choose another --output")
 
 
 def render(runs: Sequence[Contents], live: bool = False) -> Report:
@@ -132,36 +106,19 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
         runs: at least one.
         live: whether training goes on, so that the page loads itself again now and then.
     """
-    style = _part("report.css")
-    script = _part("charts.js") + _part("report.js")
     said = {shorten(run.place, LONGEST_NAME): _conclusions(run, live) for run in runs}
     parts = [_shown(run, lines) for run, lines in zip(runs, said.values())] if len(said) == len(runs) else []
     parts = parts or [_shown(run, _conclusions(run, live)) for run in runs]
     data = {"live": live, "runs": [part.pop("data") for part in parts]}
     data["axes"] = chart_rows(axes_of(runs)) if len(runs) > 1 else []
-    page = _template().render(
-        mark=f"{MARK} {__version__}",
-        policy=_policy(style, script),
-        style=style,
-        script=script,
-        data=htmlsafe_json_dumps(data, dumps=_dumps),
+    page = KIND.render(
+        data,
         title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        version=__version__,
         live=live,
         runs=parts,
         compared=_compared(runs) if len(runs) > 1 else None,
     )
     return Report(page, said)
-
-
-@cache
-def _template() -> Template:
-    """The page's template, compiled once in a process."""
-    environment = Environment(
-        loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined, finalize=_readable
-    )
-    return environment.get_template("report.html.j2")
 
 
 def _conclusions(run: Contents, live: bool) -> list[str]:
@@ -227,35 +184,3 @@ def _compared(runs: Sequence[Contents]) -> dict[str, Any]:
 def _split(line: str) -> list[tuple[str, bool]]:
     """A sentence's parts, and whether each is a command (what stands between backticks)."""
     return [(part, place % 2 == 1) for place, part in enumerate(line.split("`")) if part]
-
-
-def _policy(style: str, script: str) -> str:
-    """A policy by which the page loads nothing from anywhere and runs its own script alone."""
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
-    return (
-        f"default-src 'none'; img-src data:; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}';"
-        " base-uri 'none'; form-action 'none'"
-    )
-
-
-@cache
-def _part(name: str) -> str:
-    return (PARTS / name).read_text(encoding="utf-8")
-
-
-def _readable(value: Any) -> Any:
-    """Return what the template shows of a value: text without characters that act or hide; the page's parts as are."""
-    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _readable_parts(value: Any) -> Any:
-    """Plain values with all their texts, keys too, made readable and of bounded length."""
-    if isinstance(value, dict):
-        return {_readable_parts(key): _readable_parts(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_readable_parts(part) for part in value]
-    return printable(value, LONGEST_TEXT) if isinstance(value, str) else value
-
-
-def _dumps(value: Any, **options: Any) -> str:
-    return json.dumps(_readable_parts(value), separators=(",", ":"), allow_nan=False, **options)

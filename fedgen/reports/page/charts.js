@@ -1,4 +1,3 @@
-"use strict";
 // Charts as SVG, drawn by hand: they print sharply, take the page's colours and can be walked through by keys.
 // Names come from data and are only ever set as text.
 
