@@ -25,6 +25,7 @@ COMMANDS = {
     "evaluate": ("fedgen.cli.run:evaluate", "score stored images of anybody, or a run's checkpoints again"),
     "select": ("fedgen.cli.run:select", "rank a run's checkpoints by a score and print the best one's path"),
     "report": ("fedgen.cli.report:report", "one HTML page of a run, or of several side by side"),
+    "benchmark": ("fedgen.cli.benchmark:benchmark", "compare generators and algorithms on one suite of cells"),
     "convert": ("fedgen.cli.convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),
     "clients": (
         "fedgen.cli.clients:clients",

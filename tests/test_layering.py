@@ -43,6 +43,7 @@ LAYERS = [
     ("hub",),
     ("callbacks",),
     ("experiments",),
+    ("benchmark",),
     ("training",),
     ("flower",),
     ("cli", "__main__"),

@@ -115,6 +115,10 @@ def _experiments(start: str) -> list[str]:
     return list(import_module("fedgen.experiments.command").EXPERIMENTS)
 
 
+def _of_benchmark(start: str) -> list[str]:
+    return ["run", "table", *import_module("fedgen.benchmark.suites").SUITES]
+
+
 def _shells(start: str) -> list[str]:
     return list(SCRIPTS)
 
@@ -124,6 +128,7 @@ KINDS: dict[str, Callable[[str], list[str]]] = {
     **dict.fromkeys(("select", "report", "evaluate"), run_folders),
     "clients": lambda start: [*_recipes(start), *run_folders(start)],
     "reproduce": _experiments,
+    "benchmark": _of_benchmark,
     "completion": _shells,
 }
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fedgen.benchmark.entry import read_entry
+from fedgen.benchmark.page import write_leaderboard
 from fedgen.reports import write_report
+from tests.benchmark.entry_files import CENTRALISED, FEDERATED, LOCAL, write_form
 from tests.reports.folders import HOSTILE, write_run
 
 pytestmark = pytest.mark.browser
@@ -320,3 +323,26 @@ def test_on_a_tablet_headings_wrap_and_a_shadow_shows_that_a_table_goes_on(brows
     frame = browser.execute_script("return arguments[0].closest('.scroll')", last)
     assert (browser.execute_script(style, frame, "backgroundImage") != "none") == is_wide
     assert (browser.execute_script(style, last, "whiteSpace") == "normal") == is_wide
+
+
+def test_a_leaderboard_sorts_by_the_numbers_of_a_column(browser, tmp_path):
+    ratios = {FEDERATED: (10.0, 10.0), LOCAL: (90.0, 90.0), CENTRALISED: (2.0, 2.0)}
+    entries = [read_entry(write_form(tmp_path, cell=cell, ratios=own)) for cell, own in ratios.items()]
+    path = write_leaderboard(entries, [], tmp_path / "leaderboard.html")
+    browser.get_log("browser")
+    browser.get(path.as_uri())
+    wait(browser, "return 'ready' in document.documentElement.dataset")
+
+    def column(place):
+        return [one.text for one in many(browser, f"table.sortable tbody tr td:nth-child({place})")]
+
+    assert column(4) == ["2", "10", "90"]
+    press(browser, "table.sortable th:nth-child(4) button", "ENTER")
+    assert column(4) == ["2", "10", "90"]  # as numbers: as texts 10 stands before 2
+    press(browser, "table.sortable th:nth-child(4) button", "ENTER")
+    assert column(4) == ["90", "10", "2"]
+    assert one(browser, "table.sortable th:nth-child(4)").get_attribute("aria-sort") == "descending"
+    press(browser, "table.sortable th:nth-child(3) button", "ENTER")
+    assert column(3) == ["centralised", "fedavg", "local"]
+    assert browser.execute_script("return document.querySelector('img.pixels').naturalWidth") == 1
+    assert complaints(browser) == []

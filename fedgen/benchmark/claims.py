@@ -1,0 +1,179 @@
+"""Claims of entries: worked out of stored runs when an entry is made, and again, to be compared, when it is read."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedgen.benchmark.entry import Claims, Entry, RunCost, measured
+from fedgen.benchmark.number import Ratio, number_of, ratios_of
+from fedgen.benchmark.parts import DATA
+from fedgen.benchmark.suite import BESIDE, NUMBER, Cell, Suite
+from fedgen.benchmark.suites import find_suite
+from fedgen.evaluation.records import ScoreRecord
+from fedgen.experiments.engine.recipe_file import fingerprint
+from fedgen.recipe.recipe_keys import flatten
+
+ROUNDING = 1e-9  # relative, between machines
+FLOORS = 1e-3  # relative difference of floors of one seed between machines, whose features differ in their last digits
+STRATEGY = ("trainer", "strategy", "init_args")
+
+
+def claims_of(records: Sequence[Sequence[ScoreRecord]], costs: Sequence[RunCost]) -> Claims:
+    """The figures of runs.
+
+    Args:
+        records: of each run, as an entry keeps them.
+        costs: of each run.
+
+    Raises:
+        ValueError: if a run lacks a score or its floor.
+    """
+    number = number_of([_ratios(run) for run in records])
+    return {
+        "number": number.value,
+        "low": number.low,
+        "high": number.high,
+        "parts": dict(number.parts),
+        "beside": _beside(records),
+        "sent_bytes": statistics.mean(cost["turns"] * cost["message_bytes"] for cost in costs),
+        "client_seconds": statistics.mean(cost["client_seconds"] for cost in costs),
+        "peak_memory": max(cost["peak_memory"] for cost in costs),
+    }
+
+
+def check(entry: Entry) -> None:
+    """Refuses an entry whose claims, seeds, recipe or scores are not what they must be.
+
+    Raises:
+        ValueError: naming the entry, and what it says and should say.
+    """
+    try:
+        cell = _cell_of(entry)
+        _check_recipe(entry, cell)
+        _check_runs(entry, cell, find_suite(entry.form["suite"]))
+        _check_claims(entry)
+    except ValueError as error:
+        raise ValueError(f"entry {entry.name} ({entry.path}) is refused: {error}") from error
+
+
+def check_alike(entry: Entry, other: Entry) -> None:
+    """Refuses an entry that was not measured as another one of its task: values would not compare.
+
+    Raises:
+        ValueError: naming both, and the first difference.
+    """
+    seeds = {run["seed"]: place for place, run in enumerate(other.form["runs"])}
+    for run, records in zip(entry.form["runs"], entry.records):
+        if run["seed"] not in seeds:
+            continue
+        theirs = {r.identity: r for r in other.records[seeds[run["seed"]]] if r.is_floor and r.score == NUMBER}
+        for floor in (record for record in records if record.identity in theirs):
+            known = theirs[floor.identity]
+            same = math.isclose(floor.value, known.value, rel_tol=FLOORS)
+            if floor.conditions != known.conditions or not same:
+                raise ValueError(
+                    f"entry {entry.name} ({entry.path}) is refused: it was not measured as {other.name} ({other.path})"
+                    f" was: its floor in {floor.embedding} {floor.aggregate} is {floor.value:.6g} of {floor.reference},"
+                    f" there {known.value:.6g} of {known.reference}"
+                )
+
+
+def _cell_of(entry: Entry) -> Cell:
+    """The suite's cell that an entry is of, or stands beside.
+
+    Raises:
+        ValueError: if there is no such suite or cell.
+    """
+    suite = find_suite(entry.form["suite"])
+    cell = suite.cell(entry.form["beside"])
+    if cell is None:
+        raise ValueError(f"suite {suite.name} of this fedgen has no cell {entry.form['beside']}")
+    if entry.name != (name := "/".join([cell.task, *entry.parts])):
+        raise ValueError(f"its parts are those of {name}")
+    return cell
+
+
+def _check_recipe(entry: Entry, cell: Cell) -> None:
+    """Refuse a recipe that is another than the cell's, beside the place of an own class, or than its hash says."""
+    recipe, own = entry.form["recipe"], entry.form["own"]
+    if fingerprint(recipe) != entry.form["recipe_hash"]:
+        raise ValueError("its recipe is not the one that recipe_hash stands for")
+    expected = cell.recipe()
+    if own is not None:
+        place = expected if own["slot"] == "model" else _inside(expected)
+        given = (recipe if own["slot"] == "model" else _inside(recipe)).get(own["slot"])
+        if not isinstance(given, Mapping) or given.get("class_path") != own["class_path"]:
+            raise ValueError(f"{own['slot']} of its recipe is not {own['class_path']}")
+        place[own["slot"]] = given
+    before, now = flatten(expected), flatten(recipe)
+    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    if changed:
+        key = changed[0]
+        raise ValueError(
+            f"its recipe is not that of the suite's cell {cell.name} in this fedgen: {key} is {now.get(key)!r},"
+            f" there {before.get(key)!r}"
+        )
+
+
+def _inside(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The strategy's arguments of a recipe; none where it has no such part."""
+    found: Any = recipe
+    for key in STRATEGY:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
+    """Refuse runs of other seeds than the suite's, and scores that were not measured as the suite does."""
+    seeds = [run["seed"] for run in entry.form["runs"]]
+    if not seeds == entry.form["seeds"] == list(suite.seeds):
+        raise ValueError(f"its runs have the seeds {seeds}, the suite {list(suite.seeds)}")
+    data = DATA[cell.data]
+    for seed, records in zip(seeds, entry.records):
+        ratios = _ratios(records)
+        if {one.score.embedding for one in ratios} != set(data.embeddings):
+            raise ValueError(
+                f"it was scored in {sorted({one.score.embedding for one in ratios})}, not {data.embeddings}"
+            )
+        kept = measured(records, cell.budget.rounds - 1, (NUMBER, *BESIDE))
+        if len(kept) != len(records):
+            raise ValueError(f"seed {seed} has records of other scores, splits or rounds than the last one")
+        for record in records:
+            if record.seed != seed or record.num_generated != data.num_images:
+                raise ValueError(
+                    f"{record.name} of seed {seed} is of seed {record.seed} and {record.num_generated} images, not"
+                    f" {data.num_images}"
+                )
+            if record.is_model and record.is_optimised:
+                used = ", ".join(record.optimised_on)
+                raise ValueError(f"a loss of its training used {used}, which the number is made of, too")
+
+
+def _check_claims(entry: Entry) -> None:
+    shown = flatten(claims_of(entry.records, [run["costs"] for run in entry.form["runs"]]))
+    claimed = flatten(entry.claims)
+    for key in sorted(shown.keys() | claimed.keys()):
+        told, true = claimed.get(key), shown.get(key)
+        same = told == true or (told is not None and true is not None and math.isclose(told, true, rel_tol=ROUNDING))
+        if not same:
+            raise ValueError(f"it claims {key} {_said(told)}, and its stored records show {_said(true)}")
+
+
+def _said(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, int | float) else "nothing"
+
+
+def _ratios(records: Sequence[ScoreRecord]) -> list[Ratio]:
+    return ratios_of([record for record in records if record.score == NUMBER])
+
+
+def _beside(records: Sequence[Sequence[ScoreRecord]]) -> dict[str, float]:
+    """The other scores in all in the first embedding, as means over seeds; those that every run has."""
+    found: dict[str, list[float]] = {}
+    for run in records:
+        first = run[0].embedding
+        for record in run:
+            if record.is_model and (record.embedding, record.aggregate) == (first, "all") and record.score in BESIDE:
+                found.setdefault(record.score, []).append(record.value)
+    return {name: statistics.mean(values) for name, values in found.items() if len(values) == len(records)}

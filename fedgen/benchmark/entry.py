@@ -1,0 +1,188 @@
+"""Entries: one JSON file a cell, with its recipe, every seed's scores and costs, where it was made, and its claims."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from fedgen.benchmark.provenance import Origin
+from fedgen.benchmark.suite import SPLIT, Slot
+from fedgen.class_paths import is_class_path
+from fedgen.evaluation.records import ScoreRecord
+from fedgen.foreign_text import printable
+from fedgen.io.field_types import Between, Fits, Length, Text, fault
+from fedgen.io.files import read_json
+
+FORMAT = 1  # of the file
+FOLDER = "entries"  # of a folder of results
+MOST_SEEDS, MOST_RECORDS = 100, 1000
+LONGEST_SAMPLES = 2_000_000  # characters
+_PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}")
+_Name = Annotated[str, Text(200, 1)]
+_Bytes = Annotated[int, Between(0)]
+_Real = Annotated[float, Between(0)]
+_Samples = Annotated[str, Fits(lambda text: text == "" or _is_picture(text), "picture in a data URI")]
+
+
+class RunCost(TypedDict):
+    """Costs of one run.
+
+    `turns` are those of all clients, `message_bytes` what a client sends after one, `client_seconds` of all turns one
+    after the other with the server's part of rounds, `peak_memory` of the process, scoring included.
+    """
+
+    turns: int
+    message_bytes: _Bytes
+    client_seconds: _Real
+    peak_memory: _Bytes
+
+
+class RunForm(TypedDict):
+    """One seed's run: the records of its last round and of the floor, on held-out images."""
+
+    seed: int
+    records: Annotated[list[dict[str, Any]], Length(MOST_RECORDS, 1)]
+    costs: RunCost
+
+
+class Claims(TypedDict):
+    """The figures that an entry is ranked and shown by: of runs' means over seeds, but the largest memory.
+
+    `number`, `low`, `high` and `parts` are those of `Number`, `beside` other scores in all in the first embedding.
+    """
+
+    number: _Real | None
+    low: _Real | None
+    high: _Real | None
+    parts: dict[_Name, _Real]
+    beside: dict[_Name, float]
+    sent_bytes: _Real
+    client_seconds: _Real
+    peak_memory: _Bytes
+
+
+class OwnForm(TypedDict):
+    """A class in the place of a suite's generator or algorithm."""
+
+    class_path: Annotated[_Name, Fits(is_class_path, "class path")]
+    slot: Slot
+
+
+class EntryForm(TypedDict):
+    """The file of an entry; `cell` is its name, `beside` the suite's cell whose budget it has, `samples` a picture."""
+
+    format: int
+    suite: _Name
+    cell: _Name
+    beside: _Name
+    own: OwnForm | None
+    recipe: dict[str, Any]
+    recipe_hash: _Name
+    seeds: Annotated[list[int], Length(MOST_SEEDS, 1)]
+    provenance: Origin
+    runs: Annotated[list[RunForm], Length(MOST_SEEDS, 1)]
+    claims: Claims
+    samples: _Samples
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry whose form is right; whether its claims are is for `claims.check`.
+
+    Args:
+        form: the file.
+        records: of each run, in the file's order.
+        path: of the file.
+    """
+
+    form: EntryForm
+    records: Sequence[Sequence[ScoreRecord]]
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The cell's name."""
+        return self.form["cell"]
+
+    @property
+    def claims(self) -> Claims:
+        """Its figures."""
+        return self.form["claims"]
+
+    @property
+    def task(self) -> tuple[str, str]:
+        """The suite and the task, whose entries are compared."""
+        return self.form["suite"], "/".join(self.form["beside"].split("/")[:2])
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The generator and the algorithm."""
+        _, _, generator, algorithm = self.form["beside"].split("/")
+        if (own := self.form["own"]) is None:
+            return generator, algorithm
+        return (own["class_path"], algorithm) if own["slot"] == "model" else (generator, own["class_path"])
+
+
+def read_entry(path: Path) -> Entry:
+    """The entry of a file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no entry, naming the file, the field and what is wrong with it.
+    """
+    form = read_json(path)
+    version = form.get("format") if isinstance(form, dict) else None
+    if type(version) is not int or version != FORMAT:
+        raise ValueError(f"{path} is no entry of the benchmark in format {FORMAT}: its format is {version!r}")
+    if wrong := fault(form, EntryForm):
+        raise ValueError(f"{path} is no entry of the benchmark: it {wrong}")
+    if len(form["beside"].split("/")) != 4:
+        raise ValueError(f"{path} is no entry of the benchmark: {printable(form['beside'])!r} names no cell")
+    try:
+        records = [[ScoreRecord.from_json(one) for one in run["records"]] for run in form["runs"]]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return Entry(form, records, path)
+
+
+def entry_files(places: Sequence[Path]) -> list[Path]:
+    """The files of entries in folders of results, or given one by one.
+
+    Raises:
+        FileNotFoundError: for a place that is not there or has no entries.
+    """
+    found: list[Path] = []
+    for place in places:
+        if place.is_file():
+            found.append(place)
+            continue
+        inside = sorted((place / FOLDER if (place / FOLDER).is_dir() else place).glob("*.json"))
+        if not inside:
+            raise FileNotFoundError(
+                f"{place} has no entries; give a folder that `fedgen benchmark run` wrote, or an entry's file"
+            )
+        found += inside
+    return list(dict.fromkeys(found))
+
+
+def measured(records: Sequence[ScoreRecord], last_round: int, scores: Sequence[str]) -> list[ScoreRecord]:
+    """The records that an entry keeps of a run: of the last round and of the floor, on held-out images, avg and all.
+
+    Args:
+        records: of the run.
+        last_round: counted from 0.
+        scores: names of those that are wanted.
+    """
+    return [
+        record
+        for record in records
+        if record.split == SPLIT
+        and record.score in scores
+        and record.aggregate in ("avg", "all")
+        and (record.is_floor or (record.is_model and record.round == last_round))
+    ]
+
+
+def _is_picture(text: str) -> bool:
+    return len(text) <= LONGEST_SAMPLES and _PICTURE.fullmatch(text) is not None

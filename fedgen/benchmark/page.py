@@ -1,0 +1,121 @@
+"""The leaderboard's page: one file with sortable tables, samples, answers, and where the runs were made."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedgen.benchmark.entry import Entry
+from fedgen.benchmark.standings import Standing, answers_of, standings_of
+from fedgen.benchmark.table import HEADINGS, LEGEND, ORDER, cells_of, figure
+from fedgen.foreign_text import printable
+from fedgen.io.files import in_bytes
+from fedgen.reports.html_page import HtmlPage
+from fedgen.reports.pictures import MOST_BYTES, fitting
+
+KIND = HtmlPage("leaderboard", ("report.css",), ("theme.js", "leaderboard.js"))
+MORE = ("recall", "coverage")
+ORIGINS = ("entry", "seeds", "fedgen", "commit", "torch", "processor", "cores", "memory", "recipe")
+
+
+def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
+    """The page of entries.
+
+    Args:
+        entries: whose claims hold.
+        refused: why others are not among them.
+    """
+    standings = standings_of(entries)
+    shown = _fitting([entry for standing in standings for entry in standing.entries])
+    suites = dict.fromkeys(standing.suite for standing in standings)
+    return KIND.render(
+        {},
+        title=f"Federated generation: {', '.join(suites) or 'no entries'}",
+        legend=[*LEGEND, f"{', '.join(MORE)}: in all, in the first embedding; more is better"],
+        answers=answers_of(entries),
+        order=ORDER,
+        refused=[printable(reason, 1000) for reason in refused],
+        headings=[*HEADINGS, *MORE],
+        origins=ORIGINS,
+        standings=[_shown(standing, shown) for standing in standings],
+    )
+
+
+def write_leaderboard(entries: Sequence[Entry], refused: Sequence[str], path: Path) -> Path:
+    """Writes the page, whole or not at all; returns its path.
+
+    Raises:
+        ValueError: if there is another file, which is no leaderboard.
+    """
+    KIND.require_own(path)
+    return KIND.save(page_of(entries, refused), path)
+
+
+def default_page(places: Sequence[Path]) -> Path:
+    """The place of the page: in the folder of results, or beside the entry, that is named first."""
+    first = places[0]
+    return (first if first.is_dir() else first.parent) / KIND.file
+
+
+def _shown(standing: Standing, pictured: Sequence[str]) -> dict[str, Any]:
+    """Return what the template shows of one task.
+
+    Args:
+        standing: of the task.
+        pictured: names of entries whose samples find room.
+    """
+    pictures = [
+        {"name": " / ".join(entry.parts), "uri": entry.form["samples"]}
+        for entry in standing.entries
+        if entry.name in pictured
+    ]
+    return {
+        "title": f"{standing.suite}: {standing.task}",
+        "rows": [_row(standing, entry) for entry in standing.entries],
+        "pictures": pictures,
+        "origins": [_origin(entry) for entry in standing.entries],
+    }
+
+
+def _row(standing: Standing, entry: Entry) -> list[dict[str, Any]]:
+    """The cells of an entry, each with the number that it is sorted by: "" for none, None for a text."""
+    claims = entry.claims
+    more = [claims["beside"].get(name) for name in MORE]
+    texts = [*cells_of(standing, entry), *map(figure, more)]
+    numbers = [
+        standing.ranks(entry)[0],
+        None,
+        None,
+        *(_sorted_by(value) for value in (claims["number"], claims["low"])),
+        *(_sorted_by(claims["parts"].get(name)) for name in ("avg", "all")),
+        *(claims[name] for name in ("sent_bytes", "client_seconds", "peak_memory")),
+        *map(_sorted_by, more),
+    ]
+    return [{"text": text, "sort": number} for text, number in zip(texts, numbers, strict=True)]
+
+
+def _sorted_by(value: float | None) -> float | str:
+    return "" if value is None else value
+
+
+def _origin(entry: Entry) -> list[str]:
+    """The cells of an entry's provenance, by `ORIGINS`."""
+    form, made = entry.form, entry.form["provenance"]
+    machine = made["machine"]
+    return [
+        " / ".join(entry.parts),
+        ", ".join(map(str, form["seeds"])),
+        made["fedgen"],
+        made["commit"] or "none",
+        made["versions"].get("torch", "unknown"),
+        machine["processor"],
+        str(machine["cores"]),
+        in_bytes(machine["memory"]),
+        form["recipe_hash"][:8],
+    ]
+
+
+def _fitting(entries: Sequence[Entry]) -> list[str]:
+    """The names of entries whose samples are together small enough for a page."""
+    pictured = [entry for entry in entries if entry.form["samples"]]
+    places = fitting([len(entry.form["samples"]) for entry in pictured], MOST_BYTES)
+    return [pictured[place].name for place in places]

@@ -1,0 +1,135 @@
+"""Parts that cells are put together from: data sets, partitions, generators and algorithms, as recipes have them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedgen.experiments.engine.recipe_file import component
+from fedgen.experiments.engine.trainings import Control
+
+Part = dict[str, Any]
+"""an object of a recipe: class path and arguments"""
+
+
+@dataclass(frozen=True)
+class DataPart:
+    """One data set, and how generators of it are measured.
+
+    Args:
+        recipe: the data set.
+        image_size: side of its images in pixels.
+        channels: 1 grey, 3 colour.
+        embeddings: that images are scored in; none of them needs a download.
+        num_images: that a generator draws, and at most as many real ones for the floor.
+    """
+
+    recipe: Part
+    image_size: int
+    channels: int
+    embeddings: tuple[str, ...]
+    num_images: int
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to train over clients, or a control.
+
+    Args:
+        strategy: arguments of `FedAvgStrategy` that differ from averaging.
+        control: the flag of `fedgen fit` that makes it one.
+    """
+
+    strategy: Mapping[str, Any] = field(default_factory=dict)
+    control: Control | None = None
+
+
+DIGITS_NETWORK = "classifier-mnist5k"
+
+DATA: dict[str, DataPart] = {
+    "digits": DataPart(
+        component("fedgen.data.Digits"), 8, 1, ("efficientnet-lite0-32", DIGITS_NETWORK, "pixels"), num_images=890
+    ),
+    "mnist5k": DataPart(
+        component("fedgen.data.MNIST5k", pad_to=32), 32, 1, ("efficientnet-lite0", DIGITS_NETWORK, "pixels"), 2000
+    ),
+    "styles": DataPart(
+        component("fedgen.data.StyleShift", num_writers=50, pad_to=32, shrink=2),
+        16,
+        1,
+        ("efficientnet-lite0-32", DIGITS_NETWORK, "pixels"),
+        num_images=2000,
+    ),
+    "fashion": DataPart(
+        component("fedgen.data.FashionMNIST", pad_to=32), 32, 1, ("efficientnet-lite0", "pixels"), num_images=2000
+    ),
+    "photos": DataPart(
+        component("fedgen.data.PhotoPatches", size=32), 32, 3, ("efficientnet-lite0", "pixels"), num_images=1600
+    ),
+}
+
+PARTITIONS: dict[str, Part] = {
+    "by-class": component("fedgen.clients.partitions.ByClass"),
+    # of ten classes alpha = 3 is 0.3 for each
+    "dirichlet": component("fedgen.clients.partitions.Dirichlet", num_clients=10, alpha=3.0),
+    "natural": component("fedgen.clients.partitions.Natural"),
+}
+
+
+def _wgan_gp(size: int, channels: int) -> Part:
+    if size < 16:
+        pair = {
+            name: component(f"fedgen.models.networks.Small{name.title()}", image_size=size, channels=channels)
+            for name in ("generator", "critic")
+        }
+        return component("fedgen.models.WGANGP", **pair, n_critic=2, lr=1e-3, betas=[0.0, 0.99], ema_decay=0.995)
+    pair = {
+        name: component(f"fedgen.models.networks.DCGAN{name.title()}", image_size=size, channels=channels, width=16)
+        for name in ("generator", "critic")
+    }
+    return component("fedgen.models.WGANGP", **pair, n_critic=2, lr=5e-4, betas=[0.0, 0.99], ema_decay=0.998)
+
+
+def _stylegan2(size: int, channels: int) -> Part:
+    widths = {"image_size": size, "channels": channels, "channel_base": 32 * size, "channel_max": 48}
+    generator = component(
+        "fedgen.models.stylegan2.StyleGAN2Generator", latent_dim=32, style_dim=32, mapping_layers=2, **widths
+    )
+    critic = component("fedgen.models.stylegan2.StyleGAN2Discriminator", **widths)
+    return component("fedgen.models.StyleGAN2", generator=generator, critic=critic, r1_gamma=2.0, ema_kimg=5.0)
+
+
+def _unet(size: int, channels: int) -> Part:
+    widths = [16, 32] if size <= 16 else [16, 32, 32]
+    return component(
+        "fedgen.models.networks.UNet", image_size=size, channels=channels, widths=widths, layers=1, attention=[]
+    )
+
+
+def _ddpm(size: int, channels: int) -> Part:
+    options = {"schedule": "cosine", "prediction": "v", "lr": 2e-3, "warmup": 100}
+    return component("fedgen.models.DDPM", network=_unet(size, channels), **options)
+
+
+def _flow(size: int, channels: int) -> Part:
+    options = {"coupling": "optimal-transport", "lr": 2e-3, "warmup": 100, "sampler": {"solver": "heun", "steps": 10}}
+    return component("fedgen.models.FlowMatching", network=_unet(size, channels), **options)
+
+
+GENERATORS: dict[str, Callable[[int, int], Part]] = {
+    "wgan-gp": _wgan_gp,
+    "stylegan2": _stylegan2,
+    "ddpm": _ddpm,
+    "flow": _flow,
+}
+"""generator -> its model by side and channels of the images"""
+
+AVERAGING = "fedavg"
+ALGORITHMS: dict[str, Algorithm] = {
+    AVERAGING: Algorithm(),
+    "fedavgm": Algorithm({"server_optimizer": component("fedgen.federated.FedAvgM", lr=0.1)}),
+    "fedadam": Algorithm({"server_optimizer": component("fedgen.federated.FedAdam", lr=0.005, convention="reddi")}),
+    "fedprox": Algorithm({"client_algorithm": component("fedgen.federated.FedProx", mu=0.1)}),
+    "scaffold": Algorithm({"client_algorithm": component("fedgen.federated.Scaffold")}),
+    "local": Algorithm(control="local_only"),
+    "centralised": Algorithm(control="centralised"),
+}

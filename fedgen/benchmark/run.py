@@ -1,0 +1,150 @@
+"""Suites run cell by cell: every seed's training in a process of its own, then the cell's entry."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
+
+from fedgen.benchmark.claims import check, claims_of
+from fedgen.benchmark.entry import FOLDER, FORMAT, Entry, EntryForm, RunCost, RunForm, measured, read_entry
+from fedgen.benchmark.provenance import provenance
+from fedgen.benchmark.suite import BESIDE, NUMBER, Cell, Suite
+from fedgen.evaluation.runs.checkpoint_names import LAST
+from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
+from fedgen.experiments.engine.arms.message_bytes import message_bytes
+from fedgen.experiments.engine.recipe_file import fingerprint
+from fedgen.experiments.engine.study import require_place
+from fedgen.experiments.engine.trainings import Training
+from fedgen.io.files import atomic_write, write_json
+from fedgen.models.checkpoint_file import read_checkpoint
+from fedgen.progress import make_console
+from fedgen.reports.pictures import Pictures
+
+
+def run_cells(suite: Suite, cells: Sequence[Cell], output: Path, parallel: int = 1) -> list[Entry]:
+    """Trains cells with all seeds and writes their entries; what is done already is not done again.
+
+    Args:
+        suite: whose seeds count.
+        cells: of the suite, or beside them.
+        output: folder of recipes, runs and entries.
+        parallel: trainings at once, each on the threads that its recipe says.
+
+    Returns:
+        The entries, in the order of the cells.
+
+    Raises:
+        PermissionError: if the folder cannot be written.
+        ValueError: for an entry in the folder that is damaged or refused.
+        ChildProcessError: if a training fails, with the end of its output.
+    """
+    require_place(output)
+    console, pool = make_console(), ThreadPoolExecutor(parallel)
+    try:
+        waiting = []
+        for cell in cells:
+            done = _known(suite, cell, output)
+            runs = [] if done else trainings_of(suite, cell, output)
+            waiting.append((cell, done, runs, [pool.submit(run.run) for run in runs]))
+        entries = []
+        for number, (cell, known, runs, futures) in enumerate(waiting, 1):
+            for future in futures:
+                future.result()
+            entry = known or write_entry(suite, cell, runs, output)
+            console.print(f"{number} of {len(cells)}: {say(entry)}", markup=False, highlight=False, soft_wrap=True)
+            entries.append(entry)
+        return entries
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def say(entry: Entry) -> str:
+    """An entry in a line: its name, number and interval."""
+    claims = entry.claims
+    if claims["number"] is None:
+        return f"{entry.name}: no number, as a score is not finite"
+    low, high = claims["low"], claims["high"]
+    interval = "one seed, no interval" if low is None or high is None else f"{low:.3g} to {high:.3g}"
+    return f"{entry.name}: {claims['number']:.3g} times the floor ({interval})"
+
+
+def trainings_of(suite: Suite, cell: Cell, output: Path) -> list[Training]:
+    """The runs of a cell, one a seed, of the recipe that is written for them."""
+    recipe = cell.recipe()
+    start = fingerprint(recipe)[:8]
+    path = output / "recipes" / f"{cell.slug}.yaml"
+    with atomic_write(path) as file:
+        file.write(yaml.safe_dump(recipe, sort_keys=False).encode())
+    folder = output / "runs"
+    return [
+        Training(path, folder / f"{cell.slug}-{start}-seed{seed}", seed, control=cell.control) for seed in suite.seeds
+    ]
+
+
+def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path) -> Entry:
+    """Writes the entry of a cell whose runs are done, and reads it back.
+
+    Raises:
+        ValueError: if a run lacks a score.
+    """
+    recipe = cell.recipe()
+    records = [
+        measured(read_records(run.place / SCORES_FILE), cell.budget.rounds - 1, (NUMBER, *BESIDE)) for run in runs
+    ]
+    costs = [cost_of(run) for run in runs]
+    forms: list[RunForm] = [
+        {"seed": run.seed, "records": [record.to_json() for record in found], "costs": cost}
+        for run, found, cost in zip(runs, records, costs)
+    ]
+    pictures, _ = Pictures().samples(runs[0].place)
+    form: EntryForm = {
+        "format": FORMAT,
+        "suite": suite.name,
+        "cell": cell.name,
+        "beside": cell.beside,
+        "own": None if cell.own is None else {"class_path": cell.own.class_path, "slot": cell.own.slot},
+        "recipe": recipe,
+        "recipe_hash": fingerprint(recipe),
+        "seeds": list(suite.seeds),
+        "provenance": provenance(),
+        "runs": forms,
+        "claims": claims_of(records, costs),
+        "samples": pictures[-1].uri if pictures else "",
+    }
+    path = output / FOLDER / f"{cell.slug}.json"
+    write_json(path, form)
+    entry = read_entry(path)
+    check(entry)
+    return entry
+
+
+def cost_of(run: Training) -> RunCost:
+    """The costs of a finished run: what its callback counted, and the bytes of a client's message.
+
+    Raises:
+        ValueError: if its last checkpoint cannot be read, or has no costs.
+    """
+    path = run.place / LAST
+    state = read_checkpoint(path)["callbacks"].get("RunCosts")
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} has no costs; remove {run.place} to train it again")
+    sends = run.control != "centralised"
+    return {
+        "turns": state["turns"],
+        "message_bytes": sum(message_bytes(run).values()) if sends else 0,
+        "client_seconds": state["seconds"],
+        "peak_memory": state["peak_memory"],
+    }
+
+
+def _known(suite: Suite, cell: Cell, output: Path) -> Entry | None:
+    """The entry of a cell that is there already; None where it is of another recipe or other seeds."""
+    path = output / FOLDER / f"{cell.slug}.json"
+    if not path.exists():
+        return None
+    entry = read_entry(path)
+    if entry.form["recipe_hash"] != fingerprint(cell.recipe()) or entry.form["seeds"] != list(suite.seeds):
+        return None
+    check(entry)
+    return entry

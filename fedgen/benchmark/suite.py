@@ -1,0 +1,196 @@
+"""Suites as they are declared: cells, each a recipe to train with every seed, and the questions that they answer."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fedgen.benchmark.parts import ALGORITHMS, AVERAGING, DATA, GENERATORS, PARTITIONS, Part
+from fedgen.experiments.engine.recipe_file import component
+from fedgen.experiments.engine.trainings import Control
+
+SPLIT = "report"  # held-out images of the clients, which no training sees: who learns images by heart gains nothing
+HELD_OUT = 0.5  # of each client's images, so that there are as many to score against as to train on
+DATA_SEED = 0  # of who has what and of what is held out: the same for all seeds and entries
+NUMBER, BESIDE = "fid", ("recall", "coverage")
+"""the score that the benchmark's number is made of, and those that are shown beside it"""
+Slot = Literal["model", "aggregator", "client_algorithm", "compression", "server_optimizer"]
+"""place in a recipe that a class of one's own may take: the model, or an argument of the strategy"""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The training that every cell of a task gets.
+
+    Args:
+        rounds: of communication.
+        interval: local iterations of a client in a round.
+        cohort: clients of a round; all if None.
+        batch_size: images of an iteration.
+    """
+
+    rounds: int
+    interval: int
+    cohort: int | None = None
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class OwnClass:
+    """A class that somebody enters in the place of a suite's generator or algorithm.
+
+    Args:
+        class_path: "my_package.MyEntry".
+        slot: its place in the recipe.
+        takes: which of a cell's "image_size" and "channels" its constructor wants.
+    """
+
+    class_path: str
+    slot: Slot
+    takes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One data set, partition, generator and algorithm.
+
+    Args:
+        data: a name in `DATA`.
+        partition: one in `PARTITIONS`.
+        generator: one in `GENERATORS`.
+        algorithm: one in `ALGORITHMS`.
+        budget: of its training.
+        own: a class in the place of the generator or of the algorithm's part.
+    """
+
+    data: str
+    partition: str
+    generator: str
+    algorithm: str
+    budget: Budget
+    own: OwnClass | None = None
+
+    @property
+    def task(self) -> str:
+        """The data and the partition, whose cells are compared: "digits/by-class"."""
+        return f"{self.data}/{self.partition}"
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The generator and the algorithm, by name or class path."""
+        if self.own is None:
+            return self.generator, self.algorithm
+        own = self.own.class_path
+        return (own, self.algorithm) if self.own.slot == "model" else (self.generator, own)
+
+    @property
+    def name(self) -> str:
+        """All four, "digits/by-class/wgan-gp/fedavg"."""
+        return "/".join([self.task, *self.parts])
+
+    @property
+    def slug(self) -> str:
+        """The name as that of a file, without a suffix."""
+        return self.name.replace("/", "-")
+
+    @property
+    def beside(self) -> str:
+        """The name of the suite's cell that one of an own class stands beside; the cell's own otherwise."""
+        return replace(self, own=None).name
+
+    @property
+    def control(self) -> Control | None:
+        """The control of `fedgen fit` that it is, if it is one."""
+        return ALGORITHMS[self.algorithm].control
+
+    def recipe(self) -> dict[str, Any]:
+        """The whole recipe but for the seed."""
+        data = DATA[self.data]
+        given = {"image_size": data.image_size, "channels": data.channels}
+        model: Part = GENERATORS[self.generator](**{"size": data.image_size, "channels": data.channels})
+        own = {} if self.own is None else {self.own.slot: component(self.own.class_path)}
+        if self.own is not None and self.own.takes:
+            own = {self.own.slot: component(self.own.class_path, **{name: given[name] for name in self.own.takes})}
+        federation = component(
+            "fedgen.clients.FederatedDataModule",
+            data=data.recipe,
+            partition=PARTITIONS[self.partition],
+            batch_size=self.budget.batch_size,
+            held_out=HELD_OUT,
+            seed=DATA_SEED,
+        )
+        trainer = self._trainer({slot: part for slot, part in own.items() if slot != "model"})
+        return {"threads": 1, "trainer": trainer, "model": own.get("model", model), "data": federation}
+
+    def _trainer(self, own: dict[str, Part]) -> dict[str, Any]:
+        """Return the recipe's part on training, with what an own class changes of the strategy."""
+        data, budget = DATA[self.data], self.budget
+        evaluation = component(
+            "fedgen.callbacks.FederatedEvaluation",
+            every_n_rounds=budget.rounds,
+            num_images=data.num_images,
+            embeddings=list(data.embeddings),
+            scores=[NUMBER, *BESIDE],
+            grid=64,
+            page=False,
+            cache_folder="checkpoints/features",
+        )
+        strategy = {
+            "communication_interval": budget.interval,
+            "cohort_size": budget.cohort,
+            "optimizer_state": "average",
+            **ALGORITHMS[self.algorithm].strategy,
+            **own,
+        }
+        return {
+            "accelerator": "cpu",
+            "max_epochs": budget.rounds,
+            "logger": False,
+            "strategy": component("fedgen.federated.FedAvgStrategy", **strategy),
+            # the costs first: what a round takes is read before it is scored
+            "callbacks": [component("fedgen.benchmark.run_costs.RunCosts"), evaluation],
+        }
+
+
+@dataclass(frozen=True)
+class SuiteQuestion:
+    """A question that cells of one task answer.
+
+    Args:
+        text: the question.
+        cells: names of the cells that are compared.
+    """
+
+    text: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Cells that are trained with the same seeds.
+
+    Args:
+        name: of the suite.
+        about: a sentence on its size.
+        seeds: of every cell.
+        cells: in the order in which they are trained.
+        questions: that they answer.
+    """
+
+    name: str
+    about: str
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    questions: tuple[SuiteQuestion, ...]
+
+    def cell(self, name: str) -> Cell | None:
+        """The suite's cell of a name; None if it has none."""
+        return next((cell for cell in self.cells if cell.name == name), None)
+
+    def cells_with(self, own: OwnClass) -> list[Cell]:
+        """The cells of an own class: a generator's stand beside one of each task, an algorithm's beside all of FedAvg.
+
+        A task's first cell of FedAvg gives the generator its budget.
+        """
+        averaged = [cell for cell in self.cells if cell.algorithm == AVERAGING]
+        if own.slot == "model":
+            averaged = list({cell.task: cell for cell in reversed(averaged)}.values())[::-1]
+        return [replace(cell, own=own) for cell in averaged]

@@ -1,0 +1,158 @@
+"""`fedgen benchmark run SUITE` and `fedgen benchmark table RESULTS ...`: generators and algorithms compared alike."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedgen.class_paths import nearest
+from fedgen.flags import ASK, ASK_ALL, PlainCommandParser
+from fedgen.progress import make_console
+
+if TYPE_CHECKING:  # the parsers are made, and help printed, without torch
+    from fedgen.benchmark.suite import Cell, Suite
+
+HELP = """\
+usage: fedgen benchmark run SUITE [--entry my_package.MyEntry] [--option ...]
+       fedgen benchmark table RESULTS [RESULTS ...]
+
+Compare generators and algorithms on one suite of cells, each a data set, a
+partition, a generator and an algorithm: the same clients, budgets and scores
+for all, several seeds, real images as the floor. docs/benchmark.md defines the
+number that entries are ranked by, and says how to enter a class of your own.
+
+examples:
+  fedgen benchmark run tiny
+  fedgen benchmark run tiny --entry my_package.MyModel
+  fedgen benchmark run tiny --cells digits/by-class/wgan-gp/fedavg
+  fedgen benchmark table checkpoints/benchmark-tiny
+
+run trains a suite's cells and writes an entry, a JSON file, for each. Stopped,
+it goes on by the same command: whole cells are kept, and runs go on from their
+last round.
+  --entry CLASS         a generator or an algorithm of your own, in place of
+                        the suite's
+  --output DIR          folder of runs and entries (checkpoints/benchmark-SUITE)
+  --cells NAMES         some of the cells, with commas between
+  --parallel N          trainings at once, each on one core (1)
+
+table checks entries, prints them in order, and writes leaderboard.html.
+  --output FILE         the page (in the first folder of results)
+
+fedgen benchmark --help-all has every option of both.
+"""
+
+
+def run_parser() -> PlainCommandParser:
+    """The arguments of `fedgen benchmark run`."""
+    parser = PlainCommandParser(prog="fedgen benchmark run", description="Train a suite's cells and write entries.")
+    parser.add_argument("suite", metavar="SUITE", help="the suite's name, e.g. tiny; an unknown one lists them")
+    parser.add_argument(
+        "--entry",
+        metavar="CLASS",
+        help="class path of a LightningModule, client algorithm, aggregator, compressor or server optimizer; its cells"
+        " are trained in place of the suite's own",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder of runs and entries; checkpoints/benchmark-SUITE by default"
+    )
+    parser.add_argument("--cells", metavar="NAMES", help="names of some cells, with commas between; all by default")
+    parser.add_argument(
+        "--parallel", type=int, default=1, metavar="N", help="trainings at once, each on one core; 1 by default"
+    )
+    return parser
+
+
+def table_parser() -> PlainCommandParser:
+    """The arguments of `fedgen benchmark table`."""
+    parser = PlainCommandParser(
+        prog="fedgen benchmark table", description="Check entries, print them in order, write leaderboard.html."
+    )
+    parser.add_argument(
+        "results", nargs="+", type=Path, metavar="RESULTS", help="folders that run wrote, or files of entries"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="the page; leaderboard.html in the first folder by default"
+    )
+    return parser
+
+
+def benchmark(arguments: Sequence[str]) -> int:
+    """`fedgen benchmark`.
+
+    Raises:
+        ValueError: for another first word than run and table.
+    """
+    if not arguments or arguments[0] in ASK:
+        print(HELP, end="")
+        return 0
+    if arguments[0] == ASK_ALL:
+        print(
+            "\n".join(
+                ["usage: fedgen benchmark run|table ...\n", run_parser().format_help(), table_parser().format_help()]
+            )
+        )
+        return 0
+    forms = {"run": run, "table": table}
+    if arguments[0] not in forms:
+        raise ValueError(f"benchmark {arguments[0]!r}: give run or table{nearest(arguments[0], list(forms))}")
+    return forms[arguments[0]](arguments[1:])
+
+
+def run(arguments: Sequence[str]) -> int:
+    """`fedgen benchmark run SUITE`.
+
+    Raises:
+        ValueError: for an unknown suite or cell, a class that cannot be entered, or fewer than one training at once.
+    """
+    settings = run_parser().parse_args(list(arguments))
+    from fedgen.benchmark.suites import find_suite
+
+    suite = find_suite(settings.suite)
+    if settings.parallel < 1:
+        raise ValueError(f"--parallel {settings.parallel}: give 1 or more trainings at once")
+    cells = _cells(suite, settings.entry, settings.cells)
+    output = settings.output or Path("checkpoints") / f"benchmark-{suite.name}"
+    from fedgen.benchmark.run import run_cells
+
+    run_cells(suite, cells, output, settings.parallel)
+    print(f"entries: {output}; fedgen benchmark table {output} compares them")
+    return 0
+
+
+def _cells(suite: "Suite", entry: str | None, names: str | None) -> "list[Cell]":
+    """The cells that are asked for.
+
+    Raises:
+        ValueError: for a name that none of them has.
+    """
+    if entry is None:
+        cells = list(suite.cells)
+    else:
+        from fedgen.benchmark.own import find_own
+
+        cells = suite.cells_with(find_own(entry))
+    if names is None:
+        return cells
+    known = {cell.name: cell for cell in cells}
+    for name in names.split(","):
+        if name not in known:
+            raise ValueError(f"--cells: there is no {name!r}{nearest(name, list(known))}; cells: {', '.join(known)}")
+    return [known[name] for name in names.split(",")]
+
+
+def table(arguments: Sequence[str]) -> int:
+    """`fedgen benchmark table RESULTS ...`; status 1 if an entry was refused."""
+    settings = table_parser().parse_args(list(arguments))
+    from fedgen.benchmark.page import default_page, write_leaderboard
+    from fedgen.benchmark.standings import read_all
+    from fedgen.benchmark.table import leaderboard_texts
+
+    console = make_console()
+    entries, refused = read_all(settings.results)
+    page = write_leaderboard(entries, refused, settings.output or default_page(settings.results))
+    for text in leaderboard_texts(entries):
+        console.print(text, highlight=False)
+    for reason in refused:
+        console.print(reason, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"leaderboard: {page}", markup=False, highlight=False, soft_wrap=True)
+    return 1 if refused else 0

@@ -1,0 +1,82 @@
+"""Entries of the suite `tiny` written by hand, without a training."""
+
+import json
+from pathlib import Path
+
+from fedgen.benchmark.claims import claims_of
+from fedgen.benchmark.parts import DATA
+from fedgen.benchmark.suites import TINY
+from fedgen.evaluation import ScoreRecord
+from fedgen.experiments.engine.recipe_file import fingerprint
+
+FEDERATED, LOCAL, CENTRALISED = (cell.name for cell in TINY.cells)
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
+
+
+def make_record(embedding, aggregate, value, seed=0, floor=False, **changes):
+    """A score on held-out images of the suite's last round."""
+    options = {
+        "standard_error": 0.0,
+        "split": "report",
+        "embedding": embedding,
+        "embedding_fingerprint": f"of {embedding}",
+        "reference": "digits/train held out, 10 clients, 896 images",
+        "num_generated": DATA["digits"].num_images,
+        "num_clients": 10,
+        "seed": seed,
+        "round": None if floor else TINY.cells[0].budget.rounds - 1,
+        "generator": "floor" if floor else "model",
+        "error_parts": {"generated": 0.0, "real": 0.0},
+        **changes,
+    }
+    return ScoreRecord(options.pop("score", "fid"), aggregate, value, **options)
+
+
+def make_records(seed, ratio, floor=2.0, **changes):
+    """A run whose scores are all so many times the floor, and its recall."""
+    keys = [(embedding, aggregate) for embedding in DATA["digits"].embeddings for aggregate in ("avg", "all")]
+    scores = [make_record(*key, ratio * floor, seed, **changes) for key in keys]
+    floors = [make_record(*key, floor, seed, floor=True) for key in keys]
+    return [*scores, *floors, make_record(keys[0][0], "all", 0.5, seed, score="recall")]
+
+
+def make_cost(**changes):
+    return {"turns": 300, "message_bytes": 1000, "client_seconds": 12.0, "peak_memory": 800_000_000, **changes}
+
+
+def make_form(cell=FEDERATED, ratios=(2.0, 2.0), suite=TINY, **changes):
+    """The contents of an entry's file: a run a ratio."""
+    own = suite.cell(cell)
+    runs = [make_records(seed, ratio) for seed, ratio in enumerate(ratios)]
+    costs = [make_cost() for _ in ratios]
+    machine = {"system": "Linux", "architecture": "x", "processor": "y", "cores": 2, "memory": 8_000_000_000}
+    recipe = own.recipe()
+    form = {
+        "format": 1,
+        "suite": suite.name,
+        "cell": cell,
+        "beside": cell,
+        "own": None,
+        "recipe": recipe,
+        "recipe_hash": fingerprint(recipe),
+        "seeds": list(range(len(ratios))),
+        "provenance": {"fedgen": "1.0", "commit": None, "versions": {"torch": "2"}, "machine": machine},
+        "runs": [
+            {"seed": seed, "records": [record.to_json() for record in run], "costs": cost}
+            for seed, (run, cost) in enumerate(zip(runs, costs))
+        ],
+        "claims": claims_of(runs, costs),
+        "samples": PIXEL,
+    }
+    return {**form, **changes}
+
+
+def write_form(folder: Path, form=None, **options) -> Path:
+    """The file of an entry in a folder of results."""
+    form = form or make_form(**options)
+    path = folder / "entries" / f"{form['cell'].replace('/', '-')}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(form))
+    return path

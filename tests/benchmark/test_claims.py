@@ -1,0 +1,158 @@
+"""Entries whose claims are not what their stored runs show, or that were made otherwise than the suite says."""
+
+import copy
+import json
+
+import pytest
+
+from fedgen.benchmark.claims import check, check_alike
+from fedgen.benchmark.entry import entry_files, read_entry
+from fedgen.experiments.engine.recipe_file import fingerprint
+from tests.benchmark.entry_files import FEDERATED, LOCAL, make_form, write_form
+
+
+def test_an_honest_entry_is_read_back(tmp_path):
+    entry = read_entry(write_form(tmp_path))
+    check(entry)
+    assert (entry.name, entry.task, entry.parts) == (FEDERATED, ("tiny", "digits/by-class"), ("wgan-gp", "fedavg"))
+    assert entry.claims["number"] == pytest.approx(2.0)
+    assert entry.claims["sent_bytes"] == 300 * 1000
+    assert entry.claims["beside"] == {"recall": 0.5}
+
+
+def change(form, keys, value):
+    """A copy with one value changed; of a function, the value that it makes of the old one."""
+    changed = copy.deepcopy(form)
+    place = changed
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value(place[keys[-1]]) if callable(value) else value
+    return changed
+
+
+def rehashed(form):
+    return {**form, "recipe_hash": fingerprint(form["recipe"])}
+
+
+RUN, RECORD = ("runs", 1), ("runs", 1, "records", 0)
+LIES = {
+    "a better number": (("claims", "number"), 1.5, "it claims number 1.5, and its stored records show 2"),
+    "a narrower interval": (("claims", "high"), 1.0, "it claims high 1, and its stored records show 2"),
+    "a better part": (("claims", "parts", "all"), 1.0, "it claims parts.all 1, and its stored records show 2"),
+    "no number": (("claims", "number"), None, "it claims number nothing, and its stored records show 2"),
+    "fewer bytes": (("claims", "sent_bytes"), 1, "it claims sent_bytes 1, and its stored records show 300000"),
+    "less time": (("claims", "client_seconds"), 1.0, "it claims client_seconds 1, and"),
+    "less memory": (("claims", "peak_memory"), 1, "it claims peak_memory 1, and"),
+    "another score": (("claims", "beside", "coverage"), 1.0, "it claims beside.coverage 1, and its .* show nothing"),
+    "a better record": ((*RECORD, "value"), 1.0, "it claims high 2, and its stored records show"),
+    "another round": ((*RECORD, "round"), 3, "seed 1 has records of other scores, splits or rounds than the last one"),
+    "another split": ((*RECORD, "split"), "train", "records of other scores, splits or rounds"),
+    "more images": ((*RECORD, "num_generated"), 9000, "fid_avg of seed 1 is of seed 1 and 9000 images, not 890"),
+    "another seed's images": ((*RECORD, "seed"), 0, "fid_avg of seed 1 is of seed 0"),
+    "a loss of the number": (
+        (*RECORD, "optimised_on"),
+        ["efficientnet-lite0-32"],
+        "a loss of its training used efficientnet-lite0-32, which the number is made of, too",
+    ),
+    "one seed left out": (("runs",), lambda runs: runs[:1], r"its runs have the seeds \[0\], the suite \[0, 1\]"),
+    "a seed twice": ((*RUN, "seed"), 0, r"its runs have the seeds \[0, 0\], the suite \[0, 1\]"),
+    "another suite": (("suite",), "mine", "there is no suite 'mine'"),
+    "another cell": (("beside",), "digits/iid/wgan-gp/fedavg", "suite tiny of this fedgen has no cell digits/iid"),
+    "another name": (("cell",), LOCAL, f"its parts are those of {FEDERATED}"),
+    "another recipe's hash": (("recipe_hash",), "0", "its recipe is not the one that recipe_hash stands for"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_refused_by_the_entrys_name(lie, tmp_path):
+    keys, value, said = LIES[lie]
+    form = change(make_form(), keys, value)
+    entry = read_entry(write_form(tmp_path, form))
+    with pytest.raises(ValueError, match=rf"^entry {form['cell']} \(.*json\) is refused: .*{said}"):
+        check(entry)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("recipe", "trainer", "max_epochs"), 6000),
+        (("recipe", "model", "init_args", "n_critic"), 5),
+        (("recipe", "data", "init_args", "held_out"), 0.1),
+        (("recipe", "trainer", "strategy", "init_args", "cohort_size"), 10),
+    ],
+)
+def test_another_recipe_than_the_suites_is_refused_with_the_key(keys, value, tmp_path):
+    entry = read_entry(write_form(tmp_path, rehashed(change(make_form(), keys, value))))
+    with pytest.raises(ValueError, match=rf"not that of the suite's cell .*: {'.'.join(keys[1:])} is {value}, there"):
+        check(entry)
+
+
+def own_form(slot, part, name):
+    """The form of an entry of a class of one's own."""
+    form = copy.deepcopy(make_form())
+    place = form["recipe"] if slot == "model" else form["recipe"]["trainer"]["strategy"]["init_args"]
+    place[slot] = part
+    return rehashed({**form, "cell": name, "own": {"class_path": "my_kit.Mine", "slot": slot}})
+
+
+def test_an_own_class_changes_its_place_in_the_recipe_and_nothing_else(tmp_path):
+    part = {"class_path": "my_kit.Mine", "init_args": {"image_size": 8}}
+    for slot, name in (("model", "my_kit.Mine/fedavg"), ("client_algorithm", "wgan-gp/my_kit.Mine")):
+        form = own_form(slot, part, f"digits/by-class/{name}")
+        check(read_entry(write_form(tmp_path / slot, form)))
+        longer = rehashed(change(form, ("recipe", "trainer", "max_epochs"), 70))
+        with pytest.raises(ValueError, match=r"trainer.max_epochs is 70, there 30"):
+            check(read_entry(write_form(tmp_path / slot, longer)))
+    other = own_form("model", {"class_path": "my_kit.Other"}, "digits/by-class/my_kit.Mine/fedavg")
+    with pytest.raises(ValueError, match=r"model of its recipe is not my_kit.Mine"):
+        check(read_entry(write_form(tmp_path, other)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        (("format",), 2, "is no entry of the benchmark in format 1: its format is 2"),
+        (("seeds",), "0", "has seeds, which is '0'"),
+        (("claims", "number"), -1.0, "has claims, which has number, which"),
+        (("runs", 0, "costs", "turns"), -1, "has runs, which is .* where one has costs, which has turns"),
+        (("samples",), "https://x/y.png", "has samples, which is .* picture in a data URI"),
+        (("samples",), 'data:image/png;base64,"><script>', "has samples, which is .* picture in a data URI"),
+        (("beside",), "a/b", "'a/b' names no cell"),
+        (("own",), {"class_path": "a b", "slot": "model"}, "has own, which has class_path, which is .* no class path"),
+        (
+            ("own",),
+            {"class_path": "a.B", "slot": "data"},
+            "has own, which has slot, which is 'data'",
+        ),
+        (("provenance", "machine"), {}, "has provenance, which has machine"),
+        (("runs", 0, "records", 0, "value"), "much", "not a score record: its value"),
+    ],
+)
+def test_a_file_of_another_form_is_refused_with_the_field(keys, value, said, tmp_path):
+    path = write_form(tmp_path, change(make_form(), keys, value) if keys != ("beside",) else make_form(beside=value))
+    with pytest.raises(ValueError, match=said) as refused:
+        read_entry(path)
+    assert str(path) in str(refused.value)
+
+
+def test_entries_that_were_not_measured_alike_do_not_compare(tmp_path):
+    first = read_entry(write_form(tmp_path))
+    same = read_entry(write_form(tmp_path, cell=LOCAL, ratios=(3.0, 3.0)))
+    check_alike(same, first)
+    form = make_form(LOCAL)
+    for run in form["runs"]:
+        for record in run["records"]:
+            record["value"] *= 2
+    with pytest.raises(ValueError, match=rf"entry {LOCAL} .* not measured as {FEDERATED} .* is 4 of .*, there 2 of"):
+        check_alike(read_entry(write_form(tmp_path, form)), first)
+
+
+def test_results_are_folders_or_files(tmp_path):
+    path = write_form(tmp_path / "a")
+    assert entry_files([tmp_path / "a", path, tmp_path / "a" / "entries"]) == [path]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="empty has no entries; give a folder"):
+        entry_files([tmp_path / "empty"])
+    (tmp_path / "other.json").write_text(json.dumps([1]))
+    with pytest.raises(ValueError, match="no entry of the benchmark in format 1: its format is None"):
+        read_entry(tmp_path / "other.json")

@@ -1,0 +1,147 @@
+"""Suites run cell by cell: what is done is kept, and a kill loses nothing but time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedgen.__main__ import main
+from fedgen.benchmark.claims import check
+from fedgen.benchmark.entry import read_entry
+from fedgen.benchmark.run import run_cells
+from fedgen.benchmark.suites import TINY
+from fedgen.evaluation import append_records, read_records
+from fedgen.experiments.engine.trainings import Training
+from tests.benchmark.entry_files import FEDERATED, make_cost, make_record, make_records
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The runs that are trained, in place of training them: their scores are twice the floor."""
+    found = []
+
+    def run(training):
+        found.append(training.place.name)
+        others = [make_record("pixels", "all", 9.0, training.seed, round=3), make_record("pixels", "worst", 9.0)]
+        append_records(training.place / "scores.jsonl", [*make_records(training.seed, 2.0), *others])
+        return training.place
+
+    monkeypatch.setattr(Training, "run", run)
+    monkeypatch.setattr("fedgen.benchmark.run.cost_of", lambda run: make_cost())
+    return found
+
+
+def test_a_cell_becomes_an_entry_of_its_last_round_in_avg_and_all(tmp_path, trained, capsys):
+    entries = run_cells(TINY, TINY.cells, tmp_path)
+    assert [entry.name for entry in entries] == [cell.name for cell in TINY.cells]
+    assert len(trained) == 6
+    assert {name.rsplit("-", 1)[-1] for name in trained[4:]} == {"centralised"}
+    recipe = yaml.safe_load((tmp_path / "recipes" / "digits-by-class-wgan-gp-fedavg.yaml").read_text())
+    assert recipe == entries[0].form["recipe"] == TINY.cells[0].recipe()
+    assert len(entries[0].records[0]) == 13  # three embeddings in avg and all, the floor of each, one recall
+    assert f"1 of 3: {FEDERATED}: 2 times the floor (2 to 2)" in capsys.readouterr().out
+
+
+def test_what_is_done_is_not_done_again_and_what_is_of_another_recipe_is(tmp_path, trained):
+    run_cells(TINY, TINY.cells[:1], tmp_path)
+    run_cells(TINY, TINY.cells, tmp_path)
+    assert len(trained) == 6
+    longer = replace(TINY.cells[0], budget=replace(TINY.cells[0].budget, interval=3))
+    path = tmp_path / "entries" / f"{longer.slug}.json"
+    before = path.read_text()
+    with pytest.raises(ValueError, match=r"communication_interval is 3, there 2"):  # it is not the suite's
+        run_cells(TINY, [longer], tmp_path)
+    assert len(trained) == 8
+    assert path.read_text() != before
+
+
+def test_an_entry_that_was_changed_is_refused_before_anything_is_trained(tmp_path, trained):
+    run_cells(TINY, TINY.cells[:1], tmp_path)
+    (path,) = (tmp_path / "entries").iterdir()
+    form = json.loads(path.read_text())
+    form["claims"]["number"] = 1.0
+    path.write_text(json.dumps(form))
+    with pytest.raises(ValueError, match=rf"entry {FEDERATED} \(.*\) is refused: it claims number 1"):
+        run_cells(TINY, TINY.cells, tmp_path)
+    assert len(trained) == 2
+
+
+def test_after_a_failure_no_further_run_starts(tmp_path, monkeypatch):
+    started = []
+
+    def fail(training):
+        started.append(training)
+        raise ChildProcessError("no memory")
+
+    monkeypatch.setattr(Training, "run", fail)
+    with pytest.raises(ChildProcessError, match="no memory"):
+        run_cells(TINY, TINY.cells, tmp_path)
+    assert len(started) < 6
+    assert not (tmp_path / "entries").exists()
+
+
+def benchmark(folder, *cells):
+    command = [sys.executable, "-m", "fedgen", "benchmark", "run", "tiny", "--output", "results", "--cells", *cells]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def finished(folder, *cells):
+    out, _ = (process := benchmark(folder, *cells)).communicate(timeout=300)
+    assert process.returncode == 0, out.decode()
+    (path,) = (folder / "results" / "entries").iterdir()
+    return read_entry(path)
+
+
+@pytest.mark.slow
+def test_a_suite_that_is_killed_goes_on_and_ends_with_the_same_scores(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        folder.mkdir()
+    undisturbed = finished(whole, FEDERATED)
+    process = benchmark(broken, FEDERATED)
+    end = time.monotonic() + 120
+    while not list(broken.glob("results/runs/*-seed0/last.ckpt")):
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)  # the suite and the run under way, as a machine that fails
+    process.communicate()
+    resumed = finished(broken, FEDERATED)
+    check(resumed)
+    (log,) = broken.glob("results/runs/*-seed0.log")
+    assert "Resuming" in log.read_text()
+    assert resumed.records == undisturbed.records
+    timed = ("client_seconds", "peak_memory")
+    kept = [{k: v for k, v in one.claims.items() if k not in timed} for one in (resumed, undisturbed)]
+    assert kept[0] == kept[1]
+    assert [run["costs"]["turns"] for run in resumed.form["runs"]] == [150, 150]
+
+
+@pytest.mark.slow
+def test_the_tiny_suite_runs_whole_with_its_controls(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert main(["benchmark", "run", "tiny", "--output", "results"]) == 0
+    assert main(["benchmark", "table", "results"]) == 0
+    shown = capsys.readouterr().out
+    assert "wgan-gp / " in shown
+    entries = {path.stem: read_entry(path) for path in (tmp_path / "results" / "entries").iterdir()}
+    sent = {name.rsplit("-", 1)[-1]: entry.claims["sent_bytes"] for name, entry in entries.items()}
+    assert sent["fedavg"] > 1_000_000
+    assert sent["local"] == sent["centralised"] == 0
+    assert all(entry.claims["client_seconds"] > 0 for entry in entries.values())
+    assert all(entry.form["samples"].startswith("data:image/png;base64,") for entry in entries.values())
+    run = next((tmp_path / "results" / "runs").glob("*fedavg*-seed0"))
+    assert {record.split for record in read_records(run / "scores.jsonl")} == {"train", "report"}

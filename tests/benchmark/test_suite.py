@@ -1,0 +1,66 @@
+"""Declared suites: their names, budgets and recipes."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedgen.benchmark.parts import ALGORITHMS, DATA, GENERATORS, PARTITIONS
+from fedgen.benchmark.suite import OwnClass
+from fedgen.benchmark.suites import SUITES, TINY, find_suite
+
+ALL = [cell for suite in SUITES.values() for cell in suite.cells]
+
+
+@pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
+def test_a_suite_has_cells_of_known_parts_and_questions_on_them(suite):
+    names = [cell.name for cell in suite.cells]
+    assert len(set(names)) == len(names) == len({cell.slug for cell in suite.cells})
+    assert all({cell.data} <= DATA.keys() and {cell.partition} <= PARTITIONS.keys() for cell in suite.cells)
+    assert all({cell.generator} <= GENERATORS.keys() and {cell.algorithm} <= ALGORITHMS.keys() for cell in suite.cells)
+    for question in suite.questions:
+        assert set(question.cells) <= set(names)
+        assert len(question.cells) > 1
+        assert len({suite.cell(name).task for name in question.cells}) == 1  # others do not compare
+    assert {name for question in suite.questions for name in question.cells} == set(names)
+    assert len(names) * len(suite.seeds) <= 40
+    assert find_suite(suite.name) is suite
+
+
+def test_cells_of_one_task_and_generator_differ_in_their_algorithm_alone():
+    recipes = {cell.algorithm: cell.recipe() for cell in TINY.cells}
+    assert recipes["fedavg"] == recipes["local"] == recipes["centralised"]  # flags of `fedgen fit` make the controls
+    assert [cell.control for cell in TINY.cells] == [None, "local_only", "centralised"]
+    adam = replace(TINY.cells[0], algorithm="fedadam").recipe()
+    strategy = adam["trainer"]["strategy"]["init_args"]
+    assert strategy.pop("server_optimizer")["class_path"] == "fedgen.federated.FedAdam"
+    assert adam == recipes["fedavg"]
+
+
+def test_an_own_generator_stands_beside_one_cell_of_a_task_and_an_algorithm_beside_all_of_fedavg():
+    flow = replace(TINY.cells[0], generator="flow")
+    suite = replace(TINY, cells=(*TINY.cells, flow, replace(flow, partition="dirichlet")))
+    model, rule = OwnClass("a.Model", "model", ("image_size",)), OwnClass("a.Rule", "client_algorithm")
+    assert [(cell.name, cell.beside) for cell in suite.cells_with(model)] == [
+        ("digits/by-class/a.Model/fedavg", "digits/by-class/wgan-gp/fedavg"),
+        ("digits/dirichlet/a.Model/fedavg", "digits/dirichlet/flow/fedavg"),
+    ]
+    assert [cell.name for cell in suite.cells_with(rule)] == [
+        "digits/by-class/wgan-gp/a.Rule",
+        "digits/by-class/flow/a.Rule",
+        "digits/dirichlet/flow/a.Rule",
+    ]
+    recipe = suite.cells_with(model)[0].recipe()
+    assert recipe["model"] == {"class_path": "a.Model", "init_args": {"image_size": 8}}
+    assert {**recipe, "model": None} == {**TINY.cells[0].recipe(), "model": None}
+    strategy = suite.cells_with(rule)[0].recipe()["trainer"]["strategy"]["init_args"]
+    assert strategy["client_algorithm"] == {"class_path": "a.Rule"}
+
+
+def test_no_embedding_of_a_suite_is_downloaded():
+    assert {name for data in DATA.values() for name in data.embeddings} <= {
+        "efficientnet-lite0",
+        "efficientnet-lite0-32",
+        "classifier-mnist5k",
+        "pixels",
+    }
+    assert all(len(data.embeddings) > 1 for data in DATA.values())
