@@ -60,10 +60,10 @@ DATA: dict[str, DataPart] = {
         num_images=2000,
     ),
     "fashion": DataPart(
-        component("fedgen.data.FashionMNIST", pad_to=32), 32, 1, ("efficientnet-lite0", "pixels"), num_images=2000
+        component("fedgen.data.FashionMNIST", pad_to=32), 32, 1, ("efficientnet-lite0", "pixels"), num_images=1000
     ),
     "photos": DataPart(
-        component("fedgen.data.PhotoPatches", size=32), 32, 3, ("efficientnet-lite0", "pixels"), num_images=1600
+        component("fedgen.data.PhotoPatches", size=32), 32, 3, ("efficientnet-lite0", "pixels"), num_images=800
     ),
 }
 

@@ -105,7 +105,7 @@ class Cell:
         """The whole recipe but for the seed."""
         data = DATA[self.data]
         given = {"image_size": data.image_size, "channels": data.channels}
-        model: Part = GENERATORS[self.generator](**{"size": data.image_size, "channels": data.channels})
+        model = GENERATORS[self.generator](data.image_size, data.channels)
         own = {} if self.own is None else {self.own.slot: component(self.own.class_path)}
         if self.own is not None and self.own.takes:
             own = {self.own.slot: component(self.own.class_path, **{name: given[name] for name in self.own.takes})}
@@ -130,6 +130,7 @@ class Cell:
             embeddings=list(data.embeddings),
             scores=[NUMBER, *BESIDE],
             grid=64,
+            report=False,  # nor a figure: the entry tells
             page=False,
             cache_folder="checkpoints/features",
         )

@@ -112,6 +112,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ValueError(f"--parallel {settings.parallel}: give 1 or more trainings at once")
     cells = _cells(suite, settings.entry, settings.cells)
     output = settings.output or Path("checkpoints") / f"benchmark-{suite.name}"
+    print(f"suite {suite.name}: {suite.about}")
     from fedgen.benchmark.run import run_cells
 
     run_cells(suite, cells, output, settings.parallel)

@@ -7,6 +7,8 @@ import pytest
 from fedgen.benchmark.parts import ALGORITHMS, DATA, GENERATORS, PARTITIONS
 from fedgen.benchmark.suite import OwnClass
 from fedgen.benchmark.suites import SUITES, TINY, find_suite
+from fedgen.class_paths import import_by_path
+from fedgen.clients import FederatedDataModule
 
 ALL = [cell for suite in SUITES.values() for cell in suite.cells]
 
@@ -64,3 +66,15 @@ def test_no_embedding_of_a_suite_is_downloaded():
         "pixels",
     }
     assert all(len(data.embeddings) > 1 for data in DATA.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted({cell.task for cell in ALL if cell.data != "fashion"}))  # which is downloaded
+def test_clients_have_as_many_images_to_train_on_as_a_generator_draws(task):
+    cell = next(cell for cell in ALL if cell.task == task)
+    given = cell.recipe()["data"]["init_args"]
+    parts = {name: import_by_path(given[name]["class_path"]) for name in ("data", "partition")}
+    made = {name: part(**given[name].get("init_args", {})) for name, part in parts.items()}
+    clients = FederatedDataModule(**made, held_out=given["held_out"], seed=given["seed"]).clients
+    assert sum(len(client.train) for client in clients) >= DATA[cell.data].num_images  # of whom the floor is
+    assert min(len(client.held_out) for client in clients) > 10
