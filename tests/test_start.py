@@ -118,8 +118,10 @@ def test_a_page_of_a_run_imports_no_torch(tmp_path):
         (["fit", "nowhere.yaml"], "there is no recipe nowhere.yaml"),
         (["fit", "--config=nowhere", "--trainer.max_epochs", "3"], "there is no recipe nowhere;"),
         (["convert", "empty.pkl", "empty.safetensors"], "empty.pkl is empty"),
+        (["benchmark", "run", "nowhere"], "there is no suite 'nowhere'"),
+        (["benchmark", "run", "tiny", "--cells", "nowhere"], "--cells: there is no 'nowhere'"),
     ],
-    ids=["folders", "run", "recipe", "fit", "config", "pickle"],
+    ids=["folders", "run", "recipe", "fit", "config", "pickle", "suite", "cell"],
 )
 def test_what_is_given_is_checked_without_lightning(arguments, said, tmp_path):
     (tmp_path / "empty.pkl").touch()
