@@ -39,6 +39,7 @@ def test_records_keep_its_name_and_options(folder):
     assert {record.is_floor for record in own} == {True, False}
 
 
+@pytest.mark.slow
 def test_a_deployment_measures_what_the_simulation_does(folder):
     simulated, deployed = values(folder / "simulated"), values(folder / "deployed")
     own = {place for place in deployed if place[2].startswith("coarse")}
@@ -46,6 +47,7 @@ def test_a_deployment_measures_what_the_simulation_does(folder):
     assert {place: deployed[place] for place in own} == pytest.approx({p: simulated[p] for p in own}, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_checkpoints_are_selected_by_it_and_its_curves_are_drawn(folder, capsys):
     assert main(["select", str(folder / "simulated"), "--by", "coarse_all"]) == 0
     assert "coarse_all" in capsys.readouterr().out

@@ -12,6 +12,8 @@ from fedgen.scores import frechet_distance
 from fedgen.statistics import summarize
 from tests.metrics.sets import CLIENTS, FEDERATED, GENERATED, METRICS, filled, values
 
+pytestmark = pytest.mark.slow  # two processes that import torch
+
 FAR = 1e5, -1e5  # of what each rank sees
 
 
@@ -103,7 +105,6 @@ def twice(name, **arguments):
     return values(metric)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", METRICS)
 def test_both_ranks_compute_what_one_process_does(ranks, name):
     for found, _, _ in (rank[name] for rank in ranks):
