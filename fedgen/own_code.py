@@ -5,6 +5,7 @@ import traceback
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parent)
+_KEPT = "lines_of_own_code"  # of an error that a process sent to another, which gets no frames
 _OTHERS = (_PACKAGE, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -15,13 +16,25 @@ def own_frames(error: BaseException | None) -> list[traceback.FrameSummary]:
 
 
 def from_own_code(error: BaseException) -> str:
-    """The error's traceback from the first line of the user's own code on, with its notes; "" if there is none."""
+    """The error's traceback from the first line of the user's own code on, with its notes; "" if there is none.
+
+    Of an error from another process the lines that `keep_lines` kept there come last.
+    """
+    lines = _lines(error)
+    told = ["Traceback (from your code on):\n", *lines, *traceback.format_exception_only(error)]
+    return "".join(told) if lines else ""
+
+
+def keep_lines(error: BaseException) -> None:
+    """Makes an error take the lines of its traceback along to another process."""
+    setattr(error, _KEPT, _lines(error))
+
+
+def _lines(error: BaseException) -> list[str]:
     frames = traceback.extract_tb(error.__traceback__)
     start = next((place for place, one in enumerate(frames) if _is_own(one.filename)), None)
-    if start is None:
-        return ""
-    lines = traceback.format_list(frames[start:])
-    return "".join(["Traceback (from your code on):\n", *lines, *traceback.format_exception_only(error)])
+    here = [] if start is None else traceback.format_list(frames[start:])
+    return [*here, *vars(error).get(_KEPT, [])]
 
 
 def is_of_kit(filename: str) -> bool:

@@ -20,6 +20,7 @@ import torch.multiprocessing
 from torch.utils.data import TensorDataset
 
 from fedgen.data.collate import collate_items
+from fedgen.own_code import keep_lines
 from fedgen.seeds import isolated, seed_item
 
 AHEAD = 2  # batches for each worker that wait for it or for the model, as in torch's DataLoader
@@ -257,4 +258,8 @@ def _end_with_parent() -> None:
 
 def _read_in_worker(task: ReadTask) -> Any:
     assert _of_worker is not None
-    return _of_worker.read(task)
+    try:
+        return _of_worker.read(task)
+    except Exception as error:
+        keep_lines(error)
+        raise

@@ -278,9 +278,12 @@ def test_what_a_data_set_raises_is_raised_with_the_item_and_the_client(num_worke
     module.teardown("fit")
 
 
-def test_an_error_of_a_data_set_keeps_the_line_of_its_own_code():
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_error_of_a_data_set_keeps_the_line_of_its_own_code(num_workers):
+    module = make(Damaged(), num_workers=num_workers)
     with pytest.raises(OSError, match="is damaged") as caught:
-        list(turns(make(Damaged()))[0].batches(2))
+        list(turns(module)[0].batches(2))
+    module.teardown("fit")
     told = from_own_code(caught.value)
     assert 'raise OSError(f"image {position} is damaged")' in told
     assert "of Damaged was being read\nfor client " in told
