@@ -110,9 +110,10 @@ class ImageReader:
         if least < 0 and least >= -1.001 and most <= 1.001:
             return
         looks = "[0, 1], as ToTensor() makes them" if least >= 0 and most <= 1.001 else f"[{least:.3g}, {most:.3g}]"
+        likely = (0, 255) if least >= 0 and 1.001 < most <= 255 else (0, 1)
         raise ValueError(
             f"float images of {self.name} lie in {looks}, and images are measured in [-1, 1]: say"
-            " value_range=(0, 1), or what it is ((-1, 1) if these values are meant)"
+            f" value_range={likely}, or what it is ((-1, 1) if these values are meant)"
         )
 
 

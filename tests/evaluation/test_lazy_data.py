@@ -91,14 +91,23 @@ def test_features_are_cached_under_the_key_of_the_same_images_in_memory(tmp_path
 class Floats(Pictures):
     """The digits as floats in [0, 1], as torchvision's ToTensor gives them."""
 
+    largest = 1
+
     def __getitem__(self, position):
-        return self.whole.inputs[position].float() / 255, int(self.targets[position])
+        return self.whole.inputs[position].float() / 255 * self.largest, int(self.targets[position])
 
 
-def test_floats_in_0_to_1_are_refused_by_name_and_converted_where_that_is_said():
-    with pytest.raises(ValueError, match=r"Floats lie in \[0, 1\], as ToTensor\(\) makes them.*value_range=\(0, 1\)"):
-        Evaluator(FederatedDataModule(Floats(), IID(3)), ["pixels"])
-    module = FederatedDataModule(Floats(), IID(3), value_range=(0, 1))
+class GreyLevels(Floats):
+    largest = 255
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [(Floats, r"\[0, 1\], as ToTensor\(\) makes them"), (GreyLevels, r"\[0, 255\]")]
+)
+def test_floats_of_another_range_are_refused_by_name_and_converted_where_it_is_said(kind, said):
+    with pytest.raises(ValueError, match=rf"{kind.__name__} lie in {said}.*say value_range=\(0, {kind.largest}\)"):
+        Evaluator(FederatedDataModule(kind(), IID(3)), ["pixels"])
+    module = FederatedDataModule(kind(), IID(3), value_range=(0, kind.largest))
     assert torch.equal(module.examples.inputs[:], Digits().load("train").inputs)
 
 
