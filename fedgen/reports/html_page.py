@@ -17,6 +17,7 @@ from fedgen import __version__
 from fedgen.foreign_text import printable, printable_lines
 from fedgen.io.files import atomic_write
 from fedgen.io.regular_files import open_regular
+from fedgen.reports.pictures import DataUri
 
 PARTS = Path(__file__).parent / "page"
 LONGEST_TEXT = 1_000
@@ -117,12 +118,12 @@ def _readable(value: Any) -> Any:
 
 
 def _readable_parts(value: Any) -> Any:
-    """Plain values with all their texts, keys too, made readable and of bounded length."""
+    """Plain values with all their texts, keys too, made readable and of bounded length; pictures as they are."""
     if isinstance(value, dict):
         return {_readable_parts(key): _readable_parts(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_readable_parts(part) for part in value]
-    return printable(value, LONGEST_TEXT) if isinstance(value, str) else value
+    return printable(value, LONGEST_TEXT) if isinstance(value, str) and not isinstance(value, DataUri) else value
 
 
 def _dumps(value: Any, **options: Any) -> str:

@@ -16,18 +16,22 @@ PNG = b"\x89PNG\r\n\x1a\n"
 QUALITY = 85  # of JPEG, which large pictures are turned into
 
 
+class DataUri(str):
+    """A picture as "data:image/png;base64,...", which the kit encoded: nobody's text, and of any length."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """One picture.
 
     Args:
         name: for readers: "round 12", "before training", or a file's.
-        uri: "data:image/png;base64,...".
+        uri: of its bytes.
         round: of a grid of samples; None for other pictures.
     """
 
     name: str
-    uri: str
+    uri: DataUri
     round: int | None = None
 
 
@@ -40,7 +44,7 @@ class Pictures:
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self.most = most
-        self._encoded: dict[tuple[str, int, int, bool], str] = {}
+        self._encoded: dict[tuple[str, int, int, bool], DataUri] = {}
 
     def samples(self, folder: Path) -> tuple[list[Picture], list[str]]:
         """The grids of samples by round, and what must be said of them.
@@ -62,10 +66,10 @@ class Pictures:
 
     def one(self, path: Path, name: str) -> Picture | None:
         """One picture; None if there is no such file, or it is no picture."""
-        uris, _ = self._encode([path]) if is_regular(path) else ([""], [])
+        uris, _ = self._encode([path]) if is_regular(path) else ([DataUri()], [])
         return Picture(name, uris[0]) if uris[0] else None
 
-    def _encode(self, paths: Sequence[Path]) -> tuple[list[str], list[str]]:
+    def _encode(self, paths: Sequence[Path]) -> tuple[list[DataUri], list[str]]:
         sizes = [path.stat().st_size for path in paths]
         small = sum(sizes) * 4 > self.most * 3
         uris = [self._uri(path, small) for path in paths]
@@ -73,7 +77,7 @@ class Pictures:
         damaged = [path.name for path, uri in zip(paths, uris) if not uri]
         return uris, [*remarks, *(f"{name} is no PNG that can be shown" for name in damaged)]
 
-    def _uri(self, path: Path, small: bool) -> str:
+    def _uri(self, path: Path, small: bool) -> DataUri:
         status = path.stat()
         key = str(path), status.st_mtime_ns, status.st_size, small
         if key not in self._encoded:
@@ -102,17 +106,17 @@ def fitting(sizes: Sequence[int], most: int) -> list[int]:
     return []
 
 
-def _read(path: Path, small: bool) -> str:
+def _read(path: Path, small: bool) -> DataUri:
     """The picture's data URI; "" for what is none."""
     if path.stat().st_size > LARGE_FILE:
-        return ""
+        return DataUri()
     content = read_regular(path)
     if not content.startswith(PNG):
-        return ""
+        return DataUri()
     kind = "png"
     if small:
         content, kind = _compressed(content), "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}" if content else ""
+    return DataUri(f"data:image/{kind};base64,{base64.b64encode(content).decode()}" if content else "")
 
 
 def _compressed(content: bytes) -> bytes:

@@ -62,10 +62,9 @@ def write_run(folder: Path, clients=3, rounds=(0, 1, 2), names=None, pictures=Tr
     lines = [f"{round},{2 * round + 1},{1.5 / (round + 1)},{0.01}" for round in range(40)]
     (folder / "logs" / "metrics.csv").write_text("\n".join(["epoch,step,loss,lr-SGD", *lines]) + "\n")
     if pictures:
+        noise = torch.Generator().manual_seed(0)  # as large in a file as pictures are
         for round in rounds:
-            save_png(
-                folder / "samples" / f"round={round:05d}.png",
-                torch.full((1, 8, 8), 40 * (round % 6), dtype=torch.uint8),
-            )
+            grid = torch.randint(0, 40 * (round % 6) + 10, (1, 64, 64), generator=noise, dtype=torch.uint8)
+            save_png(folder / "samples" / f"round={round:05d}.png", grid)
         save_png(folder / "real.png", torch.full((1, 8, 8), 250, dtype=torch.uint8))
     return folder

@@ -44,6 +44,17 @@ def test_charts_hold_the_very_numbers_of_the_records():
     assert fid["clients"]["values"][0] == pytest.approx([29.9, 30.0, 30.1])
 
 
+def test_pictures_are_whole(tmp_path):
+    folder = write_run(tmp_path / "run")
+    page = report(folder).html
+    samples = data_of(page)["runs"][0]["samples"]
+    files = [(folder / "samples" / f"round={sample['round']:05d}.png").read_bytes() for sample in samples]
+    assert len(files) == 3
+    encoded = [base64.b64encode(file).decode() for file in files]
+    assert [sample["uri"] for sample in samples] == [f"data:image/png;base64,{text}" for text in encoded]
+    assert f'src="data:image/png;base64,{encoded[-1]}"' in page
+
+
 def test_names_of_strangers_stay_text(tmp_path):
     folder = write_run(tmp_path / "<b>run", names=[HOSTILE, "client 1", "x`y"], reference=HOSTILE)
     (folder / "recipe.yaml").write_text(f"seed_everything: 0\nmodel: {json.dumps(HOSTILE)}\n")
