@@ -3,7 +3,7 @@
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.callbacks import RoundCheckpoint
@@ -57,9 +57,9 @@ class SavesAt(L.Callback):
 
 
 def fit(module, rounds, callbacks=(), ckpt_path=None):
-    trainer = make_trainer(
-        FedAvgStrategy(4, seed=0), rounds, callbacks=list(callbacks), enable_checkpointing=True, num_sanity_val_steps=0
-    )
+    options = {"callbacks": list(callbacks), "num_sanity_val_steps": 0}
+    kept = any(isinstance(callback, Checkpoint) for callback in callbacks)  # else Lightning adds one of its own
+    trainer = make_trainer(FedAvgStrategy(4, seed=0), rounds, enable_checkpointing=kept, **options)
     trainer.fit(module, make_data(held_out=0.25), ckpt_path=ckpt_path)
     return trainer
 
