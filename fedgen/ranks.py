@@ -158,7 +158,7 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Re
     """The work's results in the items' order, each worked out by one rank where they are `together`.
 
     Ranks take turns, so items should be about equal, or the long ones first. What is worked out does not depend on
-    the number of ranks: neither do results, as far as each hangs on its item alone.
+    the number of ranks: neither do results, as far as each depends on its item alone.
 
     Args:
         work: of plain types and tensors on the CPU; within it nothing is dealt out further.

@@ -38,7 +38,7 @@ def sampler_in(trainer: Trainer, evaluator: Evaluator, module: LightningModule) 
 
 
 def personal_panels(trainer: Trainer, models: OwnModels, module: LightningModule, elsewhere: str) -> list[Panel]:
-    """Return the embeddings whose scores hang on tensors that clients keep, where something is exchanged beside them.
+    """Return the embeddings whose scores depend on tensors that clients keep, where something is exchanged beside them.
 
     Args:
         trainer: that fits.
@@ -58,8 +58,8 @@ def personal_panels(trainer: Trainer, models: OwnModels, module: LightningModule
     if found and elsewhere:
         names = ", ".join(list(strategy.exchange.personal)[:3])
         raise MisconfigurationException(
-            f"scores hang on tensors that clients keep to themselves ({names}, ...), which {elsewhere}, or leave these"
-            " scores out"
+            f"scores depend on tensors that clients keep to themselves ({names}, ...), which {elsewhere}, or leave"
+            " these scores out"
         )
     return found
 
@@ -72,6 +72,6 @@ def personal_tensors(
     if not isinstance(strategy, FedAvgStrategy) or strategy.local_only:
         return {}
     if elsewhere:
-        personal_panels(trainer, models, module, elsewhere)  # nothing hangs on them by now either
+        personal_panels(trainer, models, module, elsewhere)  # nothing depends on them by now either
         return {}
     return strategy.personal_tensors

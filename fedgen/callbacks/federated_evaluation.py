@@ -236,7 +236,7 @@ class FederatedEvaluation(Callback):
                 self._page.evaluated(time.perf_counter() - began)
         self.evaluated_round = round
         values = {self.evaluator.columns.name(record): record.value for record in evaluation.records}
-        watchers(trainer.callbacks, list(values))  # what hangs on personal tensors may show in training alone
+        watchers(trainer.callbacks, list(values))  # what depends on personal tensors may show in training alone
         return values
 
     def _kept_elsewhere(self, trainer: Trainer) -> str:

@@ -88,7 +88,7 @@ class ThreeWaySplit:
                 " fractions"
             )
         order = torch.randperm(num_clients, generator=generator(seed, "unparticipating")).tolist()
-        others = sorted(order[kept:])  # so that who trains does not hang on the order of who is kept
+        others = sorted(order[kept:])  # so that who trains does not depend on the order of who is kept
         drawn = torch.randperm(len(others), generator=generator(seed, "participating")).tolist()
         chosen = [others[place] for place in drawn]
         return Roles(tuple(sorted(chosen[:training])), tuple(sorted(order[:kept])), tuple(sorted(chosen[training:])))

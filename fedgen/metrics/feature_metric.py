@@ -79,7 +79,7 @@ class FeatureMetric(Metric):
 
     @abstractmethod
     def _sized(self, dim: int) -> dict[str, Tensor]:
-        """The states whose size hangs on the number of features D, for no images; of D = 0 while D is not known."""
+        """The states whose size depends on the number of features D, for no images; of D = 0 while D is not known."""
 
     def _join(self, parts: Sequence[Tensor] | Tensor) -> Tensor:
         """One sized state from those of several metrics, at least one."""

@@ -77,7 +77,7 @@ def plain(value: float | None, digits: int | None = None) -> float | str | None:
 
 
 def _about(group: Sequence[ScoreRecord]) -> list[str]:
-    """Return in words what the values of a panel hang on."""
+    """Return in words what the values of a panel depend on."""
     models = [record for record in group if record.is_model]
     first = models[0]
     made = f"{first.num_generated:,} generated images against " if first.num_generated else "against "

@@ -1,4 +1,4 @@
-"""Losses of single examples, at draws that hang on nothing but the seed and the example's place."""
+"""Losses of single examples, at draws that depend on nothing but the seed and the example's place."""
 
 import pytest
 import torch

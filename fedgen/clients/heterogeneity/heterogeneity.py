@@ -158,7 +158,7 @@ def measure_features(
         labels: int64 [N], where there are some.
         controls: random deals of each kind; 0 for none.
         seed: of the deals.
-        vendi: whether to measure Vendi scores, by cosines: not of points, whose directions hang on where 0 is.
+        vendi: whether to measure Vendi scores, by cosines: not of points, whose directions depend on where 0 is.
 
     Raises:
         ValueError: for features or owners that do not fit, or a number of controls below 0.

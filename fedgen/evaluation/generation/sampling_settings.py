@@ -2,7 +2,7 @@
 
 The protocol: a model that can sample in several ways has an attribute `sampling`, a dictionary of plain types that its
 `sample()` honours, e.g. {"solver": "dpm-solver++", "steps": 25}; assigning a dictionary changes the settings that it
-names, and what hangs on them.
+names, and what depends on them.
 """
 
 import json

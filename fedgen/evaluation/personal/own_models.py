@@ -37,7 +37,7 @@ from fedgen.seeds import generator, isolated, seed_all
 OWN_NOTE = "each participating client's own model"
 EXAMPLES = 8  # on which it is tried whether clients' tensors change anything
 PROBE = "own models"  # names the draws of such a trial
-MOVE = 0.1  # standard deviation of what is added to tensors to see what hangs on them
+MOVE = 0.1  # standard deviation of what is added to tensors to see what depends on them
 
 Tensors = Mapping[str, Tensor]
 Question = Callable[[], list[Tensor]]
@@ -135,8 +135,8 @@ class OwnModels:
         found = self._changed(module, [*scored, *others])
         if found and others:
             raise ValueError(
-                f"scores hang on tensors that clients keep, client {max(personal)} among them, and the evaluation knows"
-                f" {len(trained)} clients that train: evaluate over the FederatedDataModule that it was trained on"
+                f"scores depend on tensors that clients keep, client {max(personal)} among them, and the evaluation"
+                f" knows {len(trained)} clients that train: evaluate over the FederatedDataModule of its training"
             )
         self.refuse(found)
         return found
@@ -168,7 +168,7 @@ class OwnModels:
                 "labels": "images by class",
                 "held out": "images beside two sets of each client's",
             }
-            self.evaluator.plan.refuse(whole, "where clients keep tensors that images hang on there is none")
+            self.evaluator.plan.refuse(whole, "where clients keep tensors that images depend on there is none")
 
     def column_names(self, own: Sequence[Panel]) -> list[str]:
         """All columns that `evaluate` then fills.
@@ -197,7 +197,7 @@ class OwnModels:
         return [panel for panels, ask in questions if _differs(module, ask, models, seed) for panel in panels]
 
     def _questions(self, module: nn.Module) -> Iterator[tuple[list[Panel], Question]]:
-        """Ask the model about a few examples as scores do, each with the embeddings that hang on it."""
+        """Ask the model about a few examples as scores do, each with the embeddings that depend on it."""
         evaluator, first = self.evaluator, self.evaluator.splits[0]
         images, labels = first.first(EXAMPLES)
         sample, asked = evaluator.sampler_of(module), evaluator.asked_of(module)

@@ -139,7 +139,7 @@ class Trained:
         Of training without exchange they come from the mixture of the clients' own models, by their training images.
 
         Raises:
-            ValueError: where clients keep some tensors that images hang on: then no one model makes them.
+            ValueError: where clients keep some tensors that images depend on: then no one model makes them.
         """
         model = self._models[checkpoint.run.name]
         saved = load_weights(model, checkpoint.path)
@@ -162,8 +162,8 @@ class Trained:
                 own = some()
             if server is not None and not torch.equal(own, server):
                 raise ValueError(
-                    f"{checkpoint.name}: its clients keep tensors that images hang on ({', '.join(list(kept)[:3])}), so"
-                    " each has a model of its own and none makes the run's images; choose runs without `personal`"
+                    f"{checkpoint.name}: its clients keep tensors that images depend on ({', '.join(list(kept)[:3])}),"
+                    " so each has a model of its own and none makes the run's images; choose runs without `personal`"
                 )
 
     def sampling(self, checkpoint: Checkpoint) -> dict[str, Any]:

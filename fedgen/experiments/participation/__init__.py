@@ -1,1 +1,1 @@
-"""Experiments on clients that never train: the gap to those that do, and what it hangs on."""
+"""Experiments on clients that never train: the gap to those that do, and what it depends on."""

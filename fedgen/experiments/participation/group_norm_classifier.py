@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-GROUPS = 4  # of channels, normalised together: nothing hangs on a batch, so there are no statistics to average
+GROUPS = 4  # of channels, normalised together: nothing depends on a batch, so there are no statistics to average
 
 
 class GroupNormClassifier(LightningModule):

@@ -1,4 +1,4 @@
-"""Client and server learning rates: the best by the sum of part_val and unpart, and whether the gap hangs on them.
+"""Client and server learning rates: the best by the sum of part_val and unpart, and whether the gap depends on them.
 
 Appendix C and Figures 11, 13 and 14 of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022,
 arXiv 2110.14216): rates are chosen by the sum of the scores on seen and on unseen clients, so that neither is favoured,

@@ -1,4 +1,4 @@
-"""Does a federated generator serve clients that it never saw, and does the answer hang on who the clients are?
+"""Does a federated generator serve clients that it never saw, and does the answer depend on who the clients are?
 
 The same images are dealt to as many clients in four ways: by writer, whose styles are known (natural); by the semantic
 partition, which groups each label's images by looks; by Dirichlet over labels; and at random. Some clients never train.

@@ -1,4 +1,4 @@
-"""A character model on books of many hands: do books that it never saw cost it more, and does that hang on the deal?
+"""A character model on books of many hands: do books that it never saw cost it more, and does that depend on the deal?
 
 The rows of text of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), who
 train on the lines of Shakespeare's roles and on posts of Stack Overflow's users. Here owners are the books of the King

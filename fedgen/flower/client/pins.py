@@ -1,7 +1,7 @@
 """Facts that a client holds to in a run, on its own disk: number, images' split, embeddings, who was summed, what was
 asked.
 
-Which images are held out hangs on the client's number, which the server says. Were another number believed in every
+Which images are held out depends on the client's number, which the server says. Were another number believed in every
 question, the answers' differences would show single images, one by one.
 """
 

@@ -105,7 +105,7 @@ def in_parts(points: Tensor, batch_size: int, work: Callable[[slice], Tensor], w
 def follow(predict: Predict, latents: Tensor, sampler: FlowSampler, batch_size: int) -> Tensor:
     """Images or points [N, ...] at t = 1 of noise [N, ...] at t = 0.
 
-    No image hangs on another: `batch_size` changes nothing but the rounding of the network's batches, which may tip
+    No image depends on another: `batch_size` changes nothing but the rounding of the network's batches, which may tip
     "dopri5" to other steps: its images are then as far apart as its error is large.
 
     Args:
