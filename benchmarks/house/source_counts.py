@@ -38,11 +38,14 @@ def asked_by_name(sources: dict[Path, ast.Module]) -> int:
 
 
 def naming(sources: dict[Path, ast.Module], score: str) -> set[Path]:
-    """The files outside the folder of scores and the experiments whose code has a score's name."""
+    """The files whose code has a score's name, beside those that define scores and those that choose what to measure.
+
+    Experiments and the benchmark's suites choose: a new score changes none of them.
+    """
     return {
         path
         for path, tree in sources.items()
-        if path.parts[0] not in ("scores", "experiments")
+        if path.parts[0] not in ("scores", "experiments", "benchmark")
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value == score
     }

@@ -113,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
     cells = _cells(suite, settings.entry, settings.cells)
     output = settings.output or Path("checkpoints") / f"benchmark-{suite.name}"
     print(f"suite {suite.name}: {suite.about}")
-    from fedgen.benchmark.run import run_cells
+    from fedgen.benchmark.run_suite import run_cells
 
     run_cells(suite, cells, output, settings.parallel)
     print(f"entries: {output}; fedgen benchmark table {output} compares them")
@@ -144,9 +144,9 @@ def _cells(suite: "Suite", entry: str | None, names: str | None) -> "list[Cell]"
 def table(arguments: Sequence[str]) -> int:
     """`fedgen benchmark table RESULTS ...`; status 1 if an entry was refused."""
     settings = table_parser().parse_args(list(arguments))
-    from fedgen.benchmark.page import default_page, write_leaderboard
+    from fedgen.benchmark.leaderboard import default_page, write_leaderboard
     from fedgen.benchmark.standings import read_all
-    from fedgen.benchmark.table import leaderboard_texts
+    from fedgen.benchmark.standings_table import leaderboard_texts
 
     console = make_console()
     entries, refused = read_all(settings.results)

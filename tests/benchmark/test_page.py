@@ -9,7 +9,7 @@ import pytest
 
 from fedgen.__main__ import main
 from fedgen.benchmark.entry import read_entry
-from fedgen.benchmark.page import page_of, write_leaderboard
+from fedgen.benchmark.leaderboard import page_of, write_leaderboard
 from fedgen.foreign_text import printable_lines
 from tests.benchmark.entry_files import CENTRALISED, FEDERATED, LOCAL, PIXEL, make_form, write_form
 from tests.reports.folders import HOSTILE

@@ -15,7 +15,7 @@ import yaml
 from fedgen.__main__ import main
 from fedgen.benchmark.claims import check
 from fedgen.benchmark.entry import read_entry
-from fedgen.benchmark.run import run_cells
+from fedgen.benchmark.run_suite import run_cells
 from fedgen.benchmark.suites import TINY
 from fedgen.evaluation import append_records, read_records
 from fedgen.experiments.engine.trainings import Training
@@ -36,7 +36,7 @@ def trained(monkeypatch):
         return training.place
 
     monkeypatch.setattr(Training, "run", run)
-    monkeypatch.setattr("fedgen.benchmark.run.cost_of", lambda run: make_cost())
+    monkeypatch.setattr("fedgen.benchmark.run_suite.cost_of", lambda run: make_cost())
     return found
 
 

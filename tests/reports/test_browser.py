@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.benchmark.entry import read_entry
-from fedgen.benchmark.page import write_leaderboard
+from fedgen.benchmark.leaderboard import write_leaderboard
 from fedgen.reports import write_report
 from tests.benchmark.entry_files import CENTRALISED, FEDERATED, LOCAL, write_form
 from tests.reports.folders import HOSTILE, write_run

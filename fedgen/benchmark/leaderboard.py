@@ -6,14 +6,14 @@ from typing import Any
 
 from fedgen.benchmark.entry import Entry
 from fedgen.benchmark.standings import Standing, answers_of, standings_of
-from fedgen.benchmark.table import HEADINGS, LEGEND, ORDER, cells_of, figure
+from fedgen.benchmark.standings_table import HEADINGS, LEGEND, ORDER, cells_of, figure
+from fedgen.benchmark.suite import BESIDE
 from fedgen.foreign_text import printable
 from fedgen.io.files import in_bytes
 from fedgen.reports.html_page import HtmlPage
 from fedgen.reports.pictures import MOST_BYTES, fitting
 
 KIND = HtmlPage("leaderboard", ("report.css",), ("theme.js", "leaderboard.js"))
-MORE = ("recall", "coverage")
 ORIGINS = ("entry", "seeds", "fedgen", "commit", "torch", "processor", "cores", "memory", "recipe")
 
 
@@ -30,11 +30,11 @@ def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
     return KIND.render(
         {},
         title=f"Federated generation: {', '.join(suites) or 'no entries'}",
-        legend=[*LEGEND, f"{', '.join(MORE)}: in all, in the first embedding; more is better"],
+        legend=[*LEGEND, f"{', '.join(BESIDE)}: in all, in the first embedding; more is better"],
         answers=answers_of(entries),
         order=ORDER,
         refused=[printable(reason, 1000) for reason in refused],
-        headings=[*HEADINGS, *MORE],
+        headings=[*HEADINGS, *BESIDE],
         origins=ORIGINS,
         standings=[_shown(standing, shown) for standing in standings],
     )
@@ -79,7 +79,7 @@ def _shown(standing: Standing, pictured: Sequence[str]) -> dict[str, Any]:
 def _row(standing: Standing, entry: Entry) -> list[dict[str, Any]]:
     """The cells of an entry, each with the number that it is sorted by: "" for none, None for a text."""
     claims = entry.claims
-    more = [claims["beside"].get(name) for name in MORE]
+    more = [claims["beside"].get(name) for name in BESIDE]
     texts = [*cells_of(standing, entry), *map(figure, more)]
     numbers = [
         standing.ranks(entry)[0],
