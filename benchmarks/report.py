@@ -4,8 +4,6 @@
 """
 
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
@@ -14,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-VERSIONS = ("fedgen", "torch", "lightning", "numpy", "torch-fidelity", "diffusers")
+PEERS = ("torch-fidelity", "diffusers")
 
 
 def report(name: str, value: float, unit: str, limit: float | None = None) -> bool:
@@ -73,21 +71,19 @@ def print_peak() -> None:
 
 def machine() -> dict[str, str]:
     """What the figures depend on: processor, cores, memory, system, and the versions of what computes."""
-    processors = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    from fedgen.benchmark.provenance import provenance  # which processes whose memory is measured do without
+
+    made = provenance()
+    found = made["machine"]
     return {
-        "processor": processors[0] if processors else platform.processor(),
-        "cores": str(os.cpu_count()),
-        "memory": f"{memory:.0f} GiB",
-        "system": platform.system(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in VERSIONS},
+        "processor": found["processor"],
+        "cores": str(found["cores"]),
+        "memory": f"{found['memory'] / 2**30:.0f} GiB",
+        "system": found["system"].split()[0],
+        "fedgen": made["fedgen"],
+        **made["versions"],
+        **{name: version(name) for name in PEERS},
     }
-
-
-def _lines(path: str) -> list[str]:
-    file = Path(path)
-    return file.read_text().splitlines() if file.exists() else []
 
 
 if __name__ == "__main__":
