@@ -14,9 +14,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import stats
-
 from fedgen.evaluation.records import ScoreRecord
+from fedgen.experiments.engine.paired_seeds import half_width
 from fedgen.scores.rankings import Z
 
 AGGREGATES = ("avg", "all")
@@ -111,8 +110,4 @@ def _half_width(means: Sequence[float], error: float) -> float | None:
         means: of each seed.
         error: standard error that all seeds share.
     """
-    count = len(means)
-    if count < 2:
-        return None
-    between = float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(means) / count**0.5
-    return math.hypot(between, Z * error)
+    return math.hypot(half_width(means), Z * error) if len(means) > 1 else None

@@ -34,13 +34,23 @@ def compare_pairs(
     if len(control) != len(treated) or not control:
         raise ValueError(f"{len(control)} and {len(treated)} runs: a comparison needs as many of both arms")
     differences = [b - a for a, b in zip(control, treated)]
-    mean, count = statistics.mean(differences), len(differences)
+    mean = statistics.mean(differences)
     improved = sum(badness(b) < badness(a) for a, b in zip(control, treated))
     row: dict[str, Any] = {"values": list(treated), "difference": mean, "improved": improved}
-    if count > 1:
-        half = float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(differences) / count**0.5
+    if len(differences) > 1:
+        half = half_width(differences)
         row["interval"] = [mean - half, mean + half]
     return row
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of a mean, by Student's t.
+
+    Args:
+        values: at least two.
+    """
+    count = len(values)
+    return float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5
 
 
 def verdict_on(text: str, values: Iterable[Sequence[float]], claim: Claim | None = None) -> str:

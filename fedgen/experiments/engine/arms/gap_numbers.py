@@ -20,6 +20,7 @@ from fedgen.experiments.engine.paired_seeds import (
     by_chance,
     change_of,
     compare_pairs,
+    half_width,
     verdict,
     verdict_on,
 )
@@ -108,7 +109,7 @@ def gap_lines(curves: Sequence[Curve], gap: str) -> tuple[float, float, float]:
     if known:
         half = float(stats.t.ppf(0.975, freedom)) * sum(float(error) ** 2 for error in errors) ** 0.5 / count
     if count > 2:
-        half = max(half, float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5)
+        half = max(half, half_width(values))
     return mean, mean - half, mean + half
 
 
