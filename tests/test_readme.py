@@ -111,9 +111,18 @@ def test_what_a_page_links_to_or_names_exists(page):
 
 
 def test_the_page_of_recipes_names_each_of_them():
-    page = (ROOT / "docs" / "recipes.md").read_text()
+    page = RECIPES.read_text()
     names = {path.stem for path in (ROOT / "recipes").glob("*.yaml")}
     assert names - set(re.findall(r"`(\w+)`", page)) == set()
+
+
+def test_the_page_of_recipes_has_the_times_and_scores_of_the_recipes():
+    rows = re.findall(r"^\| (`.+?) \|.*\| ([\d., ]+) \(([\d.]+)\) \|.*\| (.+?) \|$", RECIPES.read_text(), re.MULTILINE)
+    assert len(rows) > 10
+    for names, scores, real, times in rows:
+        for name, score, time in zip(re.findall(r"`(\w+)`", names), scores.split(", "), cycle(times.split(" / "))):
+            said = time_and_score(ROOT / "recipes" / f"{name}.yaml")
+            assert said == f"Time: {time}. FID-all: {score}; real images: {real}."
 
 
 @pytest.mark.slow

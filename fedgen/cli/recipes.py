@@ -1,27 +1,35 @@
 """`fedgen recipes`: the recipes that `fedgen fit` finds by name."""
 
 from collections.abc import Sequence
-from textwrap import shorten
+from textwrap import fill
 
 from jsonargparse import auto_cli
 
 from fedgen.flags import CommandParser
 from fedgen.progress import make_console
-from fedgen.recipe.recipe_files import describe, known_recipes
+from fedgen.recipe.recipe_files import describe, known_recipes, time_and_score
+
+INDENT = "  "
+COLUMNS = 120  # wider lines are hard to read
+MEANING = (
+    "Times are for two CPU cores. FID-all is the last checkpoint's, beside that of held-out real images; each embedding"
+    " and number of images has a scale of its own."
+)
 
 
 def list_recipes() -> None:
-    """Lists the recipes that are found by name, a line each with what they train; `fedgen fit NAME` runs one.
+    """Lists the recipes that are found by name with what they train, time and score; `fedgen fit NAME` runs one.
 
     They are those in a folder `recipes` here, and the package's own.
     """
     found, console = known_recipes(), make_console()
-    longest = max(map(len, found), default=0)
+    room = min(console.width, COLUMNS)
     for name, path in found.items():
-        words = shorten(describe(path), max(console.width - longest - 4, 20), placeholder=" ...")
-        console.print(f"  {name:<{longest}}  {words}".rstrip(), markup=False, highlight=False, soft_wrap=True)
-    if not found:
-        console.print("no recipes here, and none came with the package; give `fedgen fit` the path of one")
+        words = fill(describe(path), room, initial_indent=INDENT, subsequent_indent=INDENT)
+        lines = [f"{name}  {time_and_score(path)}".rstrip(), words]
+        console.print("\n".join(filter(None, lines)), markup=False, highlight=False, soft_wrap=True)
+    ending = MEANING if found else "no recipes here, and none came with the package; give `fedgen fit` the path of one"
+    console.print(fill(ending, room), markup=False, highlight=False, soft_wrap=True)
 
 
 def recipes(arguments: Sequence[str]) -> int:

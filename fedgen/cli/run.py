@@ -149,7 +149,7 @@ def _print_scores(run: Path, embeddings: Sequence[str]) -> None:
     """Prints a run's scores and gaps in some embeddings, and what avg and all order differently."""
     from fedgen.evaluation.runs.run_folder import Run
     from fedgen.evaluation.tables.gap_table import gap_tables
-    from fedgen.evaluation.tables.table import inversion_table, score_tables
+    from fedgen.evaluation.tables.table import inversions_found, score_tables
     from fedgen.progress import make_console
 
     records, console = Run(run).records, make_console()
@@ -157,7 +157,7 @@ def _print_scores(run: Path, embeddings: Sequence[str]) -> None:
         own = [record for record in records if record.embedding == name]
         for table in [*score_tables(records, own[0].split, name, console.width), *gap_tables(own)]:
             console.print(table)
-    console.print(inversion_table(records))
+    console.print(inversions_found(records))
 
 
 def _model_and_clients(
@@ -216,14 +216,14 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
     from fedgen.evaluation.records import by_column
     from fedgen.evaluation.runs.run_folder import Run
     from fedgen.evaluation.runs.selection import column_of, compare, rank
-    from fedgen.evaluation.tables.table import comparison_table, inversion_table
+    from fedgen.evaluation.tables.table import comparison_table, inversions_found
     from fedgen.progress import make_console
 
     found, console = Run(run), make_console()
     records = found.records
     columns = by_column(records)
     ranking = rank(column_of(columns, by), found.folder)
-    compared = inversion_table(records) if against is None else comparison_table(compare(records, by, against), records)
+    compared = inversions_found(records) if against is None else comparison_table(compare(records, by, against), records)
     direction = say_directions(columns[by])
     console.print(ranking_table(ranking, by, f"{found.folder} by {by}, {direction}, ± standard error"))
     console.print(compared)

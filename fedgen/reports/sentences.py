@@ -62,7 +62,8 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     if chosen:
         lines += [*_cautions(models), *_served(models, chosen[0].round)]
     columns, floors, compared = by_column(records), floors_of(records), _main(records)
-    lines += [line for comparison in compared for line in _of_score(columns, floors, comparison)]
+    for place, comparison in enumerate(_most_important_first(compared)):
+        lines += _of_score(columns, floors, comparison, in_full=place == 0)
     lines += [*_rough_floors(columns, floors, compared), *_alone(records), *_controls(records, Path(run))]
     if chosen:
         lines += [*_elsewhere(columns, chosen[0]), *_unseen(models, chosen[0].round)]
@@ -106,10 +107,18 @@ def _main(records: Sequence[ScoreRecord]) -> list[Comparison]:
     return [one for one in aggregates_compared(records) if columns[one.first_column][0].split == records[0].split]
 
 
+def _most_important_first(compared: Sequence[Comparison]) -> list[Comparison]:
+    """The comparison of the column that checkpoints are chosen by, then the others as they come."""
+    return sorted(compared, key=lambda one: one.second_column != DEFAULT_COLUMN)
+
+
 def _of_score(
-    columns: Mapping[str, list[ScoreRecord]], floors: Mapping[tuple[str, ...], ScoreRecord], comparison: Comparison
+    columns: Mapping[str, list[ScoreRecord]],
+    floors: Mapping[tuple[str, ...], ScoreRecord],
+    comparison: Comparison,
+    in_full: bool,
 ) -> list[str]:
-    """Say which checkpoint each aggregate prefers, which cannot be told from it, and how far real images are."""
+    """Say which checkpoint each aggregate prefers; in full, also what is inverted, not told apart, and the floor."""
     names = comparison.first_column, comparison.second_column
     groups = [_trained(columns[name]) for name in names]
     if not all(groups):
@@ -133,6 +142,8 @@ def _of_score(
         lines = [
             f"{names[0]} prefers round {first.round} ({said[0]}), {names[1]} round {second.round} ({said[1]}). {told}"
         ]
+    if not in_full:
+        return lines
     if comparison.checkpoints > 2:
         lines.append(f"{say_pairs(comparison)}.")
     return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(floors, names[1], second)]

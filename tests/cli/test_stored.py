@@ -268,7 +268,8 @@ def test_a_folder_of_clients_suggests_its_folders_and_does_not_advise_to_pool_th
     err = capsys.readouterr().err
     assert "it has 3 sets such as alpha: if each is a client, give data/* (--recursive would pool them into one" in err
     assert evaluate("--reference", "data", "--embedding", "pixels") == 2
-    assert "it has folders such as alpha, which --recursive includes" in capsys.readouterr().err
+    told = "it has folders such as alpha, which --recursive includes (to score each as a client: --clients data/*)"
+    assert told in capsys.readouterr().err
     assert evaluate("--clients", "data", "--embedding", "pixels", "--recursive") == 0
     assert "data and all below it is one client, so avg and all are one number" in said(capsys)
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -139,6 +140,34 @@ def test_other_personal_tensors_on_resume_are_an_error(tmp_path, personal):
     train(TwoOptimizers(), tmp_path, 1, personal=["b.*"])
     with pytest.raises(MisconfigurationException, match=r"other personal tensors \([ab].bias is personal in only one"):
         train(TwoOptimizers(), tmp_path, 2, tmp_path / "epoch=0.ckpt", personal=personal)
+
+
+class Planned(Automatic):
+    """With a schedule as long as the run."""
+
+    def __init__(self, schedule, **lengths):
+        super().__init__("SGD")
+        self.schedule, self.lengths = schedule, lengths
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [{"scheduler": self.schedule(optimizer, **self.lengths), "interval": "step"}]
+
+
+def test_a_schedule_that_ends_with_the_shorter_run_is_told_before_training_and_not_behind_its_last_step(tmp_path):
+    schedule = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1)
+    train(Planned(schedule, total_steps=9), tmp_path, 2)
+    again = Planned(schedule, total_steps=17)
+    with pytest.raises(MisconfigurationException, match=r"epoch=1.ckpt: its OneCycleLR has total_steps=9 .* now 17: .*"):
+        train(again, tmp_path, 4, tmp_path / "epoch=1.ckpt")
+    train(Planned(schedule, total_steps=9), tmp_path, 2, tmp_path / "epoch=0.ckpt")
+
+
+def test_a_schedule_that_goes_on_with_its_old_length_says_so(tmp_path):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR
+    train(Planned(schedule, T_max=8), tmp_path, 2)
+    with pytest.warns(UserWarning, match="CosineAnnealingLR has T_max=8 and the model's now 16: training goes on with"):
+        train(Planned(schedule, T_max=16), tmp_path, 4, tmp_path / "epoch=1.ckpt")
 
 
 def test_a_checkpoint_of_another_model_is_named_as_such(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.__main__ import main
+from fedgen.cli.recipes import MEANING
 from fedgen.recipe import recipe_files
 from fedgen.recipe.recipe_files import describe, find_recipe, known_recipes, name_of, recipe_folders, with_recipe
 
@@ -54,7 +55,16 @@ def test_a_file_is_named_shortly_only_where_its_name_finds_it(installed):
 def test_the_list_has_a_line_for_each(installed, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["recipes"]) == 0
-    assert capsys.readouterr().out == "  quickstart  A federation\n"
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("quickstart", "  A federation")
+    assert " ".join(rest) == MEANING
+    long = "# A federation of clients that hold a class of images each, and of others that hold two or more. One more.\n"
+    (installed / "quickstart.yaml").write_text(f"{long}# Time: 2 min. FID-all: 3.2; real images: 1.1.\ntrainer: {{}}\n")
+    assert main(["recipes"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "quickstart  Time: 2 min. FID-all: 3.2; real images: 1.1."
+    assert max(map(len, rest)) <= 80
+    assert " ".join(map(str.strip, rest[:2])) == "A federation of clients that hold a class of images each, and of others that hold two or more"
     (installed / "quickstart.yaml").unlink()
     assert main(["recipes"]) == 0
     assert "no recipes here" in capsys.readouterr().out

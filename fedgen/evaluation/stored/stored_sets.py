@@ -180,7 +180,8 @@ def _inside(path: Path, is_client: bool) -> str:
             f"; it has {len(sets)} sets such as {sets[0]}: if each is a client, give {path}/* (--recursive would pool"
             " them into one client, whose avg and all are one number)"
         )
-    return f"; it has folders such as {folders[0]}, which --recursive includes" if folders else ""
+    apart = f" (to score each as a client: --clients {path}/*)" if len(folders) > 1 else ""
+    return f"; it has folders such as {folders[0]}, which --recursive includes{apart}" if folders else ""
 
 
 def _open_array(name: str, path: Path, key: str, header: Header, reading: Reading) -> StoredSet:

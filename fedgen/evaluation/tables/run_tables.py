@@ -10,7 +10,7 @@ from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.tables.gap_table import distribution_table, gap_tables
-from fedgen.evaluation.tables.table import inversion_table, score_tables, selection_table
+from fedgen.evaluation.tables.table import inversions_found, score_tables, selection_table
 from fedgen.progress import make_console
 
 
@@ -37,4 +37,4 @@ def print_report(run: Run | str | Path, console: Console | None = None) -> None:
     for table in run_tables(records, console.width):
         console.print(table)
     console.print(selection_table(records))
-    console.print(inversion_table(records))
+    console.print(inversions_found(records))

@@ -155,6 +155,13 @@ def inversion_table(records: Sequence[ScoreRecord]) -> Table:
     return _comparisons(title, comparisons, ("avg prefers", "all prefers"), say_columns(records, columns))
 
 
+def inversions_found(records: Sequence[ScoreRecord]) -> Table | str:
+    """The table of inverted pairs, or where there are none a sentence that says so."""
+    if any(one.pairs for one in aggregates_compared(records)):
+        return inversion_table(records)
+    return f"{str(inversion_table(records).title)}."
+
+
 def say_pairs(comparison: Comparison) -> str:
     """Say how many pairs of checkpoints two columns order differently."""
     total, clear = math.comb(comparison.checkpoints, 2), sum(pair.beyond_error for pair in comparison.pairs)
@@ -186,7 +193,7 @@ def _comparisons(
     meanings = say_marks(mark for comparison in comparisons for mark in comparison.marks)
     table = Table(title=escape(title), caption=escape("; ".join([legend, *columns, *meanings])), caption_justify="left")
     for heading in ("columns", "tau", *preferences, "beyond error"):
-        table.add_column(escape(heading), justify="right" if heading == "tau" else "left")
+        table.add_column(escape(heading), justify="right" if heading == "tau" else "left", overflow="fold")
     most = max(1, min(MOST_PAIRS, MOST_ROWS // max(1, len(comparisons))))
     for comparison in comparisons:
         names = zip((comparison.first_column, comparison.second_column), comparison.marks)

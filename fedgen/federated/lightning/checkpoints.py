@@ -1,6 +1,6 @@
 """The federation's part in Lightning's checkpoints, which hold whole rounds alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,10 +20,13 @@ from fedgen.federated.lightning.plateau import PlateauUpdates
 from fedgen.federated.lightning.turn_clock import TurnClock
 from fedgen.federated.round import Round
 from fedgen.federated.sharing import RankShares
+from fedgen.io.files import is_count
 from fedgen.io.tensor_files import check_state
 from fedgen.models.rounds.round_clock import RoundClock
 
 Checkpoint = dict[str, Any]
+ENDS = "total_steps"  # of OneCycleLR, which raises behind its last step
+LENGTHS = (ENDS, "total_iters", "T_max")  # of PyTorch's schedulers
 
 
 class RoundCheckpoints:
@@ -157,6 +160,7 @@ class CheckpointingStrategy(FederationView, OneOrManyProcesses):
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         with naming_checkpoint(self._module.trainer):
             check_optimizers(self.optimizers, checkpoint)
+            check_schedule_lengths([config.scheduler for config in self.lr_scheduler_configs], checkpoint)
             super().load_optimizer_state_dict(checkpoint)
             self.checkpoints.load(checkpoint)
 
@@ -197,3 +201,32 @@ def check_optimizers(optimizers: list[Optimizer], checkpoint: Mapping[str, Any])
         raise ValueError(f"it holds the states of {found} optimizers and the model has {own}")
     for optimizer, state in zip(optimizers, states):
         check_optimizer_state(optimizer, state)
+
+
+def check_schedule_lengths(schedulers: Sequence[Any], checkpoint: Mapping[str, Any]) -> None:
+    """Refuse to extend a run under a schedule that ends with the shorter one; warn where its length stays behind.
+
+    PyTorch's schedulers take their settings from the checkpoint: OneCycleLR then raises behind its last step, and
+    CosineAnnealingLR turns upwards again.
+
+    Args:
+        schedulers: as the module made them for this run, in the checkpoint's order.
+        checkpoint: whose `lr_schedulers` will replace their states.
+
+    Raises:
+        ValueError: naming the schedule and both lengths.
+    """
+    states = checkpoint.get("lr_schedulers")
+    for scheduler, state in zip(schedulers, states if isinstance(states, list) else ()):
+        for name in LENGTHS:
+            made = getattr(scheduler, name, None)
+            kept = state.get(name) if isinstance(state, Mapping) else None
+            if not (is_count(made) and is_count(kept)) or made == kept:
+                continue
+            both = f"its {type(scheduler).__name__} has {name}={kept} and the model's now {made}"
+            if name == ENDS and made > kept:
+                raise ValueError(
+                    f"{both}: the learning rates so far were planned for the shorter run, which cannot be extended;"
+                    " begin another run, from this checkpoint's weights if you like"
+                )
+            rank_zero_warn(f"{both}: training goes on with the checkpoint's {kept}")
