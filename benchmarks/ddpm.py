@@ -117,7 +117,7 @@ def main() -> int:
     steps = CLIENTS * INTERVAL
     report("ddpm: milliseconds a step, bare diffusers loop (best round)", min(bare) / steps * 1e3, "ms")
     within = report(
-        "ddpm: a step through the strategy over a bare diffusers loop", min(ours) / min(bare), "ratio", 1.02
+        "ddpm: a step through the strategy over a bare diffusers loop", min(ours) / min(bare), "ratio", 1.05
     )
     compiled = run_strategy(ROUNDS, compile=True)[0]
     report("ddpm: a compiled step over an ordinary one, through the strategy", min(compiled) / min(ours), "ratio")

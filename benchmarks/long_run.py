@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import warnings
+from contextlib import redirect_stdout
 from itertools import pairwise
 from pathlib import Path
 
@@ -89,7 +90,8 @@ def main() -> int:
     torch.set_num_threads(1)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as folder:
+    # scores and tables go elsewhere: what is printed is the figures
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         usage = train(folder, rounds)
     first = rounds // 4
     noted = [memory / MEGABYTE for done, memory in sorted(usage.memory.items()) if done >= first]

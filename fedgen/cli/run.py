@@ -223,7 +223,8 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
     records = found.records
     columns = by_column(records)
     ranking = rank(column_of(columns, by), found.folder)
-    compared = inversions_found(records) if against is None else comparison_table(compare(records, by, against), records)
+    given = None if against is None else compare(records, by, against)
+    compared = inversions_found(records) if given is None else comparison_table(given, records)
     direction = say_directions(columns[by])
     console.print(ranking_table(ranking, by, f"{found.folder} by {by}, {direction}, ± standard error"))
     console.print(compared)

@@ -158,7 +158,7 @@ def test_a_schedule_that_ends_with_the_shorter_run_is_told_before_training_and_n
     schedule = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1)
     train(Planned(schedule, total_steps=9), tmp_path, 2)
     again = Planned(schedule, total_steps=17)
-    with pytest.raises(MisconfigurationException, match=r"epoch=1.ckpt: its OneCycleLR has total_steps=9 .* now 17: .*"):
+    with pytest.raises(MisconfigurationException, match=r"epoch=1.ckpt: its OneCycleLR has total_steps=9 .* now 17:"):
         train(again, tmp_path, 4, tmp_path / "epoch=1.ckpt")
     train(Planned(schedule, total_steps=9), tmp_path, 2, tmp_path / "epoch=0.ckpt")
 

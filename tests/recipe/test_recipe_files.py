@@ -58,13 +58,14 @@ def test_the_list_has_a_line_for_each(installed, capsys, monkeypatch):
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert (first, second) == ("quickstart", "  A federation")
     assert " ".join(rest) == MEANING
-    long = "# A federation of clients that hold a class of images each, and of others that hold two or more. One more.\n"
-    (installed / "quickstart.yaml").write_text(f"{long}# Time: 2 min. FID-all: 3.2; real images: 1.1.\ntrainer: {{}}\n")
+    long = "A federation of clients that hold a class of images each, and of others that hold two or more"
+    time = "Time: 2 min. FID-all: 3.2; real images: 1.1."
+    (installed / "quickstart.yaml").write_text(f"# {long}. One more.\n# {time}\ntrainer: {{}}\n")
     assert main(["recipes"]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first == "quickstart  Time: 2 min. FID-all: 3.2; real images: 1.1."
+    assert first == f"quickstart  {time}"
     assert max(map(len, rest)) <= 80
-    assert " ".join(map(str.strip, rest[:2])) == "A federation of clients that hold a class of images each, and of others that hold two or more"
+    assert " ".join(map(str.strip, rest[:2])) == long
     (installed / "quickstart.yaml").unlink()
     assert main(["recipes"]) == 0
     assert "no recipes here" in capsys.readouterr().out

@@ -159,7 +159,7 @@ def inversions_found(records: Sequence[ScoreRecord]) -> Table | str:
     """The table of inverted pairs, or where there are none a sentence that says so."""
     if any(one.pairs for one in aggregates_compared(records)):
         return inversion_table(records)
-    return f"{str(inversion_table(records).title)}."
+    return f"{inversion_table(records).title!s}."
 
 
 def say_pairs(comparison: Comparison) -> str:

@@ -86,7 +86,9 @@ class Exchange:
         self._tables: set[str] = set()  # of the held ones, those that no turn may change
         self._fixed, self._changed = fixed, list[str]()
         self.found: list[str] = []  # names that turns were found to change, in this fit
-        roles = _Roles(module, trained, personal, rules or Rules({}, module), fixed, frozenset(moving))
+        roles = _Roles(
+            module, trained, personal, Rules({}, module) if rules is None else rules, fixed, frozenset(moving)
+        )
         named = _named_tensors(module)
         self.first_names = {other: names[0] for names, _ in named for other in names}
         for names, tensor in named:

@@ -1,7 +1,7 @@
 """Places of a module's state that `state_dict` does not hold: attributes of its parts, non-persistent buffers."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any
@@ -78,10 +78,9 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def owned_by(module: nn.Module, foreign: Sequence[Any]) -> dict[int, Any]:
-    """Return what is not a module's outside state, by identity: its parts and saved tensors, and foreign objects."""
-    owned = [*module.modules(), *saved_tensors(module), *foreign]
-    return {id(one): one for one in owned}
+def by_identity(objects: Iterable[Any]) -> dict[int, Any]:
+    """Return objects by their identity, which holds as long as the dictionary keeps them."""
+    return {id(one): one for one in objects}
 
 
 def saved_tensors(module: nn.Module) -> list[Tensor]:

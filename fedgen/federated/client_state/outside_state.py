@@ -16,9 +16,9 @@ from fedgen.federated.client_state.module_nodes import (
     NonPersistentBuffers,
     Places,
     attributes_of,
+    by_identity,
     epoch_lists,
     no_parameters,
-    owned_by,
     saved_tensors,
     value_at,
 )
@@ -109,16 +109,18 @@ class OutsideState:
     def start_round(self) -> None:
         """Takes the present state as the server's."""
         self._clear_round()
-        self._owned = owned_by(self._module, self._foreign)
-        self._storages = {storage_of(tensor) for tensor in saved_tensors(self._module)} - {0}
-        self._metrics = [m for m in self._module.modules() if accumulates(m)]
-        roots: list[Node] = [attributes_of(prefix, part) for prefix, part in self._parts()]
-        roots += [NonPersistentBuffers(prefix, part) for prefix, part in self._parts() if unsaved_buffers(part)]
+        modules, saved, parts = list(self._module.modules()), saved_tensors(self._module), list(self._parts())
+        # what is not the module's outside state: its parts and saved tensors, and foreign objects
+        self._owned = by_identity([*modules, *saved, *self._foreign])
+        self._storages = {storage_of(tensor) for tensor in saved} - {0}
+        self._metrics = [part for part in modules if accumulates(part)]
+        roots: list[Node] = [attributes_of(prefix, part) for prefix, part in parts]
+        roots += [NonPersistentBuffers(prefix, part) for prefix, part in parts if unsaved_buffers(part)]
         self._state = PythonState(roots, self._enter)
         self.opaque |= self._state.opaque
         self._kept_apart = [  # of the rule "personal"
             (node, key, path)
-            for node in self._state.nodes
+            for node in (self._state.nodes if self.rules else ())
             for key, path, _ in node.children()
             if self.rules.rule_of([path]) == "personal"
         ]

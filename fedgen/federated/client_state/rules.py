@@ -49,6 +49,10 @@ class Rules:
                     return rule
         return None
 
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._given or self._declared)
+
     @property
     def keep_clients(self) -> bool:
         """Whether something is declared personal: each client then trains in one process for good."""

@@ -219,8 +219,8 @@ def check_schedule_lengths(schedulers: Sequence[Any], checkpoint: Mapping[str, A
     states = checkpoint.get("lr_schedulers")
     for scheduler, state in zip(schedulers, states if isinstance(states, list) else ()):
         for name in LENGTHS:
-            made = getattr(scheduler, name, None)
-            kept = state.get(name) if isinstance(state, Mapping) else None
+            made: Any = getattr(scheduler, name, None)
+            kept: Any = state.get(name) if isinstance(state, Mapping) else None
             if not (is_count(made) and is_count(kept)) or made == kept:
                 continue
             both = f"its {type(scheduler).__name__} has {name}={kept} and the model's now {made}"
