@@ -136,7 +136,7 @@ def _scored_again(asked: CheckpointScoring, options: "EvaluatorOptions") -> list
     from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
     from fedgen.evaluation.runs.evaluate_run import evaluate_run
 
-    module, clients = _model_and_clients(asked.run, asked.model, asked.data, asked.device, asked.sampling or {})
+    module, clients = model_and_clients(asked.run, asked.model, asked.data, asked.device, asked.sampling or {})
     cache = FeatureCache(asked.cache) if asked.cache else None
     evaluator = Evaluator(clients, **(options | {"seed": clients.seed, "cache": cache}))
     iterations, accelerator = asked.fine_tune, asked.device.split(":")[0]
@@ -160,7 +160,7 @@ def _print_scores(run: Path, embeddings: Sequence[str]) -> None:
     console.print(inversions_found(records))
 
 
-def _model_and_clients(
+def model_and_clients(
     run: Path, model: str | None, data: str | None, device: str, sampling: dict[str, Any]
 ) -> "tuple[LightningModule, FederatedDataModule]":
     """Those of a run's recipe, or those that are named; the model on its device, with other settings of sampling."""
