@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedgen.evaluation.evaluate import Evaluation, Evaluator
     from fedgen.evaluation.generation.image_sampling import draw_images, mixture, sampler_of
     from fedgen.evaluation.one_model import evaluate
+    from fedgen.evaluation.personal.client_matrix import ClientMatrix, client_matrices, matrix_of_run
     from fedgen.evaluation.presets import PRESETS, Preset, find_preset
     from fedgen.evaluation.real.federation_splits import splits_of
     from fedgen.evaluation.real.splits import Split
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from fedgen.evaluation.stored.stored_files import save_features, save_statistics
     from fedgen.evaluation.stored.stored_images import Reading
     from fedgen.evaluation.stored.stored_table import client_table, client_tables, peer_table
+    from fedgen.evaluation.tables.matrix_table import matrix_table
     from fedgen.evaluation.tables.membership_table import membership_table
     from fedgen.evaluation.tables.run_tables import print_report
     from fedgen.evaluation.tables.table import (
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRESETS",
     "AttackStrength",
+    "ClientMatrix",
     "Columns",
     "Comparison",
     "Evaluation",
@@ -69,6 +72,7 @@ __all__ = [
     "audit_run",
     "by_column",
     "checkpoint_name",
+    "client_matrices",
     "client_table",
     "client_tables",
     "compare",
@@ -83,6 +87,8 @@ __all__ = [
     "inversions",
     "list_checkpoints",
     "load_weights",
+    "matrix_of_run",
+    "matrix_table",
     "membership_inference",
     "membership_table",
     "mixture",
