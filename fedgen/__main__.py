@@ -24,6 +24,7 @@ COMMANDS = {
     "recipes": ("fedgen.cli.recipes:recipes", "list the recipes that fit finds by name, a line each"),
     "evaluate": ("fedgen.cli.run:evaluate", "score stored images of anybody, or a run's checkpoints again"),
     "select": ("fedgen.cli.run:select", "rank a run's checkpoints by a score and print the best one's path"),
+    "audit": ("fedgen.cli.audit:audit", "attack a run's models: what they tell of their training images"),
     "report": ("fedgen.cli.report:report", "one HTML page of a run, or of several side by side"),
     "benchmark": ("fedgen.cli.benchmark:benchmark", "compare generators and algorithms on one suite of cells"),
     "convert": ("fedgen.cli.convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),

@@ -125,7 +125,7 @@ def _shells(start: str) -> list[str]:
 
 KINDS: dict[str, Callable[[str], list[str]]] = {
     **dict.fromkeys(("fit", "deploy"), _recipes),
-    **dict.fromkeys(("select", "report", "evaluate"), run_folders),
+    **dict.fromkeys(("select", "audit", "report", "evaluate"), run_folders),
     "clients": lambda start: [*_recipes(start), *run_folders(start)],
     "reproduce": _experiments,
     "benchmark": _of_benchmark,

@@ -16,7 +16,8 @@ if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `sel
 
     from fedgen.clients import FederatedDataModule
     from fedgen.evaluation import Ranked, ScoreRecord
-    from fedgen.evaluation.evaluate import EvaluatorOptions
+    from fedgen.evaluation.evaluate import Evaluator, EvaluatorOptions
+    from fedgen.evaluation.personal.client_matrix import ClientMatrix
 
 HELP = """\
 usage: fedgen evaluate --generated PATH --clients PATH ... [--option VALUE ...]
@@ -49,6 +50,7 @@ of anybody's images:
 of a run:
   --num_images N           generated images a split (10000)
   --rounds '[N, ...]'      which checkpoints (all)
+  --matrix                 each client's own model on each client's images
   --model M --data D       of a run trained in Python: my_module:make_model
 
 fedgen evaluate --help-all has every option of both.
@@ -76,6 +78,8 @@ class CheckpointScoring:
             those of its usual ones.
         controls: also score real images in a generator's place: those of participating clients alone, and those that
             were trained on; for a run with clients that never train.
+        matrix: in place of the usual scores, those of each client's own model on each client's images, of one
+            checkpoint (the last by default); for runs with personal tensors or --local_only.
         fine_tune: also score what each scored client makes of the model in so many iterations on its own training
             images, with other clients' in the table of gaps; likewise.
         model: for a run trained in Python, which keeps no recipe: my_module:make_model or train.py:make_model, a model,
@@ -96,6 +100,7 @@ class CheckpointScoring:
     device: str = "cpu"
     sampling: dict[str, Any] | None = None
     controls: bool = False
+    matrix: bool = False
     fine_tune: int | None = None
     model: str | None = None
     data: str | None = None
@@ -124,25 +129,61 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
 
     options = asked.evaluator_options
     require_device(asked.device)
+    if asked.matrix and (asked.fine_tune is not None or asked.controls or len(asked.rounds or ()) > 1):
+        raise ValueError("--matrix is of one checkpoint: give --rounds one, and leave --fine_tune and --controls out")
     if asked.model is None and asked.data is None:
         read_recipe(asked.run / RECIPE)
-    _print_scores(asked.run, _scored_again(asked, options))
+    module, evaluator, clients = _model_and_evaluator(asked, options)
+    if asked.matrix:
+        from fedgen.evaluation.personal.client_matrix import matrix_of_run
+
+        round = asked.rounds[0] if asked.rounds else None
+        _print_matrices(asked.run, matrix_of_run(asked.run, module, evaluator, round))
+    else:
+        _print_scores(asked.run, _scored_again(asked, module, evaluator, clients))
 
 
-def _scored_again(asked: CheckpointScoring, options: "EvaluatorOptions") -> list[str]:
-    """Score the checkpoints, and return the names of the embeddings that they were scored in."""
+def _model_and_evaluator(
+    asked: CheckpointScoring, options: "EvaluatorOptions"
+) -> "tuple[LightningModule, Evaluator, FederatedDataModule]":
+    """The run's model and the evaluation of its clients."""
     from fedgen.embeddings import FeatureCache
     from fedgen.evaluation.evaluate import Evaluator
+
+    module, clients = model_and_clients(asked.run, asked.model, asked.data, asked.device, asked.sampling or {})
+    cache = FeatureCache(asked.cache) if asked.cache else None
+    return module, Evaluator(clients, **(options | {"seed": clients.seed, "cache": cache})), clients
+
+
+def _scored_again(
+    asked: CheckpointScoring, module: "LightningModule", evaluator: "Evaluator", clients: "FederatedDataModule"
+) -> list[str]:
+    """Score the checkpoints, and return the names of the embeddings that they were scored in."""
     from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
     from fedgen.evaluation.runs.evaluate_run import evaluate_run
 
-    module, clients = _model_and_clients(asked.run, asked.model, asked.data, asked.device, asked.sampling or {})
-    cache = FeatureCache(asked.cache) if asked.cache else None
-    evaluator = Evaluator(clients, **(options | {"seed": clients.seed, "cache": cache}))
     iterations, accelerator = asked.fine_tune, asked.device.split(":")[0]
     tuning = None if iterations is None else LocalFineTuning(clients, iterations, accelerator)
     evaluate_run(asked.run, module, evaluator, asked.rounds, tuning)
     return [embedding.name for embedding in evaluator.embeddings]
+
+
+def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
+    """Draws the matrices into the run's folder, and prints each: as a table where one fits, else in a line."""
+    from fedgen.evaluation.personal.client_matrix import MATRIX
+    from fedgen.evaluation.tables.matrix_table import matrix_table
+    from fedgen.progress import make_console
+    from fedgen.reports.figures.matrix_picture import draw_matrices
+
+    console = make_console()
+    unbound = console.options.update(max_width=10_000)
+    for matrix in matrices:
+        tables = [matrix_table(matrix, errors) for errors in (True, False)]
+        fitting = [one for one in tables if console.measure(one, options=unbound).maximum <= console.width]
+        line = f"{matrix.split}, {matrix.embedding}: {matrix.words}"
+        console.print(fitting[0] if fitting else line, soft_wrap=not fitting)
+    picture = draw_matrices(matrices, (run / MATRIX).with_suffix(".png"))
+    console.print(f"written: {picture}, {run / MATRIX}", soft_wrap=True)
 
 
 def _print_scores(run: Path, embeddings: Sequence[str]) -> None:
@@ -160,7 +201,7 @@ def _print_scores(run: Path, embeddings: Sequence[str]) -> None:
     console.print(inversions_found(records))
 
 
-def _model_and_clients(
+def model_and_clients(
     run: Path, model: str | None, data: str | None, device: str, sampling: dict[str, Any]
 ) -> "tuple[LightningModule, FederatedDataModule]":
     """Those of a run's recipe, or those that are named; the model on its device, with other settings of sampling."""

@@ -5,9 +5,14 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
+    from fedgen.evaluation.audit.attack_strength import AttackStrength
+    from fedgen.evaluation.audit.audit_run import audit_run
+    from fedgen.evaluation.audit.estimates import IntervalEstimate
+    from fedgen.evaluation.audit.membership import MembershipAudit, membership_inference
     from fedgen.evaluation.evaluate import Evaluation, Evaluator
     from fedgen.evaluation.generation.image_sampling import draw_images, mixture, sampler_of
     from fedgen.evaluation.one_model import evaluate
+    from fedgen.evaluation.personal.client_matrix import ClientMatrix, client_matrices, matrix_of_run
     from fedgen.evaluation.presets import PRESETS, Preset, find_preset
     from fedgen.evaluation.real.federation_splits import splits_of
     from fedgen.evaluation.real.splits import Split
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
     from fedgen.evaluation.stored.stored_files import save_features, save_statistics
     from fedgen.evaluation.stored.stored_images import Reading
     from fedgen.evaluation.stored.stored_table import client_table, client_tables, peer_table
+    from fedgen.evaluation.tables.matrix_table import matrix_table
+    from fedgen.evaluation.tables.membership_table import membership_table
     from fedgen.evaluation.tables.run_tables import print_report
     from fedgen.evaluation.tables.table import (
         comparison_table,
@@ -42,11 +49,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PRESETS",
+    "AttackStrength",
+    "ClientMatrix",
     "Columns",
     "Comparison",
     "Evaluation",
     "Evaluator",
+    "IntervalEstimate",
     "InvertedPair",
+    "MembershipAudit",
     "PeerEvaluation",
     "Preset",
     "Ranked",
@@ -58,8 +69,10 @@ __all__ = [
     "StoredOptions",
     "aggregates_compared",
     "append_records",
+    "audit_run",
     "by_column",
     "checkpoint_name",
+    "client_matrices",
     "client_table",
     "client_tables",
     "compare",
@@ -74,6 +87,10 @@ __all__ = [
     "inversions",
     "list_checkpoints",
     "load_weights",
+    "matrix_of_run",
+    "matrix_table",
+    "membership_inference",
+    "membership_table",
     "mixture",
     "peer_table",
     "print_report",

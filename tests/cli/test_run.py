@@ -7,9 +7,11 @@ import pytest
 import yaml
 
 from fedgen.__main__ import main
+from fedgen.callbacks import RoundCheckpoint
 from fedgen.evaluation import Run, ScoreRecord, append_records
 from fedgen.evaluation.runs import run_folder
 from fedgen.evaluation.runs.scores_file import read_records
+from tests.evaluation.places import Placed, federation, fit
 from tests.quick import first_quick
 
 UTILITY = "{name: utility, epochs: 4}"
@@ -204,3 +206,26 @@ def test_an_embedding_of_ones_own_is_a_class_path_in_recipes_and_commands(work, 
     capsys.readouterr()
     assert main(["evaluate", "checkpoints/tiny", "my_kit.Embedding"]) == 2
     assert "there is no module 'my_kit'" in capsys.readouterr().err
+
+
+GIVEN = ["--model", "tests.evaluation.places:Placed", "--data", "tests.evaluation.places:federation"]
+
+
+def test_clients_own_models_are_scored_on_each_others_images(work, capsys, monkeypatch):
+    fit(work / "run", Placed(), federation(), [RoundCheckpoint()])
+    capsys.readouterr()
+    assert main(["evaluate", "run", "identity", "--num_images", "40", "--matrix", *GIVEN]) == 0
+    shown = words(capsys)
+    assert "fid of each client's own model, round 1: 40 images of each" in shown
+    assert "the own model is the best one for" in shown
+    assert "model of" in shown
+    assert "written: run/client_matrix.png, run/client_matrix.json" in shown
+    assert (work / "run/client_matrix.png").stat().st_size > 10_000
+    assert not (work / "run/scores.jsonl").exists()
+    monkeypatch.setenv("COLUMNS", "30")
+    assert main(["evaluate", "run", "identity", "--num_images", "40", "--matrix", *GIVEN]) == 0
+    narrow = words(capsys)
+    assert "model of" not in narrow
+    assert "part_train, identity: fid on a client's own images" in narrow
+    assert main(["evaluate", "run", "identity", "--matrix", "--rounds", "[0, 1]", *GIVEN]) == 2
+    assert "--matrix is of one checkpoint: give --rounds one" in capsys.readouterr().err

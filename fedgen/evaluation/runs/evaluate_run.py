@@ -90,26 +90,21 @@ def evaluate_run(
         TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it.
     """
     run = run if isinstance(run, Run) else Run(run)
-    found = run.checkpoints
-    chosen = sorted(found) if rounds is None else sorted(rounds)
-    missing = [round for round in chosen if round not in found]
-    if missing or not chosen:
-        have = ", ".join(map(str, found)) or "none"
-        raise FileNotFoundError(f"{run.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}")
+    found = run.checkpoints_of(rounds)
     models = OwnModels(evaluator)
-    sample, _, personal = checkpoint_sampler(module, found[chosen[0]], evaluator)
+    sample, _, personal = checkpoint_sampler(module, next(iter(found.values())), evaluator)
     evaluator.try_out(sample, **evaluator.asked_of(module))
     models.check(module, personal)
     before = read_records(run.scores_path)
     known = {record.round: record.optimised_on for record in before}
     append_records(run.scores_path, evaluator.floor())
     records = []
-    for round in chosen:
-        sample, note, personal = checkpoint_sampler(module, found[round], evaluator)
+    for round, path in found.items():
+        sample, note, personal = checkpoint_sampler(module, path, evaluator)
         optimised_on = list(dict.fromkeys([*known.get(round, ()), *of_module(module).optimised_on]))
-        found_now = models.evaluate(module, sample, personal, round, found[round].name, optimised_on, note).records
+        found_now = models.evaluate(module, sample, personal, round, path.name, optimised_on, note).records
         if fine_tuning is not None:
-            found_now = [*found_now, *fine_tuning.records(module, evaluator, found[round], round, optimised_on)]
+            found_now = [*found_now, *fine_tuning.records(module, evaluator, path, round, optimised_on)]
         _drop_pools(run.scores_path, found_now)
         append_records(run.scores_path, found_now)
         records += found_now

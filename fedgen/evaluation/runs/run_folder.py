@@ -1,6 +1,7 @@
 """A run folder: its scores and its checkpoints."""
 
 import warnings
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -63,3 +64,23 @@ class Run:
     def checkpoints(self) -> dict[int, Path]:
         """The checkpoints by round."""
         return list_checkpoints(self.folder)
+
+    def checkpoints_of(self, rounds: Sequence[int] | None, only_last: bool = False) -> dict[int, Path]:
+        """The checkpoints of some rounds, ascending.
+
+        Args:
+            rounds: which; None for all.
+            only_last: whether None is for the last one alone.
+
+        Raises:
+            FileNotFoundError: if there is none, or not those of `rounds`.
+        """
+        found = self.checkpoints
+        chosen = (sorted(found)[-1:] if only_last else sorted(found)) if rounds is None else sorted(set(rounds))
+        missing = [round for round in chosen if round not in found]
+        if missing or not chosen:
+            have = ", ".join(map(str, found)) or "none"
+            raise FileNotFoundError(
+                f"{self.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}"
+            )
+        return {round: found[round] for round in chosen}

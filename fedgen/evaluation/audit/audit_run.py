@@ -1,0 +1,50 @@
+"""Membership inference attacks on a run's checkpoints."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule
+
+from fedgen.clients import FederatedDataModule
+from fedgen.evaluation.audit.membership import MembershipAudit, membership_inference
+from fedgen.evaluation.runs.checkpoints import load_weights, personal_tensors
+from fedgen.evaluation.runs.run_folder import Run
+from fedgen.io.files import write_json
+
+MEMBERSHIP = "membership.json"
+VERSION = 1
+
+
+def audit_run(
+    run: Run | str | Path,
+    module: LightningModule,
+    data: FederatedDataModule,
+    rounds: Sequence[int] | None = None,
+    **options: Any,
+) -> list[MembershipAudit]:
+    """Attacks a run's checkpoints, writes what was found into its folder (`membership.json`) and returns it.
+
+    Where clients keep tensors of their own, each is attacked through its own model.
+
+    Args:
+        run: the run or its folder.
+        module: a model of the run's kind; it is left with the last checkpoint's weights.
+        data: the run's clients.
+        rounds: which checkpoints; the last one by default.
+        options: as for `membership_inference`.
+
+    Raises:
+        FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
+        TypeError, ValueError: as for `membership_inference`.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    found = run.checkpoints_of(rounds, only_last=True)
+    audits = []
+    for round, path in found.items():
+        personal = personal_tensors(module, load_weights(module, path))
+        audit = membership_inference(module, data, personal=personal or None, **options)
+        audits.append(replace(audit, round=round, checkpoint=path.name))
+    write_json(run.folder / MEMBERSHIP, {"version": VERSION, "audits": [audit.to_json() for audit in audits]})
+    return audits
