@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from fedgen.federated.aggregators.collecting import CollectingAggregator
     from fedgen.federated.aggregators.mean import Aggregator, Mean
     from fedgen.federated.aggregators.private_mean import PrivateMean
+    from fedgen.federated.aggregators.q_fedavg import QFedAvg
     from fedgen.federated.aggregators.robust import Krum, Median, NormClipping, TrimmedMean
     from fedgen.federated.algorithms.algorithm import ClientAlgorithm
     from fedgen.federated.algorithms.prox import FedProx
@@ -44,6 +45,7 @@ __all__ = [
     "Median",
     "NormClipping",
     "PrivateMean",
+    "QFedAvg",
     "Scaffold",
     "Schedule",
     "TrimmedMean",

@@ -86,6 +86,7 @@ class Round:
         compressed: what of clients' updates is sent.
         errors: of clients that were left out of the round.
         factor: on the clients' learning rates.
+        loss: of the present turn at the weights it began with, where the aggregator needs it and the module gives one.
         tells_state: whether the log gets a short state table after the first round.
     """
 
@@ -110,6 +111,7 @@ class Round:
         self.algorithm = settings.client_algorithm
         self.compressed = CompressedUpdates(settings.compression, model, memory, seed)
         self.number, self.factor = 0, 1.0
+        self.loss: float | None = None
         self.turn: Turn | None = None
         self.is_open = self._has_told = False
         self.tells_state = True
@@ -146,6 +148,7 @@ class Round:
 
     def begin_turn(self, turn: Turn) -> None:
         """Make the module what the client starts from: the server's, and what is the client's own."""
+        self.loss = None
         if not turn.is_elsewhere:
             if not turn.is_first:
                 self.exchange.load_server()
@@ -176,6 +179,7 @@ class Round:
         try:
             with self.model.switches.restored_on_error():
                 output = train()
+                self.tell_loss(turn.client, self.loss)
                 self.exchange.settle(interval)
                 if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
                     self.exchange.settle(interval)
@@ -188,6 +192,22 @@ class Round:
         finally:
             turn.current = None
         return output
+
+    def tell_loss(self, client: int, loss: float | None) -> None:
+        """Tell the aggregator a client's loss at the server's weights, if it needs it.
+
+        Raises:
+            ValueError: if there is none, or one that the aggregator cannot take.
+        """
+        aggregator = self.model.aggregator
+        if not aggregator.needs_losses:
+            return
+        if loss is None:
+            raise ValueError(
+                f"{type(aggregator).__name__} needs each client's loss at the server's weights, and the first"
+                " training_step of its turn returned none: return the loss, or a dictionary with the key 'loss'"
+            )
+        aggregator.hear_loss(client, loss)
 
     def leave_out(self, turn: Turn, error: Exception) -> None:
         """Take down a client that is no part of the round."""

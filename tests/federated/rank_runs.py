@@ -23,7 +23,17 @@ from fedgen import DDPM, WGANGP, FedAvgStrategy, FederatedDataModule, FlowMatchi
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
-from fedgen.federated import FedAdam, FedProx, Krum, Median, NormClipping, PrivateMean, Scaffold, TrimmedMean
+from fedgen.federated import (
+    FedAdam,
+    FedProx,
+    Krum,
+    Median,
+    NormClipping,
+    PrivateMean,
+    QFedAvg,
+    Scaffold,
+    TrimmedMean,
+)
 from fedgen.federated.compression import PowerSGD, TopK
 from fedgen.models import EDM
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
@@ -175,6 +185,7 @@ CONFIGURATIONS = {
     "krum": (Net, {"aggregator": Krum(bad=1)}),
     "clipped": (Net, {"aggregator": NormClipping(0.5)}),
     "private": (Net, {"aggregator": PrivateMean(0.5, noise_multiplier=0.1), "client_weights": "uniform"}),
+    "fair": (Net, {"aggregator": QFedAvg(1.0, lr=0.1), "cohort_size": 4}),
     "few": (Net, {"cohort_size": 1}),
     "fails": (lambda: Net(fails=True), {}),
     "gan": (gan, {"optimizer_state": "average"}),

@@ -15,7 +15,7 @@ from fedgen.flower.app.apps import client_app
 from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.statistics.statistic_messages import MessageError
 from tests.flower.loopback import Loopback, Node, Odd
-from tests.flower.runs import app_of, deploy, node_of, read, recipe, same_weights, scores_of, simulate, small_gan
+from tests.flower.runs import NOISE, app_of, deploy, node_of, read, recipe, same_weights, scores_of, simulate, small_gan
 from tests.quick import first_quick
 
 FEDERATED = "fedgen.federated"
@@ -36,6 +36,10 @@ VARIANTS = {
         "cohort_size": 3,
     },
     "median": {"aggregator": {"class_path": f"{FEDERATED}.Median"}},
+    "fair": {
+        "aggregator": {"class_path": f"{FEDERATED}.QFedAvg", "init_args": {"q": 1.0, "lr": 0.1}},
+        "model": {"class_path": "tests.flower.stateful.Stateful"},
+    },
     "schedules": {
         "client_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}},
         "server_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.9, "rounds": 1}},
@@ -68,6 +72,11 @@ def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
     rates = [one["lr_schedulers"][0]["_last_lr"] for one in (simulated, deployed)]
     assert rates[0] == rates[1] == [0.0]
     same_weights(simulated, deployed)
+
+
+def test_losses_are_refused_where_a_run_promises_privacy(images, tmp_path):
+    with pytest.raises(MisconfigurationException, match="QFedAvg has each client tell its loss, which has no noise"):
+        deploy(recipe(1, **VARIANTS["fair"]), images, tmp_path / "run", config=NOISE)
 
 
 @pytest.mark.slow

@@ -175,6 +175,7 @@ class OneTurn:
                     name: {part: tensor.detach().cpu() for part, tensor in payload.items()}
                     for name, payload in round.compressed.payloads.items()
                 },
+                loss=round.loss,
             )
             self.kept = pack_state(round.memory, self.parts)
         round.leave()

@@ -42,6 +42,11 @@ class FlowerStrategy(FedAvgStrategy):
                 " takes it off, so the logged epsilon would hold for nobody. Pass noise='secret' to deploy it"
             )
         promised = self.aggregator.private or self._connection.statistics.privacy is not None
+        if promised and self.aggregator.needs_losses:
+            raise MisconfigurationException(
+                f"{type(self.aggregator).__name__} has each client tell its loss, which has no noise, and this run"
+                " promises privacy (statistics-epsilon): leave one of the two out"
+            )
         return RemoteRounds(round, self.clock, schedules, self._answers, self._module.trainer, promised)
 
     def _answers(self, round: int) -> dict[int, Answer | str]:

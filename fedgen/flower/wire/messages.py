@@ -101,6 +101,7 @@ class Answer:
             none beside masks or noise.
         compressed: in place of the weights that train, where the recipe compresses updates: by parameter the parts of
             what is sent of its update; see `fedgen.federated.compression`.
+        loss: its first, at the server's weights, where the recipe's aggregator needs it.
     """
 
     weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -116,6 +117,7 @@ class Answer:
     counts: dict[str, int] = field(default_factory=dict)
     means: dict[str, Tensor] = field(default_factory=dict)
     compressed: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    loss: float | None = None
 
 
 Asked = Literal["statistics", "sketch", "kid", "sums", "fid", "private-sums"]
