@@ -3,6 +3,7 @@
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn import Module
 
+from fedgen.clients.samplers.sampler import CohortSampler
 from fedgen.federated.aggregators.mean import Aggregator
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.compression.compressor import Compressor
@@ -94,6 +95,32 @@ def check_robustness(aggregator: Aggregator, optimizer_state: str, exchange: Exc
         raise MisconfigurationException(
             f"{name} bounds what one client does to the weights, and the client algorithm adds up clients' control"
             " variates, which one of them may set as it likes: leave it out"
+        )
+
+
+def check_sampler(sampler: CohortSampler | None, aggregator: Aggregator, client_weights: str) -> None:
+    """Refuses samplers that would weigh clients twice, or whose draws a private aggregator does not count.
+
+    Args:
+        sampler: None for uniform draws.
+        aggregator: of the rounds.
+        client_weights: the strategy's.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if sampler is None:
+        return
+    kind = type(sampler).__name__
+    if sampler.weighs and client_weights != "uniform":
+        raise MisconfigurationException(
+            f"sampler={kind} draws clients in proportion to their examples, and client_weights={client_weights!r} would"
+            " weigh them by these once more: pass client_weights='uniform'"
+        )
+    if aggregator.private:
+        raise MisconfigurationException(
+            f"{type(aggregator).__name__} counts how often each client is drawn uniformly, and {kind} draws otherwise,"
+            " so that the logged epsilon would be wrong: leave the sampler out"
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
 from fedgen.clients.turn import Turn
@@ -226,7 +227,7 @@ class Round:
 
     def _complete(self, turn: Turn, received: Mapping[str, Tensor]) -> None:
         """Take in the module as a client's turn left it, with what the server received of compressed parameters."""
-        interval, weight = self.settings.interval, self.settings.weight_of(turn.num_examples)
+        interval, weight = self.settings.interval, self.weight_of(turn)
         self.memory.complete(turn.client, self.memory.iterations.get(turn.client, 0) + interval)
         self.algorithm.end_turn(turn.client, self.model.trainable, interval)
         if self.exchange.is_empty:
@@ -238,6 +239,10 @@ class Round:
         self.memory.keep_personal(turn.client, self.exchange)
         self.local.end_turn(turn.client, weight)
 
+    def weight_of(self, turn: Turn) -> float:
+        """Return what the client of a turn weighs in the round."""
+        return self.settings.weight_of(turn.num_examples) * turn.times
+
     def add(self, client: int, update: Sequence[Tensor], counters: Mapping[str, Tensor], weight: float) -> None:
         """Give a client's tensors to the aggregator, and its counters to those of the round."""
         with torch.no_grad():
@@ -246,7 +251,7 @@ class Round:
 
     def _close_turn(self, turn: Turn, completed: bool) -> None:
         """Put back what the turn changed beside saved tensors, and count it."""
-        weight = self.settings.weight_of(turn.num_examples)
+        weight = self.weight_of(turn)
         self._logged.end_turn(weight, completed)
         self.outside.end_turn(turn.client, weight, completed)
         self.clock.end_turn(completed)
@@ -266,6 +271,10 @@ class Round:
         """
         told = self._ranks.gather(self._news())
         if not self.memory.hear([one["memory"] for one in told]):
+            if not self.memory.lost:
+                rank_zero_info(f"round {self.number} passes without training: no client is available")
+                self._end_unchanged()
+                return
             self.drop()
             raise loss_of_round(self.number, self.memory.lost, next(iter(self.errors), None))
         self._hear(told)
@@ -330,6 +339,10 @@ class Round:
         warn_of_dropped_round(self.number, why)
         reasons = dict.fromkeys(self.memory.took_part, f"the round was dropped: {why}")
         self.memory.left_out += make_entries(self.number, reasons, self._data)
+        self._end_unchanged()
+
+    def _end_unchanged(self) -> None:
+        """End a round that is whole, with the server's model and state of before."""
         self.drop()
         self.model.switches.clear_gradients()
         self.is_open = False

@@ -22,6 +22,7 @@ from torch import nn
 from fedgen import DDPM, WGANGP, FedAvgStrategy, FederatedDataModule, FlowMatching, ranks
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
 from fedgen.clients.partitions import Natural
+from fedgen.clients.samplers import AvailabilitySampler, Shifts, SizeSampler
 from fedgen.data import Examples
 from fedgen.federated import (
     FedAdam,
@@ -186,6 +187,9 @@ CONFIGURATIONS = {
     "clipped": (Net, {"aggregator": NormClipping(0.5)}),
     "private": (Net, {"aggregator": PrivateMean(0.5, noise_multiplier=0.1), "client_weights": "uniform"}),
     "fair": (Net, {"aggregator": QFedAvg(1.0, lr=0.1), "cohort_size": 4}),
+    "by size": (Net, {"sampler": SizeSampler(), "client_weights": "uniform", "cohort_size": 4}),
+    "shifts": (Net, {"sampler": AvailabilitySampler(Shifts(period=5, on=3, every=2)), "personal": ["head.*"]}),
+    "nobody": (Net, {"sampler": AvailabilitySampler(lambda client, round: round == 2 * (client % 2))}),
     "few": (Net, {"cohort_size": 1}),
     "fails": (lambda: Net(fails=True), {}),
     "gan": (gan, {"optimizer_state": "average"}),

@@ -186,6 +186,11 @@ REFUSED = {
         {},
         "compression=QSGD: under secure aggregation",
     ),
+    "samplers": (
+        {"sampler": {"class_path": "fedgen.clients.samplers.SizeSampler"}, "client_weights": "uniform"},
+        {},
+        "leave `sampler` out",
+    ),
     "no range": ({}, {"update-range": 0.0}, "by how much an entry"),
 }
 

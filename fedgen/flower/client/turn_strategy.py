@@ -149,7 +149,7 @@ class OneTurn:
 
     def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
         """Takes the turn in this process."""
-        self._num_examples = turn.num_examples
+        self._num_examples, turn.times = turn.num_examples, self._task.times
         return self._round.take(turn, train)
 
     def close(self) -> None:

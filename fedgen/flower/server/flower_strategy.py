@@ -1,5 +1,6 @@
 """The server's side of FedAvg: rounds, averages and checkpoints as ever, with turns that clients elsewhere take."""
 
+from collections import Counter
 from typing import Any
 
 from flwr.app import MessageType
@@ -50,8 +51,13 @@ class FlowerStrategy(FedAvgStrategy):
         return RemoteRounds(round, self.clock, schedules, self._answers, self._module.trainer, promised)
 
     def _answers(self, round: int) -> dict[int, Answer | str]:
-        """Return the answers of a round's cohort."""
-        return self._ask_until_heard(self.sample_cohort(len(self._transport.registry.clients), round), round)
+        """Return the answers of a round's cohort; none where nobody is drawn."""
+        cohort = list(self._drawn(round))
+        return self._ask_until_heard(cohort, round) if cohort else {}
+
+    def _drawn(self, round: int) -> Counter[int]:
+        """The clients of a round, and how often each was drawn."""
+        return Counter(self.sample_cohort(len(self._transport.registry.clients), round))
 
     def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """The cohort's answers; a server whose line was cut goes on, and no round passes without clients."""
@@ -82,6 +88,7 @@ class FlowerStrategy(FedAvgStrategy):
         fingerprints = dict(optional.fingerprints)
         shares = self._client_shares(self._module.trainer) or []
         data: Any = self._module.trainer.datamodule
+        times = self._drawn(round)
         local, algorithm = round_state.local.server_state(), round_state.algorithm.server_state()
         return {
             client: Task(
@@ -90,6 +97,7 @@ class FlowerStrategy(FedAvgStrategy):
                 client=client,
                 clients=len(shares),
                 share=shares[client],
+                times=times[client],
                 classes=data.classes,
                 local=local,
                 algorithm=algorithm,

@@ -63,6 +63,7 @@ class Task:
         fixed: whether the set of tensors that travel is fixed beforehand, as under masks.
         counts: Python counters of the server's module, by dotted path, with which the turn begins.
         means: what is declared "mean" and lies outside state_dict, float64, by dotted path, with which it begins.
+        times: how often the client was drawn for the round, as often as it counts.
     """
 
     weights: Mapping[str, Tensor]
@@ -80,6 +81,7 @@ class Task:
     fixed: bool = False
     counts: dict[str, int] = field(default_factory=dict)
     means: dict[str, Tensor] = field(default_factory=dict)
+    times: Annotated[int, Between(1, MOST_CLIENTS)] = 1
 
 
 @dataclass(frozen=True, eq=False)
