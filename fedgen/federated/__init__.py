@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedgen.federated.aggregators.q_fedavg import QFedAvg
     from fedgen.federated.aggregators.robust import Krum, Median, NormClipping, TrimmedMean
     from fedgen.federated.algorithms.algorithm import ClientAlgorithm
+    from fedgen.federated.algorithms.ditto import Ditto
     from fedgen.federated.algorithms.prox import FedProx
     from fedgen.federated.algorithms.scaffold import Scaffold
     from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
@@ -31,6 +32,7 @@ __all__ = [
     "ClientAlgorithm",
     "CollectingAggregator",
     "Constant",
+    "Ditto",
     "ExponentialDecay",
     "FedAdagrad",
     "FedAdam",

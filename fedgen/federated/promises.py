@@ -5,6 +5,7 @@ from torch.nn import Module
 
 from fedgen.clients.samplers.sampler import CohortSampler
 from fedgen.federated.aggregators.mean import Aggregator
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.lightning.lightning_internals import NormBase
@@ -12,7 +13,12 @@ from fedgen.models.optional_hooks import of_part
 
 
 def check_privacy(
-    aggregator: Aggregator, client_weights: str, optimizer_state: str, exchange: Exchange, module: Module
+    aggregator: Aggregator,
+    client_weights: str,
+    optimizer_state: str,
+    exchange: Exchange,
+    module: Module,
+    algorithm: ClientAlgorithm,
 ) -> None:
     """Refuses, under a private aggregator, what would leave clients beside it.
 
@@ -39,6 +45,11 @@ def check_privacy(
     if exchange.beside:
         raise MisconfigurationException(
             f"{name} protects weights alone, and the client algorithm sends control variates too: leave it out"
+        )
+    if algorithm.trains_own:
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and {type(algorithm).__name__} leaves a model of each client, which has no"
+            " noise, in the run's checkpoints: leave it out"
         )
     if any(of_part(part).shares_images for part in module.modules()):
         raise MisconfigurationException(

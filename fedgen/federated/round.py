@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.mean import Federation
-from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.client_state.local_state import LocalState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.outside_state import OutsideState
@@ -179,6 +179,8 @@ class Round:
         output, interval = None, self.settings.interval
         try:
             with self.model.switches.restored_on_error():
+                if self.algorithm.trains_own:
+                    self._train_own(turn, train)
                 output = train()
                 self.tell_loss(turn.client, self.loss)
                 self.exchange.settle(interval)
@@ -193,6 +195,19 @@ class Round:
         finally:
             turn.current = None
         return output
+
+    def _train_own(self, turn: Turn, train: Callable[[], Any]) -> None:
+        """Have the client's own model trained, as in a turn that is left out, and begin the turn anew."""
+        self.local.forget_states()
+        self.algorithm.start_own(turn.client, self.exchange.live)
+        train()
+        self.exchange.settle(self.settings.interval)
+        if self.tell_turn_end(completed=False):
+            self.exchange.settle(self.settings.interval)
+        self.algorithm.end_own(turn.client, self.exchange.of_turn)
+        self._close_turn(turn, completed=False)
+        self.exchange.load_server()
+        self.begin_turn(turn)
 
     def tell_loss(self, client: int, loss: float | None) -> None:
         """Tell the aggregator a client's loss at the server's weights, if it needs it.
@@ -215,6 +230,7 @@ class Round:
         self.errors.append(error)
         self.exchange.restore_forms()
         free_memory(error)
+        self.algorithm.leave_out(turn.client)
         self.memory.leave_out(make_entry(turn, error))
         self.tell_turn_end(completed=False)
 
@@ -388,6 +404,8 @@ class Round:
         self.model.switches.start_turn()
         with self.outside.seen_by(client):
             self.memory.load_personal(client, exchange)
+            own, live = self.algorithm.own_models.get(client, {}), exchange.live
+            copy_tensors([live[name] for name in own if name in live], [own[name] for name in own if name in live])
             try:
                 yield
             finally:

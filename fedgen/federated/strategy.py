@@ -75,7 +75,7 @@ class FedAvgStrategy(CheckpointingStrategy):
             `fedgen.federated.client_state.rules`.
         aggregator: how clients' tensors are combined; `Mean` by default, `Median`, `TrimmedMean`, `Krum` or
             `NormClipping` against clients that send bad updates, `QFedAvg` for losses that are more alike.
-        client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)` or `Scaffold()`; none by default.
+        client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)`, `Scaffold()` or `Ditto()`; none by default.
         client_schedule: a factor by round on the learning rates of the clients' optimizers, e.g.
             `ExponentialDecay(0.5, rounds=100)`; beside the module's own schedules, which go on. It acts within
             optimizer steps, so what `LearningRateMonitor` shows is without it; "client_lr_factor" is logged.

@@ -25,6 +25,7 @@ from fedgen.clients.partitions import Natural
 from fedgen.clients.samplers import AvailabilitySampler, Shifts, SizeSampler
 from fedgen.data import Examples
 from fedgen.federated import (
+    Ditto,
     FedAdam,
     FedProx,
     Krum,
@@ -181,6 +182,7 @@ CONFIGURATIONS = {
     "personal": (lambda: Net("adam"), {"personal": ["head.*"], "optimizer_state": "keep"}),
     "prox": (Net, {"client_algorithm": FedProx(mu=0.5)}),
     "scaffold": (Net, {"client_algorithm": Scaffold(), "cohort_size": 4}),
+    "ditto": (Net, {"client_algorithm": Ditto(0.5), "cohort_size": 4}),
     "median": (Net, {"aggregator": Median()}),
     "trimmed": (Net, {"aggregator": TrimmedMean(0.2)}),
     "krum": (Net, {"aggregator": Krum(bad=1)}),
@@ -202,7 +204,7 @@ CONFIGURATIONS = {
     "low-rank": (Net, {"compression": PowerSGD(1), "cohort_size": 3}),
 }
 PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm")
-RESUMED = ("personal", "adam-average", "scaffold", "sparse")
+RESUMED = ("personal", "adam-average", "scaffold", "ditto", "sparse")
 
 
 def train(name, devices, folder, resume=None, callbacks=(), num_nodes=1):

@@ -27,6 +27,7 @@ VARIANTS = {
     "server adam": {"server_optimizer": {"class_path": f"{FEDERATED}.FedAdam", "init_args": {"lr": 0.01}}},
     "prox": {"client_algorithm": {"class_path": f"{FEDERATED}.FedProx", "init_args": {"mu": 0.1}}},
     "scaffold": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}, "cohort_size": 3},
+    "ditto": {"client_algorithm": {"class_path": f"{FEDERATED}.Ditto"}, "cohort_size": 3},
     "quantised": {"compression": {"class_path": f"{FEDERATED}.compression.QSGD", "init_args": {"bits": 4}}},
     "sparse": {"compression": {"class_path": f"{FEDERATED}.compression.TopK"}, "cohort_size": 3},
     "signs": {"compression": {"class_path": f"{FEDERATED}.compression.ScaledSign"}},
