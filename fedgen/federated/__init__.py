@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedgen.federated.algorithms.algorithm import ClientAlgorithm
     from fedgen.federated.algorithms.ditto import Ditto
     from fedgen.federated.algorithms.prox import FedProx
+    from fedgen.federated.algorithms.rep import FedRep
     from fedgen.federated.algorithms.scaffold import Scaffold
     from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
     from fedgen.federated.schedules import (
@@ -39,6 +40,7 @@ __all__ = [
     "FedAvgM",
     "FedAvgStrategy",
     "FedProx",
+    "FedRep",
     "FedYogi",
     "InverseLinear",
     "InverseSquareRoot",

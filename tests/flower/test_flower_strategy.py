@@ -28,6 +28,11 @@ VARIANTS = {
     "prox": {"client_algorithm": {"class_path": f"{FEDERATED}.FedProx", "init_args": {"mu": 0.1}}},
     "scaffold": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}, "cohort_size": 3},
     "ditto": {"client_algorithm": {"class_path": f"{FEDERATED}.Ditto"}, "cohort_size": 3},
+    "fedrep": {
+        "client_algorithm": {"class_path": f"{FEDERATED}.FedRep", "init_args": {"head_steps": 1}},
+        "personal": ["net.4.*"],
+        "model": {"class_path": "tests.flower.stateful.Lazy"},
+    },
     "quantised": {"compression": {"class_path": f"{FEDERATED}.compression.QSGD", "init_args": {"bits": 4}}},
     "sparse": {"compression": {"class_path": f"{FEDERATED}.compression.TopK"}, "cohort_size": 3},
     "signs": {"compression": {"class_path": f"{FEDERATED}.compression.ScaledSign"}},
