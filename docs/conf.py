@@ -45,6 +45,7 @@ nb_merge_streams = True
 PACKAGES = [
     "clients",
     "clients.partitions",
+    "clients.samplers",
     "clients.heterogeneity",
     "data",
     "embeddings",

@@ -51,12 +51,12 @@ def personal_panels(trainer: Trainer, models: OwnModels, module: LightningModule
         MisconfigurationException: if such tensors are elsewhere.
     """
     strategy = trainer.strategy
-    if not isinstance(strategy, FedAvgStrategy) or strategy.local_only or not strategy.exchange.personal:
+    if not isinstance(strategy, FedAvgStrategy) or strategy.local_only or not strategy.own_tensors:
         return []
-    found = models.hanging_on(module, strategy.exchange.personal)
+    found = models.hanging_on(module, strategy.own_tensors)
     models.refuse(found)
     if found and elsewhere:
-        names = ", ".join(list(strategy.exchange.personal)[:3])
+        names = ", ".join(list(strategy.own_tensors)[:3])
         raise MisconfigurationException(
             f"scores depend on tensors that clients keep to themselves ({names}, ...), which {elsewhere}, or leave"
             " these scores out"

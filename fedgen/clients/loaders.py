@@ -1,5 +1,6 @@
 """The data module's loaders: turns of a round, pooled batches of an epoch, held-out batches in order."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,11 +37,12 @@ class Turns:
         self._sizes = [len(client.train) for client in module.clients]  # once: they may be many, and rounds too
         self._coming: tuple[int, list[Turn]] | None = None  # the next round's, some of which may be being read
 
-    def _cohort(self, round: int) -> list[int | None]:
-        return self._strategy.share(self._strategy.sample_cohort(len(self._sizes), round), self._sizes)
+    def _drawn(self, round: int) -> Counter[int]:
+        """The round's clients, in the cohort's order, and how often each was drawn."""
+        return Counter(self._strategy.sample_cohort(len(self._sizes), round))
 
     def __len__(self) -> int:
-        return len(self._cohort(0))
+        return len(self._strategy.share(list(self._drawn(0)), self._sizes))
 
     def __iter__(self) -> Iterator[Turn]:
         round, coming = self._module.round, self._coming
@@ -49,13 +51,15 @@ class Turns:
 
     def _turns(self, round: int) -> list[Turn]:
         module, seed = self._module, self._strategy.seed
-        found = []
-        for client in self._cohort(round):
+        found, times = [], self._drawn(round)
+        for client in self._strategy.share(list(times), self._sizes):
             if client is None:
                 found.append(Turn.idle(module.examples, round))
                 continue
             owner = module.clients[client]
-            found.append(make_turn(owner.data, owner.train, module.batch_size, seed, client, owner.name, round))
+            turn = make_turn(owner.data, owner.train, module.batch_size, seed, client, owner.name, round)
+            turn.times = times[client]
+            found.append(turn)
         found[0].is_first = found[-1].is_last = True
         for place, turn in enumerate(found):
             if isinstance(turn, LazyTurn):

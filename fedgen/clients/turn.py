@@ -22,6 +22,7 @@ class Turn:
         round: the round, from 0.
         is_first, is_last: whether the turn opens or closes its round, on this rank.
         num_examples: the client's training examples, its weight under `client_weights="examples"`.
+        times: how often the client was drawn, as often as it counts.
 
     Examples:
         >>> import torch
@@ -40,6 +41,7 @@ class Turn:
         self._examples, self._indices, self._batch_size, self._seed = examples, indices, batch_size, seed
         self.client, self.name, self.round = client, name, round
         self.is_first = self.is_last = False
+        self.times = 1
         self.current: object = None
 
     @property

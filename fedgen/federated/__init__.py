@@ -8,9 +8,12 @@ if TYPE_CHECKING:
     from fedgen.federated.aggregators.collecting import CollectingAggregator
     from fedgen.federated.aggregators.mean import Aggregator, Mean
     from fedgen.federated.aggregators.private_mean import PrivateMean
+    from fedgen.federated.aggregators.q_fedavg import QFedAvg
     from fedgen.federated.aggregators.robust import Krum, Median, NormClipping, TrimmedMean
     from fedgen.federated.algorithms.algorithm import ClientAlgorithm
+    from fedgen.federated.algorithms.ditto import Ditto
     from fedgen.federated.algorithms.prox import FedProx
+    from fedgen.federated.algorithms.rep import FedRep
     from fedgen.federated.algorithms.scaffold import Scaffold
     from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
     from fedgen.federated.schedules import (
@@ -30,12 +33,14 @@ __all__ = [
     "ClientAlgorithm",
     "CollectingAggregator",
     "Constant",
+    "Ditto",
     "ExponentialDecay",
     "FedAdagrad",
     "FedAdam",
     "FedAvgM",
     "FedAvgStrategy",
     "FedProx",
+    "FedRep",
     "FedYogi",
     "InverseLinear",
     "InverseSquareRoot",
@@ -44,6 +49,7 @@ __all__ = [
     "Median",
     "NormClipping",
     "PrivateMean",
+    "QFedAvg",
     "Scaffold",
     "Schedule",
     "TrimmedMean",

@@ -54,6 +54,24 @@ def merge_states(states: Sequence[Mapping[str, Any]], owners: Mapping[int, int])
     return merged
 
 
+def overlay(
+    personal: Mapping[int, Mapping[str, Tensor]], models: Mapping[int, Mapping[str, Tensor]]
+) -> dict[int, Mapping[str, Tensor]]:
+    """Tensors of clients' own models: what clients keep, and over it the models that an algorithm trains for them.
+
+    Args:
+        personal: tensors by client and name.
+        models: likewise.
+    """
+    return {client: {**personal.get(client, {}), **models.get(client, {})} for client in {**personal, **models}}
+
+
+def own_models(state: Mapping[str, Any]) -> dict[int, Mapping[str, Tensor]]:
+    """Tensors of clients' own models in a packed state, by client and name."""
+    algorithm = state.get("algorithm", {})
+    return overlay(state.get("personal", {}), algorithm["clients"] if algorithm.get("scores_own") else {})
+
+
 def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exchange: Exchange) -> None:
     """Restores what `pack_state` packed.
 
@@ -105,7 +123,12 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterabl
     if missing:
         yield f"it lacks {', '.join(sorted(missing))}"
     yield from _misformed(state, "iterations", "personal")
-    for client, slot in state["personal"].items():
+    algorithm = state.get("algorithm", {})
+    if not isinstance(algorithm, Mapping):
+        yield "what a client algorithm keeps has no names"
+    elif algorithm.get("scores_own") and not conforms(algorithm.get("clients"), dict[int, dict[Any, Any]]):
+        yield "clients' own models are not by client and name"
+    for client, slot in own_models(state).items():
         for name, tensor in slot.items():
             own = tensors.get(name, tensor)
             if not isinstance(tensor, Tensor) or tensor.shape != own.shape or kind_of(tensor) != kind_of(own):

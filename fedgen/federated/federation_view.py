@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.memory import ClientMemory
+from fedgen.federated.federation_state import overlay
 from fedgen.federated.left_out import Entry
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
@@ -61,8 +62,18 @@ class FederationView:
 
     @property
     def personal_tensors(self) -> Mapping[int, Mapping[str, Tensor]]:
-        """Tensors that clients keep to themselves, by client and name: of those that have trained in this process."""
-        return self._memory.personal
+        """Tensors of clients' own models, by client and name: of those that have trained in this process.
+
+        What clients keep to themselves, and with an algorithm such as Ditto all of the model.
+        """
+        models = {} if self._round is None else self._round.algorithm.own_models
+        return overlay(self._memory.personal, models)
+
+    @property
+    def own_tensors(self) -> Mapping[str, Tensor]:
+        """The tensors in which clients' own models differ from the server's, by name."""
+        exchange, algorithm = self.exchange, self.round.algorithm
+        return exchange.personal | (exchange.trainable if algorithm.scores_own else {})
 
     @property
     def metrics(self) -> dict[str, float]:

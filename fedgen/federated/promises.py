@@ -3,7 +3,9 @@
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn import Module
 
+from fedgen.clients.samplers.sampler import CohortSampler
 from fedgen.federated.aggregators.mean import Aggregator
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.lightning.lightning_internals import NormBase
@@ -11,7 +13,12 @@ from fedgen.models.optional_hooks import of_part
 
 
 def check_privacy(
-    aggregator: Aggregator, client_weights: str, optimizer_state: str, exchange: Exchange, module: Module
+    aggregator: Aggregator,
+    client_weights: str,
+    optimizer_state: str,
+    exchange: Exchange,
+    module: Module,
+    algorithm: ClientAlgorithm,
 ) -> None:
     """Refuses, under a private aggregator, what would leave clients beside it.
 
@@ -38,6 +45,11 @@ def check_privacy(
     if exchange.beside:
         raise MisconfigurationException(
             f"{name} protects weights alone, and the client algorithm sends control variates too: leave it out"
+        )
+    if algorithm.trains_own:
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and {type(algorithm).__name__} leaves a model of each client, which has no"
+            " noise, in the run's checkpoints: leave it out"
         )
     if any(of_part(part).shares_images for part in module.modules()):
         raise MisconfigurationException(
@@ -94,6 +106,32 @@ def check_robustness(aggregator: Aggregator, optimizer_state: str, exchange: Exc
         raise MisconfigurationException(
             f"{name} bounds what one client does to the weights, and the client algorithm adds up clients' control"
             " variates, which one of them may set as it likes: leave it out"
+        )
+
+
+def check_sampler(sampler: CohortSampler | None, aggregator: Aggregator, client_weights: str) -> None:
+    """Refuses samplers that would weigh clients twice, or whose draws a private aggregator does not count.
+
+    Args:
+        sampler: None for uniform draws.
+        aggregator: of the rounds.
+        client_weights: the strategy's.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if sampler is None:
+        return
+    kind = type(sampler).__name__
+    if sampler.weighs and client_weights != "uniform":
+        raise MisconfigurationException(
+            f"sampler={kind} draws clients in proportion to their examples, and client_weights={client_weights!r} would"
+            " weigh them by these once more: pass client_weights='uniform'"
+        )
+    if aggregator.private:
+        raise MisconfigurationException(
+            f"{type(aggregator).__name__} counts how often each client is drawn uniformly, and {kind} draws otherwise,"
+            " so that the logged epsilon would be wrong: leave the sampler out"
         )
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.mean import Federation
-from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.client_state.local_state import LocalState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.outside_state import OutsideState
@@ -86,6 +87,7 @@ class Round:
         compressed: what of clients' updates is sent.
         errors: of clients that were left out of the round.
         factor: on the clients' learning rates.
+        loss: of the present turn at the weights it began with, where the aggregator needs it and the module gives one.
         tells_state: whether the log gets a short state table after the first round.
     """
 
@@ -110,6 +112,7 @@ class Round:
         self.algorithm = settings.client_algorithm
         self.compressed = CompressedUpdates(settings.compression, model, memory, seed)
         self.number, self.factor = 0, 1.0
+        self.loss: float | None = None
         self.turn: Turn | None = None
         self.is_open = self._has_told = False
         self.tells_state = True
@@ -146,6 +149,7 @@ class Round:
 
     def begin_turn(self, turn: Turn) -> None:
         """Make the module what the client starts from: the server's, and what is the client's own."""
+        self.loss = None
         if not turn.is_elsewhere:
             if not turn.is_first:
                 self.exchange.load_server()
@@ -175,7 +179,10 @@ class Round:
         output, interval = None, self.settings.interval
         try:
             with self.model.switches.restored_on_error():
+                if self.algorithm.trains_own:
+                    self._train_own(turn, train)
                 output = train()
+                self.tell_loss(turn.client, self.loss)
                 self.exchange.settle(interval)
                 if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
                     self.exchange.settle(interval)
@@ -189,11 +196,41 @@ class Round:
             turn.current = None
         return output
 
+    def _train_own(self, turn: Turn, train: Callable[[], Any]) -> None:
+        """Have the client's own model trained, as in a turn that is left out, and begin the turn anew."""
+        self.local.forget_states()
+        self.algorithm.start_own(turn.client, self.exchange.live)
+        train()
+        self.exchange.settle(self.settings.interval)
+        if self.tell_turn_end(completed=False):
+            self.exchange.settle(self.settings.interval)
+        self.algorithm.end_own(turn.client, self.exchange.of_turn)
+        self._close_turn(turn, completed=False)
+        self.exchange.load_server()
+        self.begin_turn(turn)
+
+    def tell_loss(self, client: int, loss: float | None) -> None:
+        """Tell the aggregator a client's loss at the server's weights, if it needs it.
+
+        Raises:
+            ValueError: if there is none, or one that the aggregator cannot take.
+        """
+        aggregator = self.model.aggregator
+        if not aggregator.needs_losses:
+            return
+        if loss is None:
+            raise ValueError(
+                f"{type(aggregator).__name__} needs each client's loss at the server's weights, and the first"
+                " training_step of its turn returned none: return the loss, or a dictionary with the key 'loss'"
+            )
+        aggregator.hear_loss(client, loss)
+
     def leave_out(self, turn: Turn, error: Exception) -> None:
         """Take down a client that is no part of the round."""
         self.errors.append(error)
         self.exchange.restore_forms()
         free_memory(error)
+        self.algorithm.leave_out(turn.client)
         self.memory.leave_out(make_entry(turn, error))
         self.tell_turn_end(completed=False)
 
@@ -206,7 +243,7 @@ class Round:
 
     def _complete(self, turn: Turn, received: Mapping[str, Tensor]) -> None:
         """Take in the module as a client's turn left it, with what the server received of compressed parameters."""
-        interval, weight = self.settings.interval, self.settings.weight_of(turn.num_examples)
+        interval, weight = self.settings.interval, self.weight_of(turn)
         self.memory.complete(turn.client, self.memory.iterations.get(turn.client, 0) + interval)
         self.algorithm.end_turn(turn.client, self.model.trainable, interval)
         if self.exchange.is_empty:
@@ -218,6 +255,10 @@ class Round:
         self.memory.keep_personal(turn.client, self.exchange)
         self.local.end_turn(turn.client, weight)
 
+    def weight_of(self, turn: Turn) -> float:
+        """Return what the client of a turn weighs in the round."""
+        return self.settings.weight_of(turn.num_examples) * turn.times
+
     def add(self, client: int, update: Sequence[Tensor], counters: Mapping[str, Tensor], weight: float) -> None:
         """Give a client's tensors to the aggregator, and its counters to those of the round."""
         with torch.no_grad():
@@ -226,7 +267,7 @@ class Round:
 
     def _close_turn(self, turn: Turn, completed: bool) -> None:
         """Put back what the turn changed beside saved tensors, and count it."""
-        weight = self.settings.weight_of(turn.num_examples)
+        weight = self.weight_of(turn)
         self._logged.end_turn(weight, completed)
         self.outside.end_turn(turn.client, weight, completed)
         self.clock.end_turn(completed)
@@ -246,6 +287,10 @@ class Round:
         """
         told = self._ranks.gather(self._news())
         if not self.memory.hear([one["memory"] for one in told]):
+            if not self.memory.lost:
+                rank_zero_info(f"round {self.number} passes without training: no client is available")
+                self._end_unchanged()
+                return
             self.drop()
             raise loss_of_round(self.number, self.memory.lost, next(iter(self.errors), None))
         self._hear(told)
@@ -310,6 +355,10 @@ class Round:
         warn_of_dropped_round(self.number, why)
         reasons = dict.fromkeys(self.memory.took_part, f"the round was dropped: {why}")
         self.memory.left_out += make_entries(self.number, reasons, self._data)
+        self._end_unchanged()
+
+    def _end_unchanged(self) -> None:
+        """End a round that is whole, with the server's model and state of before."""
         self.drop()
         self.model.switches.clear_gradients()
         self.is_open = False
@@ -355,6 +404,8 @@ class Round:
         self.model.switches.start_turn()
         with self.outside.seen_by(client):
             self.memory.load_personal(client, exchange)
+            own, live = self.algorithm.own_models.get(client, {}), exchange.live
+            copy_tensors([live[name] for name in own if name in live], [own[name] for name in own if name in live])
             try:
                 yield
             finally:

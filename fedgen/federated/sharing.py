@@ -21,29 +21,30 @@ class RankShares:
         self.ranks = ranks
         self.owners: dict[int, int] = {}
 
-    def share(self, cohort: Sequence[int], sizes: Sequence[int], keeps_clients: bool) -> list[int | None]:
+    def share(self, cohort: Sequence[int], sizes: Sequence[int], keeps_clients: bool, most: int) -> list[int | None]:
         """Return the clients of a round that train on this rank, in the cohort's order, balanced by examples.
 
         Args:
             cohort: of the round.
             sizes: examples of every client.
             keeps_clients: whether something is kept of each client, which then always trains on one rank.
+            most: clients that a round may have.
 
         Returns:
-            As many on each rank and in each round: None is a turn in which the rank waits for others.
+            As many on each rank and in each round: None is a turn in which nobody trains here.
         """
         size, rank = self.ranks.size, self.ranks.rank
         if size == 1:
-            return list(cohort)
+            return [*cohort, *[None] * (most - len(cohort))]
         if keeps_clients:
             if not self.owners:
                 dealt = share_out(sizes, size)
                 self.owners = {client: owner for owner, clients in enumerate(dealt) for client in clients}
             mine = [client for client in cohort if self.owners[client] == rank]
-            longest = min(len(cohort), -(-len(sizes) // size))
+            longest = min(most, -(-len(sizes) // size))
         else:
             dealt = share_out([sizes[client] for client in cohort], size)
-            mine, longest = [cohort[place] for place in dealt[rank]], max(map(len, dealt))
+            mine, longest = [cohort[place] for place in dealt[rank]], -(-most // size)
         return [*mine, *[None] * (longest - len(mine))]
 
     def check_is_here(self, client: int) -> None:

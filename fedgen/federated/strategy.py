@@ -17,6 +17,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from fedgen.clients.cohort import sample_cohort
+from fedgen.clients.samplers.sampler import CohortSampler
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.client_weights import ClientWeights, shares_of
 from fedgen.federated.aggregators.mean import Aggregator, Mean
@@ -29,12 +30,13 @@ from fedgen.federated.federation_view import started
 from fedgen.federated.lightning.boundary import RoundBoundary
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.lightning.checkpoints import CheckpointingStrategy, RoundCheckpoints
-from fedgen.federated.lightning.checks import check_settings, check_trainer, check_turn
+from fedgen.federated.lightning.checks import check_settings, check_trainer, check_turn, names_and_sizes
 from fedgen.federated.lightning.lightning_internals import end_restart, explain_other_lightning
 from fedgen.federated.lightning.make_round import make_round
 from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock, speak_globally, speak_locally
 from fedgen.federated.lightning.turn_loop import Driver, TurnLoop
 from fedgen.federated.lightning.whole_rounds import check_limits, run_whole_rounds
+from fedgen.federated.promises import check_sampler
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import Schedule
 from fedgen.federated.server_model import RoundSettings
@@ -72,8 +74,8 @@ class FedAvgStrategy(CheckpointingStrategy):
             "mean", "max", "server" (reset), "personal" or "advance" (by the interval); see
             `fedgen.federated.client_state.rules`.
         aggregator: how clients' tensors are combined; `Mean` by default, `Median`, `TrimmedMean`, `Krum` or
-            `NormClipping` against clients that send bad updates.
-        client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)` or `Scaffold()`; none by default.
+            `NormClipping` against clients that send bad updates, `QFedAvg` for losses that are more alike.
+        client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)`, `Scaffold()` or `Ditto()`; none by default.
         client_schedule: a factor by round on the learning rates of the clients' optimizers, e.g.
             `ExponentialDecay(0.5, rounds=100)`; beside the module's own schedules, which go on. It acts within
             optimizer steps, so what `LearningRateMonitor` shows is without it; "client_lr_factor" is logged.
@@ -85,6 +87,8 @@ class FedAvgStrategy(CheckpointingStrategy):
         checkpoint_io: `AtomicCheckpointIO` by default.
         compression: of what clients' turns added to the parameters, on its way to the server, e.g. `QSGD(bits=8)`;
             None sends it whole. See `fedgen.federated.compression`.
+        sampler: draws the cohorts in place of the uniform draw, e.g. `SizeSampler()` or
+            `AvailabilitySampler("trace.csv")` of `fedgen.clients.samplers`.
         kwargs: as for `DDPStrategy`.
 
     Raises:
@@ -124,6 +128,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         batch_idx: Literal["round", "client"] = "round",
         checkpoint_io: Any = None,
         compression: Compressor | None = None,
+        sampler: CohortSampler | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(checkpoint_io=checkpoint_io or AtomicCheckpointIO(), **kwargs)
@@ -133,7 +138,8 @@ class FedAvgStrategy(CheckpointingStrategy):
         self.communication_interval, self.cohort_size, self.batch_idx = communication_interval, cohort_size, batch_idx
         self.aggregator, self.client_algorithm = aggregator or Mean(), client_algorithm or ClientAlgorithm()
         self.client_schedule, self.server_schedule, self.compression = client_schedule, server_schedule, compression
-        self.personal = list(personal)
+        self.sampler, self.personal = sampler, list(personal)
+        check_sampler(sampler, self.aggregator, client_weights)
         self._settings = RoundSettings(
             communication_interval, client_weights, server_optimizer, optimizer_state, self.personal, dict(rules or {}),
             self.aggregator, self.client_algorithm, client_schedule, server_schedule, compression=compression,
@@ -154,6 +160,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         self._loop: TurnLoop | None = None
         self._schedules: StepSchedules | None = None
         self._checkpoints = None
+        self._drawn_from: list[int] | None = None  # sizes of the clients among whom the sampler draws
 
     def setup(self, trainer: Trainer) -> None:
         fits = trainer.state.fn == TrainerFn.FITTING
@@ -197,7 +204,12 @@ class FedAvgStrategy(CheckpointingStrategy):
         return shares_of(data_module_of(trainer), self._settings.client_weights)
 
     def _check_cohort(self) -> None:
-        if data_of(self._module.trainer).clients:
+        clients = data_of(self._module.trainer).clients
+        if self.sampler is not None:
+            names, sizes = names_and_sizes(self.sampler, clients)
+            self.sampler.start(names, sizes, self.clock.rounds)
+            self._drawn_from = sizes
+        if clients:
             self.aggregator.check_cohort(self._sizes()[1])
 
     def _drive(self, round: Round, schedules: StepSchedules) -> Driver:
@@ -229,14 +241,17 @@ class FedAvgStrategy(CheckpointingStrategy):
     # ---- rounds and turns ----
 
     def sample_cohort(self, num_clients: int, round: int) -> list[int]:
-        """Return the clients of a round; the data module asks."""
-        return sample_cohort(num_clients, self.cohort_size, self.seed, round)
+        """Return the clients of a round, one that counts several times as often; the data module asks."""
+        if self.sampler is None:
+            return sample_cohort(num_clients, self.cohort_size, self.seed, round)
+        return self.sampler.draw(started(self._drawn_from), self.cohort_size, self.seed, round)
 
     def share(self, cohort: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
         """Return the clients of a round that train on this rank; the data module asks. See `RankShares.share`."""
         if self._round is None:  # before fitting has started somebody may look at the batches
             return list(cohort)
-        return self._shares.share(cohort, sizes, self._round.keeps_clients)
+        most = len(cohort) if self.sampler is None else self._sizes()[1]  # others' rounds may differ in number
+        return self._shares.share(cohort, sizes, self._round.keeps_clients, most)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         check_turn(batch)

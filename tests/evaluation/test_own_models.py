@@ -11,6 +11,7 @@ from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
 from fedgen.evaluation import Evaluator, Run, append_records, evaluate_run, read_records, sampler_of
 from fedgen.evaluation.personal.own_models import OWN_NOTE, OwnModels
 from fedgen.evaluation.tables.run_tables import run_tables
+from fedgen.federated import Ditto
 from tests.evaluation.places import SCORES, Averaged, Criticised, Gated, Placed, federation, fit, judge
 from tests.federated.modules import same, weights
 from tests.quick import first_quick
@@ -110,6 +111,34 @@ def test_a_stored_checkpoint_is_scored_as_during_training(tmp_path, kind):
     append_records(tmp_path / "scores.jsonl", wrong)  # as of a release that scored the server's model
     assert evaluate_run(tmp_path, kind(), plain(data)) == before
     assert [r for r in Run(tmp_path).records if r.is_model] == before
+
+
+def test_models_that_an_algorithm_trains_for_clients_are_scored_as_theirs(tmp_path):
+    """Of Ditto: each client's point is its own, in training and of a checkpoint, and the server's if so asked."""
+    module, data, rule = Criticised(), federation(), Ditto(0.1)
+    trainer = fit(tmp_path, module, data, personal=[], client_algorithm=rule)
+    names = [client.name for client in trainer.datamodule.clients]
+    points = {names[number]: own["place.common"] + own["place.own"] for number, own in rule.clients.items()}
+    commons = {names[number]: own["place.common"] for number, own in rule.clients.items()}
+    server = module.place().detach()
+    found = by_place(tmp_path)
+    for split in plain(data).splits:
+        takes_part = split.name in PARTICIPATING
+        losses, _ = expect(
+            split, {name: point - server for name, point in points.items()} if takes_part else {}, server
+        )
+        assert found[split.name, "loss", "avg"].per_client == pytest.approx(losses, rel=1e-5)
+        common = module.place.common.detach()
+        parts = {name: point - common for name, point in commons.items()} if takes_part else {}
+        assert found[split.name, "kid", "avg"].per_client == pytest.approx(expect(split, parts, common)[1], rel=1e-5)
+    before = [r for r in read_records(tmp_path / "scores.jsonl") if r.is_model]
+    assert evaluate_run(tmp_path, Criticised(), plain(data)) == before
+    other = Criticised()
+    fit(tmp_path / "server", other, data, personal=[], client_algorithm=Ditto(0.1, scored="server"))
+    assert same(weights(module), weights(other))
+    found = by_place(tmp_path / "server").values()
+    assert [replace(r, checkpoint=None) for r in found] == of_server(other, data)
+    assert evaluate_run(tmp_path / "server", Criticised(), plain(data)) == list(found)
 
 
 @pytest.mark.slow

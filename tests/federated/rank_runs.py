@@ -22,8 +22,21 @@ from torch import nn
 from fedgen import DDPM, WGANGP, FedAvgStrategy, FederatedDataModule, FlowMatching, ranks
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
 from fedgen.clients.partitions import Natural
+from fedgen.clients.samplers import AvailabilitySampler, Shifts, SizeSampler
 from fedgen.data import Examples
-from fedgen.federated import FedAdam, FedProx, Krum, Median, NormClipping, PrivateMean, Scaffold, TrimmedMean
+from fedgen.federated import (
+    Ditto,
+    FedAdam,
+    FedProx,
+    FedRep,
+    Krum,
+    Median,
+    NormClipping,
+    PrivateMean,
+    QFedAvg,
+    Scaffold,
+    TrimmedMean,
+)
 from fedgen.federated.compression import PowerSGD, TopK
 from fedgen.models import EDM
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
@@ -170,11 +183,17 @@ CONFIGURATIONS = {
     "personal": (lambda: Net("adam"), {"personal": ["head.*"], "optimizer_state": "keep"}),
     "prox": (Net, {"client_algorithm": FedProx(mu=0.5)}),
     "scaffold": (Net, {"client_algorithm": Scaffold(), "cohort_size": 4}),
+    "ditto": (Net, {"client_algorithm": Ditto(0.5), "cohort_size": 4}),
+    "fedrep": (Net, {"client_algorithm": FedRep(2), "personal": ["head.*"], "cohort_size": 4}),
     "median": (Net, {"aggregator": Median()}),
     "trimmed": (Net, {"aggregator": TrimmedMean(0.2)}),
     "krum": (Net, {"aggregator": Krum(bad=1)}),
     "clipped": (Net, {"aggregator": NormClipping(0.5)}),
     "private": (Net, {"aggregator": PrivateMean(0.5, noise_multiplier=0.1), "client_weights": "uniform"}),
+    "fair": (Net, {"aggregator": QFedAvg(1.0, lr=0.1), "cohort_size": 4}),
+    "by size": (Net, {"sampler": SizeSampler(), "client_weights": "uniform", "cohort_size": 4}),
+    "shifts": (Net, {"sampler": AvailabilitySampler(Shifts(period=5, on=3, every=2)), "personal": ["head.*"]}),
+    "nobody": (Net, {"sampler": AvailabilitySampler(lambda client, round: round == 2 * (client % 2))}),
     "few": (Net, {"cohort_size": 1}),
     "fails": (lambda: Net(fails=True), {}),
     "gan": (gan, {"optimizer_state": "average"}),
@@ -187,7 +206,7 @@ CONFIGURATIONS = {
     "low-rank": (Net, {"compression": PowerSGD(1), "cohort_size": 3}),
 }
 PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm")
-RESUMED = ("personal", "adam-average", "scaffold", "sparse")
+RESUMED = ("personal", "adam-average", "scaffold", "ditto", "sparse")
 
 
 def train(name, devices, folder, resume=None, callbacks=(), num_nodes=1):

@@ -88,11 +88,12 @@ def test_a_checkpoint_holds_every_ranks_clients(runs, devices):
     for client, tensors in one["personal"].items():
         for name, tensor in tensors.items():
             torch.testing.assert_close(several["personal"][client][name], tensor, rtol=0, atol=2e-6)
-    one, several = (read(runs, number, "scaffold")["clients"]["algorithm"] for number in (1, devices))
-    assert several["clients"].keys() == one["clients"].keys()
-    for client, variates in one["clients"].items():
-        for name, variate in variates.items():
-            torch.testing.assert_close(several["clients"][client][name], variate, rtol=0, atol=2e-6)
+    for run in ("scaffold", "ditto"):
+        one, several = (read(runs, number, run)["clients"]["algorithm"] for number in (1, devices))
+        assert several["clients"].keys() == one["clients"].keys()
+        for client, variates in one["clients"].items():
+            for name, variate in variates.items():
+                torch.testing.assert_close(several["clients"][client][name], variate, rtol=0, atol=2e-6)
     one, several = (read(runs, number, "sparse")["clients"]["compression"]["clients"] for number in (1, devices))
     assert several.keys() == one.keys()
     for client, kept in one.items():

@@ -15,7 +15,7 @@ from fedgen.flower.app.apps import client_app
 from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.statistics.statistic_messages import MessageError
 from tests.flower.loopback import Loopback, Node, Odd
-from tests.flower.runs import app_of, deploy, node_of, read, recipe, same_weights, scores_of, simulate, small_gan
+from tests.flower.runs import NOISE, app_of, deploy, node_of, read, recipe, same_weights, scores_of, simulate, small_gan
 from tests.quick import first_quick
 
 FEDERATED = "fedgen.federated"
@@ -27,6 +27,12 @@ VARIANTS = {
     "server adam": {"server_optimizer": {"class_path": f"{FEDERATED}.FedAdam", "init_args": {"lr": 0.01}}},
     "prox": {"client_algorithm": {"class_path": f"{FEDERATED}.FedProx", "init_args": {"mu": 0.1}}},
     "scaffold": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}, "cohort_size": 3},
+    "ditto": {"client_algorithm": {"class_path": f"{FEDERATED}.Ditto"}, "cohort_size": 3},
+    "fedrep": {
+        "client_algorithm": {"class_path": f"{FEDERATED}.FedRep", "init_args": {"head_steps": 1}},
+        "personal": ["net.4.*"],
+        "model": {"class_path": "tests.flower.stateful.Lazy"},
+    },
     "quantised": {"compression": {"class_path": f"{FEDERATED}.compression.QSGD", "init_args": {"bits": 4}}},
     "sparse": {"compression": {"class_path": f"{FEDERATED}.compression.TopK"}, "cohort_size": 3},
     "signs": {"compression": {"class_path": f"{FEDERATED}.compression.ScaledSign"}},
@@ -36,6 +42,23 @@ VARIANTS = {
         "cohort_size": 3,
     },
     "median": {"aggregator": {"class_path": f"{FEDERATED}.Median"}},
+    "fair": {
+        "aggregator": {"class_path": f"{FEDERATED}.QFedAvg", "init_args": {"q": 1.0, "lr": 0.1}},
+        "model": {"class_path": "tests.flower.stateful.Stateful"},
+    },
+    "by size": {
+        "sampler": {"class_path": "fedgen.clients.samplers.SizeSampler"},
+        "client_weights": "uniform",
+        "optimizer_state": "average",
+        "cohort_size": 3,
+    },
+    "shifts": {
+        "sampler": {
+            "class_path": "fedgen.clients.samplers.AvailabilitySampler",
+            "init_args": {"trace": {"class_path": "tests.flower.stateful.Second"}},
+        },
+        "cohort_size": 2,
+    },
     "schedules": {
         "client_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}},
         "server_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.9, "rounds": 1}},
@@ -43,6 +66,7 @@ VARIANTS = {
     "a module with state of its own": {"model": {"class_path": "tests.flower.stateful.Stateful"}},
     "generator trained by the server": {"model": small_gan(generator_trained_by="server")},
 }
+TURNS = {"by size": 7, "shifts": 3}  # of three rounds, where not all clients of a cohort's size train
 
 
 @pytest.mark.parametrize("name", first_quick(VARIANTS))
@@ -53,7 +77,7 @@ def test_the_model_is_that_of_the_simulation(name, images, tmp_path):
     same_weights(simulated, deployed)
     assert deployed["fedavg"]["iterations"] == simulated["fedavg"]["iterations"]
     trained = sum(node.calls.count("train") for node in grid.nodes.values())
-    assert trained == 3 * VARIANTS[name].get("cohort_size", 4)
+    assert trained == TURNS.get(name, 3 * VARIANTS[name].get("cohort_size", 4))
     assert deployed["fedavg"]["left_out"] == []
 
 
@@ -68,6 +92,11 @@ def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
     rates = [one["lr_schedulers"][0]["_last_lr"] for one in (simulated, deployed)]
     assert rates[0] == rates[1] == [0.0]
     same_weights(simulated, deployed)
+
+
+def test_losses_are_refused_where_a_run_promises_privacy(images, tmp_path):
+    with pytest.raises(MisconfigurationException, match="QFedAvg has each client tell its loss, which has no noise"):
+        deploy(recipe(1, **VARIANTS["fair"]), images, tmp_path / "run", config=NOISE)
 
 
 @pytest.mark.slow

@@ -171,6 +171,22 @@ def test_a_round_goes_on_without_clients_whose_answers_are_bad(tmp_path):
     assert len(again["fedavg"]["left_out"]) == len(FAULTS)
 
 
+FAIR = {"class_path": "fedgen.federated.QFedAvg", "init_args": {"q": 1.0, "lr": 0.1}}
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 0:UserWarning")
+def test_losses_that_no_client_has_are_left_out(tmp_path):
+    losses = {"none": None, "NaN": math.nan, "infinity": math.inf, "below 0": -1.0, "a text": "x"}
+    nodes = [Scripted("an honest one", **saying(loss=2.0))]
+    nodes += [Scripted(name, **saying(loss=loss)) for name, loss in losses.items()]
+    found = run(tmp_path, nodes, aggregator=FAIR)
+    left_out = {one["name"]: one["reason"] for one in found["fedavg"]["left_out"]}
+    assert left_out.keys() == losses.keys()
+    assert "needs each client's loss" in left_out["none"]
+    assert "loss of the answer is 'x'" in left_out["a text"]
+    assert all("finite and not negative" in left_out[name] for name in ("NaN", "infinity", "below 0"))
+
+
 @pytest.mark.filterwarnings("ignore:client 'b' ended its turn with other settings of its optimizers:UserWarning")
 def test_no_client_sets_the_learning_rate_of_others(tmp_path):
     """What clients say of settings is not heard; that theirs moved is said once."""

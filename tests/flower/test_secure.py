@@ -167,6 +167,7 @@ REFUSED = {
     "TrimmedMean": (rule("TrimmedMean", fraction=0.25), {}, "TrimmedMean, which looks at each"),
     "Krum": (rule("Krum", bad=0), {}, "Krum, which looks at each"),
     "NormClipping": (rule("NormClipping", max_norm=1.0), {}, "NormClipping, which looks at each"),
+    "QFedAvg": (rule("QFedAvg", q=1.0, lr=0.1), {}, "QFedAvg, which looks at each"),
     "private": (
         {
             "aggregator": {
@@ -184,6 +185,11 @@ REFUSED = {
         {"compression": {"class_path": "fedgen.federated.compression.QSGD"}},
         {},
         "compression=QSGD: under secure aggregation",
+    ),
+    "samplers": (
+        {"sampler": {"class_path": "fedgen.clients.samplers.SizeSampler"}, "client_weights": "uniform"},
+        {},
+        "leave `sampler` out",
     ),
     "no range": ({}, {"update-range": 0.0}, "by how much an entry"),
 }

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedgen.evaluation.runs.checkpoint_names import LAST, list_checkpoints
 from fedgen.federated.client_state.exchange import Exchange
-from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed
+from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed, own_models
 from fedgen.io.tensor_files import check_state
 from fedgen.models.checkpoint_file import read_checkpoint
 
@@ -67,18 +67,22 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
 
 def local_models(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
     """The clients' own tensors in a checkpoint of training without any exchange, by client; else nothing."""
-    personal = personal_tensors(module, checkpoint)
+    personal = _known(module, checkpoint.get(CHECKPOINT_KEY, {}).get("personal", {}))
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     kept = {tuple(map(escape, own)) for own in personal.values()}  # names as patterns of themselves alone
     return {} if any(Exchange(module, trained, names, fixed=True).shared for names in kept) else personal
 
 
 def personal_tensors(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
-    """Those of a model's tensors that clients keep to themselves, in a checkpoint, by client and name.
+    """Those of a model's tensors that are clients' own, in a checkpoint, by client and name.
 
     Clients are numbered among those that train.
     """
-    personal, known = checkpoint.get(CHECKPOINT_KEY, {}).get("personal", {}), module.state_dict().keys()
+    return _known(module, own_models(checkpoint.get(CHECKPOINT_KEY, {})))
+
+
+def _known(module: nn.Module, personal: Mapping[int, Mapping[str, Tensor]]) -> dict[int, dict[str, Tensor]]:
+    known = module.state_dict().keys()
     return {client: {name: own[name] for name in own if name in known} for client, own in personal.items()}
 
 

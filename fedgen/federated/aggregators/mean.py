@@ -46,6 +46,7 @@ class Aggregator(ABC):
         private: whether what it gives is differentially private, so that nothing else of clients may leave a round.
         noise: where a private one has its noise from: "secret", or "seeded" by what every client knows.
         robust: whether it bounds what one client moves, so that nothing of a single client may go around it.
+        needs_losses: whether each client's loss at the server's weights is told by `hear_loss` before its tensors.
         federation: what it was told of the round.
 
     Examples:
@@ -69,6 +70,7 @@ class Aggregator(ABC):
     private = False
     noise: str = "secret"
     robust = False
+    needs_losses: bool = False
     federation = Federation(0, 0, 1, 1)
 
     def announce(self, federation: Federation) -> None:
@@ -93,6 +95,17 @@ class Aggregator(ABC):
     @abstractmethod
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         """Takes one client's tensors with its weight (> 0, not normalised)."""
+
+    def hear_loss(self, client: int, loss: float) -> None:  # noqa: B027 - most rules need none
+        """Takes a client's loss at the server's weights, before `add`, where `needs_losses`.
+
+        Args:
+            client: that trained.
+            loss: what the first `training_step` of its turn returned.
+
+        Raises:
+            ValueError: for a loss that the rule cannot take; the client is left out of the round.
+        """
 
     def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
         """Takes more tensors into the round, which the clients so far have left as the server has them.

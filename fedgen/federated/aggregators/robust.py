@@ -53,6 +53,7 @@ class NormClipping(Aggregator):
         if then is not None and then.private:
             raise ValueError(f"{type(then).__name__} clips updates itself: pass it as the aggregator")
         self.max_norm, self.then = max_norm, then or Mean()
+        self.needs_losses = self.then.needs_losses
         self._norms: dict[int, float] = {}  # of updates that were shortened
         self._server: list[Tensor] = []
 
@@ -62,6 +63,9 @@ class NormClipping(Aggregator):
 
     def metrics(self, rounds: int) -> dict[str, float]:
         return self.then.metrics(rounds)
+
+    def hear_loss(self, client: int, loss: float) -> None:
+        self.then.hear_loss(client, loss)
 
     def start(self, server: Sequence[Tensor]) -> None:
         self._server, self._norms = list(server), {}

@@ -19,6 +19,7 @@ class ClientAlgorithm:
 
     Attributes:
         keeps_clients: whether it remembers something of each client, which then trains in one process for good.
+        trains_own: whether each client trains a model of its own besides, by as many iterations before its turn.
 
     Examples:
         >>> from fedgen.federated import ClientAlgorithm
@@ -33,6 +34,17 @@ class ClientAlgorithm:
     """
 
     keeps_clients = False
+    trains_own = False
+
+    @property
+    def scores_own(self) -> bool:
+        """Whether evaluations score clients with models of their own."""
+        return False
+
+    @property
+    def own_models(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """The clients' own models that evaluations score, by client and name: of those that have trained here."""
+        return {}
 
     def reset(self) -> None:
         """Before another model is fitted: its clients are others, forget those of the last one."""
@@ -58,6 +70,27 @@ class ClientAlgorithm:
     def before_step(self, optimizer: Optimizer) -> None:
         """Before each step that an optimizer takes, with gradients in place, unscaled and not yet clipped: the moment
         to change them. Its `lr` is the one of the step, schedules included."""
+
+    def start_own(self, client: int, tensors: Mapping[str, Tensor]) -> None:
+        """Before the iterations of a client's own model, where `trains_own`; after a `start_turn`.
+
+        Args:
+            client: whose model.
+            tensors: all that a turn may change, by name, at the server's values, personal ones at the client's: to be
+                overwritten in place by the own model's.
+        """
+
+    def end_own(self, client: int, tensors: Mapping[str, Tensor]) -> None:
+        """After those iterations: a `start_turn` follows, with the server's weights.
+
+        Args:
+            client: whose model.
+            tensors: what makes the own model, by name, live: what travels or is personal, counters, and all else that
+                the iterations changed.
+        """
+
+    def leave_out(self, client: int) -> None:
+        """After a turn that was left out of the round; nothing of it counts."""
 
     def end_turn(self, client: int, model: Mapping[str, Tensor], iterations: int) -> None:
         """After the client's last step, before its weights are aggregated; not called for a client left out."""

@@ -190,6 +190,11 @@ class Exchange:
         """Whether the model has the tensors that it had, in their forms; some may have been put in others' places."""
         return self._forms.adopt() is None
 
+    @property
+    def of_turn(self) -> dict[str, Tensor]:
+        """The tensors of the model that the turn that was settled last left: all but constants and what is held."""
+        return self.shared | self.counters | self.personal | {name: self.quiet[name] for name in self._changed}
+
     def settle(self, iterations: int) -> None:
         """Refuses tensors that a client's turn lost, added, brought into another form or broke; notes what it changed.
 

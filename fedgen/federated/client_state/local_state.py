@@ -135,6 +135,11 @@ class LocalState:
             # copies, which the steps change in place: a turn that fails leaves what the client had before it
             optimizer.state = defaultdict(dict, _copy_state(state))
 
+    def forget_states(self) -> None:
+        """Empties the optimizers' states within a turn."""
+        for optimizer in self.optimizers:
+            optimizer.state = defaultdict(dict)
+
     def end_turn(self, client: int, weight: float) -> None:
         self._after = self._read_settings()
         self._completed.append(client)

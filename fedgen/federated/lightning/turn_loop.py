@@ -216,6 +216,8 @@ class TurnLoop:
                 if hooks.start(batch, self._batch_idx) == -1:
                     break
                 output = step()
+                if i == 0 and self._round.settings.aggregator.needs_losses:
+                    self._round.loss = self._loss_in(outputs(output))
                 if schedules and not clock.accumulates:
                     schedules.move(i)
                 if hooks.wants_outputs:
@@ -223,6 +225,11 @@ class TurnLoop:
         self._is_unseen = self._last_step == NO_STEP
         self._warn_of_remainder()
         return output
+
+    def _loss_in(self, outputs: dict[str, Any]) -> float | None:
+        """Return the loss among what a step gave, or None; Lightning has divided it by the batches of its gradient."""
+        loss = outputs.get("loss")
+        return None if loss is None else float(loss) * self._clock.accumulation
 
     def _moved(self, batch: Any) -> Any:
         return move_data_to_device(batch, self._device) if self._moves_plainly else self._move(batch)

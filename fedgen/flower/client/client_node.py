@@ -111,7 +111,7 @@ class ClientNode:
         self._check_update(task, answer)
         self._remember(task.round, strategy.kept, before)
         if self._promised:
-            return answer
+            return replace(answer, loss=None)
         return replace(answer, metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
 
     def _enroll(self, number: int, classes: Sequence[str]) -> None:

@@ -149,7 +149,7 @@ class OneTurn:
 
     def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
         """Takes the turn in this process."""
-        self._num_examples = turn.num_examples
+        self._num_examples, turn.times = turn.num_examples, self._task.times
         return self._round.take(turn, train)
 
     def close(self) -> None:
@@ -175,6 +175,7 @@ class OneTurn:
                     name: {part: tensor.detach().cpu() for part, tensor in payload.items()}
                     for name, payload in round.compressed.payloads.items()
                 },
+                loss=round.loss,
             )
             self.kept = pack_state(round.memory, self.parts)
         round.leave()

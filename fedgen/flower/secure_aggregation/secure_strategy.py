@@ -127,6 +127,11 @@ class SecureStrategy(FlowerStrategy):
         if type(self.aggregator) is not Mean:
             name = type(self.aggregator).__name__
             raise MisconfigurationException(f"{hides} {name}, which looks at each, cannot act: leave `aggregator` out")
+        if self.sampler is not None:
+            raise MisconfigurationException(
+                f"{hides} a client that counts for more than its images say is refused by the clients themselves, and"
+                " rounds of few are not unmasked: leave `sampler` out"
+            )
         super()._start_fit(trainer)
         self._rounds = MaskedRounds(Path(trainer.default_root_dir))
         if not 0 < self.range < float("inf"):

@@ -1,5 +1,6 @@
 """The server's side of FedAvg: rounds, averages and checkpoints as ever, with turns that clients elsewhere take."""
 
+from collections import Counter
 from typing import Any
 
 from flwr.app import MessageType
@@ -42,11 +43,21 @@ class FlowerStrategy(FedAvgStrategy):
                 " takes it off, so the logged epsilon would hold for nobody. Pass noise='secret' to deploy it"
             )
         promised = self.aggregator.private or self._connection.statistics.privacy is not None
+        if promised and self.aggregator.needs_losses:
+            raise MisconfigurationException(
+                f"{type(self.aggregator).__name__} has each client tell its loss, which has no noise, and this run"
+                " promises privacy (statistics-epsilon): leave one of the two out"
+            )
         return RemoteRounds(round, self.clock, schedules, self._answers, self._module.trainer, promised)
 
     def _answers(self, round: int) -> dict[int, Answer | str]:
-        """Return the answers of a round's cohort."""
-        return self._ask_until_heard(self.sample_cohort(len(self._transport.registry.clients), round), round)
+        """Return the answers of a round's cohort; none where nobody is drawn."""
+        cohort = list(self._drawn(round))
+        return self._ask_until_heard(cohort, round) if cohort else {}
+
+    def _drawn(self, round: int) -> Counter[int]:
+        """The clients of a round, and how often each was drawn."""
+        return Counter(self.sample_cohort(len(self._transport.registry.clients), round))
 
     def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """The cohort's answers; a server whose line was cut goes on, and no round passes without clients."""
@@ -77,6 +88,7 @@ class FlowerStrategy(FedAvgStrategy):
         fingerprints = dict(optional.fingerprints)
         shares = self._client_shares(self._module.trainer) or []
         data: Any = self._module.trainer.datamodule
+        times = self._drawn(round)
         local, algorithm = round_state.local.server_state(), round_state.algorithm.server_state()
         return {
             client: Task(
@@ -85,6 +97,7 @@ class FlowerStrategy(FedAvgStrategy):
                 client=client,
                 clients=len(shares),
                 share=shares[client],
+                times=times[client],
                 classes=data.classes,
                 local=local,
                 algorithm=algorithm,

@@ -1,5 +1,6 @@
 """The server's view of clients whose data it never sees: names and sizes."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -202,23 +203,31 @@ class _RemoteTurns:
     def __init__(self, data: RemoteClients, strategy: FedAvgStrategy) -> None:
         self._data, self._strategy = data, strategy
 
-    def _cohort(self, round: int) -> list[int]:
-        return self._strategy.sample_cohort(len(self._data.clients), round)
+    def _drawn(self, round: int) -> Counter[int]:
+        return Counter(self._strategy.sample_cohort(len(self._data.clients), round))
+
+    def _turns(self, drawn: Counter[int]) -> list[int | None]:
+        return self._strategy.share(list(drawn), [len(client.train) for client in self._data.clients])
 
     def __len__(self) -> int:
-        return len(self._cohort(0))
+        return len(self._turns(self._drawn(0)))
 
     def __iter__(self) -> Iterator[Turn]:
         trainer: Any = self._data.trainer
-        cohort = self._cohort(trainer.current_epoch)
-        for place, number in enumerate(cohort):
-            client = self._data.clients[number]
-            turn = RemoteTurn(
-                *(number, client.name, trainer.current_epoch, len(client.train)),
-                *(self._data.batch_size, self._data.shape),
-            )
-            turn.is_first, turn.is_last = place == 0, place == len(cohort) - 1
+        times = self._drawn(trainer.current_epoch)
+        turns = self._turns(times)
+        for place, number in enumerate(turns):
+            turn = self._turn(number, trainer.current_epoch)
+            if number is not None:
+                turn.times = times[number]
+            turn.is_first, turn.is_last = place == 0, place == len(turns) - 1
             yield turn
+
+    def _turn(self, number: int | None, round: int) -> Turn:
+        if number is None:
+            return Turn.idle(_NOTHING, round)
+        client = self._data.clients[number]
+        return RemoteTurn(number, client.name, round, len(client.train), self._data.batch_size, self._data.shape)
 
 
 class _Iterations:

@@ -99,6 +99,7 @@ class RemoteRounds:
             )
         if (answer.counts or answer.means) and not self._round.outside.exchanges:
             raise MessageError("it tells Python counters or means, which no single client sets here")
+        self._round.tell_loss(turn.client, answer.loss)
         self._try_out(turn, answer)
         return answer
 
@@ -121,7 +122,7 @@ class RemoteRounds:
         local, outside = self._round.local, self._round.outside
         try:
             if local.mode == "average":
-                weight = self._round.settings.weight_of(turn.num_examples)
+                weight = self._round.weight_of(turn)
                 check_states(answer.told, local.optimizers, turn.client, weight)
             check_forms(forms_of(answer.told), self._forms)
             self._round.merge(Replies([*self._told[:1], answer.told]))
@@ -137,7 +138,7 @@ class RemoteRounds:
         round, exchange = self._round, self._round.exchange
         self._told.append(answer.told)
         self._forms |= forms_of(answer.told)
-        weight = round.settings.weight_of(turn.num_examples)
+        weight = round.weight_of(turn)
         self._steps.append(answer.steps)
         round.model.grow([name for name in answer.weights if name in exchange.quiet])
         sent = exchange.server | {name: t.to(round.device) for name, t in answer.weights.items()}

@@ -63,6 +63,7 @@ class Task:
         fixed: whether the set of tensors that travel is fixed beforehand, as under masks.
         counts: Python counters of the server's module, by dotted path, with which the turn begins.
         means: what is declared "mean" and lies outside state_dict, float64, by dotted path, with which it begins.
+        times: how often the client was drawn for the round, as often as it counts.
     """
 
     weights: Mapping[str, Tensor]
@@ -80,6 +81,7 @@ class Task:
     fixed: bool = False
     counts: dict[str, int] = field(default_factory=dict)
     means: dict[str, Tensor] = field(default_factory=dict)
+    times: Annotated[int, Between(1, MOST_CLIENTS)] = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +103,7 @@ class Answer:
             none beside masks or noise.
         compressed: in place of the weights that train, where the recipe compresses updates: by parameter the parts of
             what is sent of its update; see `fedgen.federated.compression`.
+        loss: its first, at the server's weights, where the recipe's aggregator needs it.
     """
 
     weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -116,6 +119,7 @@ class Answer:
     counts: dict[str, int] = field(default_factory=dict)
     means: dict[str, Tensor] = field(default_factory=dict)
     compressed: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    loss: float | None = None
 
 
 Asked = Literal["statistics", "sketch", "kid", "sums", "fid", "private-sums"]
