@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedgen.scores.kernel.federated_kid import SummedKID, kid_from_messages, kid_message
     from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel
     from fedgen.scores.kernel.mmd import KernelReference, mmd2, mmd2_subsets
+    from fedgen.scores.manifold.authenticity import AuthenticityReference
     from fedgen.scores.manifold.manifold import ManifoldReference
     from fedgen.scores.manifold.memorisation import memorisation
     from fedgen.scores.of_model.inception_score import inception_score, inception_score_splits
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fedgen.scores.wasserstein.wasserstein import WassersteinReference, wasserstein_critic
 
 __all__ = [
+    "AuthenticityReference",
     "ClientSide",
     "CriticOptions",
     "Density",

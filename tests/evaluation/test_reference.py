@@ -10,6 +10,7 @@ from fedgen.evaluation.real.reference import Reference, passes
 from fedgen.evaluation.record_maker import records_of
 from fedgen.evaluation.score_choice import choose_scores
 from fedgen.scores import (
+    AuthenticityReference,
     CriticOptions,
     FrechetReference,
     KernelReference,
@@ -100,6 +101,16 @@ def test_the_inception_score_is_one_value_for_all():
     assert found.higher_is_better
 
 
+def test_authenticity_is_better_when_higher():
+    (found,) = Reference(CLIENTS, "authenticity", "uniform").score(GENERATED)
+    assert found.higher_is_better
+    alike(found, AuthenticityReference.from_features(CLIENTS, "uniform").score(GENERATED))
+    with pytest.raises(ValueError, match=r"client 1 has 1 image\(s\), and authenticity needs 2"):
+        Reference([CLIENTS[0], CLIENTS[1][:1]], "authenticity")
+    with pytest.raises(ValueError, match="client 1 has weight 0, but authenticity asks for neighbours"):
+        Reference(CLIENTS, "authenticity", [1.0, 0.0, 1.0])
+
+
 def test_memorisation_needs_and_takes_held_out_features():
     held_out = [features(9, 4), features(8, 5, 0.5), features(7, 6, -0.5)]
     (found,) = Reference(CLIENTS, "memorisation", held_out=held_out).score(GENERATED)
@@ -151,7 +162,7 @@ def test_a_summary_will_do_for_fid_alone():
 @pytest.mark.parametrize(
     ("scores", "weights", "message"),
     [
-        ("fdi", "examples", "unknown score 'fdi'; known: coverage, .*fid, is, kid, kid-rbf"),
+        ("fdi", "examples", "unknown score 'fdi'; known: authenticity, coverage, .*fid, .*is, kid, kid-rbf"),
         ({"k": 3}, "examples", r"needs its name, got \['k'\]"),
         ({"name": "precision", "K": 3}, "examples", "score precision has no option 'K'; its options: k, strict"),
         ({"name": "is", "splits": 3}, "examples", "score is has no option 'splits'; its options: none"),
