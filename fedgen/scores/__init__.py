@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, ScoreDefinition
     from fedgen.scores.frechet.extrapolation import Extrapolation, fid_infinity
     from fedgen.scores.frechet.frechet import FrechetReference, frechet_distance
+    from fedgen.scores.frechet.mifid import MiFIDReference
     from fedgen.scores.kernel.federated_kid import SummedKID, kid_from_messages, kid_message
     from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel
     from fedgen.scores.kernel.mmd import KernelReference, mmd2, mmd2_subsets
@@ -40,6 +41,7 @@ __all__ = [
     "KernelReference",
     "LikelihoodReference",
     "ManifoldReference",
+    "MiFIDReference",
     "PolynomialKernel",
     "RBFKernel",
     "ScoreDefinition",

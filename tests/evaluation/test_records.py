@@ -76,7 +76,9 @@ def test_more_of_these_scores_is_better_by_their_classes(score):
     assert known_scores()[score]().higher_is_better is True
 
 
-@pytest.mark.parametrize("score", ["fid", "kid", "kid-rbf", "sw1", "w1", "loss", "memorisation", "cmmd", "fd-dinov2"])
+@pytest.mark.parametrize(
+    "score", ["fid", "kid", "kid-rbf", "sw1", "w1", "loss", "memorisation", "mifid", "cmmd", "fd-dinov2"]
+)
 def test_less_of_these_scores_is_better(score):
     assert record(score).higher_is_better is False
 

@@ -15,6 +15,7 @@ from fedgen.scores import (
     FrechetReference,
     KernelReference,
     ManifoldReference,
+    MiFIDReference,
     RBFKernel,
     SlicedReference,
     WassersteinReference,
@@ -47,6 +48,7 @@ EXPECTED = {
     "kid-rbf": lambda: KernelReference.from_features(CLIENTS, RBFKernel(sigma=2.0)),  # the root of 4 features
     "sw1": lambda: SlicedReference.from_features(CLIENTS, 1, 50),
     "sw2": lambda: SlicedReference.from_features(CLIENTS, 2, 50),
+    "mifid": lambda: MiFIDReference.from_features(CLIENTS),
     "w1": lambda: WassersteinReference.from_features(CLIENTS, CriticOptions(**CRITIC)),
 }
 OPTIONS = {"sw1": {"projections": 50}, "sw2": {"projections": 50}, "w1": CRITIC}

@@ -1,9 +1,12 @@
-"""Audits of copies of training images as scores: `authenticity`."""
+"""Audits of copies of training images as scores: `authenticity` and `mifid`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from fedgen.scores.definition import ClientSide, FittedReference, FittedScore, ScoreDefinition
+from fedgen.scores.definition import ClientSide, FittedReference, FittedScore, ScoreDefinition, require_finite
+from fedgen.scores.frechet.few_images import few_images
+from fedgen.scores.frechet.mifid import THRESHOLD, MiFIDReference
 from fedgen.scores.manifold.authenticity import AuthenticityReference
 
 
@@ -30,3 +33,36 @@ class AuthenticityScore(ScoreDefinition):
 
     def fit(self, clients: ClientSide) -> FittedScore:
         return FittedReference(self.name, AuthenticityReference.from_features(clients.features, clients.weights))
+
+
+@dataclass(frozen=True)
+class MemorisationInformedScore(ScoreDefinition):
+    """Fréchet distance over the mean cosine distance to the nearest training image, where that is small (Bai et al.
+    2021, arXiv 2106.03062); the Fréchet distance itself otherwise.
+
+    It asks about training images: read it in the first split.
+
+    Args:
+        threshold: mean cosine distance from which on nothing is called memorised, in (0, 1].
+        ddof: 1 for covariances with divisor n - 1, 0 for n.
+    """
+
+    name: ClassVar[str] = "mifid"
+    shares_out: ClassVar[bool] = True
+
+    threshold: float = THRESHOLD
+    ddof: Literal[0, 1] = 1
+
+    def __post_init__(self) -> None:
+        require_finite(threshold=self.threshold)
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f"threshold is a cosine distance in (0, 1], got {self.threshold!r}")
+        if self.ddof not in (0, 1):
+            raise ValueError(f"ddof must be 0 or 1, got {self.ddof!r}")
+
+    def fit(self, clients: ClientSide) -> FittedScore:
+        reference = MiFIDReference.from_features(clients.features, clients.weights, self.threshold, self.ddof)
+        return FittedReference(self.name, reference)
+
+    def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
+        return few_images(name, dim, generated, clients)
