@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel
     from fedgen.scores.kernel.mmd import KernelReference, mmd2, mmd2_subsets
     from fedgen.scores.manifold.authenticity import AuthenticityReference
+    from fedgen.scores.manifold.feature_likelihood import FeatureLikelihoodReference
     from fedgen.scores.manifold.manifold import ManifoldReference
     from fedgen.scores.manifold.memorisation import memorisation
     from fedgen.scores.of_model.inception_score import inception_score, inception_score_splits
@@ -32,6 +33,7 @@ __all__ = [
     "Density",
     "ExcessInversions",
     "Extrapolation",
+    "FeatureLikelihoodReference",
     "FederatedScore",
     "FittedScore",
     "FrechetReference",

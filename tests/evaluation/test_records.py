@@ -77,7 +77,7 @@ def test_more_of_these_scores_is_better_by_their_classes(score):
 
 
 @pytest.mark.parametrize(
-    "score", ["fid", "kid", "kid-rbf", "sw1", "w1", "loss", "memorisation", "mifid", "cmmd", "fd-dinov2"]
+    "score", ["fid", "kid", "kid-rbf", "sw1", "w1", "loss", "memorisation", "mifid", "fld", "cmmd", "fd-dinov2"]
 )
 def test_less_of_these_scores_is_better(score):
     assert record(score).higher_is_better is False

@@ -12,6 +12,7 @@ from fedgen.evaluation.score_choice import choose_scores
 from fedgen.scores import (
     AuthenticityReference,
     CriticOptions,
+    FeatureLikelihoodReference,
     FrechetReference,
     KernelReference,
     ManifoldReference,
@@ -119,6 +120,14 @@ def test_memorisation_needs_and_takes_held_out_features():
     alike(found, memorisation(CLIENTS, held_out, GENERATED))
     with pytest.raises(ValueError, match="memorisation needs held-out images of every client"):
         Reference(CLIENTS, "memorisation")
+
+
+def test_fld_needs_and_takes_held_out_features_and_its_seed():
+    held_out = [features(9, 4), features(8, 5, 0.5), features(7, 6, -0.5)]
+    (found,) = Reference(CLIENTS, {"name": "fld", "seed": 3}, held_out=held_out).score(GENERATED)
+    alike(found, FeatureLikelihoodReference.from_features(CLIENTS, held_out, seed=3).score(GENERATED))
+    with pytest.raises(ValueError, match="fld needs held-out images of every client"):
+        Reference(CLIENTS, "fld")
 
 
 def test_the_likelihood_is_that_of_the_density_and_the_images_do_not_matter():

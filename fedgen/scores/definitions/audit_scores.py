@@ -1,13 +1,22 @@
-"""Audits of copies of training images as scores: `authenticity` and `mifid`."""
+"""Audits of copies of training images as scores: `authenticity`, `mifid` and `fld`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedgen.scores.definition import ClientSide, FittedReference, FittedScore, ScoreDefinition, require_finite
+from fedgen.scores.definition import (
+    ClientSide,
+    FittedReference,
+    FittedScore,
+    Needs,
+    ScoreDefinition,
+    require_finite,
+    require_whole,
+)
 from fedgen.scores.frechet.few_images import few_images
 from fedgen.scores.frechet.mifid import THRESHOLD, MiFIDReference
 from fedgen.scores.manifold.authenticity import AuthenticityReference
+from fedgen.scores.manifold.feature_likelihood import FeatureLikelihoodReference
 
 
 @dataclass(frozen=True)
@@ -66,3 +75,42 @@ class MemorisationInformedScore(ScoreDefinition):
 
     def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
         return few_images(name, dim, generated, clients)
+
+
+@dataclass(frozen=True)
+class FeatureLikelihoodScore(ScoreDefinition):
+    """Loss of held-out images under a density of generated ones that is fitted to training images, less that under one
+    of training images (Jiralerspong et al. 2023, arXiv 2302.04440): about 0 for images as good as those.
+
+    Measured in the first split, where a split "report" has held-out images of the same clients. `all` counts every
+    image once, whatever the clients' weights.
+
+    Args:
+        seed: of the halves of training images that it compares with.
+    """
+
+    name: ClassVar[str] = "fld"
+    needs: ClassVar[Needs] = "held out"
+    knows_weights: ClassVar[bool] = False
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_whole(0, seed=self.seed)
+
+    @property
+    def has_powers(self) -> bool:
+        return False  # it is below 0 where generated images are better than half of the training images
+
+    def too_few(self, count: float, whose: str) -> str:
+        if count > 1:
+            return ""
+        return f"{whose} has {count:g} image(s), and {self.name} needs 2, of which it takes halves: more images"
+
+    def fit(self, clients: ClientSide) -> FittedScore:
+        if clients.held_out is None:
+            raise ValueError("score fld needs held-out images of every client; none are given")
+        reference = FeatureLikelihoodReference.from_features(
+            clients.features, clients.held_out, clients.weights, self.seed
+        )
+        return FittedReference(self.name, reference)
