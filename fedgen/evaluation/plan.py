@@ -60,8 +60,8 @@ class EvaluationPlan:
                 self._check_scores(split, panel)
         if self.controls:
             self._check_controls()
-        if self.asking("held out"):
-            self._check_held_out()
+        for score in self.asking("held out"):
+            self._check_held_out(score)
         for score in self.asking("labels"):
             self._check_labels(score)
         check_distinct("column", self.column_names())
@@ -109,11 +109,11 @@ class EvaluationPlan:
                 stacklevel=5,
             )
 
-    def _check_held_out(self) -> None:
+    def _check_held_out(self, score: str) -> None:
         held_out, first = self.held_out, self.splits[0]
         if held_out is None or held_out is first or held_out.client_names != first.client_names:
             raise ValueError(
-                f"score memorisation compares the images that clients train on (split {first.name!r}) with held-out"
+                f"score {score} compares the images that clients train on (split {first.name!r}) with held-out"
                 f" ones of the same clients, and there is no such split {REPORT!r}: let each client hold out at least"
                 " two images (held_out of the data module), or leave the score out"
             )

@@ -9,9 +9,12 @@ if TYPE_CHECKING:
     from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, ScoreDefinition
     from fedgen.scores.frechet.extrapolation import Extrapolation, fid_infinity
     from fedgen.scores.frechet.frechet import FrechetReference, frechet_distance
+    from fedgen.scores.frechet.mifid import MiFIDReference
     from fedgen.scores.kernel.federated_kid import SummedKID, kid_from_messages, kid_message
     from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel
     from fedgen.scores.kernel.mmd import KernelReference, mmd2, mmd2_subsets
+    from fedgen.scores.manifold.authenticity import AuthenticityReference
+    from fedgen.scores.manifold.feature_likelihood import FeatureLikelihoodReference
     from fedgen.scores.manifold.manifold import ManifoldReference
     from fedgen.scores.manifold.memorisation import memorisation
     from fedgen.scores.of_model.inception_score import inception_score, inception_score_splits
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
     from fedgen.scores.wasserstein.wasserstein import WassersteinReference, wasserstein_critic
 
 __all__ = [
+    "AuthenticityReference",
     "ClientSide",
     "CriticOptions",
     "Density",
     "ExcessInversions",
     "Extrapolation",
+    "FeatureLikelihoodReference",
     "FederatedScore",
     "FittedScore",
     "FrechetReference",
@@ -38,6 +43,7 @@ __all__ = [
     "KernelReference",
     "LikelihoodReference",
     "ManifoldReference",
+    "MiFIDReference",
     "PolynomialKernel",
     "RBFKernel",
     "ScoreDefinition",

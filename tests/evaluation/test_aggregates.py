@@ -56,7 +56,7 @@ def test_scores_that_may_be_negative_have_no_power_means():
         False,
         True,
     ]
-    assert not any(applies("power--1", choose(score)) for score in ("ll", "is", "memorisation"))
+    assert not any(applies("power--1", choose(score)) for score in ("ll", "is", "memorisation", "fld"))
     assert applies("worst", choose("kid"))
 
 

@@ -130,7 +130,7 @@ def test_real_images_are_embedded_once_and_found_again_on_disk(tmp_path):
     ("options", "message"),
     [
         ({"embeddings": ["identity"]}, r"identity takes points"),
-        ({"scores": ["fdi"]}, "unknown score 'fdi'; known: .*fid, is, kid"),
+        ({"scores": ["fdi"]}, "unknown score 'fdi'; known: .*fid, .*is, kid"),
         ({"scores": ["is"]}, "score is needs logits, which embedding pixels does not give"),
         ({"scores": ["ll"]}, "embedding pixels takes images"),
         ({"scores": ["memorisation"]}, "there is no such split 'report': let each client hold out"),
@@ -233,6 +233,31 @@ def test_memorisation_compares_training_with_held_out_images_of_the_same_clients
     assert records[0].standard_error == expected.errors["avg"]
     with pytest.raises(ValueError, match="no such split 'report'"):
         Evaluator({"train": CLIENTS, "report": held_out[:2]}, ["pixels"], scores="memorisation")
+    with pytest.raises(ValueError, match="score fld compares the images that clients train on"):
+        Evaluator({"train": CLIENTS}, ["pixels"], scores="fld")
+
+
+def test_audits_tell_a_generator_that_memorises_from_one_that_cannot():
+    held_out = [pictures(len(part), seed, level) for part, seed, level in zip(CLIENTS, (11, 12, 13), (80, 128, 180))]
+    names = ["authenticity", "mifid", "fld", "memorisation"]
+    judge = Evaluator(
+        {"train": CLIENTS, "report": held_out}, ["pixels"], num_images=100, seed=3, chunk=100, scores=names
+    )
+    assert judge.column_names() == [
+        *(f"{score}_{how}" for score in names for how in ("avg", "all", "worst")),
+        *(f"report/{score}_{how}" for score in names[:2] for how in ("avg", "all", "worst")),
+    ]
+    copies = torch.cat([client.inputs for client in CLIENTS]).clamp(max=250)
+    copies[:, :, :2] += 5  # else they would be the training images, whose FID is 0
+    fresh = torch.cat([pictures(*given).inputs for given in ((30, 31, 80), (50, 32, 128), (20, 33, 180))])
+    memory, none = (values(judge.evaluate(lambda number, draws, own=own: own).records) for own in (copies, fresh))
+    assert memory["authenticity_all"] < 0.1 < none["authenticity_all"]
+    assert memory["mifid_all"] > 2 * none["mifid_all"]
+    assert memory["fld_all"] > none["fld_all"] + 50
+    assert memory["authenticity_avg"] < none["authenticity_avg"]
+    assert memory["mifid_avg"] > none["mifid_avg"]
+    assert memory["fld_avg"] > none["fld_avg"]
+    assert memory["report/authenticity_all"] > 0.1  # of images that are no copies of these
 
 
 def test_the_inception_score_is_measured_on_logits_and_is_one_value():

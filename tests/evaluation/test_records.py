@@ -70,13 +70,15 @@ def test_the_direction_goes_by_the_scores_name_where_a_file_does_not_say():
     assert record("precision", higher_is_better=False).higher_is_better is False
 
 
-@pytest.mark.parametrize("score", ["precision", "recall", "density", "coverage", "is", "ll", "utility"])
+@pytest.mark.parametrize("score", ["precision", "recall", "density", "coverage", "is", "ll", "utility", "authenticity"])
 def test_more_of_these_scores_is_better_by_their_classes(score):
     assert record(score).higher_is_better is True
     assert known_scores()[score]().higher_is_better is True
 
 
-@pytest.mark.parametrize("score", ["fid", "kid", "kid-rbf", "sw1", "w1", "loss", "memorisation", "cmmd", "fd-dinov2"])
+@pytest.mark.parametrize(
+    "score", ["fid", "kid", "kid-rbf", "sw1", "w1", "loss", "memorisation", "mifid", "fld", "cmmd", "fd-dinov2"]
+)
 def test_less_of_these_scores_is_better(score):
     assert record(score).higher_is_better is False
 

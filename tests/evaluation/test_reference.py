@@ -10,10 +10,13 @@ from fedgen.evaluation.real.reference import Reference, passes
 from fedgen.evaluation.record_maker import records_of
 from fedgen.evaluation.score_choice import choose_scores
 from fedgen.scores import (
+    AuthenticityReference,
     CriticOptions,
+    FeatureLikelihoodReference,
     FrechetReference,
     KernelReference,
     ManifoldReference,
+    MiFIDReference,
     RBFKernel,
     SlicedReference,
     WassersteinReference,
@@ -46,6 +49,7 @@ EXPECTED = {
     "kid-rbf": lambda: KernelReference.from_features(CLIENTS, RBFKernel(sigma=2.0)),  # the root of 4 features
     "sw1": lambda: SlicedReference.from_features(CLIENTS, 1, 50),
     "sw2": lambda: SlicedReference.from_features(CLIENTS, 2, 50),
+    "mifid": lambda: MiFIDReference.from_features(CLIENTS),
     "w1": lambda: WassersteinReference.from_features(CLIENTS, CriticOptions(**CRITIC)),
 }
 OPTIONS = {"sw1": {"projections": 50}, "sw2": {"projections": 50}, "w1": CRITIC}
@@ -100,12 +104,30 @@ def test_the_inception_score_is_one_value_for_all():
     assert found.higher_is_better
 
 
+def test_authenticity_is_better_when_higher():
+    (found,) = Reference(CLIENTS, "authenticity", "uniform").score(GENERATED)
+    assert found.higher_is_better
+    alike(found, AuthenticityReference.from_features(CLIENTS, "uniform").score(GENERATED))
+    with pytest.raises(ValueError, match=r"client 1 has 1 image\(s\), and authenticity needs 2"):
+        Reference([CLIENTS[0], CLIENTS[1][:1]], "authenticity")
+    with pytest.raises(ValueError, match="client 1 has weight 0, but authenticity asks for neighbours"):
+        Reference(CLIENTS, "authenticity", [1.0, 0.0, 1.0])
+
+
 def test_memorisation_needs_and_takes_held_out_features():
     held_out = [features(9, 4), features(8, 5, 0.5), features(7, 6, -0.5)]
     (found,) = Reference(CLIENTS, "memorisation", held_out=held_out).score(GENERATED)
     alike(found, memorisation(CLIENTS, held_out, GENERATED))
     with pytest.raises(ValueError, match="memorisation needs held-out images of every client"):
         Reference(CLIENTS, "memorisation")
+
+
+def test_fld_needs_and_takes_held_out_features_and_its_seed():
+    held_out = [features(9, 4), features(8, 5, 0.5), features(7, 6, -0.5)]
+    (found,) = Reference(CLIENTS, {"name": "fld", "seed": 3}, held_out=held_out).score(GENERATED)
+    alike(found, FeatureLikelihoodReference.from_features(CLIENTS, held_out, seed=3).score(GENERATED))
+    with pytest.raises(ValueError, match="fld needs held-out images of every client"):
+        Reference(CLIENTS, "fld")
 
 
 def test_the_likelihood_is_that_of_the_density_and_the_images_do_not_matter():
@@ -151,7 +173,7 @@ def test_a_summary_will_do_for_fid_alone():
 @pytest.mark.parametrize(
     ("scores", "weights", "message"),
     [
-        ("fdi", "examples", "unknown score 'fdi'; known: coverage, .*fid, is, kid, kid-rbf"),
+        ("fdi", "examples", "unknown score 'fdi'; known: authenticity, coverage, .*fid, .*is, kid, kid-rbf"),
         ({"k": 3}, "examples", r"needs its name, got \['k'\]"),
         ({"name": "precision", "K": 3}, "examples", "score precision has no option 'K'; its options: k, strict"),
         ({"name": "is", "splits": 3}, "examples", "score is has no option 'splits'; its options: none"),

@@ -47,7 +47,7 @@ class Reference:
         scores: names, or {"name": ..., options}: see `Evaluator`.
         weights: the clients' weights, shared by all scores and by avg and all.
         aggregates: power means beside avg, all and worst, e.g. "power-2".
-        held_out: features of images that each client did not train on, for memorisation.
+        held_out: features of images that each client did not train on, for memorisation and fld.
         labels: of each client's images, for utility and loss, of which the "features" are images uint8 [n_i, C, H, W].
         num_classes: of those labels.
 

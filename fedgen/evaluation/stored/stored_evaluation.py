@@ -47,8 +47,8 @@ class StoredOptions:
     """Options for scoring stored sets.
 
     Args:
-        scores: names, or {"name": ..., options}, as for `Evaluator`, but "ll", "memorisation" and "utility"; None for
-            fid and kid, without kid where a set is statistics, which have no features.
+        scores: names, or {"name": ..., options}, as for `Evaluator`, but "ll", "memorisation", "fld" and "utility";
+            None for fid and kid, without kid where a set is statistics, which have no features.
         weights: "examples" (n_i / n), "uniform", or one number a client, as for `Evaluator`.
         reading: how image files become pixels.
         counts: number of images by name, for statistics that do not say.

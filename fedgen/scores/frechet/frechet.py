@@ -6,6 +6,7 @@ smaller side of each pair and in float64; equal to torch-fidelity's and torchmet
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -53,6 +54,23 @@ def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, 
     terms = {"mean": float((a.mean - b.mean).square().sum())}
     terms["covariance"] = max(0.0, float(a.trace(ddof) + b.trace(ddof)) - 2 * trace)
     return terms["mean"] + terms["covariance"], terms
+
+
+@dataclass(frozen=True, eq=False)
+class Distances:
+    """Distances to every client, and to their pool as the last one where there are several.
+
+    Args:
+        values: float64 [K + 1], or [1].
+        terms: {"mean", "covariance"}, which add up to them, of the same shape.
+        influences: of the images on each; None without errors.
+        of_pool: what each client adds to the pool's distance [K], up to a constant; None of one client.
+    """
+
+    values: Tensor
+    terms: dict[str, Tensor]
+    influences: InfluenceErrors | None = None
+    of_pool: Tensor | None = None
 
 
 class FrechetReference(OfClients):
@@ -148,30 +166,33 @@ class FrechetReference(OfClients):
         Raises:
             ValueError: for another D, or unusable features.
         """
+        return self.combined("fid", self.measure(generated, errors))
+
+    def measure(self, generated: Tensor | Gaussian, errors: bool = True) -> Distances:
+        """The distances of `score` one by one, with what its errors are made of; raises as it does."""
         features = None if isinstance(generated, Gaussian) else generated.detach().cpu()
         summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu(), "generated features")
         self._check_generated(summary)
         influences = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights) if errors else None
         batches = ([self._pool] if len(self.counts) > 1 else []) + self._batches
         distances, terms = self._distances(batches, summary, influences)
+        of_pool = self._of_pool(influences) if influences else None
+        return Distances(distances, terms, influences, of_pool)
+
+    def combined(self, name: str, found: Distances) -> FederatedScore:
+        """The score of distances, as they were measured or multiplied by factors."""
         clients, pool = len(self.counts), self._pool.members[0]
+        per_client = found.values[:clients]
         named = {
-            key: {"avg": float(self.weights @ term[:clients]), "all": float(term[pool])} for key, term in terms.items()
+            key: {"avg": float(self.weights @ term[:clients]), "all": float(term[pool])}
+            for key, term in found.terms.items()
         }
-        counted = distances[:clients].masked_fill(self.weights == 0, -1.0)
-        parts = influences.parts(int(counted.argmax()), pool) if influences else None
-        own = influences.of_clients() if influences else None
-        over_clients = self._over_clients(distances[:clients], influences) if influences else None
-        return combine(
-            "fid",
-            distances[:clients],
-            float(distances[pool]),
-            self.weights,
-            named,
-            parts,
-            own,
-            over_clients=over_clients,
-        )
+        worst = int(per_client.masked_fill(self.weights == 0, -1.0).argmax())
+        parts = found.influences.parts(worst, pool) if found.influences else None
+        own = found.influences.of_clients() if found.influences else None
+        over_clients = None if found.of_pool is None else OverClients(per_client, found.of_pool, self.weights)
+        pooled = float(found.values[pool])
+        return combine(name, per_client, pooled, self.weights, named, parts, own, over_clients=over_clients)
 
     def per_client(self, generated: Tensor | Gaussian) -> Tensor:
         """FID to each client alone, float64 [K], for those who do not need the pool's."""
@@ -204,14 +225,14 @@ class FrechetReference(OfClients):
         terms = {"mean": means, "covariance": covariances.clamp(min=0)}
         return terms["mean"] + terms["covariance"], terms
 
-    def _over_clients(self, per_client: Tensor, influences: InfluenceErrors) -> OverClients | None:
+    def _of_pool(self, influences: InfluenceErrors) -> Tensor | None:
+        """Slopes of the pool's distance by client [K]; None of a single client."""
         if (slopes := influences.slopes) is None:
-            return None  # there is one client
+            return None
         moved = spread(lambda batch: slopes.transported(batch.roots), self._batches)
         for batch, transported in zip(self._batches, moved):
             slopes.note(batch.members, transported)
-        found = slopes.result(self._means, influences.summary.mean, self._traces, self._scales)
-        return OverClients(per_client, found, self.weights)
+        return slopes.result(self._means, influences.summary.mean, self._traces, self._scales)
 
     def _factor(self, number: int, summary: Gaussian) -> Roots:
         try:

@@ -73,9 +73,9 @@ def sample_deviations(summary: Gaussian, images: Tensor | None, number: int, roo
         root: of the summary's covariance, where it is known; computed if it is needed and None.
     """
     if images is not None:
-        return _spaced(images.detach(), number).to(summary.mean) - summary.mean
+        return spaced(images.detach(), number).to(summary.mean) - summary.mean
     if summary.deviations is not None:
-        return _spaced(summary.deviations, number)
+        return spaced(summary.deviations, number)
     rows = (root or factor(summary, ddof=0)).rows[0]
     draws = torch.randn(number, len(rows), generator=generator(0, "influence"), dtype=torch.float64)
     return draws.to(rows) @ rows
@@ -159,6 +159,18 @@ class InfluenceErrors:
         self.real |= dict(zip(batch.members, visit.real))
         self.slopes = visit.pool or self.slopes
 
+    def rescale(self, factors: Tensor, moved: Tensor) -> None:
+        """Turns influences on distances F into those on factors times F, where generated images move the factors too.
+
+        Args:
+            factors: of each distribution's distance, float64 [K + 1].
+            moved: F times each generated image's influence on the factor [K + 1, m]; real images have none.
+        """
+        for place, scale in enumerate(factors.tolist()):
+            own = spaced(moved[place], GENERATED_IMAGES).to(self.generated[place])
+            self.generated[place] = self.generated[place] * scale + own
+            self.real[place] *= scale**2
+
     def parts(self, worst: int, pool: int) -> dict[str, dict[str, float]]:
         """Standard errors {"generated": ..., "real": ...} of avg, all and worst.
 
@@ -220,7 +232,7 @@ def _influence_of_rows(rows: Tensor, transported: Tensor, sample: Sample, shift:
     return 2 * along + (rows.square().sum(1) - transported) / sample.shares
 
 
-def _spaced(images: Tensor, number: int) -> Tensor:
+def spaced(images: Tensor, number: int) -> Tensor:
     """At most `number` rows, evenly spaced: images are often sorted by class."""
     if len(images) <= number:
         return images

@@ -22,7 +22,7 @@ from fedgen.scores.manifold.manifold_errors import (
     real_variances,
     without_real,
 )
-from fedgen.scores.manifold.neighbours import nearest
+from fedgen.scores.manifold.neighbours import nearest, refuse_weight_zero
 from fedgen.scores.manifold.pairwise import Points, lower_bounds, pairs_within
 from fedgen.scores.over_clients import OverClients, client_means
 from fedgen.statistics.gaussian import check_clients, check_features
@@ -57,12 +57,7 @@ class ManifoldReference(OfClients):
         self.k, self.strict = int(k), strict
         self.counts = [len(part) for part in parts]
         self.weights = resolve_weights(weights, self.counts)
-        if (self.weights == 0).any():
-            client = int((self.weights == 0).nonzero()[0])
-            raise ValueError(
-                f"client {client} has weight 0, but neighbours know no weights: its images would stay in the pool; "
-                "leave the client out"
-            )
+        refuse_weight_zero(self.weights)
         parts = [part.to(device or parts[0].device) for part in parts]
         self._points = Points(joined(parts))
         clients = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(self.counts))

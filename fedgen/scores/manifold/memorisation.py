@@ -2,20 +2,20 @@
 
 The nearest-neighbour form of the data-copying test of Meehan, Chaudhuri and Dasgupta (2020, arXiv 2004.05675): they
 rank distances to the nearest training image, of generated against held-out images; here each generated image asks
-whether its own nearest real image was trained on. The authenticity of Alaa et al. (2022, arXiv 2102.08921) needs no
-held-out images, but has no value that a generator without memory must have. Scores of fidelity and diversity do not
+whether its own nearest real image was trained on. `AuthenticityReference` (Alaa et al. 2022) needs no held-out images,
+but has no value that a generator without memory must have. Scores of fidelity and diversity do not
 isolate memorisation (Stein et al. 2023, arXiv 2306.04675).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
-from fedgen.scores.kernel.kernels import block_pairs
-from fedgen.scores.manifold.pairwise import Points, exact_squares, lower_bounds
+from fedgen.scores.manifold.nearest_real import NearestReal, nearest_real
+from fedgen.scores.manifold.pairwise import Points
 from fedgen.statistics.gaussian import check_features
 
 
@@ -64,7 +64,7 @@ def memorisation(
         raise ValueError(f"{len(train)} clients with training images and {len(held_out)} with held-out ones; give both")
     weight = resolve_weights(weights, [len(part) for part in train])
     made = Points(generated.detach())
-    sides = [[_nearest(made, part.detach()) for part in parts] for parts in (train, held_out)]
+    sides = [[nearest_real(made, part.detach()) for part in parts] for parts in (train, held_out)]
     alone = [_balance(*_credit([ours], [theirs]), [1.0]) for ours, theirs in zip(*sides)]
     used = [client for client, w in enumerate(weight.tolist()) if w > 0]
     pooled = _balance(*_credit(*([side[client] for client in used] for side in sides)), weight[used].tolist())
@@ -74,29 +74,7 @@ def memorisation(
     return replace(combine("memorisation", per_client, pooled[0], weight), errors=found, client_errors=errors)
 
 
-@dataclass(frozen=True, eq=False)
-class _Nearest:
-    """The nearest of a set's images to each generated one: squared distances float64 [m] and places int64 [m]."""
-
-    squares: Tensor
-    places: Tensor
-    count: int  # images of the set
-
-
-def _nearest(made: Points, features: Tensor) -> _Nearest:
-    others = Points(features.to(made.features.device), made.origin)
-    squares = torch.full((len(made),), torch.inf, dtype=torch.float64, device=made.squares.device)
-    places = torch.zeros(len(made), dtype=torch.int64, device=made.squares.device)
-    for rows, columns in block_pairs(len(made), len(others), symmetric=False):
-        low, column = lower_bounds(made, rows, others, columns, torch.float64).min(1)
-        closer = low < squares[rows]
-        squares[rows] = torch.where(closer, low, squares[rows])
-        places[rows] = torch.where(closer, column + columns.start, places[rows])
-    everyone = torch.arange(len(made), device=places.device)
-    return _Nearest(exact_squares(made, everyone, others, places), places, len(others))
-
-
-def _credit(train: Sequence[_Nearest], held_out: Sequence[_Nearest]) -> tuple[list[Tensor], list[Tensor]]:
+def _credit(train: Sequence[NearestReal], held_out: Sequence[NearestReal]) -> tuple[list[Tensor], list[Tensor]]:
     """To how many generated images each training and each held-out image is the nearest of all; halves in a tie."""
     squares = [torch.stack([nearest.squares for nearest in side]).min(0) for side in (train, held_out)]
     ours, theirs = (side.values for side in squares)

@@ -57,6 +57,16 @@ def nearest(points: Points, k: int, clients: Tensor | None = None) -> tuple[Neig
     return (pooled if own is everyone else own.settle()), pooled
 
 
+def refuse_weight_zero(weights: Tensor) -> None:
+    """Raises ValueError for a client of weight 0: neighbours in the pool know no weights."""
+    if (weights == 0).any():
+        client = int((weights == 0).nonzero()[0])
+        raise ValueError(
+            f"client {client} has weight 0, but neighbours know no weights: its images would stay in the pool; "
+            "leave the client out"
+        )
+
+
 def _meet(a: Tensor, b: Tensor) -> bool:
     """Whether two ascending stretches of client numbers have one in common."""
     return bool(a[0] <= b[-1]) and bool(b[0] <= a[-1])

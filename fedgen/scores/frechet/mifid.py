@@ -1,0 +1,137 @@
+"""MiFID: the Fréchet distance divided by how far generated images are from their nearest training images.
+
+Bai, Lin, Raffel and Kan (2021, "On Training Sample Memorization: Lessons from Benchmarking Generative Modeling with a
+Large-scale Competition", arXiv 2106.03062): with M the mean over generated images of the smallest cosine distance
+1 - |cos| to a training image, MiFID = FID / M where M is below a threshold, 0.1, and FID otherwise.
+
+Constants are torchmetrics' (`MemorizationInformedFrechetInceptionDistance`): 1e-14 is added to M, and an FID of at most
+1e-8 gives 0. Two conventions differ. torchmetrics takes the mean over the images that it was given as real, of the
+distance to the nearest generated one; the paper's, here, is over generated images, and torchmetrics gives it if the two
+sets change places. It leaves out images whose features add up to 0; here those whose features are all 0, which have no
+direction.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedgen.scores.aggregate import FederatedScore, OfClients, Weights
+from fedgen.scores.frechet.frechet import Distances, FrechetReference
+from fedgen.scores.kernel.kernels import block_pairs
+from fedgen.statistics.gaussian import check_clients, check_features
+
+THRESHOLD = 0.1  # of the mean cosine distance
+EPSILON = 1e-14  # added to it, so that exact copies have a score
+NO_DISTANCE = 1e-8  # an FID that is all rounding
+
+
+class MiFIDReference(OfClients):
+    """The clients' training images and the cached side of their FID.
+
+    Attributes:
+        weights: float64 [K], summing to 1, shared by avg and all.
+        counts: images of each client.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import MiFIDReference
+        >>> training = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> near = torch.tensor([[3.0, 0.1], [0.1, 3.0]])  # the directions of training images, in another length
+        >>> score = MiFIDReference.from_features([training]).score(near, errors=False)
+        >>> round(score.values["all"] * (1 - 3 / 9.01**0.5), 1)  # the FID
+        5.8
+    """
+
+    def __init__(self, features: Iterable[Tensor], weights: Weights, threshold: float, ddof: float) -> None:
+        self._parts = [part.detach() for part in features]
+        check_clients(self._parts)
+        self._fid = FrechetReference.from_features(self._parts, weights, ddof)
+        self.threshold, self.counts, self.weights = threshold, self._fid.counts, self._fid.weights
+
+    @classmethod
+    def from_features(
+        cls, features: Iterable[Tensor], weights: Weights = "examples", threshold: float = THRESHOLD, ddof: float = 1
+    ) -> "MiFIDReference":
+        """The reference of clients given by features [n_i, D] of the images they trained on, of any floating dtype.
+
+        Args:
+            features: one tensor a client.
+            weights: as for `FrechetReference.from_features`; images of clients of weight 0 are not looked at in `all`.
+            threshold: mean cosine distance from which on nothing is called memorised.
+            ddof: divisor n - ddof of every covariance.
+
+        Raises:
+            ValueError: for unusable features or weights, or a client with one image under ddof = 1.
+        """
+        return cls(features, weights, threshold, ddof)
+
+    def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
+        """MiFID of generated features [m, D]: clients, avg, all and worst, the largest.
+
+        Each client's is its FID over the distance to its own training images, and avg the mean of these; `all` is the
+        pool's FID over the distance to the nearest image of any client. With exactly the training images the FID is 0
+        and so is MiFID: it tells memory apart where the FID is well above 0.
+
+        Args:
+            generated: floating features; one set for all clients.
+            errors: whether to add standard errors: those of the FID, with what generated images move the distance M
+                besides, to first order. M is that to these training images, so real images move the FID alone, and
+                nothing crosses the threshold.
+
+        Raises:
+            ValueError: for another D, or unusable features.
+        """
+        check_features(generated, "generated features")
+        found = self._fid.measure(generated, errors)
+        nearest, known = self._nearest(generated.detach().to(self._parts[0].device))
+        return self._fid.combined("mifid", _penalised(found, nearest.cpu(), known.cpu(), self.threshold))
+
+    def _nearest(self, generated: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine distances to each client's nearest image and to the pool's last, where there are several clients
+        [K + 1, m], and which generated images have a direction [m].
+        """
+        rows = torch.stack([_cosine_distances(generated, part.to(generated.device)) for part in self._parts])
+        if len(rows) > 1:
+            rows = torch.cat([rows, rows[(self.weights > 0).to(rows.device)].amin(0, keepdim=True)])
+        return rows, (generated != 0).any(1)
+
+
+def _cosine_distances(x: Tensor, y: Tensor) -> Tensor:
+    """The smallest 1 - |cos| of each of x [m, D] to rows of y [n, D], float64 [m]; 1 where there is no direction."""
+    best = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    start, left = -1, x
+    for rows, columns in block_pairs(len(x), len(y), symmetric=False):
+        if rows.start != start:
+            start, left = rows.start, _directions(x[rows])
+        best[rows] = torch.maximum(best[rows], (left @ _directions(y[columns]).T).abs().amax(1))
+    return (1 - best).clamp(min=0)
+
+
+def _directions(features: Tensor) -> Tensor:
+    """Rows of length 1, float64; rows of zeros stay."""
+    rows = features.double()
+    rows = rows / rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)  # so no square overflows
+    lengths = rows.norm(dim=1, keepdim=True)
+    return rows / torch.where(lengths > 0, lengths, 1.0)
+
+
+def _penalised(found: Distances, nearest: Tensor, known: Tensor, threshold: float) -> Distances:
+    """Distances divided by the mean of `nearest` over the known generated images, where that is below the threshold."""
+    if not known.any():
+        return found
+    means = nearest[:, known].mean(1)
+    memorised = means < threshold
+    factors = torch.where(memorised, 1 / (means + EPSILON), 1.0)
+    factors = torch.where(found.values > NO_DISTANCE, factors, 0.0)
+    if found.influences:
+        slopes = torch.where(memorised, -found.values * factors.square(), 0.0)
+        moved = slopes.unsqueeze(1) * torch.where(known, nearest - means.unsqueeze(1), 0.0)
+        found.influences.rescale(factors, moved)
+    return replace(
+        found,
+        values=found.values * factors,
+        terms={name: term * factors for name, term in found.terms.items()},
+        of_pool=None if found.of_pool is None else found.of_pool * factors[-1],
+    )

@@ -1,0 +1,107 @@
+"""Authenticity: the share of generated images that are no closer to a training image than others of its kind are.
+
+Alaa, van Breugel, Saveliev and van der Schaar (2022, "How faithful is your synthetic data?", arXiv 2102.08921): with r
+the training image nearest to a generated image g, g is authentic if it is farther from r than r's own nearest other
+training image is. 0 for copies. A generator without memory has no fixed value (fresh draws of a normal distribution of
+1, 8 and 64 dimensions, 1,000 beside 1,000: 0.34, 0.6 and 0.8), and images off the data have more: read it beside the
+floor, that of held-out images.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
+from fedgen.scores.frechet.influences import shared_errors
+from fedgen.scores.joined import joined
+from fedgen.scores.manifold.nearest_real import nearest_real
+from fedgen.scores.manifold.neighbours import nearest, refuse_weight_zero
+from fedgen.scores.manifold.pairwise import Points
+from fedgen.scores.uncertainty import mean_variance
+from fedgen.statistics.gaussian import check_clients, check_features
+
+
+class AuthenticityReference(OfClients):
+    """The clients' training images, each with the distance to its nearest other one: in its client, and in the pool.
+
+    Attributes:
+        weights: float64 [K], summing to 1, of the clients in avg.
+        counts: images of each client.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import AuthenticityReference
+        >>> training = torch.tensor([[0.0], [1.0], [4.0]])  # nearest others at 1, 1 and 3
+        >>> reference = AuthenticityReference.from_features([training])
+        >>> reference.score(torch.tensor([[0.1], [2.4], [6.0], [8.0]]), errors=False).values["all"]  # 2.4 and 8
+        0.5
+    """
+
+    def __init__(self, features: Iterable[Tensor], weights: Weights) -> None:
+        parts = [part.detach() for part in features]
+        check_clients(parts)
+        for client, part in enumerate(parts):
+            if len(part) < 2:
+                raise ValueError(
+                    f"client {client} has 1 image, but authenticity asks for the nearest other one of its training"
+                    " images; add images or leave the client out"
+                )
+        self.counts = [len(part) for part in parts]
+        self.weights = resolve_weights(weights, self.counts)
+        refuse_weight_zero(self.weights)
+        self._points = Points(joined(parts))
+        clients = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(self.counts))
+        own, pool = nearest(self._points, 1, clients)
+        self._own = own.squares[:, 0].split(self.counts)
+        self._pool = pool.squares[:, 0].split(self.counts)
+
+    @classmethod
+    def from_features(cls, features: Iterable[Tensor], weights: Weights = "examples") -> "AuthenticityReference":
+        """The reference of clients given by features [n_i, D] of the images they trained on, of any floating dtype.
+
+        Args:
+            features: one tensor a client, of at least two images.
+            weights: of the clients in avg: "examples" (n_i / n), "uniform" or K positive numbers. Distances to
+                neighbours know no weights, so that in `all` every image counts once.
+
+        Raises:
+            ValueError: for unusable features or weights, a weight of 0, or a client of one image.
+        """
+        return cls(features, weights)
+
+    def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
+        """Authenticity of generated features [m, D], in [0, 1]: clients, avg, all and worst, the smallest.
+
+        For a client its own training images alone are looked at, for `all` those of all clients: a copy of client 1's
+        image is found by client 1 and by `all`. An image as far from r as r's nearest other one is not authentic.
+
+        Args:
+            generated: floating features; one set for all clients.
+            errors: whether to add standard errors, over generated images alone: the root of the variance (divisor
+                m - 1) of what each image counts, 0 or 1 (in avg the mean of its K), over m. The training images are
+                the ones asked about and stay as they are.
+
+        Raises:
+            ValueError: for unusable features or another D.
+        """
+        check_features(generated, "generated features")
+        features = self._points.features
+        if generated.shape[1] != features.shape[1]:
+            raise ValueError(
+                f"{generated.shape[1]} features cannot be compared with {features.shape[1]}; use one embedding for all"
+            )
+        rows = self._authentic(Points(generated.detach().to(features.device), self._points.origin)).double().cpu()
+        values = rows.mean(1)
+        worst = int(values[:-1].argmin())
+        parts = {"generated": shared_errors(rows, self.weights, worst)} if errors else None
+        own = {"generated": mean_variance(rows[:-1]).sqrt()} if errors else None
+        return combine("authenticity", values[:-1], float(values[-1]), self.weights, None, parts, own, True)
+
+    def _authentic(self, made: Points) -> Tensor:
+        """Whether each generated image is authentic to each client, and to their pool as the last row [K + 1, m]."""
+        found = [nearest_real(made, part) for part in self._points.features.split(self.counts)]
+        squares, client = torch.stack([near.squares for near in found]).min(0)
+        rows = [near.squares > radii[near.places] for near, radii in zip(found, self._own)]
+        of_pool = torch.stack([radii[near.places] for near, radii in zip(found, self._pool)])
+        return torch.stack([*rows, squares > of_pool.gather(0, client.unsqueeze(0))[0]])

@@ -1,0 +1,177 @@
+"""Feature likelihood divergence: how likely held-out images are under a density of generated ones.
+
+Jiralerspong, Bose, Gemp, Qin, Bachrach and Gidel (2023, arXiv 2302.04440): features are scaled to mean 0 and variance 1
+by those of the held-out images; `AdaptiveDensity` of the generated ones is fitted to the training images; and
+FLD = 100 (L - C), with L the mean negative log-likelihood of the held-out images over D, and C that under a density of
+half of the training images fitted to the other half. 0 is thus as good as training images are; poor, uniform or copied
+images give more. Copies do so because normals around them become narrow, and held-out images lie in none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
+from fedgen.scores.joined import joined
+from fedgen.scores.manifold.adaptive_density import AdaptiveDensity
+from fedgen.scores.manifold.neighbours import refuse_weight_zero
+from fedgen.scores.uncertainty import mean_variance
+from fedgen.seeds import generator
+from fedgen.statistics.gaussian import check_features
+
+PERCENT = 100.0
+
+
+class FeatureLikelihoodReference(OfClients):
+    """The clients' training and held-out images, and the pool's.
+
+    Attributes:
+        weights: float64 [K], summing to 1, of the clients in avg.
+        counts: training images of each client.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import FeatureLikelihoodReference
+        >>> train, held_out, fresh = torch.randn(3, 200, 2, generator=torch.Generator().manual_seed(0))
+        >>> reference = FeatureLikelihoodReference.from_features([train], [held_out])
+        >>> -10 < reference.score(fresh).values["all"] < 10
+        True
+        >>> reference.score(train[:100]).values["all"] > 100  # copies
+        True
+    """
+
+    def __init__(self, train: Sequence[Tensor], held_out: Sequence[Tensor], weights: Weights, seed: int) -> None:
+        if len(train) != len(held_out) or not train:
+            raise ValueError(
+                f"{len(train)} clients with training images and {len(held_out)} with held-out ones; give both"
+            )
+        self._dim = _check(train, held_out)
+        self.counts = [len(part) for part in train]
+        self.weights = resolve_weights(weights, self.counts)
+        refuse_weight_zero(self.weights)
+        self._held_out_counts = [len(part) for part in held_out]
+        pairs = list(zip([part.detach() for part in train], [part.detach() for part in held_out]))
+        if len(pairs) > 1:
+            pairs.append((joined([own for own, _ in pairs]), joined([other for _, other in pairs])))
+        names = [f"client {client}" for client in range(len(train))] + ["all clients"]
+        self._sides = [_Side(*pair, seed, name) for pair, name in zip(pairs, names)]
+
+    @classmethod
+    def from_features(
+        cls, train: Sequence[Tensor], held_out: Sequence[Tensor], weights: Weights = "examples", seed: int = 0
+    ) -> "FeatureLikelihoodReference":
+        """The reference of clients given by features of any floating dtype.
+
+        Args:
+            train: features [n_i, D] of the images each client trained on, at least two.
+            held_out: features [h_i, D] of images it did not train on, at least two, in the same order of clients.
+            weights: of the clients in avg: "examples" (by training images), "uniform" or K positive numbers. In `all`
+                every image counts once.
+            seed: of the halves of the training images.
+
+        Raises:
+            ValueError: for unusable features, differing D, lists of different length or empty, a weight of 0, a client
+                of one training or held-out image, or one whose held-out images are all alike.
+        """
+        return cls(train, held_out, weights, seed)
+
+    def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
+        """FLD of generated features [m, D]: clients, avg, all and worst, the largest.
+
+        Each client's is that to its own images, and avg the mean of these; for `all` the clients' training images are
+        one set, and their held-out ones another. Halves of training images are the same for all generated sets of one
+        size. The time is that of 100 passes over the [m, n] distances, and of 50 over those of the halves once.
+
+        Args:
+            generated: floating features; one set for all clients.
+            errors: whether to add standard errors, over held-out images alone, each client's on its own: the fitted
+                densities, and with them the generated and the training images, stay as they are.
+
+        Raises:
+            ValueError: for unusable features or another D.
+        """
+        check_features(generated, "generated features")
+        if generated.shape[1] != self._dim:
+            raise ValueError(
+                f"{generated.shape[1]} features cannot be compared with {self._dim}; use one embedding for all"
+            )
+        made = generated.detach()
+        values = [side.differences(made).cpu() for side in self._sides]
+        alone, pooled = values[: len(self.counts)], values[-1]
+        per_client = torch.stack([part.mean() for part in alone])
+        score = combine("fld", per_client, float(pooled.mean()), self.weights)
+        return self._with_errors(score, alone, pooled) if errors else score
+
+    def _with_errors(self, score: FederatedScore, alone: Sequence[Tensor], pooled: Tensor) -> FederatedScore:
+        own = torch.stack([mean_variance(part) for part in alone])
+        of_pool = torch.stack([mean_variance(part) for part in pooled.split(self._held_out_counts)])
+        shares = resolve_weights("examples", self._held_out_counts)
+        found = {
+            "avg": float((self.weights.square() @ own).sqrt()),
+            "all": float((shares.square() @ of_pool).sqrt()),
+            "worst": float(own[int(score.per_client.argmax())].sqrt()),
+        }
+        return replace(score, errors=found, client_errors=own.sqrt())
+
+
+@dataclass(frozen=True, eq=False)
+class _Scale:
+    """The held-out images' mean and standard deviation (divisor h - 1) by feature.
+
+    Features in which all held-out images are alike have no scale and are left out; D is the number of the others.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+    kept: Tensor
+
+    @classmethod
+    def of(cls, held_out: Tensor, whose: str) -> "_Scale":
+        kept = held_out.amax(0) > held_out.amin(0)
+        if not kept.any():
+            raise ValueError(
+                f"the held-out images of {whose} are all alike, and FLD takes the features' scale from them; leave the"
+                " client out, or hold out more images"
+            )
+        features = held_out[:, kept].double()
+        return cls(features.mean(0), features.std(0), kept)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        own = features.to(self.mean.device)[:, self.kept].double()
+        return (own - self.mean) / self.deviation
+
+
+class _Side:
+    """One client, or the pool: scaled features, and C at each held-out image for a number of generated ones."""
+
+    def __init__(self, train: Tensor, held_out: Tensor, seed: int, whose: str) -> None:
+        self._scale = _Scale.of(held_out, whose)
+        self._train, self._held_out = train, held_out
+        self._halves = torch.randperm(len(train), generator=generator(seed, "halves of training images"))
+        self._baselines: dict[int, Tensor] = {}
+
+    def differences(self, generated: Tensor) -> Tensor:
+        """100 (L - C) at each held-out image, float64 [h]."""
+        train, held_out = self._scale(self._train), self._scale(self._held_out)
+        size = min(len(generated), len(train) // 2)
+        if size not in self._baselines:
+            centres, others = train[self._halves[:size]], train[self._halves[size:]]
+            self._baselines[size] = AdaptiveDensity(centres, others).log_density(held_out)
+        found = AdaptiveDensity(self._scale(generated), train).log_density(held_out)
+        return (self._baselines[size] - found) * (PERCENT / held_out.shape[1])
+
+
+def _check(train: Sequence[Tensor], held_out: Sequence[Tensor]) -> int:
+    """D; ValueError unless every client has two usable rows of it on both sides."""
+    for parts, side in ((train, "training"), (held_out, "held-out")):
+        for client, features in enumerate(parts):
+            check_features(features, f"{side} features of client {client}")
+            if len(features) < 2:
+                raise ValueError(f"client {client} has 1 {side} image, and FLD needs 2; leave the client out")
+            if features.shape[1] != train[0].shape[1]:
+                raise ValueError(
+                    f"client {client} has {features.shape[1]} {side} features, client 0 has {train[0].shape[1]}"
+                )
+    return train[0].shape[1]
