@@ -5,7 +5,7 @@ RUN := $(VENV)/.ready-run
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup house demo test test-slow test-browser check docs dist bench bench-peers clean
+.PHONY: help setup house demo test test-slow test-browser test-gpu check docs dist bench bench-peers bench-gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,11 +40,11 @@ demo: $(RUN) ## a toy that makes the point, then ten clients of digits: train, s
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2
 
 test: $(READY) ## the quick tests, some of everything (five minutes on two cores)
-	$(PYTEST) --dist worksteal --durations 10 -m 'not slow and not browser'
+	$(PYTEST) --dist worksteal --durations 10 -m 'not slow and not browser and not gpu'
 
 # a file's tests stay in one process, where they share what they train; in the order of tests/conftest.py
 test-slow: $(READY) ## all others: whole trainings, real federations, kills, a thousand damaged files (half an hour)
-	$(PYTEST) --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow and not browser'
+	$(PYTEST) --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow and not browser and not gpu'
 
 # chromium and its driver are Debian's; where they are missing the tests fail, and say so
 test-browser: $(READY) ## reports in a real browser, which it installs on Debian as root (a minute)
@@ -52,6 +52,11 @@ test-browser: $(READY) ## reports in a real browser, which it installs on Debian
 	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium chromium-driver fonts-dejavu-core; } || \
 	{ echo "make test-browser needs chromium and chromedriver; on Debian: apt-get install chromium chromium-driver" >&2; exit 1; }
 	$(PYTEST) --dist loadfile -m browser
+
+# cuBLAS repeats itself to the bit only with a workspace that is set before it starts
+test-gpu: $(READY) ## what a GPU computes beside the CPU, and NCCL where there are two (minutes); fails where there is none
+	@$(BIN)/python -m benchmarks.device
+	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(PYTEST) --dist loadfile --durations 10 -m gpu
 
 check: $(READY) ## lint, formatting, types, layering
 	$(BIN)/ruff check .
@@ -88,6 +93,9 @@ house: $(READY) ## the shape of the package beside its goals, counted from the s
 
 bench-peers: $(READY) ## rounds beside pfl-research and Flower's simulation, which it installs (ten minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.peers
+
+bench-gpu: $(READY) ## speed on a GPU and on several, beside the same peers, JSON lines (ten minutes); fails where there is none
+	@$(BIN)/python -W ignore -m benchmarks.gpu
 
 clean: ## remove the environment and caches, not runs
 	rm -rf $(VENV) benchmarks/peers/.venv .pytest_cache .mypy_cache .ruff_cache

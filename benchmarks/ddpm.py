@@ -5,15 +5,17 @@ Run: python -m benchmarks.ddpm. Times are the processor's, of one thread: other 
 
 import logging
 import sys
-import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
 from diffusers import DDPMScheduler
 from lightning import Callback, LightningModule, Trainer
-from torch import nn
+from torch import Tensor, nn
 
+from benchmarks.device import place, work_seconds
 from benchmarks.report import report
 from benchmarks.rounds import checksum
 from fedgen.clients import FederatedDataModule
@@ -25,103 +27,156 @@ from fedgen.models import DDPM
 from fedgen.models.networks import UNet
 from fedgen.seeds import generator, seed_all
 
-CLIENTS, PER_CLIENT, BATCH, INTERVAL, ROUNDS, DECAY = 4, 320, 32, 10, 4, 0.999
+DECAY = 0.999
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is trained, on which device and in which of a Trainer's precisions.
+
+    Args:
+        side: of the images, as `channels`, `widths`, `layers` and `attention` of the network.
+        interval: local steps.
+    """
+
+    side: int = 8
+    channels: int = 1
+    widths: Sequence[int] = (16, 32)
+    layers: int = 1
+    attention: Sequence[int] = ()
+    clients: int = 4
+    batch: int = 32
+    interval: int = 10
+    rounds: int = 4
+    device: str = "cpu"
+    precision: Any = "32-true"
+
+    @property
+    def steps(self) -> int:
+        """Local steps of a round, of all clients."""
+        return self.clients * self.interval
+
+    @property
+    def per_client(self) -> int:
+        """Images of each client, as many as it trains on in a round."""
+        return self.batch * self.interval
+
+
+SMALL = Setup()
+# the network of Ho et al. 2020, 35.7 million parameters
+CIFAR = Setup(32, 3, (128, 256, 256, 256), 2, (16,), clients=2, batch=128, interval=8, rounds=3)
 
 
 class Clock(Callback):
-    """Processor time at round ends."""
+    """Seconds of work at round ends."""
 
     def __init__(self) -> None:
         self.stamps: list[float] = []
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.stamps.append(time.process_time())
+        self.stamps.append(work_seconds())
 
 
-def make_model(compile: bool = False) -> DDPM:
+def make_model(setup: Setup = SMALL, compile: bool = False) -> DDPM:
     torch.manual_seed(0)
-    network = UNet(8, 1, (16, 32), layers=1, attention=())
+    network = UNet(setup.side, setup.channels, setup.widths, setup.layers, setup.attention)
     return DDPM(network, lr=1e-3, ema_decay=DECAY, ema_warmup=False, compile=compile)
 
 
-def make_data() -> FederatedDataModule:
+def make_data(setup: Setup = SMALL) -> FederatedDataModule:
     draws = torch.Generator().manual_seed(0)
-    count = CLIENTS * PER_CLIENT
-    images = torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=draws)
+    count = setup.clients * setup.per_client
+    shape = (count, setup.channels, setup.side, setup.side)
+    images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=draws)
     examples = Examples(images, torch.zeros(count, dtype=torch.int64), "noise/train", ("0",))
-    return FederatedDataModule(examples, IID(CLIENTS), batch_size=BATCH, held_out=0.0, seed=0)
+    return FederatedDataModule(examples, IID(setup.clients), batch_size=setup.batch, held_out=0.0, seed=0)
 
 
-def run_strategy(rounds: int, compile: bool = False) -> tuple[list[float], float]:
+def run_strategy(setup: Setup = SMALL, compile: bool = False) -> tuple[list[float], float]:
     """Seconds of each round after the first, and the sum of the weights."""
-    module, clock = make_model(compile), Clock()
-    options: dict[str, Any] = {
-        "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
-    }  # fmt: skip
-    strategy = FedAvgStrategy(INTERVAL, seed=0)
-    Trainer(
-        strategy=strategy, accelerator="cpu", devices=1, max_epochs=rounds, callbacks=[clock], **options
-    ).fit(module, make_data())  # fmt: skip
+    module, clock = make_model(setup, compile), Clock()
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    options: dict[str, Any] = {**quiet, **place(setup.device), "precision": setup.precision}
+    strategy = FedAvgStrategy(setup.interval, seed=0)
+    Trainer(strategy=strategy, max_epochs=setup.rounds, callbacks=[clock], **options).fit(module, make_data(setup))
     return [b - a for a, b in pairwise(clock.stamps)], checksum(module.network)
 
 
-def run_bare(rounds: int) -> tuple[list[float], float]:
+def noise_loss(unet: nn.Module, scheduler: DDPMScheduler, clean: Tensor) -> Tensor:
+    """The loss of images [N, C, H, W] in [-1, 1], on their device."""
+    timesteps = torch.randint(1000, (len(clean),), device=clean.device)
+    noise = torch.randn_like(clean)
+    predicted = unet(scheduler.add_noise(clean, noise, timesteps), timesteps, return_dict=False)[0]
+    return nn.functional.mse_loss(predicted.float(), noise)
+
+
+def run_bare(setup: Setup = SMALL) -> tuple[list[float], float]:
     """The plain loop over clients with diffusers' network and scheduler, the same draws, averaging and EMA."""
-    module = make_model()
+    module, data = make_model(setup).to(setup.device), make_data(setup)
     unet, average, scheduler = module.network.body.train(), module.averaged, DDPMScheduler(num_train_timesteps=1000)
-    owners, images = [client.train for client in make_data().clients], make_data().examples.inputs
+    owners, images = [client.train for client in data.clients], data.examples.inputs
+    half = torch.autocast(setup.device, torch.bfloat16, enabled=setup.precision == "bf16-mixed")
     parameters, kept = list(unet.parameters()), list(average.parameters())
     server = [p.detach().clone() for p in parameters]
     mean = [torch.zeros_like(p) for p in server]
     stamps = []
-    for round in range(rounds):
+    for round in range(setup.rounds):
         for client, indices in enumerate(owners):
             with torch.no_grad():
                 torch._foreach_copy_(parameters, server)
             optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=True)
             seed_all(0, "turn", round, client)
             order = torch.randperm(len(indices), generator=generator(0, "batches", round, client))
-            for i in range(INTERVAL):
-                clean = from_uint8(images[indices[order[i * BATCH : (i + 1) * BATCH]]])
-                timesteps, noise = torch.randint(1000, (BATCH,)), torch.randn_like(clean)
-                predicted = unet(scheduler.add_noise(clean, noise, timesteps), timesteps, return_dict=False)[0]
-                loss = nn.functional.mse_loss(predicted, noise)
+            for i in range(setup.interval):
+                chosen = indices[order[i * setup.batch : (i + 1) * setup.batch]]
+                with half:
+                    loss = noise_loss(unet, scheduler, from_uint8(images[chosen].to(setup.device)))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
             with torch.no_grad():
                 if client == 0:
                     torch._foreach_zero_(mean)
-                torch._foreach_add_(mean, parameters, alpha=1 / CLIENTS)
+                torch._foreach_add_(mean, parameters, alpha=1 / setup.clients)
         server, mean = mean, server
         with torch.no_grad():
-            torch._foreach_lerp_(kept, server, 1 - DECAY**INTERVAL)
-        stamps.append(time.process_time())
+            torch._foreach_lerp_(kept, server, 1 - DECAY**setup.interval)
+        stamps.append(work_seconds())
     with torch.no_grad():
         torch._foreach_copy_(parameters, server)
     return [b - a for a, b in pairwise(stamps)], checksum(unet)
 
 
+def compare(name: str, setup: Setup, repeats: int, limit: float | None = None, compiled: bool = True) -> bool:
+    """Reports ours beside the bare loop, and compiled if that is wanted; both must compute the same.
+
+    Returns:
+        Whether ours over the bare loop is within the limit.
+    """
+    ours: list[float] = []
+    bare: list[float] = []
+    for _ in range(repeats):
+        times, ours_sum = run_strategy(setup)
+        ours += times
+        times, bare_sum = run_bare(setup)
+        bare += times
+    agree = 1e-3 if setup.precision == "32-true" else 1e-2
+    if abs(ours_sum - bare_sum) > agree * max(1.0, abs(bare_sum)):
+        raise AssertionError(f"the two loops disagree: {ours_sum} and {bare_sum}")
+    report(f"{name}: milliseconds a step, bare diffusers loop (best round)", min(bare) / setup.steps * 1e3, "ms")
+    within = report(
+        f"{name}: a step through the strategy over a bare diffusers loop", min(ours) / min(bare), "ratio", limit
+    )
+    if compiled:
+        fast = run_strategy(setup, compile=True)[0]
+        report(f"{name}: a compiled step over an ordinary one, through the strategy", min(fast) / min(ours), "ratio")
+    return within
+
+
 def main() -> int:
     torch.set_num_threads(1)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    ours: list[float] = []
-    bare: list[float] = []
-    for _ in range(6):
-        times, ours_sum = run_strategy(ROUNDS)
-        ours += times
-        times, bare_sum = run_bare(ROUNDS)
-        bare += times
-    if abs(ours_sum - bare_sum) > 1e-3 * max(1.0, abs(bare_sum)):
-        raise AssertionError(f"the two loops disagree: {ours_sum} and {bare_sum}")
-    steps = CLIENTS * INTERVAL
-    report("ddpm: milliseconds a step, bare diffusers loop (best round)", min(bare) / steps * 1e3, "ms")
-    within = report(
-        "ddpm: a step through the strategy over a bare diffusers loop", min(ours) / min(bare), "ratio", 1.05
-    )
-    compiled = run_strategy(ROUNDS, compile=True)[0]
-    report("ddpm: a compiled step over an ordinary one, through the strategy", min(compiled) / min(ours), "ratio")
-    return 0 if within else 1
+    return 0 if compare("ddpm", SMALL, 6, 1.05) else 1
 
 
 if __name__ == "__main__":

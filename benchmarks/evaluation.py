@@ -40,37 +40,37 @@ SIDE, CLIENTS, OF_CLIENT, FOLDERS, OF_BATCH = 64, 100, 100, 10, 64
 PATHS = {"fidelity": Path(sys.executable).with_name("fidelity"), "fedgen": Path(sys.executable).with_name("fedgen")}
 
 
-def federation(count: int, shape: Sequence[int]) -> Evaluator:
+def federation(count: int, shape: Sequence[int], clients: int, device: str) -> Evaluator:
     """An evaluator of the quick embedding, which has embedded the clients' images of noise."""
     draws = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (CLIENTS * OF_CLIENT, *shape), generator=draws, dtype=torch.uint8)
+    pixels = torch.randint(0, 256, (clients * OF_CLIENT, *shape), generator=draws, dtype=torch.uint8)
     labels = torch.zeros(OF_CLIENT, dtype=torch.int64)
-    clients = [Examples(part, labels, "noise", ("noise",)) for part in pixels.split(OF_CLIENT)]
-    return Evaluator({"train": clients}, ["efficientnet-lite0"], num_images=count, seed=0)
+    splits = {"train": [Examples(part, labels, "noise", ("noise",)) for part in pixels.split(OF_CLIENT)]}
+    return Evaluator(splits, ["efficientnet-lite0"], num_images=count, seed=0, device=device)
 
 
-def compare_with_embedding(count: int) -> bool:
+def compare_with_embedding(count: int, device: str = "cpu", clients: int = CLIENTS, of_batch: int = OF_BATCH) -> bool:
     """Report part 1; return whether it is within its limit."""
-    generator = SmallGenerator(channels=3).eval()
+    generator = SmallGenerator(channels=3).eval().to(device)
 
     @torch.no_grad()
     def sample(number: int, draws: torch.Generator) -> Tensor:
-        return generator(torch.randn(number, generator.latent_dim, generator=draws))
+        return generator(torch.randn(number, generator.latent_dim, generator=draws).to(device)).cpu()
 
     def once(embedding: Embedding, number: int) -> Tensor:
-        return embed(embedding, sample(number, torch.Generator().manual_seed(0)))
+        return embed(embedding, sample(number, torch.Generator().manual_seed(0)), device=device)
 
-    evaluator = federation(count, sample(1, torch.Generator()).shape[1:])
+    evaluator = federation(count, sample(1, torch.Generator()).shape[1:], clients, device)
     quick = evaluator.embeddings[0]
-    name = f"an evaluation of {count:,} images, FID and KID, {CLIENTS} clients"
+    name = f"an evaluation of {count:,} images, FID and KID, {clients} clients"
     cost, spent = ratio(lambda: evaluator.evaluate(sample), lambda: once(quick, count), repeats=1)
     report(f"{name}, {quick.name}", spent, "s")
     report(f"{name}, {quick.name}", cost, "sampling and embedding once")
     with tempfile.TemporaryDirectory() as folder:
         network = load_inception(save_inception(Path(folder)))
-    once(network, OF_BATCH)
-    embedded = seconds(lambda: once(network, 2 * OF_BATCH)) * count / (2 * OF_BATCH)  # a batch takes as long as another
-    reference = Reference(list(features(CLIENTS * OF_CLIENT, 1).split(OF_CLIENT)), ("fid", "kid"), "examples")
+    once(network, of_batch)
+    embedded = seconds(lambda: once(network, 2 * of_batch)) * count / (2 * of_batch)  # a batch takes as long as another
+    reference = Reference(list(features(clients * OF_CLIENT, 1).split(OF_CLIENT)), ("fid", "kid"), "examples")
     made = features(count, 2)
     reference.score(made)  # which makes the clients' side
     scored = seconds(lambda: reference.score(made))

@@ -37,16 +37,17 @@ def step(loss: Callable[[Tensor], Tensor], batch: Tensor) -> tuple[float, Tensor
 
 def naive(real: Gaussian, past: Tensor | None = None) -> Callable[[Tensor], Tensor]:
     """FID that leaves the gradient to autograd, from the m x m eigenvalues, or D x D with past features."""
-    covariance = real.covariance()
-    upper = covariance if past is None else torch.linalg.cholesky(covariance, upper=True)
+    given = real.covariance()
+    factor = given if past is None else torch.linalg.cholesky(given, upper=True)
 
     def loss(batch: Tensor) -> Tensor:
+        covariance, upper, mean = (side.to(batch.device) for side in (given, factor, real.mean))
         made = batch.double() if past is None else torch.cat([past.double(), batch.double()])
         root = (made - made.mean(0)) / (len(made) - 1) ** 0.5
         thin = len(made) <= DIM
         gram = root @ covariance @ root.T if thin else upper @ (root.T @ root) @ upper.T
         values = torch.linalg.eigvalsh(gram)[1 if thin else 0 :]
-        shift = (made.mean(0) - real.mean).square().sum()
+        shift = (made.mean(0) - mean).square().sum()
         return shift + root.square().sum() + covariance.trace() - 2 * values.sqrt().sum()
 
     return loss
@@ -62,21 +63,22 @@ def filled(moments: Moments, past: Tensor, real: Gaussian, every: int) -> FastFI
 
 
 def compare_batch(real: Gaussian, batch: Tensor, repeats: int) -> bool:
-    kept = True
+    """Reports a batch without past features, on the batch's device; whether it is within its limits."""
+    kept, device = True, batch.device.type
     for name, dtype, limit in (("float64", torch.float64, 0.2), ("float32", torch.float32, None)):
-        loss = FastFIDLoss(dtype=dtype).set_references([real])
-        cost, seconds = in_products(lambda loss=loss: step(loss, batch), repeats)
+        loss = FastFIDLoss(dtype=dtype).set_references([real]).to(device)
+        cost, seconds = in_products(lambda loss=loss: step(loss, batch), repeats, device)
         kept &= report(f"FID of a batch of {BATCH}, {name}", cost, UNIT, limit)
         report(f"FID of a batch of {BATCH}, {name}", seconds, "s")
     theirs = naive(real)
-    cost = in_products(lambda: step(theirs, batch), repeats)[0]
+    cost = in_products(lambda: step(theirs, batch), repeats, device)[0]
     report(f"FID of a batch of {BATCH}, autograd through the eigenvalues of {BATCH} x {BATCH}", cost, UNIT)
-    made = summarize(batch)
+    made = summarize(batch.cpu())
     sides = (real.mean, real.covariance(), made.mean, made.covariance())
     report(
         "the value alone in torchmetrics, of given covariances", in_products(lambda: _compute_fid(*sides), 1)[0], UNIT
     )
-    ours, _ = step(FastFIDLoss().set_references([real]), batch)
+    ours, _ = step(FastFIDLoss().set_references([real]).to(device), batch)
     return kept & report("relative difference to torchmetrics", abs(ours / float(_compute_fid(*sides)) - 1), "1", 1e-6)
 
 

@@ -6,7 +6,6 @@ python -m benchmarks.frechet [--repeats 3]
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 from torch_fidelity.metric_fid import fid_statistics_to_metric
 
+from benchmarks.device import wall
 from benchmarks.report import report
 from fedgen.scores import FrechetReference
 from fedgen.statistics import Gaussian, summarize
@@ -29,14 +29,14 @@ def features(count: int, seed: int, shift: float = 0.0) -> Tensor:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+    start = wall()
     work()
-    return time.perf_counter() - start
+    return wall() - start
 
 
-def in_products(work: Callable[[], Any], repeats: int) -> tuple[float, float]:
+def in_products(work: Callable[[], Any], repeats: int, device: str = "cpu") -> tuple[float, float]:
     """Median time of the work over that of one product, timed before and after each, and the median in seconds."""
-    left, right = (torch.randn(DIM, DIM, dtype=torch.float64) for _ in range(2))
+    left, right = (torch.randn(DIM, DIM, dtype=torch.float64).to(device) for _ in range(2))
     ratios, times = [], []
     for _ in range(repeats):
         before = seconds(lambda: left @ right)

@@ -61,13 +61,13 @@ def ratio(work: Callable[[], Any], unit: Callable[[], Any], repeats: int) -> tup
     return statistics.median(ratios), statistics.median(times)
 
 
-def compare(name: str, dtype: torch.dtype, repeats: int) -> bool:
-    """Reports one kernel in one precision; whether it is within its limit."""
+def compare(name: str, dtype: torch.dtype, repeats: int, device: str = "cpu", count: int = REAL) -> bool:
+    """Reports one kernel in one precision against so many images; whether it is within its limit."""
     kernel, precision = KERNELS[name], str(dtype).removeprefix("torch.")
-    real, batch = features(REAL, 1), features(BATCH, 2, 0.1)
-    loss = MMD2Loss(kernel, constant=False, dtype=dtype).set_references([real])
-    real, batch = real.to(dtype), batch.to(dtype)
-    weights = torch.randn(BATCH, REAL, dtype=dtype)
+    real, batch = features(count, 1), features(BATCH, 2, 0.1)
+    loss = MMD2Loss(kernel, constant=False, dtype=dtype).set_references([real]).to(device)
+    real, batch = real.to(device, dtype), batch.to(device, dtype)
+    weights = torch.randn(BATCH, count, dtype=dtype).to(device)
 
     def products() -> None:
         batch @ real.T
@@ -75,7 +75,7 @@ def compare(name: str, dtype: torch.dtype, repeats: int) -> bool:
 
     autograd = by_autograd(kernel, real)
     cost, time = ratio(lambda: differentiate(loss, batch), products, repeats)
-    title = f"MMD² with gradient, {name}, {precision}, {BATCH} against {REAL}"
+    title = f"MMD² with gradient, {name}, {precision}, {BATCH} against {count}"
     kept = report(title, cost, "its two products", 1.3)
     report(title, time, "s")
     report(f"{title}, by autograd", ratio(lambda: differentiate(autograd, batch), products, repeats)[0], "the same")

@@ -1,7 +1,8 @@
-"""A page of the documentation from what `make bench` printed, one file a run.
+"""A page of the documentation from what `make bench` or `make bench-gpu` printed, one file a run.
 
     make bench > 1.jsonl; make bench > 2.jsonl; ...
     python -m benchmarks.page 1.jsonl 2.jsonl > docs/benchmark-figures.md
+    make bench-gpu > gpu.jsonl; python -m benchmarks.page gpu.jsonl > docs/gpu-figures.md
 
 Each figure is the median over the runs, with the least and the largest behind it where they differ.
 """
@@ -13,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-HEAD = """# Figures of the benchmarks
+HEAD = """# Figures of the benchmarks{where}
 
-Printed by `make bench`, {runs}, one thread a process unless a figure says otherwise; this page is made of them by
+Printed by `make {target}`, {runs}, {threads}; this page is made of them by
 `python -m benchmarks.page`. Units are ratios to a peer, or to an operation that cannot be avoided, measured in the same
 run; seconds beside them are of this machine. Medians over the runs, with the least and the largest in brackets. [What
 they mean](benchmarks.md).
@@ -46,7 +47,10 @@ def page(runs: Sequence[str]) -> str:
     for line in (line for run in lines for line in run if "value" in line):
         figures.setdefault((line["benchmark"], line["name"], line["unit"]), []).append(line)
     count = f"{len(runs)} runs" if len(runs) > 1 else "one run"
-    parts = [HEAD.format(runs=count), _machine(machines[0])]
+    of = {"where": "", "target": "bench", "threads": "one thread a process unless a figure says otherwise"}
+    if "GPU" in machines[0]:
+        of = {"where": " on a GPU", "target": "bench-gpu", "threads": "all threads of its machine beside it"}
+    parts = [HEAD.format(runs=count, **of), _machine(machines[0])]
     for benchmark in dict.fromkeys(key[0] for key in figures):
         parts.append(f"## `python -m benchmarks.{benchmark}`\n")
         rows = [_row(key, found) for key, found in figures.items() if key[0] == benchmark]

@@ -3,7 +3,6 @@
 import logging
 import statistics
 import sys
-import time
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +10,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from benchmarks.device import place, wall
 from benchmarks.report import report
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
@@ -55,7 +55,7 @@ class Clock(L.Callback):
         self.stamps: list[float] = []
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.stamps.append(time.perf_counter())
+        self.stamps.append(wall())
 
     def rounds(self) -> list[float]:
         return [b - a for a, b in pairwise(self.stamps)]
@@ -68,7 +68,9 @@ def make_examples() -> Examples:
     return Examples(images, torch.randint(0, 10, (count,), generator=draws), "noise/train", tuple("0123456789"))
 
 
-def run_strategy(examples: Examples, extra: int, interval: int, rounds: int) -> tuple[list[float], float]:
+def run_strategy(
+    examples: Examples, extra: int, interval: int, rounds: int, device: str = "cpu"
+) -> tuple[list[float], float]:
     torch.manual_seed(0)
     module, clock = CNN(extra), Clock()
     data = FederatedDataModule(examples, IID(CLIENTS), batch_size=BATCH, held_out=0.0, seed=0)
@@ -76,17 +78,18 @@ def run_strategy(examples: Examples, extra: int, interval: int, rounds: int) -> 
         "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
     }  # fmt: skip
     trainer = L.Trainer(
-        strategy=FedAvgStrategy(interval, seed=0), accelerator="cpu", devices=1, max_epochs=rounds, callbacks=[clock],
-        **options,
-    )  # fmt: skip
+        strategy=FedAvgStrategy(interval, seed=0), max_epochs=rounds, callbacks=[clock], **place(device), **options
+    )
     trainer.fit(module, data)
     return clock.rounds(), checksum(module)
 
 
-def run_bare(examples: Examples, extra: int, interval: int, rounds: int) -> tuple[list[float], float]:
+def run_bare(
+    examples: Examples, extra: int, interval: int, rounds: int, device: str = "cpu"
+) -> tuple[list[float], float]:
     """The plain loop: copy the server's weights in, train, add the weighted client's weights up."""
     torch.manual_seed(0)
-    module = CNN(extra)
+    module = CNN(extra).to(device)
     data = FederatedDataModule(examples, IID(CLIENTS), batch_size=BATCH, held_out=0.0, seed=0)
     owners = [client.train for client in data.clients]
     parameters = list(module.parameters())
@@ -102,7 +105,8 @@ def run_bare(examples: Examples, extra: int, interval: int, rounds: int) -> tupl
             order = torch.randperm(len(indices), generator=generator(0, "batches", round, client))
             for i in range(interval):
                 chosen = indices[order[i * BATCH : (i + 1) * BATCH]]
-                loss = module.loss((from_uint8(examples.inputs[chosen]), examples.labels[chosen]))
+                images, labels = examples.inputs[chosen].to(device), examples.labels[chosen].to(device)
+                loss = module.loss((from_uint8(images), labels))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -111,7 +115,7 @@ def run_bare(examples: Examples, extra: int, interval: int, rounds: int) -> tupl
                     torch._foreach_zero_(mean)
                 torch._foreach_add_(mean, parameters, alpha=1 / CLIENTS)
         server, mean = mean, server
-        stamps.append(time.perf_counter())
+        stamps.append(wall())
     with torch.no_grad():
         torch._foreach_copy_(parameters, server)
     return [b - a for a, b in pairwise(stamps)], checksum(module)
@@ -121,7 +125,7 @@ def checksum(module: nn.Module) -> float:
     return sum(float(p.detach().double().sum()) for p in module.parameters())
 
 
-def compare(name: str, limit: float, extra: int, interval: int, rounds: int, repeats: int) -> bool:
+def compare(name: str, limit: float, extra: int, interval: int, rounds: int, repeats: int, device: str = "cpu") -> bool:
     """Ours and the bare loop in turn; the ratio of the best rounds, and that both computed the same.
 
     Returns whether the ratio is within the limit.
@@ -130,9 +134,9 @@ def compare(name: str, limit: float, extra: int, interval: int, rounds: int, rep
     ours: list[float] = []
     bare: list[float] = []
     for _ in range(repeats):
-        times, ours_sum = run_strategy(examples, extra, interval, rounds)
+        times, ours_sum = run_strategy(examples, extra, interval, rounds, device)
         ours += times
-        times, bare_sum = run_bare(examples, extra, interval, rounds)
+        times, bare_sum = run_bare(examples, extra, interval, rounds, device)
         bare += times
     if abs(ours_sum - bare_sum) > 1e-3 * max(1.0, abs(bare_sum)):
         raise AssertionError(f"the two loops disagree: {ours_sum} and {bare_sum}")

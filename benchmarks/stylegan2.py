@@ -10,9 +10,9 @@ what twelve clients add who are asked for their MMD^2 of its batch, the embeddin
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from unittest import mock
 
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.device import work_seconds
 from benchmarks.report import report
 from fedgen.losses import DistributedLoss
 from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator, configuration
@@ -27,11 +28,32 @@ from fedgen.models.stylegan2 import generator as generators
 from fedgen.models.stylegan2.operations import convolution, filters
 from fedgen.models.stylegan2.penalties import r1_penalty
 
-SECONDS = time.process_time  # of the one thread: other work on the machine does not count
 BATCHES = {64: 8, 256: 2}
 LIMIT = 1 / 1.3
 ASKED = 0.2  # of a generator's step, at most, for distributed MMD^2
 CLIENTS, IMAGES, DIM = 12, 1000, 2048  # whom it asks, with as many images each, in Inception's features
+
+Pair = tuple[StyleGAN2Generator, StyleGAN2Discriminator]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch of images of a size, the device, and how networks compute.
+
+    Args:
+        size: rows and columns.
+        half: whether the four largest resolutions are in half precision, as published.
+    """
+
+    size: int
+    batch: int
+    device: str = "cpu"
+    half: bool = False
+
+    @property
+    def title(self) -> str:
+        """What figures are of."""
+        return f"StyleGAN2, {self.size} x {self.size}, batch {self.batch}"
 
 
 def plain_upfirdn2d(
@@ -97,39 +119,47 @@ def plainly() -> Iterator[None]:
         yield
 
 
-def make_pair(size: int, channels_last: bool) -> tuple[StyleGAN2Generator, StyleGAN2Discriminator]:
-    """The published automatic configuration's networks in float32, trained from a seed; noise that does something."""
+def make_pair(work: Work, channels_last: bool) -> Pair:
+    """The published automatic configuration's networks, trained from a seed; noise that does something."""
     torch.manual_seed(0)
-    model = configuration(resolution=size, aug="noaug", fp32=True).build(size)
+    model = configuration(resolution=work.size, aug="noaug", fp32=not work.half).build(work.size)
     for name, parameter in model.generator.named_parameters():
         if name.endswith("noise_strength"):
             torch.nn.init.constant_(parameter, 0.1)
     model.generator.synthesis.channels_last = model.critic.channels_last = channels_last
-    return model.generator, model.critic
+    return model.generator.to(work.device), model.critic.to(work.device)
 
 
-def generator_forward(size: int, pair: tuple[StyleGAN2Generator, StyleGAN2Discriminator]) -> Tensor:
+def latents(work: Work, generator: StyleGAN2Generator) -> Tensor:
+    return torch.randn(work.batch, generator.latent_dim, device=work.device)
+
+
+def generator_forward(work: Work, pair: Pair) -> Tensor:
     with torch.no_grad():
-        return pair[0](torch.randn(BATCHES[size], pair[0].latent_dim), noise="const")
+        return pair[0](latents(work, pair[0]), noise="const")
 
 
-def generator_step(size: int, pair: tuple[StyleGAN2Generator, StyleGAN2Discriminator]) -> Tensor:
+def generator_step(work: Work, pair: Pair) -> Tensor:
     """Forward and backward of the generator's loss; its gradients' norm."""
     generator, critic = pair
-    fake = generator(torch.randn(BATCHES[size], generator.latent_dim), noise="const")
+    fake = generator(latents(work, generator), noise="const")
     return norm(torch.autograd.grad(F.softplus(-critic(fake)).mean(), list(generator.parameters()), allow_unused=True))
 
 
-def critic_step(size: int, pair: tuple[StyleGAN2Generator, StyleGAN2Discriminator]) -> Tensor:
+def critic_step(work: Work, pair: Pair) -> Tensor:
     """The critic's loss on images made and images given, and the R1 penalty; its gradients' norm."""
-    generator, critic = pair
-    count = BATCHES[size]
-    with torch.no_grad():
-        fake = generator(torch.randn(count, generator.latent_dim), noise="const")
-    real = (torch.rand(count, 3, size, size) * 2 - 1).requires_grad_()
+    critic, fake = pair[1], generator_forward(work, pair)
+    real = (torch.rand(work.batch, 3, work.size, work.size, device=work.device) * 2 - 1).requires_grad_()
     on_real = critic(real)
     loss = F.softplus(critic(fake)).mean() + F.softplus(-on_real).mean() + r1_penalty(on_real, real).mean()
     return norm(torch.autograd.grad(loss, list(critic.parameters())))
+
+
+PARTS: dict[str, Callable[[Work, Pair], Tensor]] = {
+    "generator's images": generator_forward,
+    "generator's step": generator_step,
+    "critic's step with R1": critic_step,
+}
 
 
 def norm(gradients: tuple[Tensor | None, ...]) -> Tensor:
@@ -139,9 +169,9 @@ def norm(gradients: tuple[Tensor | None, ...]) -> Tensor:
 def timed(work: Callable[[], Tensor]) -> tuple[float, Tensor]:
     """How long it takes, and what it gives, with the same draws each time."""
     torch.manual_seed(1)
-    start = SECONDS()
+    start = work_seconds()
     found = work()
-    return SECONDS() - start, found
+    return work_seconds() - start, found
 
 
 def shortest(works: Sequence[Callable[[], Tensor]], repeats: int) -> list[tuple[float, Tensor]]:
@@ -152,40 +182,51 @@ def shortest(works: Sequence[Callable[[], Tensor]], repeats: int) -> list[tuple[
     return [min(own, key=lambda one: one[0]) for own in zip(*runs)]
 
 
-def compare(size: int, name: str, part: Callable[..., Tensor], repeats: int) -> bool:
+def compare(work: Work, name: str, repeats: int) -> bool:
     """Ours over the plain formulation, once both are known to give the same."""
+    part = PARTS[name]
 
     def plain_part() -> Tensor:
         with plainly():
-            return part(size, pair_of(size, False))
+            return part(work, pair_of(work, False))
 
-    (ours, found), (plain, expected) = shortest([lambda: part(size, pair_of(size, True)), plain_part], repeats)
+    (ours, found), (plain, expected) = shortest([lambda: part(work, pair_of(work, True)), plain_part], repeats)
     off = float((found - expected).abs().max() / expected.abs().max())
     if not off < 1e-3:
-        raise AssertionError(f"{name} at {size} x {size}: the two formulations disagree by {off}")
-    what = f"StyleGAN2, {size} x {size}, batch {BATCHES[size]}: {name}"
-    report(f"{what}, plain", plain, "s")
-    return report(f"{what}, ours over plain", ours / plain, "ratio", LIMIT)
+        raise AssertionError(f"{name} at {work.size} x {work.size}: the two formulations disagree by {off}")
+    report(f"{work.title}: {name}, plain", plain, "s")
+    return report(f"{work.title}: {name}, ours over plain", ours / plain, "ratio", LIMIT)
 
 
-def compare_asking(size: int, repeats: int) -> bool:
+def compare_halves(work: Work, half: Work, repeats: int) -> None:
+    """Reports the steps in half precision over those in full precision."""
+    for name, part in PARTS.items():
+        full, fast = shortest(
+            [lambda part=part, own=own: part(own, pair_of(own, True)) for own in (work, half)], repeats
+        )
+        report(f"{work.title}: {name}, half precision as published over float32", fast[0] / full[0], "ratio")
+
+
+def compare_asking(work: Work, repeats: int) -> bool:
     """Value and gradient of distributed MMD^2, form (a), over a generator's step."""
     draws = torch.Generator().manual_seed(0)
     loss = DistributedLoss().set_references([torch.randn(IMAGES, DIM, generator=draws) for _ in range(CLIENTS)])
-    features = torch.randn(BATCHES[size], DIM, generator=draws).requires_grad_()
+    loss.to(work.device)
+    features = torch.randn(work.batch, DIM, generator=draws).to(work.device).requires_grad_()
     works = [
         lambda: torch.autograd.grad(loss(features), features)[0],
-        lambda: generator_step(size, pair_of(size, True)),
+        lambda: generator_step(work, pair_of(work, True)),
     ]
     (asking, _), (step, _) = shortest(works, repeats)
-    what = f"distributed MMD^2, {CLIENTS} clients of {IMAGES} images, over a generator's step at {size} x {size}"
+    size = f"{work.size} x {work.size}"
+    what = f"distributed MMD^2, {CLIENTS} clients of {IMAGES} images, over a generator's step at {size}"
     return report(what, asking / step, "ratio", ASKED)
 
 
 @lru_cache(maxsize=2)
-def pair_of(size: int, channels_last: bool) -> tuple[StyleGAN2Generator, StyleGAN2Discriminator]:
+def pair_of(work: Work, channels_last: bool) -> Pair:
     """One size's networks in both layouts at a time: 50 million parameters each."""
-    return make_pair(size, channels_last)
+    return make_pair(work, channels_last)
 
 
 def main() -> int:
@@ -196,13 +237,10 @@ def main() -> int:
     torch.set_num_threads(1)
     within = True
     for size in arguments.sizes:
-        for name, part in (
-            ("generator's images", generator_forward),
-            ("generator's step", generator_step),
-            ("critic's step with R1", critic_step),
-        ):
-            within &= compare(size, name, part, arguments.repeats)
-        within &= compare_asking(size, arguments.repeats)
+        work = Work(size, BATCHES[size])
+        for name in PARTS:
+            within &= compare(work, name, arguments.repeats)
+        within &= compare_asking(work, arguments.repeats)
     return 0 if within else 1
 
 

@@ -22,8 +22,8 @@ def chosen_by(target):
 
 
 def test_a_test_is_in_one_part_and_in_no_other():
-    chosen = [chosen_by(target) for target in ("test", "test-slow", "test-browser")]
-    assert chosen == ["not slow and not browser", "slow and not browser", "browser"]
+    chosen = [chosen_by(target) for target in ("test", "test-slow", "test-browser", "test-gpu")]
+    assert chosen == ["not slow and not browser and not gpu", "slow and not browser and not gpu", "browser", "gpu"]
 
 
 def test_before_a_change_lands_all_tests_the_static_checks_and_the_documentation_run():

@@ -7,12 +7,12 @@ import torch.distributed as dist
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.peers.clock import Clock
-from benchmarks.peers.workload import CLIENTS, CNN, RATE, Workload, batches, chosen_workload, make_model, tell
+from benchmarks.peers.workload import CLIENTS, CNN, RATE, Workload, batches, chosen_workload, make_model, place, tell
 
 
 def train(workload: Workload, rank: int = 0, processes: int = 1) -> tuple[list[float], CNN]:
     """Seconds of the rounds and the server's model; several processes have torch.distributed between them."""
-    model = make_model(workload)
+    model = make_model(workload).to(place())
     parameters = list(model.parameters())
     server = [p.detach().clone() for p in parameters]
     mean = [torch.zeros_like(p) for p in server]
@@ -44,7 +44,9 @@ def train(workload: Workload, rank: int = 0, processes: int = 1) -> tuple[list[f
 def main() -> None:
     workload, processes = chosen_workload()
     if processes > 1:
-        dist.init_process_group("gloo")
+        if place().type == "cuda":
+            torch.cuda.set_device(place())
+        dist.init_process_group("nccl" if place().type == "cuda" else "gloo")
     rank = int(os.environ.get("RANK", 0))
     seconds, model = train(workload, rank, processes)
     if rank == 0:

@@ -2,7 +2,8 @@
 
 import os
 import socket
-import time
+
+from benchmarks.device import wall
 
 ADDRESS, NAME = "PEERS_TURNS", "PEERS_NAME"  # variables: the driver's socket, and whose process this is
 
@@ -22,10 +23,10 @@ class Clock:
     def tick(self) -> None:
         """A round is over."""
         if self._start is not None:
-            self.seconds.append(time.perf_counter() - self._start)
+            self.seconds.append(wall() - self._start)
         if ADDRESS in os.environ:
             self._wait()
-        self._start = time.perf_counter()
+        self._start = wall()
 
     def _wait(self) -> None:
         if self._driver is None:

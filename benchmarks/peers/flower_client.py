@@ -6,16 +6,21 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from benchmarks.peers.workload import PER_CLIENT, RATE, WORKLOADS, batches, make_model
+from benchmarks.peers.workload import CNN, PER_CLIENT, RATE, WORKLOADS, Workload, batches, make_model, place
 
 app = ClientApp()
-model_of = cache(make_model)  # one an actor, where the usual app makes one a message
+
+
+@cache  # one an actor, where the usual app makes one a message
+def model_of(workload: Workload) -> CNN:
+    return make_model(workload).to(place())
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """A client's answer in a round: its weights after the local steps, and its number of examples."""
     torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False
     config = message.content["config"]
     workload = WORKLOADS[str(config["workload"])]
     model = model_of(workload)

@@ -51,8 +51,9 @@ def train(workload: Workload, processes: int = 1) -> tuple[list[float], CNN, boo
     module, clock = Module(workload), Clock()
     data = FederatedDataModule(make_examples(), Natural(), batch_size=work.BATCH, held_out=0.0, seed=work.SEED)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    strategy = FedAvgStrategy(workload.interval, seed=work.SEED, process_group_backend="gloo")
-    devices = {"accelerator": "cpu", "devices": processes}
+    on_gpus = work.place().type == "cuda"
+    strategy = FedAvgStrategy(workload.interval, seed=work.SEED, process_group_backend="nccl" if on_gpus else "gloo")
+    devices = {"accelerator": "gpu" if on_gpus else "cpu", "devices": processes}
     trainer = L.Trainer(strategy=strategy, max_epochs=workload.rounds, callbacks=[Rounds(clock)], **devices, **quiet)
     trainer.fit(module, data)
     return clock.seconds, module.model, trainer.is_global_zero

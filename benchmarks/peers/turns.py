@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.peers.clock import ADDRESS, NAME
 from benchmarks.peers.environments import python_of
-from benchmarks.peers.workload import WORKLOADS
+from benchmarks.peers.workload import DEVICE, WORKLOADS
 
 ROOT = Path(__file__).parents[2]
 MODULES = {"bare": "bare", "ours": "ours", "pfl": "with_pfl", "flower": "with_flower"}
@@ -30,6 +30,7 @@ ALONE = {
 # all sides keep freed memory, as the kit does by itself; each as it comes, it is chance for the whole of a run, and by
 # up to 40 %, which of the others fault the same pages in again with every gradient
 ALIKE = ALONE | {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
+ON_GPUS = {DEVICE: "cuda", "PFL_PYTORCH_DEVICE": "cuda"}  # added to the environment of every side
 STARTING = 300  # seconds in which every side has done its first round
 
 

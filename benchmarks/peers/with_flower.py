@@ -10,7 +10,7 @@ from flwr.simulation import run_simulation
 
 from benchmarks.peers.clock import Clock
 from benchmarks.peers.flower_client import app
-from benchmarks.peers.workload import CLIENTS, chosen_workload, make_model, tell
+from benchmarks.peers.workload import CLIENTS, chosen_workload, make_model, place, tell
 
 
 def main() -> None:
@@ -30,7 +30,8 @@ def main() -> None:
         )
         tell(clock.seconds, found.arrays.to_torch_state_dict().values())
 
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": actors}}
+    gpus = int(place().type == "cuda") / actors
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": gpus}, "init_args": {"num_cpus": actors}}
     run_simulation(server_app=server, client_app=app, num_supernodes=CLIENTS, backend_config=resources)
     ray.shutdown()
 

@@ -18,7 +18,18 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor
 
 from benchmarks.peers.clock import Clock
-from benchmarks.peers.workload import BATCH, CLIENTS, CNN, RATE, chosen_workload, make_model, positions, tell, to_batch
+from benchmarks.peers.workload import (
+    BATCH,
+    CLIENTS,
+    CNN,
+    RATE,
+    chosen_workload,
+    make_model,
+    place,
+    positions,
+    tell,
+    to_batch,
+)
 
 
 class Net(CNN):
@@ -50,6 +61,7 @@ def main() -> None:
     workload, _ = chosen_workload()
     net, rounds = Net(workload.extra, workload.trained), Rounds()
     net.load_state_dict(make_model(workload).state_dict())
+    net.to(place())
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
 
     def make_dataset(client: int) -> Dataset:

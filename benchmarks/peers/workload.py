@@ -4,6 +4,7 @@ It needs PyTorch and two small files of the kit, so that the peers' environments
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from fedgen.seeds import generator
 
 CLIENTS, PER_CLIENT, BATCH, RATE = 10, 640, 32, 0.001
 SEED = 0
+DEVICE = "PEERS_DEVICE"  # variable: "cpu", or "cuda" of which each process of a side takes its own
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,19 @@ def make_images() -> tuple[Tensor, Tensor]:
     return images, torch.randint(0, 10, (count,), generator=draws)
 
 
+def place() -> torch.device:
+    """The device of this process."""
+    kind = os.environ.get(DEVICE, "cpu")
+    return torch.device(kind, int(os.environ.get("LOCAL_RANK", 0))) if kind == "cuda" else torch.device(kind)
+
+
+@cache
+def _placed_images() -> tuple[Tensor, Tensor]:
+    """The images and labels on this process's device, where they stay."""
+    images, labels = make_images()
+    return images.to(place()), labels.to(place())
+
+
 def positions(round: int, client: int) -> Tensor:
     """A client's examples int64 [640] in the order in which the kit trains on them in a round."""
     return client * PER_CLIENT + torch.randperm(PER_CLIENT, generator=generator(SEED, "batches", round, client))
@@ -85,7 +100,8 @@ def positions(round: int, client: int) -> Tensor:
 
 def to_batch(chosen: Tensor) -> tuple[Tensor, Tensor]:
     """The images as floats in [-1, 1] and the labels at positions."""
-    images, labels = make_images()
+    images, labels = _placed_images()
+    chosen = chosen.to(images.device)
     return from_uint8(images[chosen]), labels[chosen]
 
 
@@ -97,6 +113,7 @@ def batches(workload: Workload, round: int, client: int) -> Iterator[tuple[Tenso
 def chosen_workload() -> tuple[Workload, int]:
     """What a side is asked for by its command line: the workload and the number of processes."""
     torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False  # the sides' weights are compared
     return WORKLOADS[sys.argv[1]], int(sys.argv[2])
 
 
@@ -107,5 +124,5 @@ def tell(seconds: Sequence[float], weights: Iterable[Tensor]) -> None:
         seconds: of each round but the first.
         weights: the server's parameters, in the model's order.
     """
-    torch.save([tensor.detach().clone() for tensor in weights], Path(sys.argv[3]))
+    torch.save([tensor.detach().cpu().clone() for tensor in weights], Path(sys.argv[3]))
     print(json.dumps(list(seconds)), flush=True)

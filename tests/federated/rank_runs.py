@@ -5,7 +5,7 @@ rank 0 as FOLDER/NAME.pt. Its checkpoints allow another number of processes to g
 processes there are two, a third argument says which of them ends in the last round, and a fourth by which signal. With
 "scored" they train the GAN and score it after each round; with a third argument one is killed in the last round's
 scoring. With "node" it is one process of each of two nodes, as the variables MASTER_ADDR, MASTER_PORT and NODE_RANK
-say.
+say. The variable `SCRIPT_ON` says whether processes are on CPUs or on a GPU each, and which configurations train.
 """
 
 import copy
@@ -43,6 +43,7 @@ from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 from tests.trainers import quiet_trainer
 
 SIZES = (3, 11, 6, 20, 9)
+SCRIPT_ON = "RANK_RUNS_ON"  # variable: "cpu", or "cuda" with names of configurations behind it
 ROUNDS = 3
 
 
@@ -101,7 +102,7 @@ class Net(L.LightningModule):
     def training_step(self, batch, batch_idx):
         if self.fails and self.current_epoch == 1 and len(batch[0]) == SIZES[1]:
             raise RuntimeError("this client's turn fails")
-        noise = torch.randn(len(batch[0]), 2)  # of the client's own stream, whatever the rank
+        noise = torch.randn(len(batch[0]), 2).to(batch[0])  # of the client's own stream, whatever the rank
         loss = (self.head(torch.tanh(self.body(batch[0]))) - batch[0][:, :2] + 0.1 * noise).square().mean()
         self.log("loss", loss)
         return loss
@@ -215,18 +216,27 @@ def train(name, devices, folder, resume=None, callbacks=(), num_nodes=1):
     L.seed_everything(0, verbose=False)
     module = make()
     data = FederatedDataModule(pictures() if name in PICTURED else points(), Natural(), 100, held_out=0.0, seed=1)
-    strategy = FedAvgStrategy(communication_interval=4, seed=2, process_group_backend="gloo", **options)
+    on_gpus = places_and_names()[0] == "cuda"
+    backend = "nccl" if on_gpus else "gloo"
+    strategy = FedAvgStrategy(communication_interval=4, seed=2, process_group_backend=backend, **options)
     callbacks = [RoundCheckpoint(folder, every_n_rounds=1), *callbacks]
     places = {"devices": devices, "num_nodes": num_nodes, "default_root_dir": folder}
+    places["accelerator"] = "gpu" if on_gpus else "cpu"
     trainer = quiet_trainer(ROUNDS, strategy=strategy, callbacks=callbacks, enable_checkpointing=True, **places)
     trainer.fit(module, data, ckpt_path=resume)
     return module, strategy, trainer
 
 
+def places_and_names():
+    """Where processes are, and the configurations that are asked for; none for all."""
+    place, *names = os.environ.get(SCRIPT_ON, "cpu").split()
+    return place, names
+
+
 def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
     """All configurations, or those of `RESUMED` of which another folder has runs, from a checkpoint of each."""
     resumed = [] if resume_from is None else [name for name in RESUMED if (Path(resume_from) / name).exists()]
-    for name in resumed or CONFIGURATIONS:
+    for name in resumed or places_and_names()[1] or CONFIGURATIONS:
         start = Path(resume_from) / name / checkpoint if resumed else None
         ranks.dist = counted = Counted()
         module, strategy, trainer = train(name, devices, Path(folder) / name, resume=start)

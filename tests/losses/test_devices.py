@@ -15,9 +15,9 @@ from fedgen.losses import (
     QueueMoments,
     Sketches,
 )
+from tests.devices import DEVICES
 from tests.losses.simple import two_numbers
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 LOSSES = {
     "fid-batch": lambda dtype: FastFIDLoss(BatchMoments(), dtype=dtype),
     "fid-queue": lambda dtype: FastFIDLoss(QueueMoments(50), dtype=dtype),

@@ -12,12 +12,12 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.losses import AdaptiveWeight, EmbeddedLoss, FastFIDLoss, QueueMoments
 from fedgen.models import GAN, WGANGP, FineTuning, Hinge
 from fedgen.models.networks import SAGANGenerator, SmallCritic, SmallGenerator
+from tests.devices import ACCELERATORS
 from tests.losses.simple import MeanLoss, two_numbers
 from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 FIRST = "body.0.*"
-ACCELERATORS = ["cpu", *(["gpu"] if torch.cuda.is_available() else [])]
 
 
 def network():

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedgen.models.stylegan2.operations.precision import is_autocast
+
 
 @dataclass(frozen=True)
 class _Plan:
@@ -87,7 +89,7 @@ def _convolve(x: Tensor, kernel: Tensor, plan: _Plan, bias: Tensor | None = None
     given = [tensor for tensor in (kernel, bias) if tensor is not None]
     own = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *given))
     # a compiler finds its own derivatives, and autocast casts what a function's own backward pass would not
-    if not own or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
+    if not own or torch.compiler.is_compiling() or is_autocast(x):
         return plan.run(x, kernel, bias)
     # what is passed by the pair is used and no input: autograd shall not take the way to it for one through this node
     y = _OfImages.apply(x, (kernel, bias), plan)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgen.models.stylegan2.operations.precision import without_autocast
+
 Function = Callable[[Tensor], Tensor]
 
 
@@ -32,7 +34,7 @@ class _Forward(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, function: Function) -> Tensor:
         wanted = ctx.needs_input_grad[0]
         # backward passes may run under autocast, where second derivatives come through here again
-        with torch.set_grad_enabled(wanted), torch.autocast(x.device.type, enabled=False):
+        with torch.set_grad_enabled(wanted), without_autocast(x):
             x = x.detach().requires_grad_(wanted)
             y = function(x)
         ctx.graph, ctx.function = (x, y), function

@@ -47,4 +47,9 @@ def working_dtype(half: Half | None, like: Tensor) -> torch.dtype:
 
 def without_autocast(x: Tensor) -> contextlib.AbstractContextManager[None]:
     """A block in which autocast is off."""
-    return torch.autocast(x.device.type, enabled=False)
+    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
+def is_autocast(x: Tensor) -> bool:
+    """Whether autocast is on where a tensor lies; the device "meta" has none."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
