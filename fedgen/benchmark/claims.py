@@ -8,7 +8,7 @@ from typing import Any
 from fedgen.benchmark.entry import Claims, Entry, RunCost, measured
 from fedgen.benchmark.number import Ratio, number_of, ratios_of
 from fedgen.benchmark.parts import DATA
-from fedgen.benchmark.suite import BESIDE, NUMBER, Cell, Suite
+from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, Suite
 from fedgen.benchmark.suites import find_suite
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.experiments.engine.recipe_file import fingerprint
@@ -16,6 +16,7 @@ from fedgen.recipe.recipe_keys import flatten
 
 ROUNDING = 1e-9  # relative, between machines
 FLOORS = 1e-3  # relative difference of floors of one seed between machines, whose features differ in their last digits
+AUTHENTICITY_FLOOR = "authenticity floor"
 STRATEGY = ("trainer", "strategy", "init_args")
 
 
@@ -136,7 +137,7 @@ def _check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
             raise ValueError(
                 f"it was scored in {sorted({one.score.embedding for one in ratios})}, not {data.embeddings}"
             )
-        kept = measured(records, cell.budget.rounds - 1, (NUMBER, *BESIDE))
+        kept = measured(records, cell.budget.rounds - 1)
         if len(kept) != len(records):
             raise ValueError(f"seed {seed} has records of other scores, splits or rounds than the last one")
         for record in records:
@@ -174,6 +175,10 @@ def _beside(records: Sequence[Sequence[ScoreRecord]]) -> dict[str, float]:
     for run in records:
         first = run[0].embedding
         for record in run:
-            if record.is_model and (record.embedding, record.aggregate) == (first, "all") and record.score in BESIDE:
+            if (record.embedding, record.aggregate) != (first, "all"):
+                continue
+            if record.is_model and record.score in (*BESIDE, *AUDIT):
                 found.setdefault(record.score, []).append(record.value)
+            if record.is_floor and record.score == "authenticity":
+                found.setdefault(AUTHENTICITY_FLOOR, []).append(record.value)
     return {name: statistics.mean(values) for name, values in found.items() if len(values) == len(records)}

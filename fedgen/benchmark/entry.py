@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from fedgen.benchmark.provenance import Origin
-from fedgen.benchmark.suite import SPLIT, Slot
+from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, SPLIT, Slot
 from fedgen.class_paths import is_class_path
+from fedgen.evaluation.record_names import SELECT
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Between, Fits, Length, Text, fault
@@ -39,7 +40,7 @@ class RunCost(TypedDict):
 
 
 class RunForm(TypedDict):
-    """One seed's run: the records of its last round and of the floor, on held-out images."""
+    """One seed's run: the records of its last round and of the floor, on held-out images; audits on training images."""
 
     seed: int
     records: Annotated[list[dict[str, Any]], Length(MOST_RECORDS, 1)]
@@ -49,7 +50,8 @@ class RunForm(TypedDict):
 class Claims(TypedDict):
     """The figures that an entry is ranked and shown by: of runs' means over seeds, but the largest memory.
 
-    `number`, `low`, `high` and `parts` are those of `Number`, `beside` other scores in all in the first embedding.
+    `number`, `low`, `high` and `parts` are those of `Number`, `beside` other scores in all in the first embedding, and
+    "authenticity floor", that of real images.
     """
 
     number: _Real | None
@@ -166,19 +168,20 @@ def entry_files(places: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def measured(records: Sequence[ScoreRecord], last_round: int, scores: Sequence[str]) -> list[ScoreRecord]:
-    """The records that an entry keeps of a run: of the last round and of the floor, on held-out images, avg and all.
+def measured(records: Sequence[ScoreRecord], last_round: int) -> list[ScoreRecord]:
+    """The records that an entry keeps of a run: of the last round and of the floor, avg and all.
+
+    Scores are those on held-out images, audits those on the images that clients trained on.
 
     Args:
         records: of the run.
         last_round: counted from 0.
-        scores: names of those that are wanted.
     """
+    wanted = {SPLIT: (NUMBER, *BESIDE), SELECT: AUDIT}
     return [
         record
         for record in records
-        if record.split == SPLIT
-        and record.score in scores
+        if record.score in wanted.get(record.split, ())
         and record.aggregate in ("avg", "all")
         and (record.is_floor or (record.is_model and record.round == last_round))
     ]

@@ -4,16 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedgen.benchmark.claims import AUTHENTICITY_FLOOR
 from fedgen.benchmark.entry import Entry
 from fedgen.benchmark.standings import Standing, answers_of, standings_of
 from fedgen.benchmark.standings_table import HEADINGS, LEGEND, ORDER, cells_of, figure
-from fedgen.benchmark.suite import BESIDE
+from fedgen.benchmark.suite import AUDIT, BESIDE
 from fedgen.foreign_text import printable
 from fedgen.io.files import in_bytes
 from fedgen.reports.html_page import HtmlPage
 from fedgen.reports.pictures import MOST_BYTES, fitting
 
 KIND = HtmlPage("leaderboard", ("report.css",), ("theme.js", "leaderboard.js"))
+ABOUT_AUDIT = (
+    "audits of copies of training images, in all, in the first embedding: memorisation is 0.5 without memory and 1 for"
+    " copies; authenticity (of real images) is lower and fld higher for copies"
+)
 ORIGINS = ("entry", "seeds", "fedgen", "commit", "torch", "processor", "cores", "memory", "recipe")
 
 
@@ -30,11 +35,11 @@ def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
     return KIND.render(
         {},
         title=f"Federated generation: {', '.join(suites) or 'no entries'}",
-        legend=[*LEGEND, f"{', '.join(BESIDE)}: in all, in the first embedding; more is better"],
+        legend=[*LEGEND, f"{', '.join(BESIDE)}: in all, in the first embedding; more is better", ABOUT_AUDIT],
         answers=answers_of(entries),
         order=ORDER,
         refused=[printable(reason, 1000) for reason in refused],
-        headings=[*HEADINGS, *BESIDE],
+        headings=[*HEADINGS, *BESIDE, *AUDIT],
         origins=ORIGINS,
         standings=[_shown(standing, shown) for standing in standings],
     )
@@ -79,8 +84,10 @@ def _shown(standing: Standing, pictured: Sequence[str]) -> dict[str, Any]:
 def _row(standing: Standing, entry: Entry) -> list[dict[str, Any]]:
     """The cells of an entry, each with the number that it is sorted by: "" for none, None for a text."""
     claims = entry.claims
-    more = [claims["beside"].get(name) for name in BESIDE]
+    more = [claims["beside"].get(name) for name in (*BESIDE, *AUDIT)]
     texts = [*cells_of(standing, entry), *map(figure, more)]
+    if (floor := claims["beside"].get(AUTHENTICITY_FLOOR)) is not None:
+        texts[len(HEADINGS) + (*BESIDE, *AUDIT).index("authenticity")] += f" ({figure(floor)})"
     numbers = [
         standing.ranks(entry)[0],
         None,

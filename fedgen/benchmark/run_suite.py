@@ -9,7 +9,7 @@ import yaml
 from fedgen.benchmark.claims import check, claims_of
 from fedgen.benchmark.entry import FOLDER, FORMAT, Entry, EntryForm, RunCost, RunForm, measured, read_entry
 from fedgen.benchmark.provenance import provenance
-from fedgen.benchmark.suite import BESIDE, NUMBER, Cell, Suite
+from fedgen.benchmark.suite import Cell, Suite
 from fedgen.evaluation.runs.checkpoint_names import LAST
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.experiments.engine.arms.message_bytes import message_bytes
@@ -89,9 +89,7 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
         ValueError: if a run lacks a score.
     """
     recipe = cell.recipe()
-    records = [
-        measured(read_records(run.place / SCORES_FILE), cell.budget.rounds - 1, (NUMBER, *BESIDE)) for run in runs
-    ]
+    records = [measured(read_records(run.place / SCORES_FILE), cell.budget.rounds - 1) for run in runs]
     costs = [cost_of(run) for run in runs]
     forms: list[RunForm] = [
         {"seed": run.seed, "records": [record.to_json() for record in found], "costs": cost}

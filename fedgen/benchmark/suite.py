@@ -12,6 +12,7 @@ HELD_OUT = 0.5  # of each client's images, so that there are as many to score ag
 DATA_SEED = 0  # of who has what and of what is held out: the same for all seeds and entries
 NUMBER, BESIDE = "fid", ("recall", "coverage")
 """the score that the benchmark's number is made of, and those that are shown beside it"""
+AUDIT = ("memorisation", "authenticity", "fld")  # of the images that runs train on: whether generated ones are copies
 Slot = Literal["model", "aggregator", "client_algorithm", "compression", "server_optimizer"]
 """place in a recipe that a class of one's own may take: the model, or an argument of the strategy"""
 
@@ -128,7 +129,7 @@ class Cell:
             every_n_rounds=budget.rounds,
             num_images=data.num_images,
             embeddings=list(data.embeddings),
-            scores=[NUMBER, *BESIDE],
+            scores=[NUMBER, *BESIDE, *AUDIT],
             grid=64,
             report=False,  # nor a figure: the entry tells
             page=False,

@@ -17,7 +17,8 @@ def test_an_honest_entry_is_read_back(tmp_path):
     assert (entry.name, entry.task, entry.parts) == (FEDERATED, ("tiny", "digits/by-class"), ("wgan-gp", "fedavg"))
     assert entry.claims["number"] == pytest.approx(2.0)
     assert entry.claims["sent_bytes"] == 300 * 1000
-    assert entry.claims["beside"] == {"recall": 0.5}
+    audits = {"memorisation": 0.51, "authenticity": 0.44, "authenticity floor": 0.46, "fld": 3.0}
+    assert entry.claims["beside"] == {"recall": 0.5, **audits}
 
 
 def change(form, keys, value):
@@ -34,7 +35,7 @@ def rehashed(form):
     return {**form, "recipe_hash": fingerprint(form["recipe"])}
 
 
-RUN, RECORD = ("runs", 1), ("runs", 1, "records", 0)
+RUN, RECORD, AUDIT = ("runs", 1), ("runs", 1, "records", 0), ("runs", 1, "records", 13)
 LIES = {
     "a better number": (("claims", "number"), 1.5, "it claims number 1.5, and its stored records show 2"),
     "a narrower interval": (("claims", "high"), 1.0, "it claims high 1, and its stored records show 2"),
@@ -44,6 +45,8 @@ LIES = {
     "less time": (("claims", "client_seconds"), 1.0, "it claims client_seconds 1, and"),
     "less memory": (("claims", "peak_memory"), 1, "it claims peak_memory 1, and"),
     "another score": (("claims", "beside", "coverage"), 1.0, "it claims beside.coverage 1, and its .* show nothing"),
+    "less memory of images": (("claims", "beside", "memorisation"), 0.5, "it claims beside.memorisation 0.5, and"),
+    "an audit of other images": ((*AUDIT, "split"), "report", "records of other scores, splits or rounds"),
     "a better record": ((*RECORD, "value"), 1.0, "it claims high 2, and its stored records show"),
     "another round": ((*RECORD, "round"), 3, "seed 1 has records of other scores, splits or rounds than the last one"),
     "another split": ((*RECORD, "split"), "train", "records of other scores, splits or rounds"),

@@ -27,6 +27,10 @@ def test_the_page_holds_tables_answers_samples_and_provenance(entries):
     assert rows == [("1", "1"), ("2", "2"), ("3", "3")]
     assert "wgan-gp / centralised &lt; wgan-gp / fedavg &lt; wgan-gp / local" in page
     assert page.count(PIXEL) == 3
+    assert page.count('data-sort="0.51"><bdi>0.51</bdi></td><td class="number" data-sort="0.44"><bdi>0.44 (0.46)') == 3
+    assert page.count('data-sort="3.0"><bdi>3</bdi></td></tr>') == 3
+    heads = re.findall(r'<button type="button">(.*?)</button>', page.split("</thead>")[0])
+    assert heads[-5:] == ["recall", "coverage", "memorisation", "authenticity", "fld"]
     assert "entry x is refused: it claims" in page
     assert "torch" in page
     assert "https://" not in page

@@ -32,6 +32,8 @@ def trained(monkeypatch):
     def run(training):
         found.append(training.place.name)
         others = [make_record("pixels", "all", 9.0, training.seed, round=3), make_record("pixels", "worst", 9.0)]
+        others += [make_record("pixels", "all", 0.9, training.seed, score=s) for s in ("authenticity", "fld")]
+        others.append(make_record("pixels", "all", 9.0, training.seed, split="train"))
         append_records(training.place / "scores.jsonl", [*make_records(training.seed, 2.0), *others])
         return training.place
 
@@ -47,7 +49,8 @@ def test_a_cell_becomes_an_entry_of_its_last_round_in_avg_and_all(tmp_path, trai
     assert {name.rsplit("-", 1)[-1] for name in trained[4:]} == {"centralised"}
     recipe = yaml.safe_load((tmp_path / "recipes" / "digits-by-class-wgan-gp-fedavg.yaml").read_text())
     assert recipe == entries[0].form["recipe"] == TINY.cells[0].recipe()
-    assert len(entries[0].records[0]) == 13  # three embeddings in avg and all, the floor of each, one recall
+    # three embeddings in avg and all, the floor of each, one recall, three audits and the floor of one
+    assert len(entries[0].records[0]) == 17
     assert f"1 of 3: {FEDERATED}: 2 times the floor (2 to 2)" in capsys.readouterr().out
 
 
@@ -143,5 +146,7 @@ def test_the_tiny_suite_runs_whole_with_its_controls(tmp_path, monkeypatch, caps
     assert sent["local"] == sent["centralised"] == 0
     assert all(entry.claims["client_seconds"] > 0 for entry in entries.values())
     assert all(entry.form["samples"].startswith("data:image/png;base64,") for entry in entries.values())
+    audits = {"memorisation", "authenticity", "authenticity floor", "fld"}
+    assert all(set(entry.claims["beside"]) == {"recall", "coverage", *audits} for entry in entries.values())
     run = next((tmp_path / "results" / "runs").glob("*fedavg*-seed0"))
     assert {record.split for record in read_records(run / "scores.jsonl")} == {"train", "report"}

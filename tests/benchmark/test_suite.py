@@ -76,5 +76,6 @@ def test_clients_have_as_many_images_to_train_on_as_a_generator_draws(task):
     parts = {name: import_by_path(given[name]["class_path"]) for name in ("data", "partition")}
     made = {name: part(**given[name].get("init_args", {})) for name, part in parts.items()}
     clients = FederatedDataModule(**made, held_out=given["held_out"], seed=given["seed"]).clients
-    assert sum(len(client.train) for client in clients) >= DATA[cell.data].num_images  # of whom the floor is
+    for part in ("train", "held_out"):  # of whom the floors are, on held-out and on training images
+        assert sum(len(getattr(client, part)) for client in clients) >= DATA[cell.data].num_images
     assert min(len(client.held_out) for client in clients) > 10
