@@ -13,12 +13,13 @@ import math
 import torch
 from torch import Tensor
 
-from fedgen.scores.manifold.pairwise import Points, exact_squares, lower_bounds
+from fedgen.scores.manifold.pairwise import Points, exact_squares
 
 RATE, PASSES, BATCH = 0.5, 50, 10_000
 LEAST, BOUNDS = 1e-3, (-40.0, 20.0)  # added to squared distances; of the logarithms of variances
 SHRINK = (1 - 0.1) ** 2  # of squared distances to the training images' mean, in the broad normal
 ROWS = 256  # training images of a step's part: a few such rows of float64 beside the stored distances
+FAR = -700.0  # exp of less is nothing beside 1, and several times slower
 CLOSE = 1e-8  # of |x|^2 + |y|^2: squared distances below are formed from differences
 
 
@@ -74,7 +75,7 @@ def _slopes(squares: Tensor, away: Tensor, logs: Tensor, broad: Tensor, dim: int
         normals, around = _log_normals(near.double(), logs, dim), _log_normals(far.unsqueeze(1), broad, dim)
         normals -= math.log(len(logs))
         largest = torch.maximum(normals.amax(1, keepdim=True), around)
-        shares, other = normals.sub_(largest).exp_(), (around - largest).exp_()
+        shares, other = normals.sub_(largest).clamp_(min=FAR).exp_(), (around - largest).exp_()
         scale = 1 / (shares.sum(1) + other[:, 0])
         of_logs += dim * (scale @ shares) - (scale @ shares.mul_(near)) * (-logs).exp()
         of_broad += (scale * other[:, 0] * (dim - far * (-broad).exp())).sum()
@@ -93,8 +94,9 @@ def _points(features: Tensor) -> Points:
 
 def _squares(points: Points, rows: Tensor, centres: Points) -> Tensor:
     """Squared distances of some points to all centres, float64 [r, m]: exactly 0 for copies."""
-    found = lower_bounds(points, rows, centres, slice(None), torch.float64).clamp_(min=0)
-    close = found <= CLOSE * (points.squares[rows].unsqueeze(1) + centres.squares)
+    sums = points.squares[rows].unsqueeze(1) + centres.squares
+    found = torch.addmm(sums, points.features[rows], centres.features.T, alpha=-2).clamp_(min=0)
+    close = found <= CLOSE * sums
     i, j = close.nonzero(as_tuple=True)
     found[i, j] = exact_squares(points, rows[i], centres, j)
     return found
