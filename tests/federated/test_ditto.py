@@ -15,6 +15,8 @@ from torch.utils.data import Dataset
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.federated import Ditto, FedAvgStrategy, FedProx, PrivateMean
+from fedgen.federated.client_state.memory import ClientMemory
+from fedgen.federated.federation_state import check_packed
 from fedgen.seeds import seed_all
 from tests.federated.modules import (
     Automatic,
@@ -318,6 +320,25 @@ def test_what_it_holds_is_said(caplog):
 def test_beside_noise_it_is_refused():
     with pytest.raises(MisconfigurationException, match="and Ditto leaves a model of each client, which has no noise"):
         fit(Automatic(), make_data(), 1, Ditto(0.1), aggregator=PrivateMean(1.0, 1.0), client_weights="uniform")
+
+
+@pytest.mark.parametrize(
+    ("clients", "said"),
+    [
+        ([torch.zeros(1)], "clients' own models are not by client and name"),
+        ({0: torch.zeros(1)}, "clients' own models are not by client and name"),
+        ({0: {"w": torch.zeros(2)}}, "client 0 has w of another shape or kind than the model"),
+        ({0: {"w": torch.full((1,), math.nan)}}, "it holds NaN, infinity"),
+    ],
+)
+def test_a_damaged_checkpoint_is_told_before_its_models_are_used(clients, said):
+    parts = {"local": {"clients": {}}, "server_optimizer": None}
+    packed = {"version": 2, **ClientMemory().state_dict(), **parts}
+    check_packed(
+        {**packed, "algorithm": {"clients": {0: {"w": torch.ones(1)}}, "scores_own": True}}, {"w": torch.ones(1)}
+    )
+    with pytest.raises(ValueError, match=said):
+        check_packed({**packed, "algorithm": {"clients": clients, "scores_own": True}}, {"w": torch.ones(1)})
 
 
 @pytest.mark.parametrize("lam", [-0.1, math.inf, math.nan])

@@ -13,6 +13,7 @@ from fedgen.evaluation import read_records
 from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.server.client_registry import ClientRegistry
+from fedgen.flower.wire.serialization import from_bytes
 from fedgen.statistics.statistic_messages import MessageError
 from tests.flower.loopback import Loopback, Node, Odd
 from tests.flower.runs import NOISE, app_of, deploy, node_of, read, recipe, same_weights, scores_of, simulate, small_gan
@@ -150,6 +151,37 @@ def test_a_run_goes_on_from_its_last_round_with_what_clients_have_not_sent(image
     deploy(recipe(2, **variant), images, tmp_path / "run")
     resumed, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
     same_weights(straight, resumed, atol=0)
+
+
+@pytest.mark.slow
+def test_clients_own_models_stay_with_them_and_are_those_of_the_simulation(images, tmp_path):
+    """In each client's state folder, also of a run that goes on; none is in the server's checkpoint."""
+    variant = VARIANTS["ditto"]
+    simulated = simulate(recipe(4, **variant), images, tmp_path / "simulated")["fedavg"]["algorithm"]["clients"]
+    deploy(recipe(2, **variant), images, tmp_path / "run")
+    deployed, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
+    assert deployed["fedavg"]["algorithm"]["clients"] == {}
+    assert sorted(simulated) == [0, 1, 2, 3]
+    for number, name in enumerate("abcd"):
+        path = max((tmp_path / f"run-{name}").rglob("round=*.safetensors"))
+        kept = from_bytes(path.read_bytes(), str(path), sealed=True)["algorithm"]["clients"]
+        assert kept.keys() == {number}
+        for key, value in simulated[number].items():
+            torch.testing.assert_close(kept[number][key], value, rtol=0, atol=5e-6)
+
+
+@pytest.mark.slow
+def test_scores_of_own_models_are_refused_and_the_servers_are_not(images, tmp_path):
+    scores = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid"]}
+    with pytest.raises(MisconfigurationException, match="scores depend on tensors that clients keep to themselves"):
+        deploy(recipe(1, scores, **VARIANTS["ditto"]), images, tmp_path / "own")
+    rule = {"class_path": f"{FEDERATED}.Ditto", "init_args": {"scored": "server"}}
+    settings = recipe(1, scores, client_algorithm=rule)
+    simulate(settings, images, tmp_path / "simulated")
+    deploy(settings, images, tmp_path / "deployed")
+    found = [scores_of(tmp_path / run) for run in ("simulated", "deployed")]
+    assert found[0].keys() == found[1].keys() != set()
+    assert all(found[1][key] == pytest.approx(value, rel=1e-4) for key, value in found[0].items())
 
 
 @pytest.mark.slow
