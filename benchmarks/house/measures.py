@@ -92,15 +92,15 @@ def of_shape() -> Iterator[Measure]:
         lines_of(largest),
         300,
         f"{largest.name}, {methods} methods",
-        reason="clients' own models, the losses that aggregators ask for and rounds without clients are steps of a round"
-        " over its own parts; a class beside it would be given the same parts.",
+        reason="clients' own models, losses that aggregators ask for and rounds without clients are steps of a round on"
+        " its own parts; a class beside it would be given the same parts.",
     )
     strategy = (ROOT / "federated" / "strategy.py").read_text(encoding="utf-8")
     yield Measure.of_number(
         "lines of strategy.py",
         len(strategy.splitlines()),
         300,
-        reason="each setting has its lines in the signature and in the help of recipes; 300 would cost a setting's help.",
+        reason="each setting has lines in the signature and in the help of recipes; 300 would cost a setting's help.",
     )
 
 
