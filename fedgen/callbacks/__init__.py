@@ -1,15 +1,18 @@
-"""Lightning callbacks: the evaluation at rounds, checkpoints of rounds, progress in rounds, what becomes of state."""
+"""Lightning callbacks: the evaluation at rounds, checkpoints of rounds, progress in rounds, what becomes of state,
+compiled steps, memory formats."""
 
 from typing import TYPE_CHECKING
 
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
+    from fedgen.callbacks.channels_last import ChannelsLast
+    from fedgen.callbacks.compile_steps import CompileSteps
     from fedgen.callbacks.federated_evaluation import FederatedEvaluation
     from fedgen.callbacks.round_checkpoint import RoundCheckpoint
     from fedgen.callbacks.round_progress import RoundProgressBar
     from fedgen.callbacks.state_report import StateReport
 
-__all__ = ["FederatedEvaluation", "RoundCheckpoint", "RoundProgressBar", "StateReport"]
+__all__ = ["ChannelsLast", "CompileSteps", "FederatedEvaluation", "RoundCheckpoint", "RoundProgressBar", "StateReport"]
 
 load_on_use(__name__)
