@@ -81,7 +81,7 @@ $(VENV)/.dist: $(RUN)
 	@touch $@
 
 BENCHMARKS := frechet fastfid mmd2 kernel manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data messages \
-	evaluation stored_scores long_run start compiled
+	evaluation stored_scores long_run start
 
 bench: $(READY) ## speed and memory, one JSON line a figure
 	@$(BIN)/python -W ignore -m benchmarks.report; status=0; for name in $(BENCHMARKS); do \
