@@ -1,6 +1,7 @@
 """What `make bench-gpu` measures runs on a CPU in small, and in full size where nothing is computed."""
 
 import json
+import logging
 import warnings
 from dataclasses import replace
 
@@ -20,9 +21,13 @@ def as_a_process_of_its_own(monkeypatch, tmp_path):
     """Precision, threads and Lightning's log are the benchmark's to set; tests' warnings are no errors there."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32)
     monkeypatch.chdir(tmp_path)
+    log, threads = logging.getLogger("lightning.pytorch"), torch.get_num_threads()
+    level = log.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+    log.setLevel(level)
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow

@@ -103,7 +103,8 @@ def test_the_wheel_holds_code_types_recipes_and_the_pages_parts(built):
 def test_an_installed_package_trains_reports_and_lists_its_recipes_from_an_empty_folder(commands, tmp_path):
     fedgen_command = str(commands / "fedgen")
     assert run(fedgen_command, "--version", cwd=tmp_path).split() == ["fedgen", fedgen.__version__]
-    names = [line.split()[0] for line in run(fedgen_command, "recipes", cwd=tmp_path).splitlines()]
+    listed = run(fedgen_command, "recipes", cwd=tmp_path).split("\n\n")[0]
+    names = [line.split()[0] for line in listed.splitlines() if not line.startswith(" ")]
     assert set(names) == {path.stem for path in (ROOT / "recipes").glob("*.yaml")}
     quick = ("--trainer.max_epochs", "20", "--trainer.callbacks.every_n_rounds", "20")
     run(fedgen_command, "fit", "quickstart", *quick, "--trainer.callbacks.num_images", "100", cwd=tmp_path)

@@ -28,8 +28,9 @@ def list_recipes() -> None:
         words = fill(describe(path), room, initial_indent=INDENT, subsequent_indent=INDENT)
         lines = [f"{name}  {time_and_score(path)}".rstrip(), words]
         console.print("\n".join(filter(None, lines)), markup=False, highlight=False, soft_wrap=True)
-    ending = MEANING if found else "no recipes here, and none came with the package; give `fedgen fit` the path of one"
-    console.print(fill(ending, room), markup=False, highlight=False, soft_wrap=True)
+    none = "no recipes here, and none came with the package; give `fedgen fit` the path of one"
+    ending = f"\n{fill(MEANING, room)}" if found else fill(none, room)
+    console.print(ending, markup=False, highlight=False, soft_wrap=True)
 
 
 def recipes(arguments: Sequence[str]) -> int:

@@ -57,7 +57,7 @@ def test_the_list_has_a_line_for_each(installed, capsys, monkeypatch):
     assert main(["recipes"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert (first, second) == ("quickstart", "  A federation")
-    assert " ".join(rest) == MEANING
+    assert " ".join(rest).strip() == MEANING
     long = "A federation of clients that hold a class of images each, and of others that hold two or more"
     time = "Time: 2 min. FID-all: 3.2; real images: 1.1."
     (installed / "quickstart.yaml").write_text(f"# {long}. One more.\n# {time}\ntrainer: {{}}\n")

@@ -145,21 +145,29 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
 
 def inversion_table(records: Sequence[ScoreRecord]) -> Table:
     """Return how avg and all rank the checkpoints, for each score, split and embedding, and where they disagree."""
-    comparisons = aggregates_compared(records)
-    inverted = [one for one in comparisons if one.pairs]
-    told = [say_pairs(one) for one in inverted[:MOST_TOLD]]
-    rest = [f"{len(inverted) - MOST_TOLD} more listed below"] if len(inverted) > MOST_TOLD else []
-    alike = "avg and all order all pairs of checkpoints alike"
-    title = "; ".join([*told, *rest]) or (alike if comparisons else "no checkpoints are scored in both avg and all")
-    columns = {name for one in comparisons for name in (one.first_column, one.second_column)}
-    return _comparisons(title, comparisons, ("avg prefers", "all prefers"), say_columns(records, columns))
+    return _inversions(records, aggregates_compared(records))
 
 
 def inversions_found(records: Sequence[ScoreRecord]) -> Table | str:
     """The table of inverted pairs, or where there are none a sentence that says so."""
-    if any(one.pairs for one in aggregates_compared(records)):
-        return inversion_table(records)
-    return f"{inversion_table(records).title!s}."
+    comparisons = aggregates_compared(records)
+    found = any(one.pairs for one in comparisons)
+    return _inversions(records, comparisons) if found else f"{_counted(comparisons)}."
+
+
+def _inversions(records: Sequence[ScoreRecord], comparisons: Sequence[Comparison]) -> Table:
+    columns = {name for one in comparisons for name in (one.first_column, one.second_column)}
+    headings = ("avg prefers", "all prefers")
+    return _comparisons(_counted(comparisons), comparisons, headings, say_columns(records, columns))
+
+
+def _counted(comparisons: Sequence[Comparison]) -> str:
+    """Say how many pairs each score's avg and all order differently."""
+    inverted = [one for one in comparisons if one.pairs]
+    told = [say_pairs(one) for one in inverted[:MOST_TOLD]]
+    rest = [f"{len(inverted) - MOST_TOLD} more listed below"] if len(inverted) > MOST_TOLD else []
+    alike = "avg and all order all pairs of checkpoints alike"
+    return "; ".join([*told, *rest]) or (alike if comparisons else "no checkpoints are scored in both avg and all")
 
 
 def say_pairs(comparison: Comparison) -> str:
