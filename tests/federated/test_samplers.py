@@ -24,7 +24,7 @@ from tests.federated.modules import (
     weights,
 )
 from tests.federated.test_resume import train
-from tests.federated.test_strategy import make_turn, plain_step
+from tests.federated.test_strategy import OneTurn, make_turn, plain_step
 
 
 class Scripted(CohortSampler):
@@ -164,15 +164,9 @@ def test_data_that_names_no_clients_is_an_error():
     data = make_data()
     data.setup("fit")
 
-    class Loader:
-        def __iter__(self):
-            turn = make_turn(data, 0, 0)
-            turn.is_first = turn.is_last = True
-            yield turn
-
     strategy = FedAvgStrategy(1, seed=0, sampler=Scripted([0]))
     with pytest.raises(MisconfigurationException, match=r"Scripted draws among clients, and .* data module names none"):
-        make_trainer(strategy, 1).fit(Automatic(), Loader())
+        make_trainer(strategy, 1).fit(Automatic(), OneTurn(data))
 
 
 SAMPLERS = "fedgen.clients.samplers"

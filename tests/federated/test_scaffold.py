@@ -27,7 +27,7 @@ from tests.federated.modules import (
 )
 from tests.federated.test_lightning import StopIn
 from tests.federated.test_resume import train
-from tests.federated.test_strategy import Failing, make_turn
+from tests.federated.test_strategy import Failing, OneTurn, make_turn
 
 VARIATES: Any = ("gradients", "displacement")
 
@@ -392,15 +392,9 @@ def test_data_that_names_no_clients_is_an_error():
     data = make_data()
     data.setup("fit")
 
-    class Loader:
-        def __iter__(self):
-            turn = make_turn(data, 0, 0)
-            turn.is_first = turn.is_last = True
-            yield turn
-
-    make_trainer(FedAvgStrategy(1, seed=0), 1).fit(Automatic(), Loader())
+    make_trainer(FedAvgStrategy(1, seed=0), 1).fit(Automatic(), OneTurn(data))
     with pytest.raises(MisconfigurationException, match="data module names none; pass a FederatedDataModule"):
-        fit(Automatic(), Loader(), 1)
+        fit(Automatic(), OneTurn(data), 1)
 
 
 def test_a_gan_trains_with_a_variate_for_each_of_its_weights():

@@ -87,6 +87,18 @@ def make_turn(data, client, round):
     return Turn(owner.data, owner.train, data.batch_size, data.seed, client, owner.name, round)
 
 
+class OneTurn:
+    """A loader of one turn a round, which names no clients."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        turn = make_turn(self.data, 0, 0)
+        turn.is_first = turn.is_last = True
+        yield turn
+
+
 def run(module, data, rounds, **options):
     strategy = FedAvgStrategy(**{"seed": data.seed, **options})
     trainer = make_trainer(strategy, rounds)

@@ -152,3 +152,21 @@ def about_to_step(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, T
 def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
     """The live gradients of parameters that have one."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+@torch.no_grad()
+def pull_to_server(
+    optimizer: Optimizer, names: Mapping[int, str], server: Mapping[str, Tensor], strength: float
+) -> None:
+    """Adds the gradient of strength / 2 |w - w^t|^2 to those of the parameters that an optimizer is about to step.
+
+    Args:
+        optimizer: with gradients in place.
+        names: of parameters that travel, by identity (`parameter_names`).
+        server: the server's tensors w^t, by name.
+        strength: of the pull; 0 leaves gradients alone.
+    """
+    if strength and (stepped := about_to_step(optimizer, names)):
+        # the difference first: g + mu w - mu w^t would lose the digits in which w and w^t differ
+        distances = torch._foreach_sub(list(stepped.values()), [server[name] for name in stepped])
+        torch._foreach_add_(gradients_of(stepped.values()), distances, alpha=strength)

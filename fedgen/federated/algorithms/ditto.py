@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedgen.federated.algorithms.algorithm import ClientAlgorithm, about_to_step, gradients_of, parameter_names
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm, parameter_names, pull_to_server
 from fedgen.io.files import in_bytes
 from fedgen.io.tensor_files import bytes_of, kind_of
 
@@ -105,13 +105,9 @@ class Ditto(ClientAlgorithm):
             if name in tensors:
                 tensors[name].copy_(value)
 
-    @torch.no_grad()
     def before_step(self, optimizer: Optimizer) -> None:
-        if not self._is_own or self.lam == 0:
-            return
-        if stepped := about_to_step(optimizer, self._names):
-            distances = torch._foreach_sub(list(stepped.values()), [self._server[name] for name in stepped])
-            torch._foreach_add_(gradients_of(stepped.values()), distances, alpha=self.lam)
+        if self._is_own:
+            pull_to_server(optimizer, self._names, self._server, self.lam)
 
     def end_own(self, client: int, tensors: Mapping[str, Tensor]) -> None:
         self._is_own = False

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedgen.federated.algorithms.algorithm import ClientAlgorithm, about_to_step, gradients_of, parameter_names
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm, parameter_names, pull_to_server
 
 
 class FedProx(ClientAlgorithm):
@@ -47,11 +46,5 @@ class FedProx(ClientAlgorithm):
     def start_turn(self, client: int, model: Mapping[str, Tensor], server: Mapping[str, Tensor]) -> None:
         self._names, self._server = parameter_names(model), server
 
-    @torch.no_grad()
     def before_step(self, optimizer: Optimizer) -> None:
-        if self.mu == 0:
-            return
-        if stepped := about_to_step(optimizer, self._names):
-            # the difference first: g + mu w - mu w^t would lose the digits in which w and w^t differ
-            distances = torch._foreach_sub(list(stepped.values()), [self._server[name] for name in stepped])
-            torch._foreach_add_(gradients_of(stepped.values()), distances, alpha=self.mu)
+        pull_to_server(optimizer, self._names, self._server, self.mu)
