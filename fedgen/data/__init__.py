@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from fedgen.data.sets.mnist import MNIST
     from fedgen.data.sets.mnist5k import MNIST5k
     from fedgen.data.sets.owned.bible_text import BibleKJV
+    from fedgen.data.sets.owned.camelyon17 import Camelyon17
     from fedgen.data.sets.owned.celeba import CelebA
+    from fedgen.data.sets.owned.fed_isic2019 import FedISIC2019
     from fedgen.data.sets.owned.femnist import FEMNIST
     from fedgen.data.sets.owned.photo_patches import PhotoPatches
     from fedgen.data.sets.owned.style_shift import StyleShift
@@ -33,11 +35,13 @@ __all__ = [
     "FEMNIST",
     "MNIST",
     "BibleKJV",
+    "Camelyon17",
     "CelebA",
     "DataSet",
     "Digits",
     "Examples",
     "FashionMNIST",
+    "FedISIC2019",
     "FlowerDataset",
     "GaussianMixture",
     "HuggingFace",

@@ -27,8 +27,9 @@ class DataSet(ABC):
         if split not in self.splits:
             raise ValueError(
                 f"{self.name} has no {split} split; hold out some of its train examples instead, or use a data set "
-                "that has one: MNIST, FashionMNIST, CIFAR10, CIFAR100, CelebA, FEMNIST, ImageNet32, GaussianMixture, "
-                "PhotoPatches, StyleShift with held_out, ImageFolder with test_root, or HuggingFace with test_split"
+                "that has one: MNIST, FashionMNIST, CIFAR10, CIFAR100, CelebA, FEMNIST, Camelyon17, FedISIC2019, "
+                "ImageNet32, GaussianMixture, PhotoPatches, StyleShift with held_out, ImageFolder with test_root, or "
+                "HuggingFace with test_split"
             )
         return self.read(split)
 
