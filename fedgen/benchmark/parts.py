@@ -19,7 +19,7 @@ class DataPart:
         recipe: the data set.
         image_size: side of its images in pixels.
         channels: 1 grey, 3 colour.
-        embeddings: that images are scored in; none of them needs a download.
+        embeddings: that images are scored in; those of the suites `tiny` and `small` need no download.
         num_images: that a generator draws, and at most as many real ones for the floor.
     """
 
@@ -44,6 +44,8 @@ class Algorithm:
 
 
 DIGITS_NETWORK = "classifier-mnist5k"
+PUBLISHED = ("inception-v3-compat", "efficientnet-lite0", "pixels")
+"""the embeddings of the suite `full`: the published FID's, whose weights are downloaded, and two that are not"""
 
 DATA: dict[str, DataPart] = {
     "digits": DataPart(
@@ -65,6 +67,19 @@ DATA: dict[str, DataPart] = {
     "photos": DataPart(
         component("fedgen.data.PhotoPatches", size=32), 32, 3, ("efficientnet-lite0", "pixels"), num_images=800
     ),
+    "cifar10": DataPart(component("fedgen.data.CIFAR10"), 32, 3, PUBLISHED, num_images=10000),
+    "femnist": DataPart(component("fedgen.data.FEMNIST", pad_to=32), 32, 1, PUBLISHED, num_images=10000),
+    "celeba": DataPart(
+        component("fedgen.data.CelebA", size=64, identities=True, in_memory=False), 64, 3, PUBLISHED, num_images=10000
+    ),
+    "pathmnist": DataPart(
+        component("fedgen.data.MedMNIST", name="pathmnist", pad_to=32), 32, 3, PUBLISHED, num_images=10000
+    ),
+    "camelyon17": DataPart(component("fedgen.data.Camelyon17", size=32), 32, 3, PUBLISHED, num_images=10000),
+    "fed-isic2019": DataPart(component("fedgen.data.FedISIC2019", size=64), 64, 3, PUBLISHED, num_images=5000),
+    "imagenet64": DataPart(
+        component("fedgen.data.ImageNet32", size=64, classes=100), 64, 3, PUBLISHED, num_images=10000
+    ),
 }
 
 PARTITIONS: dict[str, Part] = {
@@ -72,6 +87,9 @@ PARTITIONS: dict[str, Part] = {
     # of ten classes alpha = 3 is 0.3 for each
     "dirichlet": component("fedgen.clients.partitions.Dirichlet", num_clients=10, alpha=3.0),
     "natural": component("fedgen.clients.partitions.Natural"),
+    # owners of fewer images are too many to score one by one, and have too few for it
+    "natural-30": component("fedgen.clients.partitions.Natural", min_examples=30),
+    "natural-300": component("fedgen.clients.partitions.Natural", min_examples=300),
 }
 
 
@@ -115,11 +133,45 @@ def _flow(size: int, channels: int) -> Part:
     return component("fedgen.models.FlowMatching", network=_unet(size, channels), **options)
 
 
+def _wgan_gp_large(size: int, channels: int) -> Part:
+    pair = {
+        name: component(f"fedgen.models.networks.DCGAN{name.title()}", image_size=size, channels=channels, width=64)
+        for name in ("generator", "critic")
+    }
+    return component("fedgen.models.WGANGP", **pair, n_critic=5, lr=2e-4, betas=[0.0, 0.99], ema_decay=0.999)
+
+
+def _stylegan2_large(size: int, channels: int) -> Part:
+    widths = {"image_size": size, "channels": channels, "channel_base": 16384, "channel_max": 512}
+    generator = component("fedgen.models.stylegan2.StyleGAN2Generator", mapping_layers=2, **widths)
+    critic = component("fedgen.models.stylegan2.StyleGAN2Discriminator", **widths)
+    return component("fedgen.models.StyleGAN2", generator=generator, critic=critic, r1_gamma=1.0, ema_kimg=20.0)
+
+
+def _unet_large(size: int, channels: int) -> Part:
+    """The network of Ho et al. 2020 for 32 x 32 pixels, a level more for 64 x 64."""
+    widths = [128, 256, 256, 256] if size <= 32 else [128, 256, 256, 256, 256]
+    return component("fedgen.models.networks.UNet", image_size=size, channels=channels, widths=widths, dropout=0.1)
+
+
+def _ddpm_large(size: int, channels: int) -> Part:
+    return component("fedgen.models.DDPM", network=_unet_large(size, channels), lr=2e-4, warmup=1000)
+
+
+def _flow_large(size: int, channels: int) -> Part:
+    options = {"coupling": "optimal-transport", "lr": 2e-4, "warmup": 1000, "sampler": {"solver": "heun", "steps": 20}}
+    return component("fedgen.models.FlowMatching", network=_unet_large(size, channels), **options)
+
+
 GENERATORS: dict[str, Callable[[int, int], Part]] = {
     "wgan-gp": _wgan_gp,
     "stylegan2": _stylegan2,
     "ddpm": _ddpm,
     "flow": _flow,
+    "wgan-gp-large": _wgan_gp_large,
+    "stylegan2-large": _stylegan2_large,
+    "ddpm-large": _ddpm_large,
+    "flow-large": _flow_large,
 }
 """generator -> its model by side and channels of the images"""
 

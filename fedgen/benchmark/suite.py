@@ -26,12 +26,14 @@ class Budget:
         interval: local iterations of a client in a round.
         cohort: clients of a round; all if None.
         batch_size: images of an iteration.
+        accelerator: Lightning's name of the device.
     """
 
     rounds: int
     interval: int
     cohort: int | None = None
     batch_size: int = 32
+    accelerator: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Cell:
             **own,
         }
         return {
-            "accelerator": "cpu",
+            "accelerator": budget.accelerator,
             "max_epochs": budget.rounds,
             "logger": False,
             "strategy": component("fedgen.federated.FedAvgStrategy", **strategy),

@@ -1,6 +1,7 @@
 """The declared suites."""
 
 import difflib
+from dataclasses import replace
 
 from fedgen.benchmark.parts import AVERAGING
 from fedgen.benchmark.suite import Budget, Cell, Suite, SuiteQuestion
@@ -60,7 +61,51 @@ SMALL = Suite(
     ),
 )
 
-SUITES = {suite.name: suite for suite in (TINY, SMALL)}
+_GPU = Budget(rounds=2000, interval=20, batch_size=64, accelerator="auto")
+_CIFAR10 = _cells(
+    "cifar10/by-class",
+    _GPU,
+    *("wgan-gp-large/fedavg", "stylegan2-large/fedavg", "ddpm-large/fedavg", "flow-large/fedavg"),
+    *("flow-large/local", "flow-large/centralised"),
+)
+_CIFAR10_DIRICHLET = _cells("cifar10/dirichlet", _GPU, "flow-large/fedavg", "flow-large/fedadam", "flow-large/scaffold")
+_FEMNIST = _cells("femnist/natural-300", replace(_GPU, cohort=20), "flow-large/fedavg", "flow-large/fedprox")
+_CELEBA = _cells("celeba/natural-30", replace(_GPU, cohort=20), "wgan-gp-large/fedavg", "flow-large/fedavg")
+_PATHMNIST = _cells("pathmnist/dirichlet", _GPU, "wgan-gp-large/fedavg", "flow-large/fedavg")
+_HOSPITALS = [
+    _cells(task, _GPU, "flow-large/fedavg", "flow-large/local", "flow-large/centralised")
+    for task in ("camelyon17/natural", "fed-isic2019/natural")
+]
+_IMAGENET = _cells("imagenet64/by-class", replace(_GPU, cohort=10), "stylegan2-large/fedavg", "flow-large/fedavg")
+FULL = Suite(
+    "full",
+    "23 cells of published data sets, three seeds, 69 runs: days of a GPU; files that need an account are looked for",
+    seeds=(0, 1, 2),
+    cells=(
+        *_CIFAR10,
+        *_CIFAR10_DIRICHLET,
+        *_FEMNIST,
+        *_CELEBA,
+        *_PATHMNIST,
+        *_HOSPITALS[0],
+        *_HOSPITALS[1],
+        *_IMAGENET,
+    ),
+    questions=(
+        _question(
+            "Which generator is nearest to CIFAR-10, a class a client, and what does pooled data bring?", _CIFAR10
+        ),
+        _question("What do FedAdam and SCAFFOLD change where clients hold a few classes each?", _CIFAR10_DIRICHLET),
+        _question("Does a proximal term help over writers?", _FEMNIST),
+        _question("Is flow matching ahead of a GAN over people, some thirty faces each?", _CELEBA),
+        _question("Is flow matching ahead of a GAN on tissue of a few kinds a client?", _PATHMNIST),
+        _question("Is training together better than alone for five hospitals of one stain each?", _HOSPITALS[0]),
+        _question("Is training together better than alone for six centres of very unequal sizes?", _HOSPITALS[1]),
+        _question("Is flow matching ahead of a GAN on a hundred classes, one a client?", _IMAGENET),
+    ),
+)
+
+SUITES = {suite.name: suite for suite in (TINY, SMALL, FULL)}
 
 
 def find_suite(name: str) -> Suite:

@@ -1,16 +1,22 @@
 """Declared suites: their names, budgets and recipes."""
 
+import hashlib
+import sys
 from dataclasses import replace
 
 import pytest
+import torch
+import yaml
 
+from fedgen.__main__ import main
 from fedgen.benchmark.parts import ALGORITHMS, DATA, GENERATORS, PARTITIONS
 from fedgen.benchmark.suite import OwnClass
-from fedgen.benchmark.suites import SUITES, TINY, find_suite
+from fedgen.benchmark.suites import FULL, SMALL, SUITES, TINY, find_suite
 from fedgen.class_paths import import_by_path
 from fedgen.clients import FederatedDataModule
+from fedgen.experiments.engine.recipe_file import fingerprint
 
-ALL = [cell for suite in SUITES.values() for cell in suite.cells]
+OFFLINE = [cell for suite in (TINY, SMALL) for cell in suite.cells]
 
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
@@ -24,7 +30,7 @@ def test_a_suite_has_cells_of_known_parts_and_questions_on_them(suite):
         assert len(question.cells) > 1
         assert len({suite.cell(name).task for name in question.cells}) == 1  # others do not compare
     assert {name for question in suite.questions for name in question.cells} == set(names)
-    assert len(names) * len(suite.seeds) <= 40
+    assert len(names) * len(suite.seeds) <= (90 if suite is FULL else 40)
     assert find_suite(suite.name) is suite
 
 
@@ -58,8 +64,8 @@ def test_an_own_generator_stands_beside_one_cell_of_a_task_and_an_algorithm_besi
     assert strategy["client_algorithm"] == {"class_path": "a.Rule"}
 
 
-def test_no_embedding_of_a_suite_is_downloaded():
-    assert {name for data in DATA.values() for name in data.embeddings} <= {
+def test_suites_without_a_gpu_download_no_embedding():
+    assert {name for cell in OFFLINE for name in DATA[cell.data].embeddings} <= {
         "efficientnet-lite0",
         "efficientnet-lite0-32",
         "classifier-mnist5k",
@@ -69,9 +75,11 @@ def test_no_embedding_of_a_suite_is_downloaded():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", sorted({cell.task for cell in ALL if cell.data != "fashion"}))  # which is downloaded
+@pytest.mark.parametrize(
+    "task", sorted({cell.task for cell in OFFLINE if cell.data != "fashion"})
+)  # which is downloaded
 def test_clients_have_as_many_images_to_train_on_as_a_generator_draws(task):
-    cell = next(cell for cell in ALL if cell.task == task)
+    cell = next(cell for cell in OFFLINE if cell.task == task)
     given = cell.recipe()["data"]["init_args"]
     parts = {name: import_by_path(given[name]["class_path"]) for name in ("data", "partition")}
     made = {name: part(**given[name].get("init_args", {})) for name, part in parts.items()}
@@ -79,3 +87,38 @@ def test_clients_have_as_many_images_to_train_on_as_a_generator_draws(task):
     for part in ("train", "held_out"):  # of whom the floors are, on held-out and on training images
         assert sum(len(getattr(client, part)) for client in clients) >= DATA[cell.data].num_images
     assert min(len(client.held_out) for client in clients) > 10
+
+
+def test_recipes_of_the_small_suites_stay_what_they_were():
+    """Entries of other recipes are refused, and hours of training with them."""
+    recipes = [fingerprint(cell.recipe()) for cell in OFFLINE]
+    assert hashlib.sha256("".join(recipes).encode()).hexdigest()[:16] == "8586db577cbf3834"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", FULL.cells, ids=[cell.name for cell in FULL.cells])
+def test_recipes_of_the_full_suite_parse(cell, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fedgen"])
+    path = tmp_path / "cell.yaml"
+    path.write_text(yaml.safe_dump(cell.recipe()))
+    with pytest.raises(SystemExit) as caught:
+        main(["fit", "--config", str(path), "--print_config"])
+    assert caught.value.code == 0
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == cell.recipe()["model"]["class_path"]
+
+
+def build(part):
+    """The object of a recipe's part, with those inside it."""
+    given = part.get("init_args", {})
+    inside = {name: build(value) for name, value in given.items() if isinstance(value, dict) and "class_path" in value}
+    return import_by_path(part["class_path"])(**{**given, **inside})
+
+
+FAMILIES = {(cell.generator, DATA[cell.data].image_size): cell for cell in FULL.cells}
+
+
+@pytest.mark.parametrize("cell", FAMILIES.values(), ids=[f"{name}-{size}" for name, size in FAMILIES])
+def test_models_of_the_full_suite_are_made(cell):
+    with torch.device("meta"):
+        model = build(cell.recipe()["model"])
+    assert sum(parameter.numel() for parameter in model.parameters()) > 1_000_000
