@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -29,11 +29,10 @@ from fedgen.io.files import remove_unfinished, require_writable
 from fedgen.models.optional_hooks import data_module_of, of_module, of_strategy
 from fedgen.progress import make_console
 from fedgen.ranks import together
-from fedgen.reports.figures import report_run
-from fedgen.reports.keeping import keep
-from fedgen.reports.live import LivePage
-from fedgen.reports.page import PAGE
 from fedgen.seeds import isolated
+
+if TYPE_CHECKING:
+    from fedgen.reports.live import LivePage
 
 
 class FederatedEvaluation(Callback):
@@ -215,9 +214,11 @@ class FederatedEvaluation(Callback):
             return
         written = self._page is not None and self._page.write()
         if self.report and self.reports_at_end:
+            from fedgen.reports.figures import report_run
+
             report_run(self._folder(trainer))
-            if written:
-                make_console().print(f"report: {self._folder(trainer) / PAGE}", markup=False, soft_wrap=True)
+            if self._page is not None and written:
+                make_console().print(f"report: {self._page.path}", markup=False, soft_wrap=True)
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
         assert self.evaluator is not None  # setup made it
@@ -297,6 +298,10 @@ class FederatedEvaluation(Callback):
 
     def _start_page(self, trainer: Trainer) -> None:
         """Keeps what the page alone shows: who the clients are, some of their images, and versions."""
+        # what makes pages is imported by runs that show one, and not by every command that knows callbacks
+        from fedgen.reports.keeping import keep
+        from fedgen.reports.live import LivePage
+
         self._page = LivePage(self._folder(trainer)) if self.page and not trainer.fast_dev_run else None
         if self._page is not None:
             self._page.start()

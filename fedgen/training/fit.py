@@ -41,8 +41,6 @@ from fedgen.recipe.recipe_files import name_of
 from fedgen.recipe.recipe_keys import flatten
 from fedgen.recipe.recipe_objects import instantiate
 from fedgen.recipe.recipe_settings import plain_settings
-from fedgen.reports import write_report
-from fedgen.reports.figures import report_run
 from fedgen.training.resume import naming_write_errors, progress_from, put_in_place, resumes_at, starting_point
 from fedgen.training.run_lock import only_run
 
@@ -243,6 +241,9 @@ def train(cli: FedgenCLI) -> None:
             run_fit(cli, path, last, console)
             check_progress(trainer, done)
         if first and shown:
+            from fedgen.reports import write_report
+            from fedgen.reports.figures import report_run
+
             scored = folder_of(FederatedEvaluation, trainer)
             if any(callback.page for callback in shown):
                 console.print(f"report: {write_report([scored])}", markup=False, highlight=False, soft_wrap=True)
