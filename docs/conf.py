@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import fedgen
+from fedgen.benchmark.leaderboard import page_of
+from fedgen.benchmark.standings import read_all
 from fedgen.lazy import homes
 
 project = "fedgen"
@@ -99,6 +101,15 @@ def scores_page() -> str:
     return f"# fedgen.{SCORES}\n\n{folder.__doc__}\n\n{names}.\n\n```{{eval-rst}}\n{body}```\n"
 
 
+def write_entries(app: Any) -> None:
+    """Write the leaderboard's page of the entries in docs/entries beside the style sheet, where its page links to."""
+    source = Path(app.srcdir)
+    entries, refused = read_all(sorted((source / "entries").iterdir()))
+    if refused:
+        raise ValueError("; ".join(refused))
+    write(source / "_static" / "leaderboard.html", page_of(entries, refused))
+
+
 def root_row(name: str) -> str:
     """Return the row of a name of the root: where it is documented, and the first sentence of its docstring."""
     package = homes("fedgen")[name].removeprefix("fedgen.")
@@ -149,4 +160,5 @@ def escaped(part: str) -> str:
 
 def setup(app: Any) -> None:
     app.connect("builder-inited", write_reference)
+    app.connect("builder-inited", write_entries)
     app.connect("autodoc-process-docstring", as_restructured_text, priority=400)  # before napoleon reads sections
