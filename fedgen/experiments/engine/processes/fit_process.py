@@ -102,7 +102,8 @@ class FitServers:
             self._calls.pop().close()
 
 
-_servers, _of_parents = FitServers(), []
+_servers = FitServers()
+_of_parents: list[FitServers] = []  # kept, as a process warns of those of its servers that it forgets
 
 
 def _part() -> None:

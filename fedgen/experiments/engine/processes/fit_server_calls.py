@@ -10,10 +10,10 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO
 
 MODULE = "fedgen.cli.fit_server"
@@ -38,7 +38,7 @@ class FitServerCalls:
 
     def __init__(self) -> None:
         self.environment = environment_of_imports()
-        self._said = tempfile.TemporaryFile()  # no terminal, so that it buffers as for a training's log
+        self._said = TemporaryFile()  # noqa: SIM115 - closed with the calls; no terminal, so as to buffer as for a log
         self._calls, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
