@@ -146,10 +146,10 @@ class FitServer:
     def _import_found(self) -> None:
         """Imports what an earlier training has, which this one would import likewise."""
         try:
-            names = os.read(self._found, 4096).decode().split()
+            found = os.read(self._found, 2**16).decode().split()
         except BlockingIOError:
             return
-        for name in sorted(set(names) - set(sys.modules)):
+        for name in sorted((set(found) & set(LATER)) - set(sys.modules)):
             importlib.import_module(name)
 
     def _fork(self, line: Connection) -> bool:
