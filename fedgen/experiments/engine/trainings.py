@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedgen.evaluation.runs.checkpoint_names import LAST
-from fedgen.experiments.engine.processes.fit_process import run_fit
+from fedgen.experiments.engine.processes.fit_process import run_fit, run_new_fit
 from fedgen.experiments.engine.recipe_file import component, read_recipe, start_of
 from fedgen.progress import track
 
@@ -29,6 +29,7 @@ class Training:
         settings: more arguments of `fedgen fit`, e.g. ("--trainer.max_epochs", "400").
         control: the flag of `fedgen fit` that turns a federated recipe into one of its controls.
         threads: of the CPU at most; the recipe's own number, or all, if None.
+        measured: in a new process, whose costs are those of `fedgen fit`; otherwise in a fork where forks train.
     """
 
     recipe: Path
@@ -37,6 +38,7 @@ class Training:
     settings: tuple[str, ...] = ()
     control: Control | None = None
     threads: int | None = None
+    measured: bool = False
 
     @property
     def place(self) -> Path:
@@ -57,7 +59,7 @@ class Training:
             return self.place
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "a") as file:  # what a run said while it trained stays when it is found finished
-            status = run_fit(self._arguments(), file)
+            status = (run_new_fit if self.measured else run_fit)(self._arguments(), file)
         if status:
             command = " ".join([sys.executable, "-m", "fedgen", "fit", *self._arguments()])
             tail = "\n".join(log.read_text().splitlines()[-5:])

@@ -56,6 +56,14 @@ def commands(monkeypatch):
     return found
 
 
+def test_a_run_whose_costs_are_measured_has_a_new_process(tmp_path, commands, monkeypatch):
+    new = []
+    monkeypatch.setattr("fedgen.experiments.engine.trainings.run_new_fit", lambda given, output: new.append(given) or 0)
+    (tmp_path / "a.yaml").touch()
+    Training(tmp_path / "a.yaml", tmp_path / "run", 0, measured=True).run()
+    assert (len(new), commands) == (1, [])
+
+
 def test_what_a_run_said_is_kept_when_it_is_found_finished(tmp_path, commands):
     (tmp_path / "a.yaml").touch()
     training = Training(tmp_path / "a.yaml", tmp_path / "run", 0)

@@ -19,7 +19,8 @@ def run_fit(arguments: Sequence[str], output: IO[str]) -> int:
     The process has this one's working directory, environment and standard input. On Linux it is a fork of a server
     (`fedgen.cli.fit_server`), which has imported what a training needs and computed nothing, so that of many trainings
     only the first waits for that, some six seconds of a processor. Recipes' own modules are imported in each. The
-    numbers are to the bit those of a new process. Limits of resources and priorities are this process's as the server
+    numbers are to the bit those of a new process; its peak memory is smaller, as only those pages of libraries count that
+    it uses itself. Limits of resources and priorities are this process's as the server
     starts, which ends with this process or after a minute without trainings.
 
     A new process is started for each training on other systems, of which macOS's libraries break in forks, and where
@@ -33,10 +34,16 @@ def run_fit(arguments: Sequence[str], output: IO[str]) -> int:
         ChildProcessError: if the server ends in the middle of the training, which then ends too.
     """
     status = _servers.run(arguments, output) if can_fork() else None
-    return _run_new(arguments, output) if status is None else status
+    return run_new_fit(arguments, output) if status is None else status
 
 
-def _run_new(arguments: Sequence[str], output: IO[str]) -> int:
+def run_new_fit(arguments: Sequence[str], output: IO[str]) -> int:
+    """Runs `fedgen fit` in a new process, which imports all that it needs; returns its exit status.
+
+    Args:
+        arguments: behind `fedgen fit`.
+        output: file that takes what the process says.
+    """
     command = [sys.executable, "-m", "fedgen", "fit", *arguments]
     return subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
 

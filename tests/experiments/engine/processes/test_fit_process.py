@@ -7,15 +7,17 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
+from fedgen.cli import fit_server
 from fedgen.evaluation.runs.checkpoint_names import LAST
 from fedgen.experiments.engine.processes import fit_process, fit_server_calls
-from fedgen.experiments.engine.processes.fit_process import FitServers, can_fork, run_fit
+from fedgen.experiments.engine.processes.fit_process import FitServers, can_fork, run_fit, run_new_fit
 from fedgen.experiments.engine.trainings import Training, train_all
 from fedgen.models.checkpoint_file import read_checkpoint
 from tests.experiments.tiny_runs import TINY
@@ -249,13 +251,18 @@ def test_ctrl_c_is_the_trainings_and_not_the_servers(run, servers, tmp_path, mon
 def own_process(training):
     """Trains in a new process."""
     with open(f"{training.place}.log", "w") as output:
-        assert fit_process._run_new(training._arguments(), output) == 0
+        assert run_new_fit(training._arguments(), output) == 0
     return training.place
 
 
 def outcome(folder):
     """Weights of a run, and its scores."""
     return read_checkpoint(folder / LAST)["state_dict"], (folder / "scores.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_what_is_imported_once_a_training_has_is_there():
+    assert all(map(find_spec, fit_server.LATER))
 
 
 @pytest.mark.slow
