@@ -19,9 +19,9 @@ def run_fit(arguments: Sequence[str], output: IO[str]) -> int:
     The process has this one's working directory, environment and standard input. On Linux it is a fork of a server
     (`fedgen.cli.fit_server`), which has imported what a training needs and computed nothing, so that of many trainings
     only the first waits for that, some six seconds of a processor. Recipes' own modules are imported in each. The
-    numbers are to the bit those of a new process; its peak memory is smaller, as only those pages of libraries count that
-    it uses itself. Limits of resources and priorities are this process's as the server
-    starts, which ends with this process or after a minute without trainings.
+    numbers are to the bit those of a new process; its peak memory is smaller, as only those pages of libraries count
+    that it uses itself. Limits of resources and priorities are this process's as the server starts, which ends with
+    this process or after a minute without trainings.
 
     A new process is started for each training on other systems, of which macOS's libraries break in forks, and where
     there are GPUs, as a fork cannot use one that its parent has looked at.
