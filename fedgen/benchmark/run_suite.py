@@ -78,7 +78,8 @@ def trainings_of(suite: Suite, cell: Cell, output: Path) -> list[Training]:
         file.write(yaml.safe_dump(recipe, sort_keys=False).encode())
     folder = output / "runs"
     return [
-        Training(path, folder / f"{cell.slug}-{start}-seed{seed}", seed, control=cell.control) for seed in suite.seeds
+        Training(path, folder / f"{cell.slug}-{start}-seed{seed}", seed, control=cell.control, measured=True)
+        for seed in suite.seeds
     ]
 
 

@@ -1,1 +1,1 @@
-"""Commands of `fedgen` beside `fit`, one file each."""
+"""Commands of `fedgen`, one file each, and the server whose forks train (`fit_server`)."""

@@ -19,6 +19,7 @@ from fedgen.federated.promises import check_compression
 from tests.federated.modules import Automatic, Contiguous, TwoOptimizers, make_data, make_trainer, same, weights
 from tests.federated.test_resume import train
 from tests.federated.test_strategy import Failing
+from tests.quick import first_quick
 
 KINDS = {"8 bits": QSGD(8), "4 bits": QSGD(4), "top": TopK(0.2), "sign": ScaledSign(), "low rank": PowerSGD(1)}
 exists = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
@@ -179,7 +180,7 @@ def test_clients_and_rounds_draw_anew():
 
 @exists
 @kinds
-@pytest.mark.parametrize("kind", [Automatic, TwoOptimizers])
+@pytest.mark.parametrize("kind", first_quick([Automatic, TwoOptimizers]))
 def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path, kind, compression):
     options = {"cohort_size": 2, "server_optimizer": lambda p: FedAdam(p, lr=0.1), "compression": compression}
     torch.manual_seed(3)

@@ -33,6 +33,7 @@ from tests.federated.test_lightning import StopIn
 from tests.federated.test_prox import plain_step
 from tests.federated.test_resume import train
 from tests.federated.test_strategy import Failing, make_turn
+from tests.quick import first_quick
 
 KINDS = [Automatic, Manual, TwoOptimizers]
 
@@ -198,7 +199,7 @@ def test_a_round_cut_short_changes_no_own_model():
     assert all(same(cut.clients[client], whole.clients[client]) for client in range(3))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first_quick(KINDS))
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_resumed_run_ends_with_the_same_models_to_the_bit(tmp_path, kind):
     rules = [Ditto(0.3) for _ in range(3)]

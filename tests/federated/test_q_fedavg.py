@@ -225,8 +225,8 @@ def test_a_client_of_a_negative_loss_is_left_out():
 
 
 def losses_after(rule):
-    """Both clients' losses a / 2 (w - b)^2 after 300 rounds."""
-    w = fit(Quadratic(), rule, rounds=300)[0].w.item()
+    """Both clients' losses a / 2 (w - b)^2 after 100 rounds."""
+    w = fit(Quadratic(), rule, rounds=100)[0].w.item()
     return w**2 / 2, 3 / 2 * (w - 4) ** 2
 
 

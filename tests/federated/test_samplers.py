@@ -25,6 +25,7 @@ from tests.federated.modules import (
 )
 from tests.federated.test_resume import train
 from tests.federated.test_strategy import OneTurn, make_turn, plain_step
+from tests.quick import first_quick
 
 
 class Scripted(CohortSampler):
@@ -113,7 +114,7 @@ def test_a_round_without_clients_passes_and_leaves_everything_as_it_was(kind, ca
     assert strategy.left_out == []
 
 
-@pytest.mark.parametrize("algorithm", [None, Scaffold])
+@pytest.mark.parametrize("algorithm", first_quick([None, Scaffold]))
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_resumed_run_draws_the_same_cohorts_to_the_bit(tmp_path, algorithm):
     """Over rounds of two clients, none and one; interrupted after the empty one, of which there is no checkpoint, as it

