@@ -148,9 +148,9 @@ class FedBuffStrategy(FedAvgStrategy):
         for name, value in (("buffer_size", self.buffer_size), ("concurrency", self.concurrency)):
             if value > clients:
                 raise MisconfigurationException(f"{name}={value}, but {clients} clients train; choose 1 to {clients}")
-        if trainer.world_size > 1:
+        if self._shares.ranks.size > 1:
             raise MisconfigurationException(
-                f"FedBuffStrategy keeps the server's older weights in one process, and there are {trainer.world_size}:"
+                f"FedBuffStrategy keeps clients under way in one process, and there are {self._shares.ranks.size}:"
                 " pass Trainer(devices=1, num_nodes=1)"
             )
         if self.aggregator.private:

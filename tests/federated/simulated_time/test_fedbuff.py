@@ -23,7 +23,11 @@ from fedgen.federated import (
     Scaffold,
 )
 from fedgen.federated.compression import QSGD, TopK
+from fedgen.federated.simulated_time.round_time import RoundTime, read_times, write_times
+from fedgen.flower.app.recipe import deployable
+from fedgen.ranks import Ranks
 from fedgen.seeds import numpy_generator, seed_all
+from tests.callbacks.modules import Points, evaluation
 from tests.federated.modules import (
     Automatic,
     Manual,
@@ -353,3 +357,46 @@ def test_compressed_updates_are_of_the_clients_own_start():
         found.append(weights(module))
     distance = max(float((found[0][name] - found[1][name]).abs().max()) for name in found[0] if "weight" in name)
     assert 0 < distance < 0.2
+
+
+class OneOfTwo(Ranks):
+    """One process of two, as far as is known before anything is exchanged."""
+
+    def __init__(self):
+        self.size, self.rank = 2, 0
+
+
+def test_several_processes_are_refused(monkeypatch):
+    monkeypatch.setattr("fedgen.federated.strategy.Ranks", OneOfTwo)
+    with pytest.raises(MisconfigurationException, match=r"and there are 2: pass Trainer\(devices=1, num_nodes=1\)"):
+        fit(Automatic(), 1)
+
+
+@pytest.mark.parametrize("strategy", [{"class_path": "fedgen.federated.FedBuffStrategy"}, None], ids=str)
+def test_recipes_with_simulated_time_are_not_deployed(strategy):
+    speeds = {"class_path": "fedgen.federated.FedAvgStrategy", "init_args": {"speeds": {"class_path": "ClientSpeeds"}}}
+    data = {"class_path": "fedgen.clients.FederatedDataModule"}
+    recipe = {"trainer": {"strategy": strategy or speeds}, "data": data}
+    message = "only recipes that train with FedAvgStrategy" if strategy else "speeds simulates how long"
+    with pytest.raises(ValueError, match=message):
+        deployable(recipe, {"class_path": "fedgen.data.ImageFolder"})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kept"),
+    [
+        (FedBuffStrategy(2, 3, speeds=ClientSpeeds(SECONDS), seed=0, communication_interval=2), 5),
+        (FedAvgStrategy(2, seed=0, speeds=ClientSpeeds(SECONDS)), 5),
+        (FedAvgStrategy(2, seed=0), 0),
+    ],
+    ids=["fedbuff", "fedavg", "without speeds"],
+)
+def test_an_evaluation_keeps_the_rounds_seconds(tmp_path, strategy, kept):
+    write_times(tmp_path, [RoundTime(7, 1.0, 1, 0.0, 0)])  # of an earlier run in this folder
+    trainer = make_trainer(strategy, 5, callbacks=[evaluation(every_n_rounds=2)], default_root_dir=tmp_path)
+    trainer.fit(Points(), make_data(SIZES))
+    times = read_times(tmp_path)
+    assert list(times) == list(range(kept))
+    if kept:
+        assert list(times.values()) == strategy.simulated_clock.rounds
+        assert float(trainer.callback_metrics["simulated_seconds"]) == pytest.approx(times[4].seconds)
