@@ -13,7 +13,7 @@ HALF_NORMAL_MEDIAN = 0.6744897501960817  # of |z|, z standard normal
 
 
 class ClientSpeeds:
-    """How long each client's turns take, on a clock that is simulated.
+    """Seconds that each client's turns take, on a clock that is simulated.
 
     A turn takes (bytes down + bytes up) / bandwidth + iterations * seconds of the client * jitter of the turn. The
     server takes no time. A client's speed is a function of (seed, client), a turn's jitter of (seed, round, client),

@@ -1,4 +1,4 @@
-"""What is kept of a round on the simulated clock, in a run's folder too: scores can be drawn against seconds."""
+"""Rounds on the simulated clock, as they are kept, in a run's folder too: scores can be drawn against seconds."""
 
 import json
 from collections.abc import Sequence

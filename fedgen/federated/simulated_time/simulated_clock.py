@@ -7,7 +7,7 @@ from fedgen.federated.simulated_time.round_time import RoundTime
 from fedgen.io.field_types import conforms
 
 TurnSeconds = Callable[[int, int], float]
-"""How long the turn of a client takes that starts in a round."""
+"""Seconds that the turn of a client takes, which starts in a round."""
 
 
 class SimulatedClock:
@@ -55,7 +55,7 @@ class SimulatedClock:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What is logged at the end of a round."""
+        """The values that are logged at the end of a round."""
         return {"simulated_seconds": self.seconds}
 
     def state_dict(self) -> dict[str, Any]:
