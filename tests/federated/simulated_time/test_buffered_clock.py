@@ -1,7 +1,10 @@
 """Who arrives when under buffered asynchronous rounds: by hand, in synchronous cases, and over a resume."""
 
+import doctest
+
 import pytest
 
+from fedgen.federated.simulated_time import buffered_clock, simulated_clock
 from fedgen.federated.simulated_time.buffered_clock import BufferedClock
 from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
 
@@ -112,3 +115,8 @@ def test_a_synchronous_round_lasts_as_long_as_its_slowest_client():
         clock.end_round(round, clients)
     assert [one.seconds for one in clock.rounds] == [2.0, 6.0, 6.0, 8.0]
     assert [one.turns for one in clock.rounds] == [2, 2, 0, 1]
+
+
+@pytest.mark.parametrize("module", [buffered_clock, simulated_clock])
+def test_the_examples_print_what_they_say(module):
+    assert doctest.testmod(module).failed == 0

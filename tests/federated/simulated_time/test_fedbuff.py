@@ -2,7 +2,9 @@
 
 import copy
 import heapq
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,6 +43,7 @@ from tests.federated.modules import (
 )
 from tests.federated.test_strategy import make_turn, plain_step
 
+PAGE = Path(__file__).parents[3] / "docs" / "asynchronous.md"
 SIZES = (12, 20, 8, 16, 9)
 SECONDS = [1.0, 1.3, 4.7, 2.2, 0.9]
 EQUAL = ClientSpeeds(1.0, "equal")
@@ -198,6 +201,27 @@ def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path, name):
     assert same(whole[0], again[0])
     assert whole[1] == again[1]
     assert max(one.largest_staleness for one in whole[1][4:]) >= 1
+
+
+class Validated(Automatic):
+    """With a validation, after which Lightning saves before the round's end."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", super().training_step(batch, batch_idx))
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
+def test_a_checkpoint_of_a_validation_lets_the_rounds_time_pass_once(tmp_path):
+    found = []
+    for rounds, start in ((7, None), (4, None), (7, tmp_path / "epoch=3.ckpt")):
+        torch.manual_seed(3)
+        keep = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=False)
+        module = Validated()
+        strategy = fit(module, rounds, make_data(SIZES, held_out=0.25), callbacks=[keep], ckpt_path=start)
+        found.append((weights(module), strategy.simulated_clock.rounds))
+    assert torch.load(tmp_path / "epoch=3.ckpt", weights_only=True)["fedavg"]["simulated"]["rounds"][-1][0] == 2
+    assert found[0][1] == found[2][1]
+    assert same(found[0][0], found[2][0])
 
 
 def test_a_checkpoint_holds_the_versions_of_clients_under_way_alone(tmp_path):
@@ -400,3 +424,13 @@ def test_an_evaluation_keeps_the_rounds_seconds(tmp_path, strategy, kept):
     if kept:
         assert list(times.values()) == strategy.simulated_clock.rounds
         assert float(trainer.callback_metrics["simulated_seconds"]) == pytest.approx(times[4].seconds)
+
+
+@pytest.mark.slow
+def test_the_pages_example_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(compile(example, str(PAGE), "exec"), {})
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("after ")]
+    assert len(lines) == 3
+    assert lines[0].endswith("2 updates, 0.0 steps late")
