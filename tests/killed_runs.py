@@ -206,6 +206,7 @@ ASYNCHRONOUS = {  # strategy, in which every second turn or so has started in an
     "init_args": {
         "buffer_size": 4,
         "concurrency": 6,
+        "speeds": {"class_path": "fedgen.federated.ClientSpeeds", "init_args": {"spread": 0.3}},
         "communication_interval": 3,
         "optimizer_state": "keep",
         "compression": {"class_path": "fedgen.federated.compression.TopK", "init_args": {"share": 0.1}},

@@ -169,7 +169,11 @@ def lines_of(curves: Mapping[str, Sequence[Curve]]) -> list[str]:
 
     early = at_the_end_of(curves, FEDAVG, FEDBUFF, "fid_all")
     return [
-        verdict_on(f"{FEDBUFF} takes less simulated time for as many turns than {FEDAVG}", both("seconds"), "less"),
+        verdict_on(
+            f"{FEDBUFF} takes less simulated time for as many turns, as a share of {FEDAVG}'s less 1,",
+            [[1.0] * len(early), [own / other for other, own in zip(*both("seconds"))]],
+            "less",
+        ),
         verdict_on(
             f"when {FEDBUFF} is through, its FID-all is lower than {FEDAVG}'s of that moment",
             [early, ends(curves[FEDBUFF], "fid_all")],
@@ -215,7 +219,7 @@ def draw(curves: Mapping[str, Sequence[Curve]], path: Path, choice: Asynchronous
             axes[1].plot(curve["turns"], curve["fid_all"], marker=".", alpha=0.8, **style)
     for one, label in zip(axes, ("simulated seconds", "turns of clients")):
         one.set_yscale("log")
-        one.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        one.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
         one.yaxis.set_major_formatter("{x:g}")
         one.yaxis.set_minor_formatter(NullFormatter())
         one.set_xlabel(label)

@@ -26,7 +26,8 @@ def test_arms_are_compared_at_the_moment_when_one_is_through():
 
 def test_lines_say_what_was_seen():
     lines = lines_of(CURVES)
-    assert lines[0].startswith("as expected: FedBuff takes less simulated time")
+    assert lines[0].startswith("as expected: FedBuff takes less simulated time for as many turns")
+    assert "-0.55" in lines[0]  # of 9 s, 9.1 s and 9.1 s beside 20 s, 20.2 s and 20.1 s
     assert lines[1].startswith("as expected: when FedBuff is through, its FID-all is lower")
     assert lines[2].startswith("FID-all after as many turns, FedBuff less FedAvg, differs: +0.967")
     assert lines[3].startswith("FID of the worst client after as many turns, FedBuff less FedAvg, differs: +0.967")
