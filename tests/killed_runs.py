@@ -201,19 +201,39 @@ def faults_of(run):
     return found
 
 
-def main(folder):
-    """The undisturbed run in FOLDER/whole, the one that is killed in FOLDER/broken."""
+ASYNCHRONOUS = {  # strategy, in which every second turn or so has started in an earlier round
+    "class_path": "fedgen.federated.FedBuffStrategy",
+    "init_args": {
+        "buffer_size": 4,
+        "concurrency": 6,
+        "speeds": {"class_path": "fedgen.federated.ClientSpeeds", "init_args": {"spread": 0.3}},
+        "communication_interval": 3,
+        "optimizer_state": "keep",
+        "compression": {"class_path": "fedgen.federated.compression.TopK", "init_args": {"share": 0.1}},
+    },
+}
+
+
+def main(folder, kills=KILLS, strategy=None):
+    """The undisturbed run in FOLDER/whole, the one that is killed in FOLDER/broken.
+
+    Args:
+        folder: for both.
+        kills: of the second.
+        strategy: in place of the recipe's.
+    """
     folder = Path(folder)
     torch.set_num_threads(1)
     sys.argv = ["fedgen"]
     recipe = folder / "tiny.yaml"
-    recipe.write_text(yaml.safe_dump(RECIPE))
+    trainer = RECIPE["trainer"] | ({} if strategy is None else {"strategy": strategy})
+    recipe.write_text(yaml.safe_dump(RECIPE | {"trainer": trainer}))
     whole, broken, report = folder / "whole", folder / "broken", folder / "killed_at"
     summary = {"status": [attempt(recipe, whole, Points(), folder / "counts.json")], "killed": [], "faults": []}
     counts = json.loads((folder / "counts.json").read_text())
     draws = random.Random(0)
     kinds = {phase: cycle(sorted(where for where in counts if where.startswith(phase))) for phase in PHASES}
-    for kill in draws.sample(range(KILLS), KILLS):
+    for kill in draws.sample(range(kills), kills):
         where = next(kinds[PHASES[kill % len(PHASES)]])
         points = Points(where, draws.randrange(2), draws.randrange(counts[where] // ROUNDS), report)
         summary["status"].append(attempt(recipe, broken, points))

@@ -24,23 +24,24 @@ def equal(a, b):
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
-@pytest.mark.slow
-def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(tmp_path):
-    """Final weights and all that checkpoints hold, to the bit; scores and clients left out, to the byte."""
-    command = [sys.executable, "-W", "ignore", "-c", f"from tests.killed_runs import main; main({str(tmp_path)!r})"]
+def run_killed(tmp_path, call):
+    """The summary of a run that was killed and one that was not, which are compared.
+
+    Final weights and all that checkpoints hold, to the bit; scores, times and clients left out, to the byte.
+    """
+    command = [sys.executable, "-W", "ignore", "-c", f"from tests import killed_runs; killed_runs.{call}"]
     ended = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["status"] == [0, *[-9] * KILLS, 0], (tmp_path / "broken.log").read_text()[-3000:]
+    killed = [-9] * (len(summary["status"]) - 2)
+    assert summary["status"] == [0, *killed, 0], (tmp_path / "broken.log").read_text()[-3000:]
     assert summary["faults"] == []
-    places = Counter(where.split(":")[0] for where in summary["killed"])
-    kinds = {f"{phase} {kind}" for phase in ("evaluation", "checkpoint") for kind in ("step", "call", "write")}
-    assert set(places) == {"training step", *kinds}
-    assert places["training step"] >= KILLS // 3
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    for name in ("scores.jsonl", "left_out.jsonl"):
+    kept = sorted(path.name for path in whole.glob("*.jsonl"))
+    assert kept == sorted(path.name for path in broken.glob("*.jsonl"))
+    for name in kept:
         assert (whole / name).read_bytes() == (broken / name).read_bytes()
     names = sorted(path.name for path in whole.glob("*.ckpt"))
     assert len(names) == ROUNDS + 1
@@ -50,3 +51,22 @@ def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(tmp_
         for part in ("state_dict", "optimizer_states", "fedavg", "loops"):
             assert equal(a[part], b[part]), (name, part)
     assert sorted(path.name for path in broken.rglob("*") if path.name.startswith(".")) == []
+    return kept, Counter(where.split(":")[0] for where in summary["killed"])
+
+
+@pytest.mark.slow
+def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(tmp_path):
+    kept, places = run_killed(tmp_path, f"main({str(tmp_path)!r})")
+    assert kept == ["left_out.jsonl", "scores.jsonl"]
+    kinds = {f"{phase} {kind}" for phase in ("evaluation", "checkpoint") for kind in ("step", "call", "write")}
+    assert set(places) == {"training step", *kinds}
+    assert sum(places.values()) == KILLS
+    assert places["training step"] >= KILLS // 3
+
+
+@pytest.mark.slow
+def test_kills_change_nothing_where_clients_are_under_way(tmp_path):
+    """Nine kills of a run under FedBuffStrategy, whose checkpoints hold the server's older weights."""
+    kept, places = run_killed(tmp_path, f"main({str(tmp_path)!r}, 9, killed_runs.ASYNCHRONOUS)")
+    assert kept == ["left_out.jsonl", "scores.jsonl", "simulated_time.jsonl"]
+    assert sum(places.values()) == 9

@@ -24,6 +24,8 @@ from fedgen.evaluation.records import BALANCE, BALANCED
 from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.evaluation.tables.one_line import evaluation_line, headline, join_parts, say_round
+from fedgen.federated import FedAvgStrategy
+from fedgen.federated.simulated_time.round_time import TIME_FILE, write_times
 from fedgen.images import save_png
 from fedgen.io.files import remove_unfinished, require_writable
 from fedgen.models.optional_hooks import data_module_of, of_module, of_strategy
@@ -43,7 +45,8 @@ class FederatedEvaluation(Callback):
     clients from training; the embedding's name in front from the second on, but for presets such as "cmmd",
     which mean one) for loggers and for `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see
     evaluated rounds only, and writes a grid
-    `samples/round=00012.png` of generated images and a row of real ones. Of "precision", "recall", "density",
+    `samples/round=00012.png` of generated images and a row of real ones. With a simulated clock it writes
+    `simulated_time.jsonl`. Of "precision", "recall", "density",
     "coverage", "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`,
     and "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are
     put back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
@@ -179,10 +182,11 @@ class FederatedEvaluation(Callback):
         with paused(trainer), together():
             floor = self.evaluator.floor()
         if trainer.is_global_zero:
-            for folder, names in (("samples", "*.png"), (".", "*.png"), (".", "*.npz")):
+            for folder, names in (("samples", "*.png"), (".", "*.png"), (".", "*.npz"), (".", TIME_FILE)):
                 remove_unfinished(self._folder(trainer) / folder, names)
             drop_from(self._scores_path(trainer), first)
             append_records(self._scores_path(trainer), floor)
+            self._keep_times(trainer)
             self._keep_clients(trainer)
             self._start_page(trainer)
         if self.at_start and first == 0:
@@ -232,6 +236,7 @@ class FederatedEvaluation(Callback):
             self._tell(trainer, evaluation, round)
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)
+            self._keep_times(trainer)
             self._show(trainer, evaluation, round)
             if self._page is not None:
                 self._page.evaluated(time.perf_counter() - began)
@@ -310,6 +315,11 @@ class FederatedEvaluation(Callback):
             splits = self.evaluator.splits if isinstance(data, FederatedDataModule) else ()
             with isolated():
                 keep(self._folder(trainer), data, splits, self.grid > 0)
+
+    def _keep_times(self, trainer: Trainer) -> None:
+        """Writes the rounds' simulated seconds, if there are any, so that scores can be drawn against them."""
+        clock = trainer.strategy.simulated_clock if isinstance(trainer.strategy, FedAvgStrategy) else None
+        write_times(self._folder(trainer), [] if clock is None else clock.rounds)
 
     def _scores_path(self, trainer: Trainer) -> Path:
         return self._folder(trainer) / SCORES_FILE

@@ -28,6 +28,16 @@ def build_parser() -> PlainCommandParser:
         metavar="FILE",
         help="the page; report.html in the one run's folder, or in this one for several runs, by default",
     )
+    parser.add_argument(
+        "--over_time",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="also draw the runs' scores against simulated seconds, a PNG; of runs with speeds (docs/asynchronous.md)",
+    )
+    parser.add_argument(
+        "--column", default="fid_all", metavar="NAME", help="the score of that picture; fid_all by default"
+    )
     return parser
 
 
@@ -36,5 +46,9 @@ def report(arguments: Sequence[str]) -> int:
     settings = build_parser().parse_args(list(arguments))
     from fedgen.reports.page import write_report
 
+    if settings.over_time is not None:
+        from fedgen.reports.figures.over_time import draw_over_time
+
+        print(f"over time: {draw_over_time(settings.runs, settings.over_time, settings.column)}")
     print(f"report: {write_report(settings.runs, settings.output)}")
     return 0

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
         WarmUp,
     )
     from fedgen.federated.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
+    from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
+    from fedgen.federated.simulated_time.fedbuff import FedBuffStrategy
     from fedgen.federated.strategy import FedAvgStrategy
 
 __all__ = [
     "Aggregator",
     "AtomicCheckpointIO",
     "ClientAlgorithm",
+    "ClientSpeeds",
     "CollectingAggregator",
     "Constant",
     "Ditto",
@@ -39,6 +42,7 @@ __all__ = [
     "FedAdam",
     "FedAvgM",
     "FedAvgStrategy",
+    "FedBuffStrategy",
     "FedProx",
     "FedRep",
     "FedYogi",

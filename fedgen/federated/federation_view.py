@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from fedgen.federated.left_out import Entry
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.sharing import RankShares
+from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
 from fedgen.federated.state_table import StateRow, require_round
 
 Part = TypeVar("Part")
@@ -23,6 +24,7 @@ class FederationView:
 
     _memory: ClientMemory
     _shares: RankShares
+    _simulated: Mapping[str, Any]
     _round: Round | None = None
 
     @property
@@ -34,6 +36,11 @@ class FederationView:
     def exchange(self) -> Exchange:
         """The tensors that travel; known when fitting starts."""
         return self.round.exchange
+
+    @property
+    def simulated_clock(self) -> SimulatedClock | None:
+        """The clock of a simulation in which clients differ in speed; None without `speeds`."""
+        return self._simulated.get("simulated")
 
     @property
     def in_round(self) -> bool:
@@ -77,14 +84,15 @@ class FederationView:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The values logged of the present round: the schedules' factors and what the aggregator tells."""
+        """The values logged of the present round: schedules' factors, what the aggregator tells, simulated time."""
         round, settings = self.round, self.round.settings
         schedules = {"client_lr_factor": settings.client_schedule, "server_lr_factor": settings.server_schedule}
         factors = {
             name: factor_in(schedule, round.number) for name, schedule in schedules.items() if schedule is not None
         }
         steps = {"total_steps": float(round.clock.total_steps)}
-        return factors | steps | round.model.aggregator.metrics(round.number + 1)
+        simulated = {} if self.simulated_clock is None else self.simulated_clock.metrics
+        return factors | steps | round.model.aggregator.metrics(round.number + 1) | simulated
 
     def is_of_clients(self, exception: BaseException) -> bool:
         """Return whether clients of this round met an exception, which is raised as it is since all of them did."""

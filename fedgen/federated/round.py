@@ -31,6 +31,7 @@ from fedgen.federated.left_out import (
 )
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.server_model import RoundSettings, ServerModel
+from fedgen.federated.start_points import StartPoints
 from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state, warn_of_state
 from fedgen.models.optional_hooks import of_module
 from fedgen.ranks import Ranks
@@ -87,6 +88,7 @@ class Round:
         compressed: what of clients' updates is sent.
         errors: of clients that were left out of the round.
         factor: on the clients' learning rates.
+        starts: the server's tensors that turns start from.
         loss: of the present turn at the weights it began with, where the aggregator needs it and the module gives one.
         tells_state: whether the log gets a short state table after the first round.
     """
@@ -112,6 +114,7 @@ class Round:
         self.algorithm = settings.client_algorithm
         self.compressed = CompressedUpdates(settings.compression, model, memory, seed)
         self.number, self.factor = 0, 1.0
+        self.starts = StartPoints()
         self.loss: float | None = None
         self.turn: Turn | None = None
         self.is_open = self._has_told = False
@@ -135,6 +138,7 @@ class Round:
             folder: the run's.
         """
         self.model.start_round()
+        self.starts.start_round(number)
         self.number = number
         self.model.aggregator.announce(Federation(self._seed, number, clients, cohort, folder))
         self.model.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
@@ -151,8 +155,9 @@ class Round:
         """Make the module what the client starts from: the server's, and what is the client's own."""
         self.loss = None
         if not turn.is_elsewhere:
-            if not turn.is_first:
+            if not (self.starts.start_turn(turn) or turn.is_first):
                 self.exchange.load_server()
+            self.factor = factor_in(self.settings.client_schedule, self.starts.round_of(turn))
             self.memory.load_personal(turn.client, self.exchange)
             self.local.start_turn(turn.client)
             self.model.switches.start_turn()
@@ -250,7 +255,7 @@ class Round:
             self._tell_round_end(turn.client)
         self.model.grow()
         update = [received.get(name, tensor) for name, tensor in self.exchange.shared.items()]
-        self.add(turn.client, update, self.exchange.counters, weight)
+        self.add(turn.client, self.starts.rebase(update), self.exchange.counters, weight)
         self._close_turn(turn, completed=True)
         self.memory.keep_personal(turn.client, self.exchange)
         self.local.end_turn(turn.client, weight)
@@ -267,6 +272,7 @@ class Round:
 
     def _close_turn(self, turn: Turn, completed: bool) -> None:
         """Put back what the turn changed beside saved tensors, and count it."""
+        self.starts.end_turn()
         weight = self.weight_of(turn)
         self._logged.end_turn(weight, completed)
         self.outside.end_turn(turn.client, weight, completed)
@@ -370,6 +376,7 @@ class Round:
 
     def drop(self) -> None:
         """Restore the server's model and optimizer state of before the round."""
+        self.starts.end_turn()
         self.exchange.restore_forms()
         self.exchange.load_server()
         self.local.end_round(dropped=True)

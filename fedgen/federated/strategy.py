@@ -41,6 +41,8 @@ from fedgen.federated.round import Round
 from fedgen.federated.schedules import Schedule
 from fedgen.federated.server_model import RoundSettings
 from fedgen.federated.sharing import RankShares
+from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
+from fedgen.federated.simulated_time.simulated_clock import SimulatedClock, TurnSeconds
 from fedgen.io.files import in_bytes
 from fedgen.models.optional_hooks import data_module_of, data_of
 from fedgen.ranks import Ranks
@@ -89,6 +91,8 @@ class FedAvgStrategy(CheckpointingStrategy):
             None sends it whole. See `fedgen.federated.compression`.
         sampler: draws the cohorts in place of the uniform draw, e.g. `SizeSampler()` or
             `AvailabilitySampler("trace.csv")` of `fedgen.clients.samplers`.
+        speeds: of clients, for a simulated clock: a round lasts as long as its slowest client's turn and messages, and
+            "simulated_seconds" since the start are logged. `FedBuffStrategy` does not wait for slow clients.
         kwargs: as for `DDPStrategy`.
 
     Raises:
@@ -129,6 +133,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         checkpoint_io: Any = None,
         compression: Compressor | None = None,
         sampler: CohortSampler | None = None,
+        speeds: ClientSpeeds | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(checkpoint_io=checkpoint_io or AtomicCheckpointIO(), **kwargs)
@@ -138,7 +143,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         self.communication_interval, self.cohort_size, self.batch_idx = communication_interval, cohort_size, batch_idx
         self.aggregator, self.client_algorithm = aggregator or Mean(), client_algorithm or ClientAlgorithm()
         self.client_schedule, self.server_schedule, self.compression = client_schedule, server_schedule, compression
-        self.sampler, self.personal = sampler, list(personal)
+        self.sampler, self.personal, self.speeds = sampler, list(personal), speeds
         check_sampler(sampler, self.aggregator, client_weights)
         self._settings = RoundSettings(
             communication_interval, client_weights, server_optimizer, optimizer_state, self.personal, dict(rules or {}),
@@ -160,6 +165,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         self._loop: TurnLoop | None = None
         self._schedules: StepSchedules | None = None
         self._checkpoints = None
+        self._simulated: dict[str, Any] = {}  # the simulated clock, and what belongs to it
         self._drawn_from: list[int] | None = None  # sizes of the clients among whom the sampler draws
 
     def setup(self, trainer: Trainer) -> None:
@@ -190,8 +196,11 @@ class FedAvgStrategy(CheckpointingStrategy):
         shares, ranks = self._client_shares(trainer), self._shares.ranks
         self._round = round = make_round(trainer, settings, self._memory, self.clock, ranks, self.seed, shares)
         self._check_cohort()
+        self._simulated = self._make_simulated(round, len(data_of(self._module.trainer).clients or ()))
         self._schedules = StepSchedules(trainer)
-        self._checkpoints = RoundCheckpoints(trainer, round, self.clock, self._shares, self.batch_idx == "round")
+        self._checkpoints = RoundCheckpoints(
+            trainer, round, self.clock, self._shares, self.batch_idx == "round", self._simulated
+        )
         self._driver = self._drive(round, self._schedules)
         RoundBoundary.attach(trainer, self)
         self._loop = TurnLoop(
@@ -211,6 +220,24 @@ class FedAvgStrategy(CheckpointingStrategy):
             self._drawn_from = sizes
         if clients:
             self.aggregator.check_cohort(self._sizes()[1])
+
+    def _make_simulated(self, round: Round, clients: int) -> dict[str, Any]:
+        """Return the parts of the federation that a simulated clock needs, by their names in checkpoints; none without.
+
+        Raises:
+            MisconfigurationException: for speeds of another number of clients.
+        """
+        if self.speeds is None:
+            return {}
+        self.speeds.check_clients(clients)
+        return {"simulated": SimulatedClock(self._turn_seconds(round))}
+
+    def _turn_seconds(self, round: Round) -> TurnSeconds:
+        """Return how long turns take, with messages as large as they are known to be before the first round."""
+        exchange = round.exchange
+        both_ways = exchange.num_bytes + exchange.num_bytes_down
+        more = {"seed": self.seed, "iterations": self.communication_interval, "num_bytes": both_ways}
+        return partial(started(self.speeds).turn_seconds, **more)
 
     def _drive(self, round: Round, schedules: StepSchedules) -> Driver:
         """Return who decides where turns are taken: in this process, by the round itself."""
@@ -285,6 +312,12 @@ class FedAvgStrategy(CheckpointingStrategy):
         if self._loop is None:
             return plain(optimizer, closure)
         return self._loop.optimizer_step(plain, optimizer, closure, not kwargs)
+
+    def end_simulated_round(self) -> None:
+        """Let a whole round's time pass on the simulated clock, if there is one."""
+        if (clock := self.simulated_clock) is not None:
+            round = self._module.current_epoch
+            clock.end_round(round, self.sample_cohort(self._sizes()[0], round))
 
     def drop_round(self) -> None:
         """Restore the server's model and optimizer state of before the round."""

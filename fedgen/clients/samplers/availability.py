@@ -46,7 +46,7 @@ class AvailabilitySampler(CohortSampler):
         if period is not None and period < 1:
             raise ValueError(f"period={period}: a trace begins anew after 1 round or more; None if it does not")
         self.trace, self.period, self.then = trace, period, then or UniformSampler()
-        self.weighs = self.then.weighs
+        self.weighs, self.draws_uniformly = self.then.weighs, self.then.draws_uniformly
         self._available: Availability | None = None if isinstance(trace, str | Path) else trace
 
     def start(self, names: Sequence[str], sizes: Sequence[int], rounds: int) -> None:
@@ -80,8 +80,11 @@ class AvailabilitySampler(CohortSampler):
             raise RuntimeError(f"{self.trace} is read when fitting starts, with the clients' names: call start() first")
         return self._available(client, round if self.period is None else round % self.period)
 
+    def available(self, clients: Sequence[int], round: int) -> list[int]:
+        return [client for client in clients if self.is_available(client, round)]
+
     def draw(self, sizes: Sequence[int], size: int | None, seed: int, round: int) -> list[int]:
-        present = [client for client in range(len(sizes)) if self.is_available(client, round)]
+        present = self.available(range(len(sizes)), round)
         if not present:
             return []
         size = None if size is None else min(size, len(present))

@@ -14,6 +14,7 @@ class CohortSampler(ABC):
 
     Attributes:
         weighs: whether drawing itself gives clients their weights, so that those that are drawn count equally.
+        draws_uniformly: whether all clients that are `available` are drawn alike, without replacement.
 
     Examples:
         >>> from fedgen.clients.samplers import CohortSampler
@@ -25,6 +26,7 @@ class CohortSampler(ABC):
     """
 
     weighs = False
+    draws_uniformly = False
 
     def start(self, names: Sequence[str], sizes: Sequence[int], rounds: int) -> None:  # noqa: B027 - most need nothing
         """Learns who the clients are; before the first round.
@@ -37,6 +39,15 @@ class CohortSampler(ABC):
         Raises:
             ValueError: for clients among whom it cannot draw.
         """
+
+    def available(self, clients: Sequence[int], round: int) -> list[int]:
+        """Return those of some clients that may be drawn for a round; all of them by default.
+
+        Args:
+            clients: by number.
+            round: from 0.
+        """
+        return list(clients)
 
     @abstractmethod
     def draw(self, sizes: Sequence[int], size: int | None, seed: int, round: int) -> list[int]:
@@ -60,6 +71,8 @@ class UniformSampler(CohortSampler):
         >>> UniformSampler().draw([5, 5, 90], None, seed=0, round=0)
         [0, 1, 2]
     """
+
+    draws_uniformly = True
 
     def draw(self, sizes: Sequence[int], size: int | None, seed: int, round: int) -> list[int]:
         return sample_cohort(len(sizes), size, seed, round)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class RoundBoundary(Callback):
-    """Drops a round that Lightning cut short, passes optimizer steps on to the client algorithm, logs schedules, and
-    says at the end who was left out and who was remarked on.
+    """Drops a round that Lightning cut short, passes optimizer steps on to the client algorithm, lets simulated time
+    pass, logs schedules, and says at the end who was left out and who was remarked on.
 
     The strategy puts it first among the trainer's callbacks.
     """
@@ -46,6 +46,8 @@ class RoundBoundary(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._drop_if_cut(trainer)
+        if not self._strategy.in_round:
+            self._strategy.end_simulated_round()
         for name, value in self._strategy.metrics.items():
             pl_module.log(name, value)
 

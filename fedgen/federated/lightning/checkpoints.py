@@ -26,6 +26,7 @@ from fedgen.models.rounds.round_clock import RoundClock
 
 Checkpoint = dict[str, Any]
 ENDS = "total_steps"  # of OneCycleLR, which raises behind its last step
+SIMULATED = {"simulated": "a simulated clock (speeds=...)", "versions": "clients under way (FedBuffStrategy)"}
 LENGTHS = (ENDS, "total_iters", "T_max")  # of PyTorch's schedulers
 
 
@@ -38,11 +39,19 @@ class RoundCheckpoints:
         clock: of the fit.
         shares: of the ranks, each of which knows of its own clients.
         counts_rounds: whether `batch_idx` is the iteration of the round.
+        simulated: parts that a simulated clock needs, by name, in the order in which they are restored.
     """
 
     def __init__(
-        self, trainer: Trainer, round: Round, clock: TurnClock, shares: RankShares, counts_rounds: bool
+        self,
+        trainer: Trainer,
+        round: Round,
+        clock: TurnClock,
+        shares: RankShares,
+        counts_rounds: bool,
+        simulated: Mapping[str, Any],
     ) -> None:
+        self._simulated = simulated
         self._trainer, self._round, self._clock, self._shares = trainer, round, clock, shares
         self._counts_rounds = counts_rounds
         self.plateaus, self._last_round = PlateauUpdates(), LastRound()
@@ -60,6 +69,7 @@ class RoundCheckpoints:
             "outside": round.outside,
             "exchange": round.exchange,
             "compression": round.compressed,
+            **self._simulated,
         }
 
     # ---- writing ----
@@ -107,6 +117,7 @@ class RoundCheckpoints:
                 "compression": {"clients": {}},
                 **state,
             }  # older checkpoints have none
+            check_simulated(state, self._simulated)
             if state.get("version") == OLD_CLOCKS:
                 state = self._with_clock(state)
         if self._round.model.trains_others:  # since the setup: callbacks go on where layers had thawed
@@ -163,6 +174,25 @@ class CheckpointingStrategy(FederationView, OneOrManyProcesses):
             check_schedule_lengths([config.scheduler for config in self.lr_scheduler_configs], checkpoint)
             super().load_optimizer_state_dict(checkpoint)
             self.checkpoints.load(checkpoint)
+
+
+def check_simulated(state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """Refuse to go on with or without a simulated clock, or clients under way, where the checkpoint was otherwise.
+
+    Args:
+        state: the federation's, of the checkpoint.
+        parts: of this run's clock, by name.
+
+    Raises:
+        MisconfigurationException: saying what the checkpoint's strategy was.
+    """
+    for name, what in SIMULATED.items():
+        if (name in state) != (name in parts):
+            how = f"holds {what}, and here is none" if name in state else f"lacks {what}"
+            raise MisconfigurationException(
+                f"the checkpoint {how}; resume with the strategy and the speeds that it was written with, or begin"
+                " another run from its weights"
+            )
 
 
 @contextmanager

@@ -70,7 +70,8 @@ def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
 
     Raises:
         ValueError: for a recipe that neither trains with FedAvgStrategy nor fine-tunes at the server, whose data is no
-            FederatedDataModule, that keeps clients from training, or measures what no client tells, of no fixed seed,
+            FederatedDataModule, that keeps clients from training, simulates their speeds, or measures what no client
+            tells, of no fixed seed,
             for data sets of the kit that read no place, and labels that are listed for all clients' items.
     """
     if recipe.get("seed_everything") is True:
@@ -84,6 +85,11 @@ def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
         raise ValueError(
             "only recipes that train with FedAvgStrategy can be deployed, and DistributedFineTuning without it in the"
             " forms 'exact' and 'message'"
+        )
+    if isinstance(strategy, dict) and (strategy.get("init_args") or {}).get("speeds"):
+        raise ValueError(
+            "trainer.strategy.init_args.speeds simulates how long clients' turns take, and a deployment's clients take"
+            " their own time; remove it"
         )
     module = recipe.get("data") or {}
     if not str(module.get("class_path")).endswith("FederatedDataModule"):

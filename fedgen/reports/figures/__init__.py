@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from fedgen.reports.figures.client_scores import draw_clients
     from fedgen.reports.figures.curves import draw_curves
     from fedgen.reports.figures.generalisation import draw_generalisation
+    from fedgen.reports.figures.over_time import draw_over_time
     from fedgen.reports.figures.partition_picture import draw_partition
     from fedgen.reports.figures.run_report import report_run
 
-__all__ = ["draw_clients", "draw_curves", "draw_generalisation", "draw_partition", "report_run"]
+__all__ = ["draw_clients", "draw_curves", "draw_generalisation", "draw_over_time", "draw_partition", "report_run"]
 
 load_on_use(__name__)

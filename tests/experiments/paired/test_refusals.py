@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.experiments.paired.algorithms_compared import server_optimizers
+from fedgen.experiments.paired.asynchronous_rounds import asynchronous_rounds
 from fedgen.experiments.paired.digits_fid_loss import digits_fid_loss
 from fedgen.experiments.paired.distributed.distributed_fid_loss import distributed_fid_loss
 from fedgen.experiments.paired.fid_finetune import fid_finetune
@@ -40,6 +41,11 @@ def _recipes(tmp_path, monkeypatch):
         (digits_fid_loss, {"seed": -1}, "seed=-1"),
         (digits_fid_loss, {"recipe": NAMED}, r"nowhere.yaml does not exist.*--recipe"),
         (digits_fid_loss, {"recipe": Path("text.yaml")}, "text.yaml must say max_epochs"),
+        (asynchronous_rounds, {"rounds": 7}, "rounds=7, checks=10: 10 evaluations are to come.*rounds=200"),
+        (asynchronous_rounds, {"rounds": 10, "under_way": 5}, "rounds=10"),
+        (asynchronous_rounds, {"buffer_size": 0}, "buffer_size=0: give at least 1"),
+        (asynchronous_rounds, {"spread": -1.0}, "spread=-1.0: give at least 0"),
+        (asynchronous_rounds, {"recipe": NAMED}, r"nowhere.yaml does not exist.*--recipe"),
         (distributed_fid_loss, {"kid_weight": 0.0}, "kid_weight=0: a loss needs a positive weight"),
         (distributed_fid_loss, {"recipe": Path("central.yaml")}, "must say the communication_interval"),
         (fid_finetune, {"data": "celeba"}, "no fine-tuning for data 'celeba'; choose one of digits, mnist5k"),

@@ -153,7 +153,21 @@ def check_messages(numbers, folder, printed):
         assert text in printed
 
 
+def slow_and_fast(monkeypatch):
+    return ["--recipe", str(RECIPES / "quickstart.yaml"), "--seeds", "1"]
+
+
+def check_asynchronous(numbers, folder, printed):
+    curves = {arm: seeds[0] for arm, seeds in numbers["curves"].items()}
+    assert {tuple(curve["turns"]) for curve in curves.values()} == {(10, 20)}
+    assert curves["FedAvg"]["staleness"] == 0 < curves["FedBuff"]["staleness"]
+    assert curves["FedBuff"]["seconds"][-1] < curves["FedAvg"]["seconds"][-1]
+    assert len({curve["fid_all"][-1] for curve in curves.values()}) == 2
+    assert "cannot be told from one seed: FedBuff takes less simulated time" in printed
+
+
 RUNS = [
+    ("asynchronous-rounds", slow_and_fast, check_asynchronous, ("asynchronous_rounds.png",)),
     ("communication-interval", one_kind, check_intervals, ("communication_interval.png", "samples.png")),
     ("digits-fid-loss", digits, check_digits, ("pairs.png",)),
     ("distributed-fid-loss", distributed_losses, check_distributed, distributed.FIGURES),

@@ -1,0 +1,178 @@
+"""FedBuff (Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", arXiv 2106.06639)."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from fedgen.clients.samplers.sampler import CohortSampler
+from fedgen.federated.aggregators.client_weights import ClientWeights
+from fedgen.federated.federation_view import started
+from fedgen.federated.round import Round
+from fedgen.federated.simulated_time.buffered_clock import BufferedClock
+from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
+from fedgen.federated.simulated_time.server_versions import ServerVersions
+from fedgen.federated.strategy import FedAvgStrategy
+from fedgen.models.optional_hooks import data_of
+from fedgen.seeds import numpy_generator
+
+
+class FedBuffStrategy(FedAvgStrategy):
+    """Trains over clients of different speeds without waiting for the slow ones, on a simulated clock.
+
+    At any time `concurrency` clients are under way, each from the server's weights of the moment it started. The server
+    waits for `buffer_size` updates, takes their mean, each counted by (1 + tau)^-staleness_power for the tau steps that
+    the server has taken since its start, and goes on from there: w += mean_i s(tau_i) delta_i. A round, Lightning's
+    epoch, is one such step, so evaluations, checkpoints and `max_epochs` count them. Clients take their turns one after
+    the other on this machine; when each would have arrived says the clock, whose seconds are logged as
+    "simulated_seconds" beside "staleness", the mean tau of the round.
+
+    All else is as under `FedAvgStrategy`, whose arguments it takes; docs/asynchronous.md says what differs. A learning
+    rate of the server is that of its optimizer, e.g. `server_optimizer=lambda p: torch.optim.SGD(p, lr=0.5)`.
+
+    Args:
+        buffer_size: updates to a step of the server, K of the paper.
+        concurrency: clients under way at once.
+        staleness_power: of the discount; 0.5 in the paper, 0 for none.
+        speeds: how long turns take; `ClientSpeeds()` by default.
+        client_weights: "uniform" as in the paper, or "examples".
+        sampler: None, or an `AvailabilitySampler`, whose rounds are the server's steps; a client that has started
+            arrives.
+        settings: the other arguments of `FedAvgStrategy`, without `cohort_size`.
+
+    Raises:
+        ValueError: for settings out of range.
+        MisconfigurationException: before training, for more clients in the buffer or under way than there are, for
+            several processes, and for settings that need every client of a round to start from the same weights.
+
+    Examples:
+        >>> from fedgen.federated import ClientSpeeds, FedBuffStrategy
+        >>> slow_and_fast = ClientSpeeds(seconds=0.1, distribution="half-normal")
+        >>> strategy = FedBuffStrategy(buffer_size=3, concurrency=6, speeds=slow_and_fast, communication_interval=20)
+        >>> strategy.buffer_size, strategy.concurrency
+        (3, 6)
+    """
+
+    strategy_name = "fedbuff"
+
+    def __init__(
+        self,
+        buffer_size: int = 10,
+        concurrency: int = 20,
+        staleness_power: float = 0.5,
+        speeds: ClientSpeeds | None = None,
+        client_weights: ClientWeights = "uniform",
+        sampler: CohortSampler | None = None,
+        **settings: Any,
+    ) -> None:
+        for name, value in (("buffer_size", buffer_size), ("concurrency", concurrency)):
+            if value < 1:
+                raise ValueError(f"{name}={value}: at least one client")
+        if not 0 <= staleness_power < math.inf:
+            raise ValueError(f"staleness_power={staleness_power}: give 0 for no discount, or a positive number")
+        super().__init__(
+            cohort_size=buffer_size, client_weights=client_weights, sampler=sampler, speeds=speeds or ClientSpeeds(),
+            **settings,
+        )  # fmt: skip
+        self.buffer_size, self.concurrency, self.staleness_power = buffer_size, concurrency, staleness_power
+
+    def _start_fit(self, trainer: Trainer) -> None:
+        self._check_asynchronous(trainer)
+        super()._start_fit(trainer)
+        if self.exchange.is_empty:
+            raise MisconfigurationException(
+                "FedBuffStrategy weighs updates of a model that is exchanged, and here every tensor is personal: train"
+                " each client alone under FedAvgStrategy"
+            )
+        if self.exchange.beside:
+            raise MisconfigurationException(
+                f"client_algorithm={type(self.client_algorithm).__name__} adds up what a round's clients send beside"
+                " their weights, and here they start in different rounds: train it under FedAvgStrategy"
+            )
+
+    def _make_simulated(self, round: Round, clients: int) -> dict[str, Any]:
+        found = super()._make_simulated(round, clients)
+        clock = BufferedClock(
+            self._turn_seconds(round), clients, self.concurrency, self.buffer_size, self._draw_starting
+        )
+        versions = ServerVersions(round.model, clock, self.staleness_power)
+        round.starts = versions
+        return {**found, "simulated": clock, "versions": versions}
+
+    # ---- rounds ----
+
+    @property
+    def _buffered(self) -> BufferedClock | None:
+        return self._simulated.get("simulated")
+
+    def on_train_start(self) -> None:
+        started(self._buffered).begin_at(self._module.current_epoch)
+        super().on_train_start()
+
+    def sample_cohort(self, num_clients: int, round: int) -> list[int]:
+        """Return the clients whose updates the server takes in a round, in the order of their arrival."""
+        if self._buffered is None:  # before fitting has started somebody may look at the batches
+            return super().sample_cohort(num_clients, round)
+        if self._buffered.is_over(round):
+            return []
+        return [turn.client for turn in self._buffered.buffer_of(round).arrived]
+
+    def share(self, cohort: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
+        return [*cohort, *[None] * (self.buffer_size - len(cohort))]
+
+    def _draw_starting(self, free: list[int], places: int, round: int, draws: int) -> list[int]:
+        """Draw who starts; the first draw of a round is FedAvg's where all are free."""
+        present = free if self.sampler is None else self.sampler.available(free, round)
+        if len(present) <= places:
+            return present
+        path = (round, draws) if draws else (round,)
+        found = numpy_generator(self.seed, "cohort", *path).choice(np.asarray(present), places, replace=False)
+        return sorted(int(client) for client in found)
+
+    def end_simulated_round(self) -> None:
+        super().end_simulated_round()
+        self._simulated["versions"].end_round()
+
+    # ---- settings that make no sense ----
+
+    def _check_asynchronous(self, trainer: Trainer) -> None:
+        """Refuse what needs a cohort that starts together.
+
+        Raises:
+            MisconfigurationException: naming the setting and the remedy.
+        """
+        clients = len(data_of(trainer).clients or ())
+        for name, value in (("buffer_size", self.buffer_size), ("concurrency", self.concurrency)):
+            if value > clients:
+                raise MisconfigurationException(f"{name}={value}, but {clients} clients train; choose 1 to {clients}")
+        if self._shares.ranks.size > 1:
+            raise MisconfigurationException(
+                f"FedBuffStrategy keeps clients under way in one process, and there are {self._shares.ranks.size}:"
+                " pass Trainer(devices=1, num_nodes=1)"
+            )
+        if self.aggregator.private:
+            raise MisconfigurationException(
+                f"{type(self.aggregator).__name__} counts clients that are drawn uniformly in each round, and who"
+                " arrives depends on speed, so that the logged epsilon would be wrong: train it under FedAvgStrategy"
+            )
+        if self.aggregator.needs_losses:
+            raise MisconfigurationException(
+                f"{type(self.aggregator).__name__} compares clients' losses at the same weights, and here clients start"
+                " from different ones: train it under FedAvgStrategy"
+            )
+        if self._settings.optimizer_state == "average":
+            raise MisconfigurationException(
+                "optimizer_state='average' gives a round's clients one state, and here they start in different rounds:"
+                " pass 'reset' or 'keep'"
+            )
+        self._check_sampler()
+
+    def _check_sampler(self) -> None:
+        if self.sampler is not None and not self.sampler.draws_uniformly:
+            raise MisconfigurationException(
+                f"sampler={type(self.sampler).__name__} draws whole cohorts, and here clients start one by one, drawn"
+                " uniformly: pass an AvailabilitySampler, or none"
+            )

@@ -1,0 +1,59 @@
+"""Rounds on the simulated clock, as they are kept, in a run's folder too: scores can be drawn against seconds."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from fedgen.io.field_types import Between, conforms
+from fedgen.io.files import atomic_write
+from fedgen.io.regular_files import read_regular
+
+TIME_FILE = "simulated_time.jsonl"  # of a run's folder, beside scores.jsonl
+
+
+class RoundTime(NamedTuple):
+    """A round on the simulated clock.
+
+    Args:
+        round: from 0.
+        seconds: from the start of training to the round's end.
+        turns: that took part.
+        staleness: server steps between a turn's start and its arrival, the mean over the turns.
+        largest_staleness: of a turn.
+    """
+
+    round: Annotated[int, Between(0)]
+    seconds: Annotated[float, Between(0)]
+    turns: Annotated[int, Between(0)]
+    staleness: Annotated[float, Between(0)]
+    largest_staleness: Annotated[int, Between(0)]
+
+
+def write_times(folder: str | Path, rounds: Sequence[RoundTime]) -> None:
+    """Keep the rounds in a run's folder, a line each; no file if there are none."""
+    path = Path(folder) / TIME_FILE
+    if not rounds:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_write(path) as file:
+        file.write("".join(json.dumps(one._asdict()) + "\n" for one in rounds).encode())
+
+
+def read_times(folder: str | Path) -> dict[int, RoundTime]:
+    """Return what `write_times` kept, by round; nothing if there is no file.
+
+    Raises:
+        ValueError: if the file is damaged, naming it.
+    """
+    path = Path(folder) / TIME_FILE
+    if not path.exists():
+        return {}
+    try:
+        lines = [json.loads(line) for line in read_regular(path).decode().splitlines()]
+        rounds = [RoundTime(**line) for line in lines]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it, a resumed run writes it again") from error
+    if not all(conforms(one, RoundTime) for one in rounds):
+        raise ValueError(f"{path} is damaged: it holds something other than rounds and seconds; remove it")
+    return {one.round: one for one in rounds}
