@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from fedgen.federated.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
     from fedgen.federated.strategy import FedAvgStrategy
+    from fedgen.federated.vectorised.vectorised_turns import VectorisedTurns
 
 __all__ = [
     "Aggregator",
@@ -53,6 +54,7 @@ __all__ = [
     "Scaffold",
     "Schedule",
     "TrimmedMean",
+    "VectorisedTurns",
     "WarmUp",
 ]
 
