@@ -20,9 +20,10 @@ from fedgen.federated.compression import QSGD
 from fedgen.federated.vectorised import vectorised_turns
 from fedgen.federated.vectorised.stacked_clients import StackedClients
 from fedgen.models import DDPM, EDM, GAN, WGANGP, FlowMatching
+from fedgen.models.functional_step import FunctionalStep
 from fedgen.models.gan.adversarial import Hinge, NonSaturating
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
-from tests.federated.modules import make_data, make_trainer, same, weights
+from tests.federated.modules import Quadratic, make_data, make_quadratics, make_trainer, same, weights
 from tests.federated.vectorised.modules import ALWAYS, Alone, Field, Pair, at_once, both, farthest, fit
 from tests.quick import first_quick
 
@@ -329,6 +330,26 @@ def test_the_page_s_module_trains_at_once():
     one, many = both(seeded(space["Denoise"]), data=digits(), cohort_size=4, rounds=2)
     assert at_once(many).counts == [0, 8]
     assert farthest(one, many) < EXACT
+
+
+class Bare(Quadratic):
+    """A module of Lightning's own base, which has nothing to note of its turns."""
+
+    def loss_of(self, batch, drawn):
+        return Quadratic.training_step(self, batch, 0), {}
+
+    def training_step(self, batch, batch_idx):
+        return self.loss_of(batch, {})[0]
+
+    def functional_steps(self, iteration):
+        return [FunctionalStep("step", 0, lambda batch: {}, self.loss_of)]
+
+
+def test_a_module_needs_nothing_but_its_steps():
+    """Clients (1, 0) and (3, 4) by hand: from 1 to 0.9 and to 1 - 0.1 * 3 (1 - 4) = 1.9; their mean is 1.4."""
+    many = fit(Bare(), ALWAYS, data=make_quadratics(), rounds=1, communication_interval=1)
+    assert at_once(many).counts == [0, 2]
+    assert many.lightning_module.w.item() == pytest.approx(1.4, rel=1e-12)
 
 
 def test_modules_are_left_with_their_own_parameters():
