@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks import ddpm, evaluation, fastfid, mmd2, rounds, stylegan2
+from benchmarks import ddpm, evaluation, fastfid, mmd2, rounds, stylegan2, vectorised
 from benchmarks.device import gpus, why_none
 from benchmarks.frechet import DIM, features
 from benchmarks.peers.__main__ import compare as compare_peers
@@ -53,6 +53,14 @@ def measure_ddpm(device: str, small: bool) -> bool:
         name, compiled = f"DDPM of {size.side} x {size.side}, {precision}", not small and precision == "bf16-mixed"
         within &= ddpm.compare(name, setup, 1 if small else 2, 1.02, compiled)
     return within
+
+
+def measure_vectorised(device: str, small: bool) -> bool:
+    """Cohorts of small clients trained at once beside the same one by one."""
+    names = ["wgan-gp"] if small else list(vectorised.MODELS)
+    clients, interval, count = (4, 2, 1) if small else (vectorised.CLIENTS, 10, 2)
+    within = [vectorised.compare(name, 16, device, clients, interval, count, count) for name in names]
+    return all(within)
 
 
 def measure_stylegan2(device: str, small: bool) -> bool:
@@ -98,6 +106,7 @@ def measure_peers(device: str, small: bool, names: Sequence[str]) -> bool:
 PARTS: dict[str, Callable[[str, bool], bool]] = {
     "rounds": measure_rounds,
     "ddpm": measure_ddpm,
+    "vectorised": measure_vectorised,
     "stylegan2": measure_stylegan2,
     "losses": measure_losses,
     "evaluation": measure_evaluation,

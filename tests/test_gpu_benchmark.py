@@ -13,7 +13,7 @@ from benchmarks import ddpm, device, gpu, stylegan2
 from benchmarks.page import page
 from tests.quick import first_quick
 
-LEAST = {"rounds": 6, "ddpm": 6, "stylegan2": 7, "losses": 20, "evaluation": 5}  # figures of each part
+LEAST = {"rounds": 6, "ddpm": 6, "vectorised": 4, "stylegan2": 7, "losses": 20, "evaluation": 5}  # figures of each part
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """A client's turn whose batches are read from disk, those of the turns that follow while this one trains."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -18,12 +18,7 @@ class LazyTurn(Turn):
 
     What an item's transforms draw depends on (seed, round, client, the item's place among the client's, how often it
     was read in the turn) alone, whatever the number of workers.
-
-    Attributes:
-        following: gives the turn after this one, to read ahead; None where there is none.
     """
-
-    following: Callable[[], "Turn | None"] | None = None
 
     def __init__(
         self, examples: LazyExamples, indices: Tensor, batch_size: int, seed: int, client: int, name: str, round: int

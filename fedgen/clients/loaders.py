@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fedgen.clients.lazy_turn import LazyTurn, make_turn
+from fedgen.clients.lazy_turn import make_turn
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.data.lazy_examples import LazyExamples, measured_task
@@ -62,8 +63,7 @@ class Turns:
             found.append(turn)
         found[0].is_first = found[-1].is_last = True
         for place, turn in enumerate(found):
-            if isinstance(turn, LazyTurn):
-                turn.following = lambda place=place: self._after(found, place, round)
+            turn.following = partial(self._after, found, place, round)
         return found
 
     def _after(self, turns: list[Turn], place: int, round: int) -> Turn | None:

@@ -1,6 +1,6 @@
 """A client's turn: what the data module hands to the strategy as one Lightning batch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ class Turn:
         is_first, is_last: whether the turn opens or closes its round, on this rank.
         num_examples: the client's training examples, its weight under `client_weights="examples"`.
         times: how often the client was drawn, as often as it counts.
+        following: gives the turn after this one, of the next round after the last; None where that is not known.
 
     Examples:
         >>> import torch
@@ -34,6 +35,8 @@ class Turn:
         >>> [len(images) for images, labels in turn.batches(2)]
         [32, 32]
     """
+
+    following: "Callable[[], Turn | None] | None" = None
 
     def __init__(
         self, examples: Examples, indices: Tensor, batch_size: int, seed: int, client: int, name: str, round: int

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
     from fedgen.federated.simulated_time.fedbuff import FedBuffStrategy
     from fedgen.federated.strategy import FedAvgStrategy
+    from fedgen.federated.vectorised.vectorised_turns import VectorisedTurns
 
 __all__ = [
     "Aggregator",
@@ -57,6 +58,7 @@ __all__ = [
     "Scaffold",
     "Schedule",
     "TrimmedMean",
+    "VectorisedTurns",
     "WarmUp",
 ]
 

@@ -43,6 +43,7 @@ from fedgen.federated.server_model import RoundSettings
 from fedgen.federated.sharing import RankShares
 from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
 from fedgen.federated.simulated_time.simulated_clock import SimulatedClock, TurnSeconds
+from fedgen.federated.vectorised.vectorised_turns import VectorisedTurns
 from fedgen.io.files import in_bytes
 from fedgen.models.optional_hooks import data_module_of, data_of
 from fedgen.ranks import Ranks
@@ -93,6 +94,7 @@ class FedAvgStrategy(CheckpointingStrategy):
             `AvailabilitySampler("trace.csv")` of `fedgen.clients.samplers`.
         speeds: of clients, for a simulated clock: a round lasts as long as its slowest client's turn and messages, and
             "simulated_seconds" since the start are logged. `FedBuffStrategy` does not wait for slow clients.
+        vectorised_turns: trains small clients at once, `VectorisedTurns()`; None takes turns one by one.
         kwargs: as for `DDPStrategy`.
 
     Raises:
@@ -112,8 +114,7 @@ class FedAvgStrategy(CheckpointingStrategy):
     strategy_name = "fedavg"
     _planned_rounds: int | None = None  # where the trainer's `max_epochs` does not say
     _fixed_exchange = False  # whether what travels is fixed before training, as under secure aggregation
-    # tells modules that the strategy calls their `on_round_end(iterations)` itself
-    calls_round_end = True
+    calls_round_end = True  # tells modules that their `on_round_end(iterations)` is called by the strategy
 
     def __init__(
         self,
@@ -134,6 +135,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         compression: Compressor | None = None,
         sampler: CohortSampler | None = None,
         speeds: ClientSpeeds | None = None,
+        vectorised_turns: VectorisedTurns | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(checkpoint_io=checkpoint_io or AtomicCheckpointIO(), **kwargs)
@@ -144,6 +146,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         self.aggregator, self.client_algorithm = aggregator or Mean(), client_algorithm or ClientAlgorithm()
         self.client_schedule, self.server_schedule, self.compression = client_schedule, server_schedule, compression
         self.sampler, self.personal, self.speeds = sampler, list(personal), speeds
+        self.vectorised_turns = vectorised_turns
         check_sampler(sampler, self.aggregator, client_weights)
         self._settings = RoundSettings(
             communication_interval, client_weights, server_optimizer, optimizer_state, self.personal, dict(rules or {}),
@@ -203,9 +206,8 @@ class FedAvgStrategy(CheckpointingStrategy):
         )
         self._driver = self._drive(round, self._schedules)
         RoundBoundary.attach(trainer, self)
-        self._loop = TurnLoop(
-            trainer, round, self._driver, self.clock, self._schedules, self.batch_idx, self._batch_to_device
-        )
+        parts = round, self._driver, self.clock, self._schedules, self.batch_idx, self._batch_to_device
+        self._loop = TurnLoop(trainer, *parts, self.vectorised_turns)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
 
     def _client_shares(self, trainer: Trainer) -> list[float] | None:
@@ -297,9 +299,8 @@ class FedAvgStrategy(CheckpointingStrategy):
         return super().batch_to_device(self.precision_plugin.convert_input(batch))
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        if self._loop is None:
-            return super().training_step(*args, **kwargs)
-        return self._loop.training_step(super().training_step, args, kwargs)
+        plain = super().training_step
+        return plain(*args, **kwargs) if self._loop is None else self._loop.training_step(plain, args, kwargs)
 
     def optimizer_step(
         self,

@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # a choice among checkpoints needs these defaults, and no tor
     import torch
     from torch import Tensor
 
+    from fedgen.models.functional_step import FunctionalStep
+
 
 class FederatedModule(Protocol):
     """A LightningModule under federated averaging.
@@ -28,6 +30,11 @@ class FederatedModule(Protocol):
         on_turn_start: called with the turn before a client trains.
         on_turn_end: called after it with whether the turn counts; what it changes is sent too.
         on_round_end: called with the communication interval once the module holds the server's new weights.
+        functional_steps: gives the optimizer steps of a client's iteration, counted from 0 since training began, as
+            functions; None where there are none.
+        no_functional_steps: why they do not stand for `training_step` as the module is set up; None if they do.
+        end_functional_turn: called in a turn that was taken by them, with the sums of what steps noted and their number
+            for each kind of step, and the examples of a batch: in place of what `training_step` does beside its steps.
     """
 
     server_optimizers: Sequence[int] = ()
@@ -39,6 +46,9 @@ class FederatedModule(Protocol):
     on_turn_start: Callable[[Any], object] | None = None
     on_turn_end: Callable[[bool], object] | None = None
     on_round_end: Callable[[int], object] | None = None
+    functional_steps: "Callable[[int], Sequence[FunctionalStep]] | None" = None
+    no_functional_steps: str | None = None
+    end_functional_turn: "Callable[[Sequence[tuple[Mapping[str, Tensor], int]], int], object] | None" = None
 
 
 class GenerativeModel(Protocol):

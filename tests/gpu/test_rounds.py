@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import Natural
-from fedgen.federated import FedAdam, FedAvgStrategy, Median, Scaffold
+from fedgen.federated import FedAdam, FedAvgStrategy, Median, Scaffold, VectorisedTurns
 from fedgen.federated.compression import TopK
 from fedgen.models import DDPM, WGANGP
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
@@ -175,3 +175,16 @@ def test_two_gpus_over_nccl_train_the_model_of_one(name, tmp_path):
     for key, value in one["weights"].items():
         torch.testing.assert_close(two["weights"][key], value, rtol=1e-4, atol=2e-3 if name == "gan" else 1e-5)
     assert two["clients"]["iterations"] == one["clients"]["iterations"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("make", [gan, diffusion])
+def test_turns_at_once_are_those_one_by_one(make, device):
+    """In float64, with draws of the device's own generator, BatchNorm, a gradient penalty and kept states."""
+    double = {"precision": "64-true"}
+    one, many = (
+        train(make, device, data=of_pictures(), trainer=double, optimizer_state="keep", vectorised_turns=settings)
+        for settings in (None, VectorisedTurns(always=True))
+    )
+    for name, tensor in weights(one).items():
+        assert torch.allclose(tensor.double(), weights(many)[name].double(), rtol=1e-8, atol=1e-8), name

@@ -116,6 +116,7 @@ class LocalState:
         self.optimizers, self.schedulers, self.scaler, self.mode = list(optimizers), list(schedulers), scaler, mode
         self.clients: dict[int, list[State]] = {}
         self._means: list[_MeanState] = []
+        self._server: list[State] = []  # averaged, of the round before
         self._before: list[Any] = []
         self._after: list[Any] = []
         self._completed: list[int] = []  # clients of this round
@@ -127,11 +128,15 @@ class LocalState:
         if self.mode == "average":
             self._server = [dict(optimizer.state) for optimizer in self.optimizers]
 
+    def starting_states(self, client: int) -> list[State]:
+        """Return the states, by optimizer, of which a client's turn in the present round begins with copies."""
+        if self.mode == "average":
+            return self._server
+        return self.clients.get(client) or [{} for _ in self.optimizers]
+
     def start_turn(self, client: int) -> None:
         self._write_settings(self._before)
-        empty: list[State] = [{} for _ in self.optimizers]
-        states = self._server if self.mode == "average" else self.clients.get(client, empty)
-        for optimizer, state in zip(self.optimizers, states):
+        for optimizer, state in zip(self.optimizers, self.starting_states(client)):
             # copies, which the steps change in place: a turn that fails leaves what the client had before it
             optimizer.state = defaultdict(dict, _copy_state(state))
 

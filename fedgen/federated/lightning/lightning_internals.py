@@ -21,6 +21,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Result
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedgen.pytorch_lightning_alias import OTHER, REMEDY
 
@@ -28,6 +29,7 @@ from fedgen.pytorch_lightning_alias import OTHER, REMEDY
 KEPT_IN_MODULES = frozenset(vars(LightningModule())) | {"_forward_module", "_compiled_call_impl", "_compiler_ctx"}
 # the dictionaries of a module for what hangs in it
 REGISTRIES = ("_parameters", "_buffers", "_modules")
+TensorCalls = TorchDispatchMode  # a block that sees each of torch's calls in it, those of backward passes too
 NormBase = _NormBase  # BatchNorm and InstanceNorm of any dimension, lazy ones too: torch has no public name for it
 
 
@@ -264,6 +266,26 @@ def finish(part: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -
 def coordinates_and_values(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Return the dense tensors of a sparse COO tensor as it is: the public methods refuse one that is not coalesced."""
     return tensor._indices(), tensor._values()
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor has been changed in place, which only torch's own checks look at."""
+    return tensor._version
+
+
+def is_compiled(part: nn.Module) -> bool:
+    """Whether `part.compile()` has been called, which leaves no other trace."""
+    return part._compiled_call_impl is not None
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether somebody has registered hooks around an optimizer's steps, whose dictionaries have no public names."""
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+
+
+def note_step(optimizer: torch.optim.Optimizer) -> None:
+    """Let schedulers know that an optimizer's step was taken, though not by its `step`: they warn of moving before."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def will_skip(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:

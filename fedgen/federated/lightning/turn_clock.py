@@ -126,6 +126,16 @@ class TurnClock:
             self.total_steps += self._total
         self.release()
 
+    def count_steps(self, steps: int) -> None:
+        """Counts optimizer steps of the present client that were taken beside Lightning's loops, as these do."""
+        loop = self.trainer.fit_loop.epoch_loop
+        if self.trainer.lightning_module.automatic_optimization:
+            progress = loop.automatic_optimization.optim_progress.optimizer
+            progress.step.increment_by(steps)
+            progress.zero_grad.increment_by(steps)
+        else:
+            loop.manual_optimization.optim_step_progress.increment_by(steps)
+
     def leave_a_step(self) -> None:
         """Takes one step off the count, which Lightning adds when its batch, the turn, is over."""
         self._progress.completed -= 1

@@ -5,6 +5,7 @@ under manual optimisation it calls the training step.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -12,13 +13,15 @@ from typing import Any, Literal, Protocol
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import Trainer
-from lightning.pytorch.loops.optimization.automatic import Closure
+from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResult
+from torch import Tensor
 from torch.optim import Optimizer
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.client_state.trained_parameters import parameters_of
 from fedgen.federated.lightning.checks import warn_of_remainder, warn_unseen_steps
 from fedgen.federated.lightning.lightning_internals import (
+    give_result,
     logged_values,
     optimizers_of,
     result_of,
@@ -29,6 +32,7 @@ from fedgen.federated.lightning.quick_step import calls_no_hook, moves_plainly, 
 from fedgen.federated.lightning.turn_clock import BatchHooks, StepSchedules, TurnClock, outputs_of
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import scaled_rates
+from fedgen.federated.vectorised.vectorised_turns import TrainedTurn, TurnsAtOnce, VectorisedTurns
 
 PlainStep = Callable[[Optimizer, Callable[[], Any]], Any]
 NO_STEP = -1  # the iteration of the last optimizer step, where none has been
@@ -93,9 +97,11 @@ class TurnLoop:
         schedules: of learning rates by the step.
         batch_idx: what a `training_step` receives: its iteration of the "round" or of the "client".
         move: brings a batch to the device where somebody overrides how.
+        vectorised: how many turns are taken at once; None for one.
 
     Attributes:
         no_hooks: whether nobody overrides what Lightning calls around a step.
+        at_once: takes turns at once, where asked to.
         client_iteration: of the client that trains, since training began.
         awaits_step: whether the turn has begun and Lightning's next optimizer step takes it.
     """
@@ -109,6 +115,7 @@ class TurnLoop:
         schedules: StepSchedules,
         batch_idx: Literal["round", "client"],
         move: Callable[[Any], Any],
+        vectorised: VectorisedTurns | None = None,
     ) -> None:
         self._trainer, self._module = trainer, trainer.lightning_module
         self._round, self._driver, self._clock, self._counts_rounds = round, driver, clock, batch_idx == "round"
@@ -122,6 +129,9 @@ class TurnLoop:
         self._num_arguments = 0  # that Lightning passes to the module's training_step; 0: not known yet
         self.awaits_step = self._skips_step = False
         self._last_step, self._is_unseen = NO_STEP, False
+        self.at_once = None if vectorised is None else TurnsAtOnce(
+            vectorised, trainer, round, clock, self._moved, bool(schedules), trainer.strategy.seed
+        )  # fmt: skip
 
     def release(self) -> None:
         """Give the module's and callbacks' hooks back to Lightning."""
@@ -168,7 +178,7 @@ class TurnLoop:
         assert isinstance(closure, Closure)
         errors, turn = self._round.errors, self._round.turn
         failed, step = len(errors), self._automatic_step(plain, optimizer, closure, is_bare)
-        output = self.take(step, lambda _: _outputs_of(closure))
+        output = self.take(step, lambda _: _outputs_of(closure), partial(_give_loss, closure))
         # Lightning wants a result from the closure whatever happened in it
         if len(errors) > failed or (turn is not None and turn.is_elsewhere) or result_of(closure) is None:
             self._skips_step = True
@@ -180,19 +190,25 @@ class TurnLoop:
 
     # ---- the turn ----
 
-    def take(self, step: Callable[[], Any], outputs: Callable[[Any], Any]) -> Any:
+    def take(
+        self,
+        step: Callable[[], Any],
+        outputs: Callable[[Any], Any],
+        give_loss: Callable[[Tensor], object] | None = None,
+    ) -> Any:
         """Take the turn that has begun, and close the round after the last.
 
         Args:
             step: an iteration.
             outputs: makes of its result what Lightning tells hooks.
+            give_loss: gives Lightning the loss of a turn that was taken with others; None where it asks for none.
         """
         turn, output = self._round.turn, None
         assert turn is not None
         if not turn.is_idle:
             failed = len(self._round.errors)
             try:
-                output = self._driver.take(turn, lambda: self._iterate(turn, step, outputs))
+                output = self._driver.take(turn, lambda: self._train(turn, step, outputs, give_loss))
             finally:
                 self._batch = None
             if self._is_unseen and len(self._round.errors) == failed:
@@ -200,6 +216,40 @@ class TurnLoop:
         if turn.is_last:
             self._driver.close()
         return output
+
+    def _train(
+        self,
+        turn: Turn,
+        step: Callable[[], Any],
+        outputs: Callable[[Any], Any],
+        give_loss: Callable[[Tensor], object] | None,
+    ) -> Any:
+        """Take the client's local iterations, by themselves or with other clients'; the last one's output."""
+        if self.at_once is None:
+            return self._iterate(turn, step, outputs)
+        if (trained := self.at_once.of(turn)) is None:
+            return self._iterate(turn, self.at_once.timed(step), outputs)
+        with self._clock.within():
+            loss = self._end_as(turn, trained)
+        if give_loss is None:
+            return None
+        give_loss(loss)
+        if self._round.settings.aggregator.needs_losses:
+            self._round.loss = float(trained.losses[0])
+        return loss
+
+    def _end_as(self, turn: Turn, trained: TrainedTurn) -> Tensor:
+        """Bring everything where the turn's own iterations would have left it; the last loss."""
+        clock, results = self._clock, logged_values(self._trainer)
+        turn.current = results.batch = trained.batch
+        results.batch_size = None
+        self._batches.show(trained.batch)
+        clock.iteration = clock.interval - 1
+        self.client_iteration = self._round.memory.iterations.get(turn.client, 0) + clock.iteration
+        self._is_unseen = False
+        clock.count_steps(trained.steps)
+        assert self.at_once is not None
+        return self.at_once.load(trained)
 
     def _iterate(self, turn: Turn, step: Callable[[], Any], outputs: Callable[[Any], Any]) -> Any:
         """Take the client's local iterations; the last one's output."""
@@ -285,6 +335,11 @@ class TurnLoop:
 
     def _local_training_step(self) -> Any:
         return self._module.training_step(*self._arguments(self._num_arguments))
+
+
+def _give_loss(closure: Closure, loss: Tensor) -> None:
+    """Give Lightning the loss of a turn's last step."""
+    give_result(closure, ClosureResult.from_training_step_output(loss))
 
 
 def _outputs_of(closure: Closure) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.diffusion.denoiser import Denoiser, adapted, made
+from fedgen.models.diffusion.denoiser import Denoiser, adapted, full_precision, made
 from fedgen.models.diffusion.diffusion_losses import epsilon_losses
 from fedgen.models.diffusion.diffusion_sampling import Predict, Sampler, denoise, make_scheduler
 from fedgen.models.diffusion.diffusion_schedule import Diffusion, Kind, NoiseSchedule, Prediction
 from fedgen.models.diffusion.pretrained import read_pretrained, write_pretrained
 from fedgen.models.fine_tuning.lora import LoRA, merge_adapters, write_adapters
+from fedgen.models.functional_step import Drawn
 from fedgen.models.networks.network import describe
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating
@@ -103,13 +104,15 @@ class DDPM(Denoiser):
 
     # ---- training ----
 
-    def _loss(self, images: Tensor, batch: Sequence[Tensor]) -> Tensor:
-        """The loss of Ho et al. 2020, Eq. 14."""
+    def _drawn(self, images: Tensor, batch: Sequence[Tensor]) -> dict[str, Tensor]:
         timesteps = torch.randint(self.diffusion.schedule.timesteps, (len(images),), device=images.device)
-        noise = torch.randn_like(images)
-        predicted = self._predicted(self.diffusion.add_noise(images, noise, timesteps), timesteps, batch)
-        target = self.diffusion.target(images, noise, timesteps)
-        return nn.functional.mse_loss(predicted, target.float())
+        return {"images": images, "timesteps": timesteps, "noise": torch.randn_like(images)}
+
+    def _loss(self, batch: Sequence[Tensor], drawn: Drawn) -> Tensor:
+        """The loss of Ho et al. 2020, Eq. 14."""
+        images, noise, timesteps = drawn["images"], drawn["noise"], drawn["timesteps"]
+        predicted = self._predicted(self.diffusion.add_noise(images, noise, timesteps), timesteps, batch, drawn)
+        return nn.functional.mse_loss(predicted, full_precision(self.diffusion.target(images, noise, timesteps)))
 
     # ---- after training ----
 

@@ -12,6 +12,7 @@ from fedgen.io.files import in_bytes
 from fedgen.models.diffusion.diffusion_sampling import Predict, predictor
 from fedgen.models.ema import EMA
 from fedgen.models.fine_tuning.lora import LoRA, add_adapters, read_adapters
+from fedgen.models.functional_step import Drawn, FunctionalStep
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.network import build, require_shape
 from fedgen.models.optional_hooks import data_module_of, of_data, of_network
@@ -106,8 +107,12 @@ class Denoiser(RoundClock):
     # ---- what a model says ----
 
     @abstractmethod
-    def _loss(self, images: Tensor, batch: Sequence[Tensor]) -> Tensor:
-        """The loss of training images [N, ...] in full precision, of a batch whose labels `_predicted` takes."""
+    def _drawn(self, images: Tensor, batch: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Draw for training images [N, ...] in full precision; what `_loss` takes, "images" among it."""
+
+    @abstractmethod
+    def _loss(self, batch: Sequence[Tensor], drawn: Drawn) -> Tensor:
+        """The loss of a batch for which `_drawn` drew; without draws."""
 
     @abstractmethod
     def _draw(
@@ -168,37 +173,59 @@ class Denoiser(RoundClock):
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """The loss of (images [N, C, H, W] in [-1, 1], labels int64 [N])."""
-        # under "bf16-true" images come in half precision, and so would their noise
-        images = batch[0].to(torch.promote_types(batch[0].dtype, torch.float32))
-        require_shape(images, self.image_shape, "the network")
-        self._set_rate(batch_idx)
-        if self.flips:
-            images = torch.where(torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5, images.flip(3), images)
-        loss = self._loss(images, batch)
+        drawn = self._draw_step(batch)
+        if self.warmup:  # the optimizer, inside whose step this runs, reads it afterwards
+            for group in self.trainer.optimizers[0].param_groups:
+                group["lr"] = self._rate(self.iteration(batch_idx))
+        loss = self._loss(batch, drawn)
         self.means.add({"loss": loss})
         return loss
 
-    def _predicted(self, noisy: Tensor, times: Tensor, batch: Sequence[Tensor]) -> Tensor:
-        """The network's predictions float32 [N, ...] of noisy images at times [N], in the precision of the batch."""
-        predict = self._predict or self.network
-        return predict(noisy.to(batch[0].dtype), times, *self._training_labels(batch)).float()
+    def functional_steps(self, iteration: int) -> Sequence[FunctionalStep]:
+        """The one step of an iteration, as functions of a batch."""
+        return [
+            FunctionalStep("step", 0, self._draw_step, self._noted_loss, self._rate(iteration) if self.warmup else None)
+        ]
 
-    def _training_labels(self, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The labels of a conditional network, some of them replaced by "any class"."""
-        if self.label_frequencies is None:
-            return ()
+    @property
+    def no_functional_steps(self) -> str | None:
+        """Reason for which a step cannot be taken for many clients at once: None if it can."""
+        if self.compiles:
+            return "compiled networks train one client at a time (compile=True)"
+        if self._training_settings["gradient_checkpointing"]:
+            return "activations are computed twice (gradient_checkpointing=True)"
+        return None
+
+    def _noted_loss(self, batch: Sequence[Tensor], drawn: Drawn) -> tuple[Tensor, dict[str, Tensor]]:
+        loss = self._loss(batch, drawn)
+        return loss, {"loss": loss}
+
+    def _draw_step(self, batch: Sequence[Tensor]) -> dict[str, Tensor]:
+        """All that is drawn for a batch, by torch's global generator."""
+        images = full_precision(batch[0])  # under "bf16-true" images come in half precision, and so would their noise
+        require_shape(images, self.image_shape, "the network")
+        if self.flips:
+            images = torch.where(torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5, images.flip(3), images)
+        drawn = self._drawn(images, batch)
+        return drawn if self.label_frequencies is None else drawn | {"labels": self._training_labels(batch)}
+
+    def _predicted(self, noisy: Tensor, times: Tensor, batch: Sequence[Tensor], drawn: Drawn) -> Tensor:
+        """The network's predictions [N, ...] in full precision of noisy images at times [N], in that of the batch."""
+        predict, labels = self._predict or self.network, [drawn["labels"]] if "labels" in drawn else []
+        return full_precision(predict(noisy.to(batch[0].dtype), times, *labels))
+
+    def _training_labels(self, batch: Sequence[Tensor]) -> Tensor:
+        """The labels for a conditional network, some of them replaced by "any class"."""
+        assert self.label_frequencies is not None
         labels = self.label_frequencies.labels_of(batch)
         if self.num_classes is not None and self.null_label and self.label_dropout:
             dropped = torch.rand(len(labels), device=labels.device) < self.label_dropout
             labels = labels.masked_fill(dropped, self.num_classes)
-        return (labels,)
+        return labels
 
-    def _set_rate(self, batch_idx: int) -> None:
-        """The learning rate of this iteration: the optimizer, inside whose step this runs, reads it afterwards."""
-        if self.warmup:
-            rate = self.lr * min(1.0, (self.iteration(batch_idx) + 1) / self.warmup)
-            for group in self.trainer.optimizers[0].param_groups:
-                group["lr"] = rate
+    def _rate(self, iteration: int) -> float:
+        """The learning rate of a client's iteration, counted from 0 since training began."""
+        return self.lr * min(1.0, (iteration + 1) / self.warmup)
 
     def on_round_end(self, iterations: int) -> None:
         """Moves the average of the network's weights by ema_decay ** iterations."""
@@ -299,6 +326,11 @@ class Denoiser(RoundClock):
         read_adapters(adapted(self.network), self.lora, folder)
         if self.network_ema is not None:
             read_adapters(adapted(self.network_ema.network), self.lora, folder)
+
+
+def full_precision(tensor: Tensor) -> Tensor:
+    """The tensor in float32, or in its own precision where that is higher."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _check_ranges(lr: float, warmup: int, ema_decay: float | None, label_dropout: float) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.diffusion.denoiser import Denoiser, made
+from fedgen.models.diffusion.denoiser import Denoiser, full_precision, made
 from fedgen.models.diffusion.diffusion_losses import losses_of_examples
 from fedgen.models.diffusion.diffusion_sampling import Predict
 from fedgen.models.diffusion.edm_sampling import EDMSampler, denoise_edm
 from fedgen.models.diffusion.preconditioning import Preconditioning
 from fedgen.models.fine_tuning.lora import LoRA
+from fedgen.models.functional_step import Drawn
 from fedgen.models.networks.network import describe
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating
@@ -92,13 +93,17 @@ class EDM(Denoiser):
 
     # ---- training ----
 
-    def _loss(self, images: Tensor, batch: Sequence[Tensor]) -> Tensor:
-        """The loss of Karras et al. 2022, Eq. 8: lambda c_out^2 is 1."""
+    def _drawn(self, images: Tensor, batch: Sequence[Tensor]) -> dict[str, Tensor]:
         sigma = self.conditions.draw_sigmas(len(images), images.device)
+        return {"images": images, "sigma": sigma, "noise": torch.randn_like(images)}
+
+    def _loss(self, batch: Sequence[Tensor], drawn: Drawn) -> Tensor:
+        """The loss of Karras et al. 2022, Eq. 8: lambda c_out^2 is 1."""
+        images, sigma = drawn["images"], drawn["sigma"]
         wide = sigma.view(-1, *[1] * (images.ndim - 1))
-        noisy = images + wide * torch.randn_like(images)
-        predicted = self._predicted(self.conditions.c_in(wide) * noisy, self.conditions.c_noise(sigma), batch)
-        return nn.functional.mse_loss(predicted, self.conditions.target(images, noisy, wide).float())
+        noisy = images + wide * drawn["noise"]
+        predicted = self._predicted(self.conditions.c_in(wide) * noisy, self.conditions.c_noise(sigma), batch, drawn)
+        return nn.functional.mse_loss(predicted, full_precision(self.conditions.target(images, noisy, wide)))
 
     # ---- after training ----
 

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.diffusion.denoiser import Denoiser, made
+from fedgen.models.diffusion.denoiser import Denoiser, full_precision, made
 from fedgen.models.diffusion.diffusion_losses import losses_of_examples
 from fedgen.models.diffusion.diffusion_sampling import Predict, predictor
 from fedgen.models.diffusion.flow_path import TIMESTEPS, Coupling, FlowPath, Times, couple
 from fedgen.models.diffusion.flow_sampling import FlowSampler, flow_field, follow, in_parts
 from fedgen.models.diffusion.ode_likelihood import LogDensity, dequantised, draw_probes, log_density
 from fedgen.models.fine_tuning.lora import LoRA
+from fedgen.models.functional_step import Drawn
 from fedgen.models.networks.network import describe
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating
@@ -99,8 +100,7 @@ class FlowMatching(Denoiser):
 
     # ---- training ----
 
-    def _loss(self, images: Tensor, batch: Sequence[Tensor]) -> Tensor:
-        """The loss of Lipman et al. 2023, Eq. 23."""
+    def _drawn(self, images: Tensor, batch: Sequence[Tensor]) -> dict[str, Tensor]:
         if self.dequantise is not None:
             images = dequantised(images, self.dequantise, torch.rand_like(images))
         times = self.path.draw_times(len(images), images.device)
@@ -108,8 +108,13 @@ class FlowMatching(Denoiser):
         if self.path.coupling == "optimal-transport":
             labels = None if self.label_frequencies is None else self.label_frequencies.labels_of(batch)
             noise = couple(images, noise, labels)
-        predicted = self._predicted(self.path.at(times, images, noise), TIMESTEPS * times, batch)
-        return nn.functional.mse_loss(predicted, self.path.velocity(images, noise).float())
+        return {"images": images, "times": times, "noise": noise}
+
+    def _loss(self, batch: Sequence[Tensor], drawn: Drawn) -> Tensor:
+        """The loss of Lipman et al. 2023, Eq. 23."""
+        images, noise, times = drawn["images"], drawn["noise"], drawn["times"]
+        predicted = self._predicted(self.path.at(times, images, noise), TIMESTEPS * times, batch, drawn)
+        return nn.functional.mse_loss(predicted, full_precision(self.path.velocity(images, noise)))
 
     # ---- drawing ----
 

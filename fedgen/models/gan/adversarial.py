@@ -1,7 +1,7 @@
 """Adversarial losses: what a critic and a generator minimise, given the critic and two batches of images."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +32,16 @@ class AdversarialLoss(ABC):
     def critic_loss(self, critic: CriticFunction, real: Tensor, fake: Tensor) -> CriticTerms:
         """The critic's loss on images [N, C, H, W] that exist and images that were made (no gradient to the maker)."""
 
+    def draw(self, real: Tensor) -> dict[str, Tensor]:
+        """Draw what `critic_loss` draws for real images [N, C, H, W], by name and in its order; here nothing."""
+        return {}
+
+    def drawn_critic_loss(
+        self, critic: CriticFunction, real: Tensor, fake: Tensor, drawn: Mapping[str, Tensor]
+    ) -> CriticTerms:
+        """`critic_loss` at what `draw` drew, as a function without draws that `torch.vmap` can take."""
+        return self.critic_loss(critic, real, fake)
+
     @abstractmethod
     def generator_loss(self, critic: CriticFunction, fake: Tensor) -> Tensor:
         """The generator's loss on images [N, C, H, W] it made: a scalar, differentiable in them."""
@@ -49,11 +59,33 @@ def gradient_penalty(critic: CriticFunction, real: Tensor, fake: Tensor) -> Tens
 
     Autocast is switched off inside: slopes of half precision would be differentiated once more.
     """
-    position = torch.rand(len(real), *[1] * (real.ndim - 1), device=real.device, dtype=real.dtype)
-    points = torch.lerp(real.detach(), fake.detach().to(real.dtype), position).requires_grad_()
+    points = _between(real, fake, draw_positions(real)).requires_grad_()
     with torch.autocast(points.device.type, enabled=False):
         (gradients,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
-        return (gradients.flatten(1).norm(dim=1) - 1).square().mean()
+        return _off_one(gradients)
+
+
+def drawn_gradient_penalty(critic: CriticFunction, real: Tensor, fake: Tensor, positions: Tensor) -> Tensor:
+    """`gradient_penalty` at positions [N, 1, ...], by a gradient that `torch.vmap` can take."""
+    return _off_one(torch.func.grad(lambda points: critic(points).sum())(_between(real, fake, positions)))
+
+
+def draw_positions(real: Tensor) -> Tensor:
+    """Draw where on its segment each image's point lies, [N, 1, ...] in [0, 1)."""
+    return torch.rand(len(real), *[1] * (real.ndim - 1), device=real.device, dtype=real.dtype)
+
+
+def _between(real: Tensor, fake: Tensor, positions: Tensor) -> Tensor:
+    return torch.lerp(real.detach(), fake.detach().to(real.dtype), positions)
+
+
+def _off_one(gradients: Tensor) -> Tensor:
+    return (gradients.flatten(1).norm(dim=1) - 1).square().mean()
+
+
+def _gap(critic: CriticFunction, real: Tensor, fake: Tensor) -> Tensor:
+    on_real, on_fake = score_both(critic, real, fake)
+    return on_real.mean() - on_fake.mean()
 
 
 class WassersteinGP(AdversarialLoss):
@@ -72,9 +104,18 @@ class WassersteinGP(AdversarialLoss):
         self.penalty = penalty
 
     def critic_loss(self, critic: CriticFunction, real: Tensor, fake: Tensor) -> CriticTerms:
-        on_real, on_fake = score_both(critic, real, fake)
-        gap = on_real.mean() - on_fake.mean()
+        gap = _gap(critic, real, fake)
         return CriticTerms(self.penalty * gradient_penalty(critic, real, fake) - gap, gap.detach())
+
+    def draw(self, real: Tensor) -> dict[str, Tensor]:
+        return {"positions": draw_positions(real)}
+
+    def drawn_critic_loss(
+        self, critic: CriticFunction, real: Tensor, fake: Tensor, drawn: Mapping[str, Tensor]
+    ) -> CriticTerms:
+        gap = _gap(critic, real, fake)
+        penalty = drawn_gradient_penalty(critic, real, fake, drawn["positions"])
+        return CriticTerms(self.penalty * penalty - gap, gap.detach())
 
     def generator_loss(self, critic: CriticFunction, fake: Tensor) -> Tensor:
         return -critic(fake).mean()

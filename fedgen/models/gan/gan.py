@@ -11,8 +11,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from fedgen.losses import EmbeddedLoss
 from fedgen.models.conditioning import critic_function, generate
+from fedgen.models.functional_step import FunctionalStep
 from fedgen.models.gan.adversarial import AdversarialLoss
 from fedgen.models.gan.critic_losses import CriticLosses
+from fedgen.models.gan.functional_game import FunctionalGame
 from fedgen.models.gan.game_checks import check_images, check_pair
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
@@ -24,7 +26,7 @@ from fedgen.models.sampling import evaluating, keeping_buffers
 TrainedBy = Literal["clients", "server"]
 
 
-class GAN(CriticLosses, LatentGenerator):
+class GAN(CriticLosses, FunctionalGame, LatentGenerator):
     """A generator and a critic that play a game against each other, trained under manual optimisation.
 
     One `training_step` is one iteration: a critic step, and every `n_critic`-th time a generator step. Nothing is
@@ -203,6 +205,13 @@ class GAN(CriticLosses, LatentGenerator):
         self._turn_batch = max(self._turn_batch, len(real))
         if self.generator_trained_by == "clients" and (self.iteration(batch_idx) + 1) % self.n_critic == 0:
             self.generator_step(optimizers[0], len(real), labels)
+
+    def functional_steps(self, iteration: int) -> Sequence[FunctionalStep]:
+        """The critic's step, and with every n_critic-th of the client's own iterations the generator's."""
+        steps = [FunctionalStep("critic", 1, self.draw_for_critic, self.drawn_critic_loss)]
+        if (iteration + 1) % self.n_critic == 0:
+            steps.append(FunctionalStep("generator", 0, self.draw_for_generator, self.drawn_generator_loss))
+        return steps
 
     def critic_step(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
         """One step of the critic on real images, with labels int64 [N] if the model is conditional, and as many made.

@@ -1,9 +1,11 @@
 """The clock of a model under federated training: its own iterations, and the ends of turns and rounds."""
 
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import lightning
+from torch import Tensor
 
 from fedgen.models.optional_hooks import of_strategy
 from fedgen.models.rounds.round_means import RoundMeans
@@ -57,6 +59,16 @@ class RoundClock(lightning.LightningModule):
     def on_turn_end(self, completed: bool) -> None:
         """Called after a client's turn; it is not completed if the client is left out of the round."""
         self.means.end_turn(completed)
+
+    def end_functional_turn(self, noted: Sequence[tuple[Mapping[str, Tensor], int]], batch_length: int) -> None:
+        """Adds to the means what the steps of a turn noted that `functional_steps` took; called before `on_turn_end`.
+
+        Args:
+            noted: for each kind of step the sums of what its steps noted, and how many they were.
+            batch_length: examples of a batch.
+        """
+        for values, steps in noted:
+            self.means.add(values, steps)
 
     def on_round_end(self, iterations: int) -> None:
         """Called with the number of training iterations of the round (of one client); does nothing here."""

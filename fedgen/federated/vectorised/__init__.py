@@ -1,0 +1,1 @@
+"""Turns of many small clients taken at once, over stacked weights."""

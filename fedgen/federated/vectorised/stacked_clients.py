@@ -1,0 +1,233 @@
+"""Clients whose turns are taken at once: their weights, buffers, optimizers and random streams, one row or one each."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim import Optimizer
+
+from fedgen.clients.turn import Turn
+from fedgen.federated.client_state.exchange import copy_tensors
+from fedgen.federated.round import Round
+from fedgen.federated.vectorised.stacked_optimizer import StackedOptimizer
+from fedgen.federated.vectorised.trial import Trial, WithTensors
+from fedgen.models.functional_step import FunctionalStep
+from fedgen.seeds import derive
+
+Clip = Callable[[Tensor], Tensor]  # of gradients [clients, numbers]
+
+
+@dataclass
+class Setting:
+    """The things that all clients of a fit share.
+
+    Args:
+        module: that they train.
+        optimizers: those of `configure_optimizers`.
+        round: whose turns they take.
+        seed: base of all draws.
+        move: brings a batch to the module's device.
+        context: makes the context of a training step.
+        clip: bounds gradients; None leaves them.
+    """
+
+    module: Any
+    optimizers: Sequence[Optimizer]
+    round: Round
+    seed: int
+    move: Callable[[Any], Any]
+    context: Callable[[], Any]
+    clip: Clip | None
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the module is on."""
+        return self.round.device
+
+
+class StackedClients:
+    """The clients of some turns of a round, trained together; what each of them would be alone, to rounding.
+
+    Random generators are left at some client's place.
+
+    Args:
+        setting: what they share.
+        turns: theirs, alike in the number of a batch's examples and the kinds of their steps.
+        trial: of their steps.
+    """
+
+    def __init__(self, setting: Setting, turns: Sequence[Turn], trial: Trial) -> None:
+        self._setting, self.turns = setting, list(turns)
+        round, interval = setting.round, setting.round.settings.interval
+        self._done = [round.memory.iterations.get(turn.client, 0) for turn in turns]
+        starts = [_Start(setting, turn.client) for turn in turns]
+        states = [round.local.starting_states(turn.client) for turn in turns]
+        self._optimizers: dict[int, StackedOptimizer] = {}
+        for place, names in trial.stepped.items():
+            own = round.local.optimizers.index(setting.optimizers[place])
+            self._optimizers[place] = StackedOptimizer(
+                setting.optimizers[place], names, starts, [state[own] for state in states]
+            )
+        stepped = {name for names in trial.stepped.values() for name in names.values()}
+        kept = [name for name in round.exchange.personal if name not in stepped]  # which differ, and may not change
+        self._buffers = {
+            name: torch.stack([start[name] for start in starts]) for name in dict.fromkeys([*trial.changed, *kept])
+        }
+        self._changed, self._call = trial.changed, WithTensors(setting.module, trial.changed)
+        self._batches = [iter(turn.batches(interval)) for turn in turns]
+        self._streams = [ClientStream(setting.seed, turn, setting.device) for turn in turns]
+        self._noted: dict[str, tuple[dict[str, Tensor], int]] = {}
+        self._rates: dict[int, Sequence[float | None]] = {}
+        self.steps = 0  # of optimizers, of each client
+        self.losses: list[Tensor] = []  # [clients] of the first step, and of the last
+        self.last: list[Any] = []  # batches
+
+    # ---- training ----
+
+    def train(self, iterations: Iterator[int]) -> None:
+        """Take the local iterations of all clients; as many for each.
+
+        Args:
+            iterations: of the turns, from 0.
+
+        Raises:
+            ValueError: where clients' batches differ in form.
+        """
+        with torch.enable_grad(), self._setting.context(), sdpa_kernel(SDPBackend.MATH):
+            for i in iterations:
+                self.last = [self._setting.move(next(batches)) for batches in self._batches]
+                self._iterate(i)
+
+    def _iterate(self, i: int) -> None:
+        batch = stacked(self.last)
+        steps = [self._setting.module.functional_steps(done + i) for done in self._done]
+        for alike in zip(*steps, strict=True):
+            drawn = stacked([stream.draw(step, one) for stream, step, one in zip(self._streams, alike, self.last)])
+            self._step(alike, batch, drawn)
+
+    def _step(self, steps: Sequence[FunctionalStep], batch: Any, drawn: Any) -> None:
+        """One step of each client, all of a kind.
+
+        Args:
+            steps: each client's.
+            batch: stacked.
+            drawn: stacked.
+        """
+        first, setting = steps[0], self._setting
+        weights = {place: optimizer.weights.detach() for place, optimizer in self._optimizers.items()}
+        weights[first.optimizer].requires_grad_()
+        own = dict(self._buffers)
+        for place, optimizer in self._optimizers.items():
+            own |= optimizer.named(weights[place])
+
+        def of_client(tensors: dict[str, Tensor], batch: Any, drawn: Any) -> Any:
+            given = {WithTensors.PREFIX + name: tensor for name, tensor in tensors.items()}
+            return torch.func.functional_call(self._call, given, (first, batch, drawn))
+
+        losses, noted, changed = torch.vmap(of_client)(own, batch, drawn)
+        (gradients,) = torch.autograd.grad(losses.sum(), weights[first.optimizer])
+        gradients = gradients if setting.clip is None else setting.clip(gradients)
+        self._rates[first.optimizer] = rates = [step.rate for step in steps]
+        self._optimizers[first.optimizer].step(gradients, rates, setting.round.factor)
+        self._buffers |= {name: tensor.detach() for name, tensor in changed.items()}
+        self._note(first.kind, losses, noted)
+
+    def _note(self, kind: str, losses: Tensor, noted: Mapping[str, Tensor]) -> None:
+        sums, steps = self._noted.get(kind, ({}, 0))
+        values = {name: value.detach().to(torch.promote_types(value.dtype, torch.float32)) for name, value in
+                  noted.items()}  # fmt: skip
+        sums = {name: sums[name].add_(value) for name, value in values.items()} if sums else {
+            name: value.clone() for name, value in values.items()}  # fmt: skip
+        self._noted[kind] = sums, steps + 1
+        self.losses = [*self.losses[:1], losses.detach()]
+        self.steps += 1
+
+    # ---- what it gives ----
+
+    @torch.no_grad()
+    def load(self, row: int) -> None:
+        """Make module, optimizers and random generators what a client's own turn would have left."""
+        keeps_states = self._setting.round.local.mode != "reset"
+        for place, rates in self._rates.items():  # of optimizers that have stepped; others' states stay as they were
+            self._optimizers[place].load(row, rates[row], keeps_states)
+        live = [tensor_of(self._setting.module, name) for name in self._changed]
+        copy_tensors(live, [self._buffers[name][row] for name in self._changed])
+        self._streams[row].resume()
+
+    def noted(self, row: int) -> list[tuple[dict[str, Tensor], int]]:
+        """Return what a client's steps noted, summed, and their number, for each kind of step."""
+        return [({name: values[row] for name, values in sums.items()}, steps) for sums, steps in self._noted.values()]
+
+
+class _Start(dict[str, Tensor]):
+    """The tensors that a client begins its turn with, by name, each looked up when it is asked for."""
+
+    def __init__(self, setting: Setting, client: int) -> None:
+        exchange, memory = setting.round.exchange, setting.round.memory
+        kept = memory.personal.get(client, {})
+        super().__init__({name: kept.get(name, exchange.server[name]) for name in exchange.personal})
+        self._module: nn.Module = setting.module
+
+    def __missing__(self, name: str) -> Tensor:
+        """Return what all clients share: the module is at a turn's beginning."""
+        return tensor_of(self._module, name)
+
+
+def tensor_of(module: nn.Module, name: str) -> Tensor:
+    """A module's parameter or buffer by its dotted name, detached."""
+    part, _, own = name.rpartition(".")
+    found: Tensor = getattr(module.get_submodule(part), own)
+    return found.detach()
+
+
+class ClientStream:
+    """A client's place in the streams of torch's global generators: where its turn begins, and where draws leave it.
+
+    Args:
+        seed: base of all draws.
+        turn: the client's.
+        device: of the module.
+    """
+
+    def __init__(self, seed: int, turn: Turn, device: torch.device) -> None:
+        self._generators = [torch.default_generator]
+        if device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
+            self._generators.append(torch.cuda.default_generators[index])
+        start = derive(seed, "turn", turn.round, turn.client)
+        for generator in self._generators:
+            generator.manual_seed(start)
+        self._states = [generator.get_state() for generator in self._generators]
+
+    def draw(self, step: FunctionalStep, batch: Any) -> Any:
+        """Draw what a step draws for a batch of the client."""
+        self.resume()
+        drawn = step.draw(batch)
+        self._states = [generator.get_state() for generator in self._generators]
+        return drawn
+
+    def resume(self) -> None:
+        """Puts the global generators where the client's draws have left them."""
+        for generator, state in zip(self._generators, self._states):
+            generator.set_state(state)
+
+
+def stacked(items: Sequence[Any]) -> Any:
+    """Nested containers of tensors as one of tensors [items, ...].
+
+    Raises:
+        ValueError: for other values, and for items that differ in form.
+    """
+    first = items[0]
+    if isinstance(first, Tensor):
+        if any(item.shape != first.shape or item.dtype != first.dtype for item in items):
+            raise ValueError("clients' batches differ in shape or type")
+        return torch.stack(list(items))
+    if isinstance(first, Mapping):
+        return {key: stacked([item[key] for item in items]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return [stacked(list(parts)) for parts in zip(*items, strict=True)]
+    raise ValueError(f"a batch holds a {type(first).__name__}, where tensors alone can be stacked")
