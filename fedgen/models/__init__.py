@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
+    from fedgen.models.autoencoders.latent_space import LatentSpace
+    from fedgen.models.autoencoders.vae import VAE
     from fedgen.models.character_transformer import CharacterTransformer
     from fedgen.models.diffusion.ddpm import DDPM
     from fedgen.models.diffusion.diffusion_sampling import Sampler
@@ -31,6 +33,7 @@ __all__ = [
     "EDM",
     "EMA",
     "GAN",
+    "VAE",
     "WGANGP",
     "AdversarialLoss",
     "CharacterTransformer",
@@ -43,6 +46,7 @@ __all__ = [
     "FlowSampler",
     "Glow",
     "Hinge",
+    "LatentSpace",
     "LoRA",
     "LocalSteps",
     "NoiseSchedule",
