@@ -59,6 +59,8 @@ class LatentSpace(nn.Module):
     exchanged = False
     """FedAvg neither copies nor averages what lies below."""
 
+    autoencoder: Any  # which torch would have give modules or tensors
+
     def __init__(
         self,
         autoencoder: nn.Module | str,

@@ -119,16 +119,16 @@ def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path):
 
 def test_it_learns_to_give_images_back():
     """Of one grey level each, which latents have room for."""
-    model = make(lr=0.02)
+    model = make()
     levels = torch.linspace(-0.9, 0.9, 16).view(16, 1, 1, 1).expand(16, 1, 8, 8)
     before = model.example_losses(levels)
     optimizer = torch.optim.Adam(model.network.parameters(), lr=0.02)
-    for _ in range(60):
+    for _ in range(40):
         optimizer.zero_grad()
         model.training_step((levels,), 0).backward()
         optimizer.step()
     after = model.example_losses(levels)
-    assert after.mean() < 0.3 * before.mean()
+    assert after.mean() < 0.4 * before.mean()
     assert torch.equal(after, (model.reconstruct(levels) - levels).abs().flatten(1).mean(1))
 
 
