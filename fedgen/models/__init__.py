@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedgen.models.gan.wgan_gp import WGANGP
     from fedgen.models.rounds.round_clock import RoundClock
     from fedgen.models.stylegan2 import StyleGAN2
+    from fedgen.models.text.prompt_unet import PromptUNet
 
 __all__ = [
     "DDPM",
@@ -51,6 +52,7 @@ __all__ = [
     "LocalSteps",
     "NoiseSchedule",
     "NonSaturating",
+    "PromptUNet",
     "RoundClock",
     "Sampler",
     "StyleGAN2",
