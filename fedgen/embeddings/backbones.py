@@ -149,18 +149,18 @@ class _ImageFeatures(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        projected = hasattr(model, "get_image_features") or type(model).__name__.endswith(PROJECTED)
-        self.layer = "image features" if projected else "pooled"
+        self.is_tower = type(model).__name__.endswith(PROJECTED)
+        self.layer = "image features" if self.is_tower or hasattr(model, "get_image_features") else "pooled"
 
     def forward(self, images: Tensor) -> Tensor:
-        if hasattr(self.model, "get_image_features"):
+        if self.is_tower:
+            return self.model(pixel_values=images).image_embeds
+        if self.layer == "image features":
             found = self.model.get_image_features(pixel_values=images)
         else:
             found = self.model(pixel_values=images)
         if isinstance(found, Tensor):
             return found.flatten(1)
-        if self.layer == "image features" and getattr(found, "image_embeds", None) is not None:
-            return found.image_embeds
         pooled = getattr(found, "pooler_output", None)  # transformers' outputs have it where the model has a pooler
         return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
 

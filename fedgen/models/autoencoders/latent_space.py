@@ -202,18 +202,18 @@ def _found(given: Any) -> tuple[nn.Module, tuple[float, float]]:
 
 
 def _encoded(found: Any, draw: bool) -> Tensor:
-    """What an autoencoder encodes: a tensor, `latents`, or drawn from or the mode of a posterior, its `latent_dist`."""
+    """Latents of what an autoencoder encodes: a tensor, `latents`, or drawn from or the mode of a posterior, its `latent_dist`."""
     if isinstance(found, Tensor):
         return found
-    if isinstance(latents := getattr(found, "latents", None), Tensor):
+    if isinstance(latents := getattr(found, "latents", None), Tensor):  # outputs of diffusers without a posterior
         return latents
-    posterior = getattr(found, "latent_dist", found)
+    posterior = getattr(found, "latent_dist", found)  # diffusers' outputs have it; the kit's networks give it bare
     drawn: Tensor = posterior.sample() if draw else posterior.mode()
     return drawn
 
 
 def _decoded(found: Any) -> Tensor:
-    """What an autoencoder decodes: a tensor, or its output's `sample`."""
+    """Images that an autoencoder decodes: a tensor, or its output's `sample`."""
     images: Tensor = found if isinstance(found, Tensor) else found.sample
     return images.float()
 

@@ -291,7 +291,7 @@ class Denoiser(RoundClock):
         return found if self.latent_space is None else self.latent_space.decode(found)
 
     def _bounded(self, found: Tensor) -> Tensor:
-        """What was drawn [N, ...], cut to [-1, 1] if it is images; points and latents have any range."""
+        """Drawn images [N, ...], cut to [-1, 1] if it is images; points and latents have any range."""
         return found.clamp(-1, 1) if self.latent_space is None and len(self.image_shape) == 3 else found
 
     def _encoded(self, images: Tensor, batch_size: int) -> Tensor:

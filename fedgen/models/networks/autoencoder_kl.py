@@ -81,12 +81,12 @@ class AutoencoderKL(Network):
 
     @property
     def scaling(self) -> float:
-        """What latents are multiplied by, after the shift, for a model of them."""
+        """The factor of latents, after the shift, for a model of them."""
         return float(self.body.config.scaling_factor)
 
     @property
     def shift(self) -> float:
-        """What is subtracted from latents first."""
+        """The number that is subtracted from latents first."""
         return float(self.body.config.shift_factor or 0.0)
 
     def encode(self, images: Tensor) -> Any:
