@@ -202,7 +202,7 @@ def _found(given: Any) -> tuple[nn.Module, tuple[float, float]]:
 
 
 def _encoded(found: Any, draw: bool) -> Tensor:
-    """Latents of a tensor, of an output with `latents`, or drawn from (or the mode of) a posterior, its `latent_dist`."""
+    """Latents of a tensor, of an output with `latents`, or drawn from or the mode of a posterior, its `latent_dist`."""
     if isinstance(found, Tensor):
         return found
     if isinstance(latents := getattr(found, "latents", None), Tensor):  # outputs of diffusers without a posterior
