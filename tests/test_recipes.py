@@ -13,6 +13,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from fedgen.__main__ import main
 from fedgen.clients import ThreeWaySplit
 from fedgen.evaluation import Run
+from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.participation.participation_gap import PartitionChoice
 from tests.data.published import write_cifar10, write_femnist
 from tests.quick import first_quick
@@ -54,7 +55,9 @@ def test_every_recipe_fits_the_classes_it_names(name):
 
 
 def generators_given():
-    return [name for name in NAMES if not isinstance(read(name)["model"]["init_args"].get("generator"), str)]
+    """Recipes whose model goes on from no checkpoint."""
+    given = {name: read(name)["model"]["init_args"] for name in NAMES}
+    return [n for n, own in given.items() if not any(isinstance(own.get(k), str) for k in ("generator", "autoencoder"))]
 
 
 @pytest.mark.parametrize("name", first_quick(generators_given()))
@@ -169,6 +172,28 @@ def test_recipes_for_digits_train_and_score_for_a_round(name, tmp_path, monkeypa
     torch.set_num_threads(threads)
     records = [record for record in Run(f"checkpoints/{name}").records if record.round == 0]
     assert {record.num_clients for record in records} == {10}
+
+
+@pytest.mark.slow
+def test_an_autoencoder_and_a_flow_in_its_latents_train_and_are_scored_from_their_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedgen"])
+    evaluation = {"embeddings": ["pixels"], "num_images": 50, "every_n_rounds": 2}
+    callbacks = [{"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": evaluation}]
+    Path("smaller.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": callbacks}}))
+    threads = torch.get_num_threads()
+    for name in ("vae_digits", "latent_flow_digits"):
+        arguments = ["fit", "--config", str(RECIPES / f"{name}.yaml"), "--config", "smaller.yaml"]
+        assert main([*arguments, "--trainer.max_epochs", "2"]) == 0
+        assert {record.num_clients for record in Run(f"checkpoints/{name}").records if record.is_model} == {10}
+    model, _ = rebuild("checkpoints/latent_flow_digits")
+    vae, _ = rebuild("checkpoints/vae_digits")
+    trained = torch.load("checkpoints/vae_digits/last.ckpt", weights_only=True)["state_dict"]
+    own = {f"network.{name}": value for name, value in model.latent_space.autoencoder.state_dict().items()}
+    assert all(torch.equal(value, trained[name]) for name, value in own.items())
+    assert own.keys() == {name for name in vae.state_dict() if name.startswith("network.")}
+    assert main(["evaluate", "checkpoints/latent_flow_digits", "pixels", "--num_images", "60"]) == 0
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow

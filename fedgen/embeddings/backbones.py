@@ -13,11 +13,12 @@ from torch.nn import functional as F
 from fedgen import seeds
 from fedgen.data.optional_attributes import with_defaults
 from fedgen.embeddings.base import Embedding
-from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS
+from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS, UNIT
 from fedgen.embeddings.weights import load_into, read_state
 
 PILLOW = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # its numbers for ways to resample
 ANTIALIASED = ("bilinear", "bicubic")
+PROJECTED = "VisionModelWithProjection"  # ends the names of transformers' image towers that CLIP's features come out of
 
 
 class Backbone(Embedding):
@@ -35,6 +36,7 @@ class Backbone(Embedding):
         std: likewise.
         resample: "bilinear", "bicubic" or "nearest".
         layer: what of the network the features are.
+        unit_length: whether features are divided by their length; then the name ends in "@unit".
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Backbone(Embedding):
         std: list[float],
         resample: str,
         layer: str,
+        unit_length: bool = False,
     ) -> None:
         if size < 1:
             raise ValueError(f"size must be at least 1 pixel, got {size}")
@@ -54,8 +57,11 @@ class Backbone(Embedding):
             raise ValueError(f"{name} normalises by mean {mean} and std {std}; three colours are known here")
         antialias = " antialiased" if resample in ANTIALIASED else ""
         settings = {"resize": f"{resample}{antialias}", "size": size, "mean": mean, "std": std, "layer": layer}
-        super().__init__(name if size == own_size else f"{name}{SIZE}{size}", None, network, 3, settings)
-        self.size, self.mean, self.std, self.resample = size, mean, std, resample
+        if unit_length:
+            settings["unit_length"] = True
+        full_name = SIZE.join([name, *([str(size)] if size != own_size else []), *([UNIT] if unit_length else [])])
+        super().__init__(full_name, None, network, 3, settings)
+        self.size, self.mean, self.std, self.resample, self.unit_length = size, mean, std, resample, unit_length
         with torch.no_grad():  # the dim, and whether the network takes this size
             self(torch.zeros(1, 3, size, size, dtype=torch.uint8, device=self.device))
 
@@ -64,7 +70,8 @@ class Backbone(Embedding):
             smooth: dict[str, Any] = {"antialias": True, "align_corners": False} if self.resample in ANTIALIASED else {}
             levels = F.interpolate(levels, (self.size, self.size), mode=self.resample, **smooth).clamp(0, 255)
         mean, std = (levels.new_tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.std))
-        return self.network((levels / 255 - mean) / std)
+        found: Tensor = self.network((levels / 255 - mean) / std)
+        return found / found.norm(dim=1, keepdim=True) if self.unit_length else found
 
 
 def load_timm(name: str, weights: str | Path | None = None, size: int | None = None) -> Backbone:
@@ -94,16 +101,20 @@ def load_timm(name: str, weights: str | Path | None = None, size: int | None = N
     return Backbone(network, f"{TIMM}{name}", size or own, own, mean, std, config["interpolation"], "pooled")
 
 
-def load_transformers(name: str, weights: str | Path | None = None, size: int | None = None) -> Backbone:
+def load_transformers(
+    name: str, weights: str | Path | None = None, size: int | None = None, unit_length: bool = False
+) -> Backbone:
     """The pooled image features of a transformers model, `transformers/facebook/dinov2-small`, or of a local folder.
 
-    They are the image features of a model that has a method for those (CLIP, SigLIP), else the pooler's output, else
-    the first token. The model's image processor says how images are normalised, and its size.
+    They are the image features of a model that has a method for those (CLIP, SigLIP), or is a CLIP's image tower with
+    its projection, else the pooler's output, else the first token. The model's image processor says how images are
+    normalised, and its size.
 
     Args:
         name: of the model, or a folder of `save_pretrained`, behind "transformers/".
         weights: the folder itself, for a name that scores are to be stored under.
         size: pixels a side; the processor's own by default.
+        unit_length: whether features are divided by their length, as CMMD's are.
 
     Raises:
         ValueError: if transformers is not installed, or there is no such model or no settings of its image processor.
@@ -112,7 +123,7 @@ def load_transformers(name: str, weights: str | Path | None = None, size: int | 
     source = str(weights or name)
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(source)
-        network = transformers.AutoModel.from_pretrained(source)
+        network = _kind(transformers, source).from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
@@ -121,7 +132,15 @@ def load_transformers(name: str, weights: str | Path | None = None, size: int | 
         ) from error
     own, mean, std, resample = _processing(processor, name)
     features = _ImageFeatures(network.float())
-    return Backbone(features, f"{TRANSFORMERS}{name}", size or own, own, mean, std, resample, features.layer)
+    return Backbone(
+        features, f"{TRANSFORMERS}{name}", size or own, own, mean, std, resample, features.layer, unit_length
+    )
+
+
+def _kind(transformers: Any, source: str) -> Any:
+    """The class that loads a model: AutoModel's would leave an image tower's projection out."""
+    made_by = transformers.AutoConfig.from_pretrained(source).architectures or ()
+    return next((getattr(transformers, kind) for kind in made_by if kind.endswith(PROJECTED)), transformers.AutoModel)
 
 
 class _ImageFeatures(nn.Module):
@@ -130,9 +149,12 @@ class _ImageFeatures(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.layer = "image features" if hasattr(model, "get_image_features") else "pooled"
+        self.is_tower = type(model).__name__.endswith(PROJECTED)
+        self.layer = "image features" if self.is_tower or hasattr(model, "get_image_features") else "pooled"
 
     def forward(self, images: Tensor) -> Tensor:
+        if self.is_tower:
+            return self.model(pixel_values=images).image_embeds
         if self.layer == "image features":
             found = self.model.get_image_features(pixel_values=images)
         else:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 TIMM, TRANSFORMERS = "timm/", "transformers/"
-SIZE = "@"  # between a name and a size that is not the network's own
+SIZE = "@"  # between a name and a size that is not the network's own, or UNIT
 MNIST_CLASSIFIER, SEED, LOGITS = "classifier-mnist5k", "seed", "logits"
 INCEPTION = "inception-v3-compat"
 CLIP_NAMES = tuple(
@@ -21,14 +21,18 @@ def network_of(name: str) -> str:
     """The network that a stored name stands for, whatever its size, layer or seed: "inception-v3-compat" for
     "inception-v3-compat-192"; a name that is nobody's here is its own."""
     if name.startswith((TIMM, TRANSFORMERS)):
-        return split_size(name)[0]
+        return split_options(name)[0]
     return with_suffix(name, {})[0]
 
 
-def split_size(name: str) -> tuple[str, int | None]:
-    """The name of a network and the size that a stored name carries behind it."""
-    base, _, size = name.rpartition(SIZE)
-    return (base, int(size)) if base and size.isdigit() else (name, None)
+def split_options(name: str) -> tuple[str, dict[str, Any]]:
+    """The name of a network, and the size and scaling to length 1 that a stored name carries behind it."""
+    options: dict[str, Any] = {}
+    base, _, last = name.rpartition(SIZE)
+    if base and last == UNIT:
+        name, options = base, {"unit_length": True}
+        base, _, last = name.rpartition(SIZE)
+    return (base, {"size": int(last)} | options) if base and last.isdigit() else (name, options)
 
 
 def with_suffix(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

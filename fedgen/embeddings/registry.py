@@ -24,7 +24,7 @@ from fedgen.embeddings.names import (
     MNIST_CLASSIFIER,
     TIMM,
     TRANSFORMERS,
-    split_size,
+    split_options,
     with_suffix,
 )
 from fedgen.embeddings.pixels import Identity, Pixels
@@ -70,7 +70,7 @@ def load_embedding(
         options: arguments of the embedding: `size` (efficientnet-lite0), `layer` (classifier-mnist5k,
             inception-v3-compat, vgg16), `seed` (classifier-mnist5k), `resize` (inception-v3-compat, clip-*, dinov2-*),
             `unit_length` (clip-*), `dtype` (inception-v3-compat, vgg16, clip-*, dinov2-*), `repo` (dinov2-*), those of
-            `ModuleEmbedding` for a module, `size` (timm/..., transformers/...).
+            `ModuleEmbedding` for a module, `size` (timm/..., transformers/...), `unit_length` (transformers/...).
 
     Raises:
         ValueError: for an unknown name or option, or a class path of nothing, or of no module.
@@ -112,8 +112,8 @@ def load_embedding(
 
 def _of_package(prefix: str, load: Callable[..., Embedding], name: str, options: dict[str, Any]) -> Embedding:
     """The embedding of a name such as "timm/resnet18@96"."""
-    base, size = split_size(name.removeprefix(prefix))
-    return _made(name, partial(load, base), **({"size": size} | options if size else options))
+    base, found = split_options(name.removeprefix(prefix))
+    return _made(name, partial(load, base), **(found | options))
 
 
 def _of_class(path: str, init_args: Mapping[str, Any] | None, options: dict[str, Any]) -> Embedding:

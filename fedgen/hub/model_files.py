@@ -22,6 +22,7 @@ MODELS = (
     "EDM",
     "FlowMatching",
     "GAN",
+    "VAE",
     "WGANGP",
     "CharacterTransformer",
     "DistributedFineTuning",

@@ -1,6 +1,7 @@
 """Folders of models: a folder here, or a copy of one of the Hugging Face hub."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedgen.extras import need
@@ -8,13 +9,16 @@ from fedgen.extras import need
 READ = ["*.json", "*.safetensors"]  # all that is fetched: neither code nor pickles
 
 
-def find_folder(name: str | Path, argument: str = "pretrained", revision: str | None = None) -> Path:
+def find_folder(
+    name: str | Path, argument: str = "pretrained", revision: str | None = None, also: Sequence[str] = ()
+) -> Path:
     """The folder itself, or where the hub's files are kept after fetching those that are read.
 
     Args:
         name: a folder, or owner/model on the hub.
         argument: what it was given as, for messages.
         revision: of the hub's model: a branch, tag or commit.
+        also: shell patterns of further files that are fetched, of text.
 
     Raises:
         FileNotFoundError: if there is neither such a folder nor such a model.
@@ -27,7 +31,7 @@ def find_folder(name: str | Path, argument: str = "pretrained", revision: str | 
     hub = need("huggingface_hub", "hub", "a model on the hub")
     options = {} if revision is None else {"revision": revision}
     try:
-        return Path(hub.snapshot_download(str(name), allow_patterns=READ, **options))
+        return Path(hub.snapshot_download(str(name), allow_patterns=[*READ, *also], **options))
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FileNotFoundError(

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
+    from fedgen.models.autoencoders.latent_space import LatentSpace
+    from fedgen.models.autoencoders.vae import VAE
     from fedgen.models.character_transformer import CharacterTransformer
     from fedgen.models.diffusion.ddpm import DDPM
     from fedgen.models.diffusion.diffusion_sampling import Sampler
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
     from fedgen.models.gan.wgan_gp import WGANGP
     from fedgen.models.rounds.round_clock import RoundClock
     from fedgen.models.stylegan2 import StyleGAN2
+    from fedgen.models.text.prompt_unet import PromptUNet
 
 __all__ = [
     "DDPM",
     "EDM",
     "EMA",
     "GAN",
+    "VAE",
     "WGANGP",
     "AdversarialLoss",
     "CharacterTransformer",
@@ -43,10 +47,12 @@ __all__ = [
     "FlowSampler",
     "Glow",
     "Hinge",
+    "LatentSpace",
     "LoRA",
     "LocalSteps",
     "NoiseSchedule",
     "NonSaturating",
+    "PromptUNet",
     "RoundClock",
     "Sampler",
     "StyleGAN2",

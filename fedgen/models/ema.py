@@ -40,12 +40,7 @@ class EMA(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follows a parent to a device or another precision, but not to half of it."""
-
-        def followed(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return tensor.to(moved.device) if moved.dtype in HALVES else moved
-
-        return super()._apply(followed, recurse)
+        return super()._apply(in_full(fn), recurse)
 
     def train(self, mode: bool = True) -> "EMA":
         """Stays in eval mode, whatever the parent's mode."""
@@ -71,6 +66,16 @@ class EMA(nn.Module):
 
     def forward(self, *args: Tensor) -> Tensor:
         return self.network(*args)
+
+
+def in_full(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A module's `_apply` function that moves tensors as `fn` does, but to no half precision."""
+
+    def followed(tensor: Tensor) -> Tensor:
+        moved = fn(tensor)
+        return tensor.to(moved.device) if moved.dtype in HALVES else moved
+
+    return followed
 
 
 def averages_of(module: nn.Module) -> list[tuple[nn.Module, EMA]]:

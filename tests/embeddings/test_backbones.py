@@ -10,14 +10,19 @@ from transformers import (
     CLIPConfig,
     CLIPImageProcessor,
     CLIPModel,
+    CLIPVisionConfig,
+    CLIPVisionModelWithProjection,
     Dinov2Config,
     Dinov2Model,
     ResNetConfig,
     ResNetModel,
 )
 
-from fedgen.embeddings import load_embedding, network_of
+from fedgen.embeddings import embed, load_embedding, network_of
+from fedgen.embeddings.names import split_options
 from fedgen.images import from_uint8
+from fedgen.scores import KernelReference
+from fedgen.scores.kernel.kernels import RBFKernel
 
 NETWORK = "test_resnet"  # half a million weights
 IMAGES = torch.randint(0, 256, (3, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -63,6 +68,20 @@ def test_sizes_are_part_of_the_name_and_load_again(timm_weights):
     assert network_of(small.name) == f"timm/{NETWORK}"
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a/b", ("a/b", {})),
+        ("a/b@96", ("a/b", {"size": 96})),
+        ("a/b@unit", ("a/b", {"unit_length": True})),
+        ("a/b@96@unit", ("a/b", {"size": 96, "unit_length": True})),
+        ("/home/me@work/b", ("/home/me@work/b", {})),
+    ],
+)
+def test_stored_names_tell_size_and_length(name, expected):
+    assert split_options(name) == expected
+
+
 def test_features_have_gradients_and_the_fingerprint_is_the_weights(timm_weights, tmp_path):
     embedding = load_embedding(f"timm/{NETWORK}@64", weights=timm_weights)
     images = from_uint8(IMAGES).requires_grad_()
@@ -97,6 +116,53 @@ def test_a_model_of_images_and_texts_gives_its_image_features(tmp_path):
     CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(tmp_path)
     embedding = load_embedding(f"transformers/{tmp_path}")
     assert (embedding(IMAGES).shape, embedding.settings["layer"]) == ((3, 10), "image features")
+
+
+@pytest.fixture(scope="module")
+def clip_tower(tmp_path_factory):
+    """CLIP's image tower with its projection, in transformers' folder."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("clip")
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = CLIPVisionConfig(**shape, image_size=32, patch_size=16, projection_dim=10)
+    CLIPVisionModelWithProjection(config).save_pretrained(folder)
+    CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+def test_an_image_tower_gives_its_projection_of_length_one_if_asked(clip_tower):
+    embedding = load_embedding(f"transformers/{clip_tower}")
+    model = CLIPVisionModelWithProjection.from_pretrained(clip_tower)
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    pixels = CLIPImageProcessor.from_pretrained(clip_tower)(list(images), return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        expected = model(pixel_values=pixels).image_embeds
+    assert torch.allclose(embedding(images), expected, atol=1e-5)
+    assert embedding.settings["layer"] == "image features"
+    unit = load_embedding({"name": f"transformers/{clip_tower}", "unit_length": True})
+    assert torch.allclose(unit(images), expected / expected.norm(dim=1, keepdim=True), atol=1e-6)
+    assert unit.name == f"transformers/{clip_tower}@unit"
+    assert load_embedding(unit.name).fingerprint() == unit.fingerprint() != embedding.fingerprint()
+    assert network_of(unit.name) == embedding.name
+
+
+def test_the_gaussian_kernel_on_it_is_cmmd_by_hand_in_both_aggregates(clip_tower):
+    """MMD^2 of Jayasumana et al. 2024 with sigma 10, of the empirical distributions, before its factor of 1,000."""
+    embedding = load_embedding({"name": f"transformers/{clip_tower}", "unit_length": True})
+    draws = torch.Generator().manual_seed(0)
+    sets = [torch.randint(0, high, (6, 3, 32, 32), dtype=torch.uint8, generator=draws) for high in (80, 160, 256)]
+    *clients, generated = [embed(embedding, images) for images in sets]
+
+    def kernel(x, y):
+        return torch.exp(-torch.cdist(x.double(), y.double()).square() / (2 * 10.0**2)).mean()
+
+    def cmmd(x):
+        return float(kernel(x, x) + kernel(generated, generated) - 2 * kernel(x, generated))
+
+    reference = KernelReference.from_features(clients, RBFKernel(10.0), "v")
+    score = reference.score(generated, errors=False).values
+    assert score["avg"] == pytest.approx((cmmd(clients[0]) + cmmd(clients[1])) / 2, rel=1e-9)
+    assert score["all"] == pytest.approx(cmmd(torch.cat(clients)), rel=1e-9)
 
 
 def test_feature_maps_that_a_model_pools_are_flattened(tmp_path):

@@ -355,7 +355,7 @@ def test_a_turn_on_another_embedding_is_refused(images, tmp_path):
     assert [(one["name"], one["reason"]) for one in found["fedavg"]["left_out"]] == [
         (
             "b",
-            "MessageError: MisconfigurationException: embedding pixels is another one here;"
+            "MessageError: MisconfigurationException: frozen network pixels is another one here;"
             " install the same release and weights",
         )
     ]

@@ -8,6 +8,7 @@ from fedgen.models import (
     DDPM,
     EDM,
     GAN,
+    VAE,
     WGANGP,
     CharacterTransformer,
     DistributedFineTuning,
@@ -17,7 +18,7 @@ from fedgen.models import (
 )
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.gan.adversarial import Hinge
-from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
+from fedgen.models.networks import AutoencoderKL, SmallCritic, SmallGenerator, UNet
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from tests.trainers import quiet_trainer
@@ -41,6 +42,7 @@ MAKERS = {
     "DDPM": lambda: DDPM(UNet(8, 1, (8,), 1, ()), schedule=NoiseSchedule(timesteps=10)),
     "FlowMatching": lambda: FlowMatching(UNet(8, 1, (8,), 1, ()), coupling="optimal-transport"),
     "EDM": lambda: EDM(UNet(8, 1, (8,), 1, ()), sigma_data=0.7),
+    "VAE": lambda: VAE(AutoencoderKL(8, 1, 2, (4, 4), 1)),
     "StyleGAN2": lambda: StyleGAN2(**styled()),
     "FineTuning": lambda: FineTuning(SmallGenerator(latent_dim=3, width=2), layers=["*"]),
     "DistributedFineTuning": lambda: DistributedFineTuning(WGANGP(**pair())),

@@ -22,7 +22,7 @@ def same_state(first, second):
 
 
 # diffusers takes its time to import, and a diffusion model to draw
-DIFFUSION = ("DDPM", "EDM", "FlowMatching")
+DIFFUSION = ("DDPM", "EDM", "FlowMatching", "VAE")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in DIFFUSION)) for n in MAKERS])

@@ -81,7 +81,7 @@ class TurnStrategy(FedAvgStrategy):
         for name, fingerprint in self._task.fingerprints.items():
             if own.get(name) != fingerprint:
                 raise MisconfigurationException(
-                    f"embedding {name} is another one here; install the same release and weights"
+                    f"frozen network {name} is another one here; install the same release and weights"
                 )
 
     def _load_weights(self, round: Round) -> None:

@@ -1,7 +1,7 @@
 """Denoising diffusion (Ho et al. 2020, arXiv 2006.11239) as a Lightning module."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class DDPM(Denoiser):
         lora: adapters on the network; they alone are then trained, sent and averaged.
         compile: whether training steps run through torch.compile.
         gradient_checkpointing: whether training computes activations twice to keep fewer of them.
+        autoencoder: a frozen one, in whose latents the model then trains and draws, by its `LatentSpace`, or what that
+            is made of: a folder of diffusers, a `VAE`'s checkpoint, a module; see docs/latent-models.md.
 
     Raises:
         ValueError: for a value out of range, or a network that does not fit the data (when `fit` starts).
@@ -77,14 +79,15 @@ class DDPM(Denoiser):
         lora: LoRA | None = None,
         compile: bool = False,
         gradient_checkpointing: bool = False,
+        autoencoder: nn.Module | str | None = None,
     ) -> None:
         if pretrained is not None:
             network, schedule, prediction = _take_pretrained(pretrained, network, schedule, prediction)
         if network is None:
             raise ValueError("DDPM needs a network, or the name of a pretrained one")
         shared = lr, warmup, ema_decay, ema_warmup, flips, label_dropout, lora, compile, gradient_checkpointing
-        super().__init__(network, *shared)
-        self.diffusion = Diffusion(made(schedule, NoiseSchedule, "kind"), prediction or "epsilon")
+        super().__init__(network, *shared, autoencoder)
+        self.diffusion = Diffusion(self._schedule(schedule), prediction or "epsilon")
         self.sampler: Sampler = made(sampler, Sampler, "solver")
         self._check_sampler(self.sampler)
         settings: dict[str, Any] = {
@@ -101,6 +104,17 @@ class DDPM(Denoiser):
     def from_pretrained(cls, name: str | Path, **options: Any) -> "DDPM":
         """The model of a diffusers folder or a name on the hub; the options are the constructor's."""
         return cls(pretrained=str(name), **options)
+
+    def _schedule(self, given: Any) -> NoiseSchedule:
+        """The schedule; one of latents, which lie beyond [-1, 1], does not bound what is drawn."""
+        schedule = made({"kind": given} if isinstance(given, str) else given, NoiseSchedule)
+        if self.latent_space is None:
+            return schedule
+        require(
+            not schedule.clip or not isinstance(given, NoiseSchedule | Mapping),
+            f"{schedule}: clip=True keeps images in [-1, 1] at every step, and latents lie beyond; give clip=False",
+        )
+        return replace(schedule, clip=False)
 
     # ---- training ----
 
@@ -127,7 +141,7 @@ class DDPM(Denoiser):
         self, predict: Predict, latents: Tensor, sampler: Sampler, batch_size: int, generator: torch.Generator | None
     ) -> Tensor:
         scheduler = make_scheduler(sampler, self.diffusion.schedule, self.diffusion.prediction)
-        return denoise(predict, latents, scheduler, batch_size, generator)
+        return denoise(predict, latents, scheduler, batch_size, generator, bounded=self.latent_space is None)
 
     def example_losses(
         self,
@@ -159,9 +173,9 @@ class DDPM(Denoiser):
             (timesteps >= 1) if isinstance(timesteps, int) else len(timesteps) > 0 and self._has(timesteps),
             f"timesteps={timesteps}: give how many, from 1, or some below {self.diffusion.schedule.timesteps}",
         )
-        network = self._asked(images, labels, average)
+        network, encoded = self._asked(images, labels, average), self._encoded(images, batch_size)
         with evaluating(network):
-            return epsilon_losses(network, self.diffusion, images, labels, seed, timesteps, batch_size, start)
+            return epsilon_losses(network, self.diffusion, encoded, labels, seed, timesteps, batch_size, start)
 
     def _has(self, timesteps: Sequence[int]) -> bool:
         return 0 <= min(timesteps) <= max(timesteps) < self.diffusion.schedule.timesteps
@@ -179,7 +193,12 @@ class DDPM(Denoiser):
 
         Raises:
             TypeError: if the network is not a UNet.
+            ValueError: for a model of latents, which a DDPMPipeline cannot draw.
         """
+        require(
+            self.latent_space is None or not merge,
+            "a DDPMPipeline has no autoencoder; share a model of latents by fedgen.hub.save_pretrained",
+        )
         network = self.averaged if average else self.network
         if self.lora is not None:
             if not merge:

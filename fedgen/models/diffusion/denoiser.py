@@ -9,17 +9,18 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
 from fedgen.io.files import in_bytes
+from fedgen.models.autoencoders.latent_space import made_space
 from fedgen.models.diffusion.diffusion_sampling import Predict, predictor
 from fedgen.models.ema import EMA
 from fedgen.models.fine_tuning.lora import LoRA, add_adapters, read_adapters
 from fedgen.models.functional_step import Drawn, FunctionalStep
 from fedgen.models.label_frequencies import LabelFrequencies
-from fedgen.models.networks.network import build, require_shape
+from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.optional_hooks import data_module_of, of_data, of_network
 from fedgen.models.require import require
 from fedgen.models.rounds.round_clock import RoundClock
 from fedgen.models.rounds.round_means import RoundMeans
-from fedgen.models.sampling import evaluating
+from fedgen.models.sampling import evaluating, require_batch_size
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class Denoiser(RoundClock):
         lora: adapters on the network.
         compile: whether training steps run through torch.compile.
         gradient_checkpointing: whether training computes activations twice to keep fewer of them.
+        autoencoder: the network is then one of its latents.
 
     Raises:
         ValueError: for a value out of range.
@@ -74,11 +76,16 @@ class Denoiser(RoundClock):
         lora: LoRA | None,
         compile: bool,
         gradient_checkpointing: bool,
+        autoencoder: nn.Module | str | None,
     ) -> None:
         super().__init__()
         _check_ranges(lr, warmup, ema_decay, label_dropout)
         self.network = build(network, "network")
-        self.image_shape, self.num_classes, self.null_label = _shape_and_labels(self.network)
+        # of what the network gets: images, or their latents
+        self.latent_shape, self.num_classes, self.null_label = _shape_and_labels(self.network)
+        self.latent_space = None if autoencoder is None else made_space(autoencoder)
+        space = self.latent_space
+        self.image_shape = self.latent_shape if space is None else space.image_shape_of(self.latent_shape)
         require(
             not flips or len(self.image_shape) == 3,
             f"flips=True mirrors images, and the network's inputs are {list(self.image_shape)}; leave flips out",
@@ -102,13 +109,14 @@ class Denoiser(RoundClock):
             "label_dropout": label_dropout,
             "compile": compile,
             "gradient_checkpointing": gradient_checkpointing,
+            "autoencoder": None if space is None else describe(space),
         }
 
     # ---- what a model says ----
 
     @abstractmethod
     def _drawn(self, images: Tensor, batch: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Draw for training images [N, ...] in full precision; what `_loss` takes, "images" among it."""
+        """Draw for training images or latents [N, ...] in full precision; what `_loss` takes, "images" among it."""
 
     @abstractmethod
     def _loss(self, batch: Sequence[Tensor], drawn: Drawn) -> Tensor:
@@ -118,7 +126,7 @@ class Denoiser(RoundClock):
     def _draw(
         self, predict: Predict, latents: Tensor, sampler: Any, batch_size: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Images [N, ...] of latents [N, ...], standard normal on the network's device."""
+        """Images [N, ...] of noise [N, ...], standard normal on the network's device; of an autoencoder the latents."""
 
     @abstractmethod
     def _told(self, sampler: Any) -> dict[str, Any]:
@@ -131,6 +139,18 @@ class Denoiser(RoundClock):
             f"guidance={sampler.guidance} mixes the predictions for a class and for any: it needs a network with"
             " num_classes and null_label",
         )
+
+    # ---- what of it stays with the server and each client ----
+
+    @property
+    def server_only(self) -> tuple[str, ...]:
+        """Clients elsewhere have the autoencoder themselves."""
+        return () if self.latent_space is None else ("latent_space.",)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The autoencoder's, which must be theirs."""
+        return {} if self.latent_space is None else {"autoencoder": self.latent_space.fingerprint()}
 
     # ---- before training ----
 
@@ -152,7 +172,7 @@ class Denoiser(RoundClock):
         self.means = RoundMeans("loss")  # without those of a round that was cut short
         data = data_module_of(self.trainer)
         if (shape := of_data(data).image_shape) is not None:
-            require_shape(torch.empty(1, *shape), self.image_shape, "the network")
+            self._require_images(torch.empty(1, *shape))
         if self.label_frequencies is not None:
             self.label_frequencies.fit(data)
         self._predict = torch.compile(self.network.forward) if self.compiles else None
@@ -203,9 +223,11 @@ class Denoiser(RoundClock):
     def _draw_step(self, batch: Sequence[Tensor]) -> dict[str, Tensor]:
         """All that is drawn for a batch, by torch's global generator."""
         images = full_precision(batch[0])  # under "bf16-true" images come in half precision, and so would their noise
-        require_shape(images, self.image_shape, "the network")
+        self._require_images(images)
         if self.flips:
             images = torch.where(torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5, images.flip(3), images)
+        if self.latent_space is not None:
+            images = self.latent_space.encode(images)
         drawn = self._drawn(images, batch)
         return drawn if self.label_frequencies is None else drawn | {"labels": self._training_labels(batch)}
 
@@ -272,10 +294,11 @@ class Denoiser(RoundClock):
 
         Args:
             num_images: how many; all of them are held at once, a few times over.
-            generator: a CPU generator: for the latents, in one go; for labels; for the noise of steps that draw some.
-                The global generator by default.
+            generator: a CPU generator: for the noise to start from, in one go; for labels; for the noise of steps that
+                draw some. The global generator by default.
             labels: int64 [num_images] for a conditional model; drawn by the training data's frequencies by default.
-            batch_size: images that the network gets at once, a bound on memory; does not change them.
+            batch_size: images that the network gets at once, a bound on memory; does not change them. An autoencoder's
+                bound is its own.
             solver: another than the model's, one of its sampler's names.
             steps: another number of steps.
             guidance: another scale of classifier-free guidance.
@@ -287,11 +310,28 @@ class Denoiser(RoundClock):
         sampler = self.sampler.changed(solver, steps, guidance)
         self._check_sampler(sampler)
         network = self.averaged
-        latents = torch.randn(num_images, *self.image_shape, generator=generator).to(self.device)
+        noise = torch.randn(num_images, *self.latent_shape, generator=generator).to(self.device)
         labels = self._sampling_labels(num_images, labels, generator)
         predict = predictor(network, labels, sampler.guidance, self.num_classes)
         with evaluating(network):
-            return self._draw(predict, latents, sampler, batch_size, generator)
+            found = self._draw(predict, noise, sampler, batch_size, generator)
+        return found if self.latent_space is None else self.latent_space.decode(found)
+
+    def _bounded(self, found: Tensor) -> Tensor:
+        """Drawn images [N, ...], cut to [-1, 1] if it is images; points and latents have any range."""
+        return found.clamp(-1, 1) if self.latent_space is None and len(self.image_shape) == 3 else found
+
+    def _encoded(self, images: Tensor, batch_size: int) -> Tensor:
+        """Images [N, ...] as the network is asked about them, of an autoencoder the modes of their latents."""
+        space = self.latent_space
+        if space is None:
+            return images
+        require_batch_size(batch_size)
+        return torch.cat([space.encode(part.to(self.device), draw=False) for part in images.split(batch_size)])
+
+    def _require_images(self, images: Tensor) -> None:
+        owner = "the network" if self.latent_space is None else "the network with its autoencoder"
+        require_shape(images, self.image_shape, owner)
 
     def _sampling_labels(self, count: int, labels: Tensor | None, generator: torch.Generator | None) -> Tensor | None:
         if self.label_frequencies is None:
@@ -305,7 +345,7 @@ class Denoiser(RoundClock):
 
     def _asked(self, images: Tensor, labels: Tensor | None, average: bool = True) -> nn.Module:
         """The network that is asked about images and their labels ("any class" without), once these fit it."""
-        require_shape(images, self.image_shape, "the network")
+        self._require_images(images)
         if self.label_frequencies is None:
             require(labels is None, f"this {type(self).__name__} is unconditional and takes no labels")
         elif labels is not None:

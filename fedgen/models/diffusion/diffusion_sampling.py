@@ -118,9 +118,14 @@ def predictor(network: nn.Module, labels: Tensor | None, guidance: float, null_l
 
 @torch.no_grad()
 def denoise(
-    predict: Predict, latents: Tensor, scheduler: Any, batch_size: int, generator: torch.Generator | None
+    predict: Predict,
+    latents: Tensor,
+    scheduler: Any,
+    batch_size: int,
+    generator: torch.Generator | None,
+    bounded: bool = True,
 ) -> Tensor:
-    """Images float32 [N, C, H, W] in [-1, 1] of noise [N, C, H, W].
+    """Images float32 [N, C, H, W] of noise [N, C, H, W].
 
     All images take a step before any takes the next, so that what a step draws does not depend on `batch_size`.
 
@@ -130,6 +135,7 @@ def denoise(
         scheduler: from `make_scheduler`.
         batch_size: images that the network gets at once, a bound on memory.
         generator: a CPU generator for the noise of ancestral steps; the global generator by default.
+        bounded: whether they are cut to [-1, 1].
 
     Raises:
         ValueError: for a batch size below 1.
@@ -141,4 +147,4 @@ def denoise(
     for timestep in track(timesteps, "denoising", total=len(timesteps), unit="steps"):
         predicted = torch.cat([predict(images[part], timestep, part) for part in parts])
         images = scheduler.step(predicted, timestep, images, generator=draws, return_dict=False)[0]
-    return images.clamp(-1, 1)
+    return images.clamp(-1, 1) if bounded else images

@@ -51,6 +51,8 @@ class EDM(Denoiser):
         lora: adapters on the network; they alone are then trained, sent and averaged.
         compile: whether training steps run through torch.compile.
         gradient_checkpointing: whether training computes activations twice to keep fewer of them.
+        autoencoder: a frozen one, in whose latents the model then trains and draws, by its `LatentSpace`, or what that
+            is made of: a folder of diffusers, a `VAE`'s checkpoint, a module; see docs/latent-models.md.
 
     Raises:
         ValueError: for a value out of range, or a network that does not fit the data (when `fit` starts).
@@ -80,9 +82,10 @@ class EDM(Denoiser):
         lora: LoRA | None = None,
         compile: bool = False,
         gradient_checkpointing: bool = False,
+        autoencoder: nn.Module | str | None = None,
     ) -> None:
         shared = lr, warmup, ema_decay, ema_warmup, flips, label_dropout, lora, compile, gradient_checkpointing
-        super().__init__(network, *shared)
+        super().__init__(network, *shared, autoencoder)
         self.conditions = Preconditioning(sigma_data, p_mean, p_std)
         self.sampler: EDMSampler = made(sampler, EDMSampler, "solver")
         self._check_sampler(self.sampler)
@@ -113,7 +116,7 @@ class EDM(Denoiser):
 
     def _draw(self, predict: Predict, latents: Tensor, sampler: EDMSampler, batch_size: int, generator: Any) -> Tensor:
         found = denoise_edm(predict, latents, self.conditions, sampler, batch_size, generator)
-        return found.clamp(-1, 1) if len(self.image_shape) == 3 else found
+        return self._bounded(found)
 
     def example_losses(
         self,
@@ -145,7 +148,7 @@ class EDM(Denoiser):
         count = sigmas if isinstance(sigmas, int) else len(sigmas)
         positive = isinstance(sigmas, int) or all(sigma > 0 for sigma in sigmas)
         require(count >= 1 and positive, f"sigmas={sigmas}: give how many, from 1, or some above 0")
-        network = self._asked(images, labels, average)
+        network, encoded = self._asked(images, labels, average), self._encoded(images, batch_size)
 
         def errors(ask: Callable[[Tensor, Tensor], Tensor], part: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
             wide = sigma.view(-1, *[1] * (part.ndim - 1))
@@ -159,4 +162,4 @@ class EDM(Denoiser):
             return torch.tensor(list(sigmas), dtype=torch.float32)
 
         with evaluating(network):
-            return losses_of_examples(network, errors, draw_sigmas, images, labels, seed, batch_size, start)
+            return losses_of_examples(network, errors, draw_sigmas, encoded, labels, seed, batch_size, start)

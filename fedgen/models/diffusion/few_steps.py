@@ -12,6 +12,7 @@ from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.models.diffusion.ddpm import DDPM
 from fedgen.models.diffusion.diffusion_sampling import Sampler, make_scheduler, predictor
 from fedgen.models.networks.network import Network, build, describe
+from fedgen.models.require import require
 
 
 class FewStepGenerator(Network):
@@ -29,11 +30,13 @@ class FewStepGenerator(Network):
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
-        ValueError: for steps that do not divide the timesteps, or a file that is no checkpoint of a DDPM, or damaged.
+        ValueError: for steps that do not divide the timesteps, a model of latents, or a file that is no checkpoint of a
+            DDPM, or damaged.
     """
 
     def __init__(self, ddpm: DDPM | str, steps: int = 4) -> None:
         model = _read(ddpm)
+        require(model.latent_space is None, "a few-step generator gives images, and this DDPM an autoencoder's latents")
         described = {"class_path": describe(model)["class_path"], "init_args": {**model.hparams, "ema_decay": None}}
         super().__init__(ddpm=described, steps=steps)
         self.network = copy.deepcopy(model.network)  # with what of it trains

@@ -56,6 +56,8 @@ class FlowMatching(Denoiser):
         lora: adapters on the network; they alone are then trained, sent and averaged.
         compile: whether training steps run through torch.compile.
         gradient_checkpointing: whether training computes activations twice to keep fewer of them.
+        autoencoder: a frozen one, in whose latents the model then trains and draws, by its `LatentSpace`, or what that
+            is made of: a folder of diffusers, a `VAE`'s checkpoint, a module; see docs/latent-models.md.
 
     Raises:
         ValueError: for a value out of range, or a network that does not fit the data (when `fit` starts).
@@ -86,10 +88,15 @@ class FlowMatching(Denoiser):
         lora: LoRA | None = None,
         compile: bool = False,
         gradient_checkpointing: bool = False,
+        autoencoder: nn.Module | str | None = None,
     ) -> None:
         shared = lr, warmup, ema_decay, ema_warmup, flips, label_dropout, lora, compile, gradient_checkpointing
-        super().__init__(network, *shared)
+        super().__init__(network, *shared, autoencoder)
         _require_bits(dequantise)
+        require(
+            dequantise is None or self.latent_space is None,
+            f"dequantise={dequantise} spreads grey levels, and latents have none; leave one of the two out",
+        )
         self.path, self.dequantise = FlowPath(sigma_min, coupling, times), dequantise
         self.sampler: FlowSampler = made(sampler, FlowSampler, "solver")
         self._check_sampler(self.sampler)
@@ -125,7 +132,7 @@ class FlowMatching(Denoiser):
 
     def _draw(self, predict: Predict, latents: Tensor, sampler: FlowSampler, batch_size: int, generator: Any) -> Tensor:
         found = follow(predict, latents, sampler, batch_size)
-        return found.clamp(-1, 1) if len(self.image_shape) == 3 else found
+        return self._bounded(found)
 
     # ---- losses and densities of examples ----
 
@@ -158,7 +165,7 @@ class FlowMatching(Denoiser):
         count = times if isinstance(times, int) else len(times)
         inside = isinstance(times, int) or all(0 <= time <= 1 for time in times)
         require(count >= 1 and inside, f"times={times}: give how many, from 1, or some in [0, 1]")
-        network = self._asked(images, labels, average)
+        network, encoded = self._asked(images, labels, average), self._encoded(images, batch_size)
 
         def errors(ask: Callable[[Tensor, Tensor], Tensor], part: Tensor, at: Tensor, noise: Tensor) -> Tensor:
             return ask(self.path.at(at, part, noise), TIMESTEPS * at) - self.path.velocity(part, noise)
@@ -169,7 +176,7 @@ class FlowMatching(Denoiser):
             return (torch.arange(times) + torch.rand(times, generator=draws)) / times
 
         with evaluating(network):
-            return losses_of_examples(network, errors, draw_times, images, labels, seed, batch_size, start)
+            return losses_of_examples(network, errors, draw_times, encoded, labels, seed, batch_size, start)
 
     def likelihood(
         self,
@@ -196,8 +203,13 @@ class FlowMatching(Denoiser):
             start: the place of the first image, of a set that is asked about in parts.
 
         Raises:
-            ValueError: for images or labels that do not fit, or one probe, which has no error.
+            ValueError: for images or labels that do not fit, one probe, which has no error, or a model of latents,
+                whose density is not the images'.
         """
+        require(
+            self.latent_space is None,
+            "this model has densities of an autoencoder's latents, not of images; ask one that was trained on images",
+        )
         points = images.reshape(len(images), *self.image_shape) if images.ndim == 2 else images
         network = self._asked(points, labels)
         dim = int(torch.Size(self.image_shape).numel())

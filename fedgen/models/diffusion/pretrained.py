@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedgen.extras import need
-from fedgen.io.files import read_json, write_json
+from fedgen.io.files import write_json
 from fedgen.io.hub_folders import find_folder
-from fedgen.io.tensor_files import no_larger_than, read_safetensors
 from fedgen.models.diffusion.diffusion_schedule import BETAS, PREDICTIONS, NoiseSchedule, Prediction
+from fedgen.models.networks.diffusers_folder import CONFIG, read_body, read_settings
 from fedgen.models.networks.unet import UNet
 
-CONFIG, SCHEDULER, LABELS = "config.json", "scheduler_config.json", "fedgen.json"
-WEIGHTS = "diffusion_pytorch_model"
+SCHEDULER, LABELS = "scheduler_config.json", "fedgen.json"
 _SAID = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
 
 
@@ -33,10 +32,10 @@ def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Predi
     """
     folder = find_folder(name)
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
-    config = _read_json(unet / CONFIG, f"{name} is no diffusers folder of an image diffusion model")
+    config = read_settings(unet / CONFIG, f"{name} is no diffusers folder of an image diffusion model")
     if config.get("_class_name") != "UNet2DModel":
         raise ValueError(f"{unet / CONFIG} is of a {config.get('_class_name')}, fedgen trains UNet2DModel")
-    body = _read_body(unet)
+    body = read_body(unet, "UNet2DModel")
     if body.config.in_channels != body.config.out_channels or not _is_size(body.config.sample_size):
         raise ValueError(
             f"{unet / CONFIG}: in_channels={body.config.in_channels}, out_channels={body.config.out_channels},"
@@ -79,7 +78,7 @@ def read_schedule_file(path: Path) -> tuple[NoiseSchedule, Prediction]:
     Raises:
         ValueError: if it is no scheduler's, damaged, or has a setting that fedgen does not have.
     """
-    config = _read_json(path)
+    config = read_settings(path)
     missing = [key for key in ("_class_name", *_SAID) if key not in config]
     if missing:  # diffusers would take its defaults
         raise ValueError(f"{path} does not say {', '.join(missing)}, as schedulers' files do; copy the folder again")
@@ -123,30 +122,6 @@ def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule,
     return schedule, predictions[found["prediction_type"]]  # type: ignore[return-value]
 
 
-def _read_body(folder: Path) -> Any:
-    """The UNet2DModel of a folder, with all of its weights."""
-    _require_safetensors(folder)
-    kind = need("diffusers", "diffusion", "a folder of diffusers").UNet2DModel
-    state: dict[str, Tensor] = {}
-    for path in folder.glob(f"{WEIGHTS}*.safetensors"):
-        state |= read_safetensors(path)[0]
-        if not all(value.is_floating_point() and value.isfinite().all() for value in state.values()):
-            raise ValueError(f"{path} holds NaN, infinity or whole numbers where weights should be")
-    try:
-        with no_larger_than(state):
-            body, info = kind.from_pretrained(
-                folder, use_safetensors=True, low_cpu_mem_usage=False, output_loading_info=True
-            )
-    except Exception as error:  # settings from a file may fail in any way
-        raise ValueError(
-            f"{folder / CONFIG} and {WEIGHTS}.safetensors beside it are no UNet2DModel ({error})"
-        ) from error
-    if found := next((f"{key} {names[:1]}" for key, names in info.items() if names), None):
-        # diffusers draws at random what is missing, and only says so
-        raise ValueError(f"{folder / WEIGHTS}.safetensors is not of the network in {CONFIG}: {found}; copy it again")
-    return body
-
-
 def _is_size(size: Any) -> bool:
     sides = size if isinstance(size, (list, tuple)) and len(size) == 2 else [size]
     return all(type(side) is int and side > 0 for side in sides)
@@ -156,28 +131,7 @@ def _read_labels(path: Path) -> int | None:
     """The number of classes that a folder of ours says its network knows; None if it says nothing."""
     if not path.is_file():
         return None
-    classes = _read_json(path).get("num_classes")
+    classes = read_settings(path).get("num_classes")
     if type(classes) is not int or classes < 1:
         raise ValueError(f"{path} has num_classes={classes!r}, which is no number of classes; copy the folder again")
     return classes
-
-
-def _require_safetensors(folder: Path) -> None:
-    if any(folder.glob(f"{WEIGHTS}*.safetensors")):
-        return
-    if any(folder.glob("*.bin")):
-        raise ValueError(
-            f"{folder} holds its weights as .bin, which is a pickle: reading it can run anybody's code. If you trust"
-            f" its maker, convert it once: UNet2DModel.from_pretrained({str(folder)!r}, use_safetensors=False)"
-            ".save_pretrained(new_folder)"
-        )
-    raise FileNotFoundError(f"{folder} has no {WEIGHTS}.safetensors; copy the folder again, whole")
-
-
-def _read_json(path: Path, missing: str = "") -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{missing}: there is no {path}")
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is damaged: it holds no settings; copy the folder again")
-    return content

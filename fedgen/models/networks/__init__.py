@@ -1,10 +1,11 @@
-"""Networks: pairs of a generator and a critic, a file each, and the UNet of diffusion models."""
+"""Networks: pairs of a generator and a critic, a file each, the UNet of diffusion models, and an autoencoder."""
 
 from typing import TYPE_CHECKING
 
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
+    from fedgen.models.networks.autoencoder_kl import AutoencoderKL
     from fedgen.models.networks.dcgan import DCGANCritic, DCGANGenerator
     from fedgen.models.networks.glow import GlowNetwork
     from fedgen.models.networks.network import Critic, Generator, Network
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from fedgen.models.networks.unet import UNet
 
 __all__ = [
+    "AutoencoderKL",
     "Critic",
     "DCGANCritic",
     "DCGANGenerator",

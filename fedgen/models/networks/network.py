@@ -17,7 +17,7 @@ _LARGEST = 2**24  # whole number in settings; before the first layer is made, li
 
 
 # arguments that take a path, or a name on the hub, in the place of a network
-_PLACES = frozenset({"weights", "pretrained", "generator", "critic", "network", "model", "ddpm"})
+_PLACES = frozenset({"autoencoder", "weights", "pretrained", "generator", "critic", "network", "model", "ddpm"})
 
 
 class Network(nn.Module):

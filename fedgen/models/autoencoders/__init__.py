@@ -1,0 +1,1 @@
+"""Autoencoders: one that trains over clients, and the latent space of one that is frozen."""

@@ -1,0 +1,245 @@
+"""A variational autoencoder as a Lightning module, whose latents a diffusion model may then learn."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.extras import need
+from fedgen.models.ema import in_full
+from fedgen.models.networks.autoencoder_kl import AutoencoderKL
+from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.optional_hooks import data_module_of, of_data
+from fedgen.models.require import require
+from fedgen.models.rounds.round_clock import RoundClock
+from fedgen.models.rounds.round_means import RoundMeans
+from fedgen.models.sampling import evaluating, require_batch_size
+
+Reconstruction = Literal["l1", "l2"]
+
+
+class LatentMoments(nn.Module):
+    """Mean and mean square of latents, each a moving average in float32 over some hundred iterations.
+
+    They are averaged over clients as weights are, and then are those of all clients' latents, as variances would not.
+    """
+
+    MOMENTUM = 0.01
+
+    mean: Tensor
+    square: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("square", torch.ones(()))
+
+    @torch.no_grad()
+    def follow(self, latents: Tensor) -> None:
+        """Moves towards the moments of latents of any shape."""
+        latents = latents.float()
+        self.mean.lerp_(latents.mean(), self.MOMENTUM)
+        self.square.lerp_(latents.square().mean(), self.MOMENTUM)
+
+    @property
+    def shift(self) -> float:
+        """The latents' mean."""
+        return float(self.mean)
+
+    @property
+    def scaling(self) -> float:
+        """One over their deviation.
+
+        Raises:
+            ValueError: if they have none.
+        """
+        variance = float(self.square) - self.shift**2
+        require(variance > 0, f"the latents' variance is {variance}: the autoencoder's training has not succeeded")
+        return variance**-0.5
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follows a parent to a device, but not to half precision, in which averages stand still."""
+        return super()._apply(in_full(fn), recurse)
+
+
+class VAE(RoundClock):
+    """An autoencoder that is trained to give images back from latents near N(0, 1), and draws images of such latents.
+
+    Kingma & Welling 2014 (arXiv 1312.6114) with a weight of the divergence (Higgins et al. 2017), which is small where
+    a diffusion model is to learn the latents (Rombach et al. 2022, arXiv 2112.10752, appendix G: 1e-6).
+
+    One `training_step` is one iteration of automatic optimisation by Adam on the mean error of a pixel plus `kl_weight`
+    times the divergence of an image's posterior from N(0, 1) in nats a pixel; posteriors' draws come from torch's
+    global generator. At a round's end the means over all clients of `loss`, `reconstruction` (the error of a pixel) and
+    `kl` (nats an image) are logged; nothing is logged per iteration.
+
+    `moments` follow the latents, so that a `LatentSpace` of this model gives them mean 0 and deviation 1.
+
+    Args:
+        network: with `encode(images)` giving posteriors that have `sample()`, `mode()` and `kl()`, `decode(latents)`,
+            `image_shape` and `latent_shape`; usually `fedgen.models.networks.AutoencoderKL`.
+        kl_weight: of the divergence; 1 with "l2" is a VAE whose pixels have a variance of 1/2.
+        reconstruction: "l1", the mean absolute error of pixels in [-1, 1], or "l2", the mean squared one.
+        lr: Adam's learning rate.
+
+    Raises:
+        ValueError: for a value out of range, or a network that does not fit the data (when `fit` starts).
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.models import VAE
+        >>> from fedgen.models.networks import AutoencoderKL
+        >>> model = VAE(AutoencoderKL(image_size=8, channels=1, latent_channels=2, widths=[4, 4], layers=1))
+        >>> model.reconstruct(torch.zeros(3, 1, 8, 8)).shape
+        torch.Size([3, 1, 8, 8])
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        kl_weight: float = 1e-6,
+        reconstruction: Reconstruction = "l1",
+        lr: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        require(kl_weight >= 0, f"kl_weight={kl_weight}: the divergence's weight is not negative")
+        require(lr > 0, f"lr={lr}: the learning rate is positive")
+        kinds = get_args(Reconstruction)
+        require(
+            reconstruction in kinds,
+            f"reconstruction={reconstruction!r}: choose {' or '.join(map(repr, kinds))}",
+        )
+        self.network = build(network, "network")
+        self.image_shape, self.latent_shape = _shapes(self.network)
+        self.kl_weight, self.reconstruction, self.lr = kl_weight, reconstruction, lr
+        self.moments = LatentMoments()
+        # plain types: Lightning's own capture would store objects
+        settings = {"kl_weight": kl_weight, "reconstruction": reconstruction, "lr": lr}
+        self.save_hyperparameters({"network": describe(self.network), **settings})
+
+    # ---- training ----
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam."""
+        return torch.optim.Adam(self.network.parameters(), lr=self.lr)
+
+    def setup(self, stage: str) -> None:
+        """Checks the network against the data.
+
+        Raises:
+            ValueError: if images have another shape.
+        """
+        if stage != "fit":
+            return
+        self.means = RoundMeans("loss", "reconstruction", "kl")  # without those of a round that was cut short
+        if (shape := of_data(data_module_of(self.trainer)).image_shape) is not None:
+            require_shape(torch.empty(1, *shape), self.image_shape, "the autoencoder")
+
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
+        """The loss of (images [N, C, H, W] in [-1, 1], ...); labels are not used."""
+        images = batch[0]
+        require_shape(images, self.image_shape, "the autoencoder")
+        posterior = self.network.encode(images)
+        latents = posterior.sample()
+        reconstruction = self._errors(images, self.network.decode(latents)).mean()
+        kl = posterior.kl().float().mean()
+        loss = reconstruction + self.kl_weight * kl / images[0].numel()
+        self.moments.follow(latents.detach())
+        self.means.add({"loss": loss, "reconstruction": reconstruction, "kl": kl})
+        return loss
+
+    def _errors(self, images: Tensor, decoded: Tensor) -> Tensor:
+        """Errors float32 [N, C, H, W] of pixels."""
+        off = decoded.float() - images.float()
+        return off.abs() if self.reconstruction == "l1" else off.square()
+
+    def on_train_epoch_end(self) -> None:
+        """Logs the round's means."""
+        self.log_means()
+
+    # ---- after training ----
+
+    @torch.no_grad()
+    def reconstruct(self, images: Tensor, batch_size: int = 250) -> Tensor:
+        """Images float32 [N, C, H, W] in [-1, 1] of the modes of images' posteriors, on the module's device.
+
+        Args:
+            images: [N, C, H, W] in [-1, 1].
+            batch_size: images at once, a bound on memory.
+
+        Raises:
+            ValueError: for images of another shape, or a batch size below 1.
+        """
+        require_shape(images, self.image_shape, "the autoencoder")
+        require_batch_size(batch_size)
+        like = next(self.network.parameters())
+        with evaluating(self.network):
+            parts = (self.network.encode(part.to(like)).mode() for part in images.split(batch_size))
+            return torch.cat([self.network.decode(part).float() for part in parts]).clamp(-1, 1)
+
+    def example_losses(
+        self, images: Tensor, labels: Tensor | None = None, seed: int = 0, batch_size: int = 250
+    ) -> Tensor:
+        """The mean error of a pixel of each image that is given back, float32 [N] on the CPU.
+
+        Args:
+            images: [N, C, H, W] in [-1, 1].
+            labels: not used.
+            seed: nothing is drawn.
+            batch_size: images at once, a bound on memory.
+        """
+        found = [self._errors(part.cpu(), self.reconstruct(part).cpu()) for part in images.split(batch_size)]
+        return torch.cat(found).flatten(1).mean(1)
+
+    @torch.no_grad()
+    def sample(self, num_images: int, generator: torch.Generator | None = None, batch_size: int = 250) -> Tensor:
+        """Images float32 [num_images, C, H, W] in [-1, 1] of normal latents, independent, of all latents' moments.
+
+        They are what a diffusion model of the latents has to improve on.
+
+        Args:
+            num_images: how many.
+            generator: a CPU generator for the latents, in one go; the global one by default.
+            batch_size: images made at once, a bound on memory; does not change them.
+
+        Raises:
+            ValueError: for fewer than one image, or a batch size below 1.
+        """
+        require(num_images >= 1, f"num_images={num_images}: draw at least one image")
+        require_batch_size(batch_size)
+        like = next(self.network.parameters())
+        latents = (
+            torch.randn(num_images, *self.latent_shape, generator=generator) / self.moments.scaling + self.moments.shift
+        )
+        with evaluating(self.network):
+            parts = [self.network.decode(part.to(like)).float() for part in latents.split(batch_size)]
+        return torch.cat(parts).clamp(-1, 1)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes a folder that `diffusers.AutoencoderKL.from_pretrained(folder)` loads, with shift and scaling.
+
+        Raises:
+            TypeError: if the network is not an AutoencoderKL.
+        """
+        if not isinstance(self.network, AutoencoderKL):
+            name = type(self.network).__name__
+            raise TypeError(f"diffusers can hold an AutoencoderKL, not a {name}; save its state_dict instead")
+        kind = need("diffusers", "diffusion", "a folder of diffusers").AutoencoderKL
+        # diffusers' notes among the settings, such as which are its defaults, would undo the change
+        config = {key: value for key, value in self.network.body.config.items() if not key.startswith("_")}
+        saved = kind(**config | {"scaling_factor": self.moments.scaling, "shift_factor": self.moments.shift})
+        saved.load_state_dict(self.network.body.state_dict())
+        saved.save_pretrained(folder, safe_serialization=True)
+
+
+def _shapes(network: nn.Module) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of an image and of its latents."""
+    found = [getattr(network, name, None) for name in ("image_shape", "latent_shape")]
+    require(
+        all(found) and all(hasattr(network, name) for name in ("encode", "decode")),
+        f"the network {type(network).__name__} needs encode, decode, image_shape and latent_shape; take AutoencoderKL",
+    )
+    image_shape, latent_shape = (tuple(shape) for shape in found if shape is not None)
+    return image_shape, latent_shape

@@ -1,0 +1,288 @@
+"""DDPM, flow matching and EDM in the latents of a frozen autoencoder."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import ByClass
+from fedgen.data import Examples
+from fedgen.federated import FedAvgStrategy
+from fedgen.flower.wire.flower_records import from_records
+from fedgen.flower.wire.messages import Task
+from fedgen.hub import from_pretrained, save_pretrained
+from fedgen.models import DDPM, EDM, VAE, FewStepGenerator, FlowMatching, LatentSpace
+from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
+from fedgen.models.fine_tuning.lora import LoRA
+from fedgen.models.networks import AutoencoderKL, UNet
+from tests.flower.loopback import Node
+from tests.flower.runs import deploy, node_of, recipe, same_weights, simulate, write_images
+from tests.quick import first_quick
+from tests.trainers import quiet_trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
+
+KINDS = {
+    "ddpm": (DDPM, {"schedule": NoiseSchedule(timesteps=10, clip=False)}),
+    "flow": (FlowMatching, {"coupling": "optimal-transport"}),
+    "edm": (EDM, {}),
+}
+NAMES = list(KINDS)
+
+
+class Itself(nn.Module):
+    """An autoencoder whose latents are the images."""
+
+    def encode(self, images):
+        return images
+
+    def decode(self, latents):
+        return latents
+
+
+def make_vae():
+    torch.manual_seed(1)
+    model = VAE(AutoencoderKL(image_size=8, channels=1, latent_channels=2, widths=[4, 4], layers=1, attention=False))
+    model.moments.mean.fill_(0.1)
+    model.moments.square.fill_(0.26)
+    return model
+
+
+def make(name, autoencoder=None, **options):
+    kind, own = KINDS[name]
+    pixels = autoencoder is None or isinstance(autoencoder, Itself)
+    torch.manual_seed(0)
+    network = UNet(*((8, 1) if pixels else (4, 2)), (8,), 1, (), num_classes=3)
+    nn.init.normal_(network.body.conv_out.weight, std=0.1)
+    return kind(network, **(own | options), autoencoder=autoencoder)
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Trains over three clients of a class each, two iterations a round."""
+
+    def train(module, rounds, ckpt_path=None, **options):
+        draws = torch.Generator().manual_seed(0)
+        images = torch.randint(0, 256, (12, 1, 8, 8), dtype=torch.uint8, generator=draws)
+        examples = Examples(images, torch.tensor([0] * 6 + [1] * 4 + [2] * 2), "noise/train", ("a", "b", "c"))
+        trainer = quiet_trainer(rounds, strategy=FedAvgStrategy(2, seed=0, **options), default_root_dir=tmp_path)
+        trainer.fit(
+            module, FederatedDataModule(examples, ByClass(), batch_size=2, held_out=0.0, seed=0), ckpt_path=ckpt_path
+        )
+        return trainer
+
+    return train
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def images_of(count):
+    return torch.rand(count, 1, 8, 8, generator=seeded()) * 2 - 1
+
+
+def same(first, second):
+    return all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_with_an_autoencoder_that_changes_nothing_all_is_the_model_of_images_to_the_bit(name, train):
+    plain, latent = make(name), make(name, Itself())
+    train(plain, 2)
+    train(latent, 2)
+    assert same(plain, latent)
+    drawn = [one.sample(3, seeded(), steps=2, guidance=2.0) for one in (plain, latent)]
+    assert torch.equal(*drawn)
+    assert drawn[0].abs().max() <= 1
+    losses = [one.example_losses(images_of(3), torch.tensor([0, 1, 2])) for one in (plain, latent)]
+    assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_is_that_of_latents_drawn_first(name):
+    model, images, labels = make(name, make_vae(), label_dropout=0.0), images_of(3), torch.tensor([0, 1, 2])
+    torch.manual_seed(7)
+    loss = model.training_step((images, labels), 0)
+    torch.manual_seed(7)
+    posterior = model.latent_space.autoencoder.encode(images)
+    latents = (
+        (posterior.mean + posterior.std * torch.randn(3, 2, 4, 4)) - model.latent_space.shift
+    ) * model.latent_space.scaling
+    assert torch.equal(loss, model._loss(latents, (images, labels)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_images_are_decoded_of_latents_that_are_not_bounded(name):
+    model = make(name, make_vae())
+    seen = []
+    decode = model.latent_space.decode
+    model.latent_space.decode = lambda latents: seen.append(latents) or decode(latents)
+    images = model.sample(40, seeded(), steps=2)
+    (latents,) = seen
+    assert latents.shape == (40, 2, 4, 4)
+    assert latents.abs().max() > 1.5
+    assert torch.equal(images, decode(latents))
+    assert (images.shape, model.image_shape, model.latent_shape) == ((40, 1, 8, 8), (1, 8, 8), (2, 4, 4))
+    assert torch.allclose(model.sample(40, seeded(), steps=2, batch_size=7), images, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_of_examples_are_those_of_their_latents_modes(name):
+    model, images, labels = make(name, make_vae()), images_of(3), torch.tensor([0, 1, 2])
+    bare = make(name, make_vae())
+    bare.load_state_dict(model.state_dict())
+    latents = model.latent_space.encode(images, draw=False)
+    bare.latent_space, bare.image_shape = None, bare.latent_shape
+    assert torch.allclose(
+        model.example_losses(images, labels, batch_size=2), bare.example_losses(latents, labels), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_neither_the_autoencoder_nor_the_average_travels(name, train):
+    model = make(name, make_vae())
+    before = {key: value.clone() for key, value in model.latent_space.state_dict().items()}
+    exchange = train(model, 1).strategy.exchange
+    assert {key.split(".")[0] for key in exchange.live} == {"network"}
+    assert exchange.num_bytes == 4 * sum(parameter.numel() for parameter in model.network.parameters())
+    assert all(torch.equal(value, before[key]) for key, value in model.latent_space.state_dict().items())
+
+
+@pytest.mark.parametrize("name", first_quick(NAMES))
+def test_resuming_ends_with_the_same_weights_to_the_bit(name, train, tmp_path):
+    whole, part, resumed = (make(name, make_vae(), ema_decay=0.9) for _ in range(3))
+    options = {"optimizer_state": "keep", "cohort_size": 2}
+    train(whole, 2, **options)
+    train(part, 1, **options).save_checkpoint(tmp_path / "one.ckpt")
+    train(resumed, 2, tmp_path / "one.ckpt", **options)
+    assert same(whole, resumed)
+    assert not same(whole, part)
+
+
+@pytest.mark.parametrize("name", first_quick(NAMES))
+def test_a_checkpoint_and_a_shared_folder_need_no_file_of_the_autoencoder(name, train, tmp_path):
+    make_vae().save_pretrained(tmp_path / "vae")
+    space = LatentSpace(str(tmp_path / "vae"), posterior="mode", chunk=5)
+    model = make(name, space)
+    train(model, 1).save_checkpoint(tmp_path / "model.ckpt")
+    save_pretrained(model, tmp_path / "shared")
+    (tmp_path / "vae").rename(tmp_path / "moved")
+    expected = model.sample(2, seeded(), torch.tensor([0, 1]), steps=2)
+    loaded = [KINDS[name][0].load_from_checkpoint(tmp_path / "model.ckpt", weights_only=True)]
+    for again in [*loaded, from_pretrained(tmp_path / "shared")]:
+        assert torch.equal(again.sample(2, seeded(), torch.tensor([0, 1]), steps=2), expected)
+        assert (again.latent_space.posterior, again.latent_space.chunk) == ("mode", 5)
+        assert (again.latent_space.shift, again.latent_space.scaling) == (space.shift, space.scaling)
+
+
+def test_a_shared_folder_may_name_no_file_as_its_autoencoder(tmp_path):
+    save_pretrained(make("flow", make_vae()), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["arguments"]["autoencoder"]["init_args"]["autoencoder"] = "owner/name"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ValueError, match="its autoencoder is 'owner/name', and a file's settings may name no other file"
+    ):
+        from_pretrained(tmp_path)
+
+
+def test_an_autoencoder_of_ones_own_is_given_again_to_load_a_checkpoint(train, tmp_path):
+    model = make("flow", Itself())
+    train(model, 1).save_checkpoint(tmp_path / "model.ckpt")
+    with pytest.raises(ValueError, match=r"is a .*Itself, which fedgen cannot rebuild"):
+        FlowMatching.load_from_checkpoint(tmp_path / "model.ckpt", weights_only=True)
+    again = FlowMatching.load_from_checkpoint(tmp_path / "model.ckpt", weights_only=True, autoencoder=Itself())
+    assert same(model, again)
+
+
+def test_in_half_precision_latents_are_those_of_full(fit):
+    model = make("flow", make_vae(), ema_decay=None)
+    fit(model, batches=2, precision="bf16-true")
+    assert {parameter.dtype for parameter in model.network.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in model.latent_space.parameters()} == {torch.float32}
+    assert torch.isfinite(model.sample(2, seeded(), torch.tensor([0, 1]), steps=2)).all()
+
+
+def test_adapters_train_beside_it(train):
+    model = make("flow", make_vae(), lora=LoRA(rank=2), ema_decay=None)
+    exchange = train(model, 1).strategy.exchange
+    assert exchange.shared.keys() == {name for name, _ in model.named_parameters() if "lora_" in name}
+
+
+def test_what_does_not_go_with_latents_is_told(train):
+    model = make("flow", make_vae())
+    with pytest.raises(ValueError, match="densities of an autoencoder's latents, not of images"):
+        model.likelihood(images_of(2))
+    with pytest.raises(ValueError, match="dequantise=8 spreads grey levels, and latents have none"):
+        make("flow", make_vae(), dequantise=8)
+    with pytest.raises(ValueError, match=r"clip=True keeps images in \[-1, 1\] at every step.*give clip=False"):
+        make("ddpm", make_vae(), schedule=NoiseSchedule(timesteps=10))
+    assert make("ddpm", make_vae(), schedule="cosine").diffusion.schedule == NoiseSchedule("cosine", clip=False)
+    assert make("ddpm", make_vae(), schedule=None).diffusion.schedule == NoiseSchedule(clip=False)
+    with pytest.raises(ValueError, match="a DDPMPipeline has no autoencoder"):
+        make("ddpm", make_vae()).save_pretrained("nowhere")
+    with pytest.raises(ValueError, match="a few-step generator gives images"):
+        FewStepGenerator(make("ddpm", make_vae()), steps=2)
+    with pytest.raises(ValueError, match=r"with its autoencoder was built for images \[1, 8, 8\].*got \[1, 16, 16\]"):
+        model.training_step((torch.zeros(2, 1, 16, 16), torch.tensor([0, 1])), 0)
+
+
+@pytest.fixture
+def deployed(tmp_path):
+    """A folder of images of four clients, and the recipe of a flow in latents of a folder of diffusers."""
+    make_vae().save_pretrained(tmp_path / "vae")
+    unet = {"image_size": 4, "channels": 2, "widths": [8], "layers": 1, "attention": []}
+    network = {"class_path": "fedgen.models.networks.UNet", "init_args": unet}
+    own = {"network": network, "autoencoder": str(tmp_path / "vae")}
+    model = {"class_path": "fedgen.models.FlowMatching", "init_args": own}
+    return write_images(tmp_path / "clients"), recipe(1, model=model)
+
+
+class Listening(Node):
+    """A node that remembers what weights a server sends it."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.sent = set()
+
+    def answer(self, message, number):
+        if message.metadata.message_type == "train":
+            self.sent |= from_records(Task, message).weights.keys()
+        return super().answer(message, number)
+
+
+class OfAnotherAutoencoder(Node):
+    """A node whose autoencoder has other weights than the server's."""
+
+    def answer(self, message, number):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LatentSpace, "fingerprint", lambda self: "another")
+            return super().answer(message, number)
+
+
+@pytest.mark.slow
+def test_over_flower_it_is_the_simulations_model_and_the_autoencoder_is_not_sent(deployed, tmp_path):
+    images, settings = deployed
+    simulated, run = simulate(settings, images, tmp_path / "simulated"), tmp_path / "run"
+    node = node_of(Listening, settings, images, run, "a")
+    found, _ = deploy(settings, images, run, {10: node})
+    assert found["fedavg"]["left_out"] == []
+    same_weights(simulated, found)
+    assert "network.body.conv_in.weight" in node.sent
+    assert not any(name.startswith("latent_space.") for name in node.sent)
+
+
+@pytest.mark.slow
+def test_over_flower_a_client_with_another_autoencoder_is_left_out(deployed, tmp_path):
+    images, settings = deployed
+    node = node_of(OfAnotherAutoencoder, settings, images, tmp_path / "run", "b")
+    with pytest.warns(
+        UserWarning, match="client 'b' is left out of round 0: .*frozen network autoencoder is another one"
+    ):
+        found, _ = deploy(settings, images, tmp_path / "run", {11: node})
+    (left,) = found["fedavg"]["left_out"]
+    assert left["name"] == "b"
+    assert "install the same release and weights" in left["reason"]

@@ -1,0 +1,162 @@
+"""A pretrained network of texts, tiny and random, beside diffusers' own pipeline, and its adapters over clients."""
+
+import json
+
+import pytest
+import torch
+from diffusers import AutoencoderKL as Theirs
+from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel, UNet2DModel
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import ByClass
+from fedgen.data import Examples
+from fedgen.federated import FedAvgStrategy
+from fedgen.models import DDPM, PromptUNet
+from fedgen.models.diffusion.diffusion_sampling import Sampler, make_scheduler
+from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
+from fedgen.models.fine_tuning.lora import LoRA
+from fedgen.models.text.prompts import embed_prompts
+from tests.trainers import quiet_trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
+
+PROMPTS = ["a cat", "a dog", "a bee"]
+DDIM = Sampler("ddim", 4)
+SCHEDULE = NoiseSchedule("scaled_linear", 20, 0.00085, 0.012, clip=False)
+
+
+def make_tokenizer(folder):
+    """CLIP's, of single letters."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    folder.mkdir()
+    (folder / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    return CLIPTokenizer.from_pretrained(folder, model_max_length=12), len(words)
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    """The folder of a pipeline."""
+    torch.manual_seed(0)
+    root = tmp_path_factory.mktemp("pipeline")
+    tokenizer, words = make_tokenizer(root / "letters")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"bos_token_id": words - 2, "eos_token_id": words - 1, "pad_token_id": words - 1}
+    encoder = CLIPTextModel(CLIPTextConfig(vocab_size=words, max_position_embeddings=12, **sizes, **ends))
+    unet = UNet2DConditionModel(
+        sample_size=4,
+        in_channels=2,
+        out_channels=2,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        norm_num_groups=2,
+        attention_head_dim=4,
+        cross_attention_dim=16,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+    )
+    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
+    vae = Theirs(3, 3, **blocks, block_out_channels=(4, 4), norm_num_groups=2, latent_channels=2, sample_size=8)
+    scheduler = DDIMScheduler(steps_offset=1, clip_sample=False)
+    parts = {"vae": vae, "text_encoder": encoder, "tokenizer": tokenizer, "unet": unet, "scheduler": scheduler}
+    none = dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"))
+    StableDiffusionPipeline(**parts, **none, requires_safety_checker=False).save_pretrained(root / "whole")
+    return root / "whole"
+
+
+def make(pipeline, **options):
+    torch.manual_seed(0)
+    network = PromptUNet(PROMPTS, str(pipeline))
+    return DDPM(network, schedule=SCHEDULE, autoencoder=str(pipeline), **options)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_images_of_labels_are_the_pipelines_of_their_prompts(pipeline, guidance):
+    model = make(pipeline, sampler=DDIM)
+    theirs = StableDiffusionPipeline.from_pretrained(pipeline, low_cpu_mem_usage=False)
+    theirs.set_progress_bar_config(disable=True)
+    theirs.scheduler = make_scheduler(DDIM, SCHEDULE, "epsilon")
+    latents = torch.randn(3, 2, 4, 4, generator=seeded())
+    options = {"num_inference_steps": 4, "guidance_scale": guidance, "latents": latents, "output_type": "pt"}
+    expected = theirs([PROMPTS[2], PROMPTS[0], PROMPTS[2]], **options).images
+    images = model.sample(3, seeded(), torch.tensor([2, 0, 2]), guidance=guidance)
+    assert torch.allclose(images / 2 + 0.5, expected, atol=1e-4)
+    assert not torch.allclose(images[0], model.sample(3, seeded(), torch.tensor([1, 0, 2]))[0], atol=1e-4)
+
+
+def test_prompts_are_embedded_as_the_pipeline_does(pipeline):
+    theirs = StableDiffusionPipeline.from_pretrained(pipeline, low_cpu_mem_usage=False)
+    expected, empty = theirs.encode_prompt(PROMPTS, "cpu", 1, True)
+    found = embed_prompts(pipeline, [*PROMPTS, ""])
+    assert torch.allclose(found[:3], expected, atol=1e-6)
+    assert torch.allclose(found[3], empty[0], atol=1e-6)
+    assert torch.equal(PromptUNet(PROMPTS, str(pipeline)).prompt_embeddings, found)
+
+
+def test_without_labels_the_empty_prompt_is_asked_for(pipeline):
+    network, noisy, times = PromptUNet(PROMPTS, str(pipeline)), torch.randn(2, 2, 4, 4), torch.tensor([3, 5])
+    assert torch.equal(network(noisy, times), network(noisy, times, torch.tensor([3, 3])))
+    assert not torch.equal(network(noisy, times), network(noisy, times, torch.tensor([0, 3])))
+
+
+def train(model, folder, rounds=1, ckpt_path=None):
+    images = torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8, generator=seeded())
+    examples = Examples(images, torch.tensor([0] * 6 + [1] * 4 + [2] * 2), "noise/train", ("cat", "dog", "bee"))
+    trainer = quiet_trainer(rounds, strategy=FedAvgStrategy(2, seed=0), default_root_dir=folder)
+    trainer.fit(
+        model, FederatedDataModule(examples, ByClass(), batch_size=2, held_out=0.0, seed=0), ckpt_path=ckpt_path
+    )
+    return trainer
+
+
+def test_adapters_alone_train_and_travel_over_clients(pipeline, tmp_path):
+    model = make(pipeline, lora=LoRA(rank=2, targets=("to_q", "to_k", "to_v", "to_out.0")), ema_decay=None)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    exchange = train(model, tmp_path).strategy.exchange
+    adapters = {name: value for name, value in model.named_parameters() if "lora_" in name}
+    assert exchange.shared.keys() == adapters.keys()
+    assert exchange.num_bytes == 4 * sum(value.numel() for value in adapters.values())
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {*adapters, "label_frequencies.counts"} & moved
+    assert any("lora_B" in name for name in moved)
+
+
+@pytest.mark.slow
+def test_training_resumes_to_the_bit_and_checkpoints_need_no_folder(pipeline, tmp_path):
+    whole, part, resumed = (
+        make(pipeline, lora=LoRA(rank=2, targets=("to_q", "to_v")), ema_decay=None) for _ in range(3)
+    )
+    train(whole, tmp_path, 2).save_checkpoint(tmp_path / "two.ckpt")
+    train(part, tmp_path, 1).save_checkpoint(tmp_path / "one.ckpt")
+    train(resumed, tmp_path, 2, tmp_path / "one.ckpt")
+    assert all(torch.equal(value, resumed.state_dict()[name]) for name, value in whole.state_dict().items())
+    again = DDPM.load_from_checkpoint(tmp_path / "two.ckpt", weights_only=True)
+    assert again.network.settings == whole.network.settings
+    labels = torch.tensor([2, 1])
+    drawn = [one.sample(2, seeded(), labels, steps=2, guidance=2.0) for one in (whole, again)]
+    assert torch.equal(*drawn)
+
+
+def test_what_is_not_a_pipeline_of_texts_is_told(pipeline, tmp_path):
+    with pytest.raises(ValueError, match=r"prompts=\[\]: give one a class"):
+        PromptUNet([], str(pipeline))
+    with pytest.raises(ValueError, match="give the folder of a pipeline"):
+        PromptUNet(PROMPTS)
+    with pytest.raises(FileNotFoundError, match="is no diffusers folder of a pipeline of texts"):
+        PromptUNet(PROMPTS, str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="has no tokenizer"):
+        embed_prompts(tmp_path, PROMPTS)
+    blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
+    sizes = {"block_out_channels": (4, 4), "norm_num_groups": 2, "attention_head_dim": 4}
+    UNet2DModel(8, 1, 1, **sizes, **blocks).save_pretrained(tmp_path / "unet")
+    with pytest.raises(ValueError, match="is of a UNet2DModel, and networks of prompts are UNet2DConditionModel"):
+        PromptUNet(PROMPTS, str(tmp_path))
+    config = dict(PromptUNet(PROMPTS, str(pipeline)).settings["config"])
+    with pytest.raises(ValueError, match="has in_channels=4 and out_channels=2"):
+        PromptUNet(PROMPTS, config=config | {"in_channels": 4})
