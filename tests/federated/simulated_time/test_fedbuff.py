@@ -346,7 +346,7 @@ def test_clients_start_while_they_are_available_and_arrive_later():
         ({"personal": ["*"]}, "every tensor is personal"),
         ({"speeds": ClientSpeeds([1.0])}, "lists 1 clients, and 5 train"),
     ],
-    ids=str,
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
 def test_what_makes_no_sense_is_refused_before_training(options, message):
     module = Automatic()
