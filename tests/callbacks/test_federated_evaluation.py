@@ -141,6 +141,7 @@ def test_local_only_training_is_scored_as_the_mixture_of_the_clients_models(tmp_
     assert judge.evaluator.evaluate(sample, 1).records[0].value != records[0].value
 
 
+@pytest.mark.slow
 def test_resuming_drops_scores_that_are_measured_again(tmp_path):
     whole, part = Points(), Points()
     fit(tmp_path / "whole", 6, module=whole)
@@ -152,6 +153,7 @@ def test_resuming_drops_scores_that_are_measured_again(tmp_path):
     assert rounds_in(tmp_path / "part") == [1, 3, 5]
 
 
+@pytest.mark.slow
 def test_a_new_run_in_an_old_folder_starts_its_scores_anew(tmp_path):
     fit(tmp_path, 4)
     with pytest.warns(UserWarning, match=r"checkpoints of an earlier run \(rounds 1, 3\)"):

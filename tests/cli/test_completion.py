@@ -23,7 +23,7 @@ def test_commands_and_what_follows_them_are_completed():
     assert candidates(["rep"]) == ["report", "reproduce"]
     assert candidates(["fit", "quick"]) == ["quickstart"]
     assert candidates(["reproduce", "gaussian-t"]) == ["gaussian-toy"]
-    assert candidates(["benchmark", ""]) == ["run", "table", "tiny", "small"]
+    assert candidates(["benchmark", ""]) == ["run", "table", "tiny", "small", "full"]
     assert candidates(["completion", ""]) == ["bash", "zsh"]
     assert candidates(["nothing", ""]) == []
 

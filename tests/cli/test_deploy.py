@@ -63,6 +63,7 @@ def test_flower_knows_every_option_of_the_apps_readme(command, tmp_path):
     assert [option for option in options if option not in known] == []
 
 
+@pytest.mark.slow
 def test_exported_clients_are_those_of_the_simulation_bit_for_bit(tmp_path):
     app, clients = tmp_path / "app", tmp_path / "clients"
     assert main(["deploy", str(QUICKSTART), str(app), "--export", str(clients)]) == 0

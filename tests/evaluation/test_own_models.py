@@ -241,6 +241,7 @@ class Elsewhere(FederatedEvaluation):
         return "are on 2 processes: pass Trainer(devices=1, num_nodes=1), share them"
 
 
+@pytest.mark.slow
 def test_own_models_in_other_processes_are_refused_before_training_unless_no_score_needs_them(tmp_path):
     options = {"every_n_rounds": 2, "embeddings": ["identity"], "num_images": 40, "seed": 3}
     for kind, scores in ((Placed, ["kid"]), (Criticised, ["loss"])):

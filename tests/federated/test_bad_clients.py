@@ -300,6 +300,7 @@ def told(caplog):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out")
 def test_the_run_ends_with_who_was_left_out_when_after_a_resume_too(tmp_path, told, caplog):
     fit(tmp_path, 2, module=Failing())

@@ -81,6 +81,7 @@ def test_an_own_dataset_with_augmentation_is_the_simulation_s_read_by_workers_or
     assert ours["train", "fid_avg"] == pytest.approx(theirs["train", "fid_avg"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_tables_published_files_functions_and_folders_take_part_in_one_federation(tmp_path):
     """A round ends at the mean of everybody's images: of 3 rows of a table, 8 published images and 4 of a function."""
     datasets = pytest.importorskip("datasets")
@@ -127,6 +128,7 @@ def test_data_without_images_are_trained_on(tmp_path):
     assert float(found["state_dict"]["length"]) == pytest.approx((3 + 5 + 5 + 6 + 8) / 5)
 
 
+@pytest.mark.slow
 def test_simulated_nodes_take_their_part_by_number_and_need_no_config(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     settings = of_own_data(made("Slice", size=8), 1, model=made("Mean"), batch_size=64, held_out=0.0)
@@ -141,6 +143,7 @@ def test_simulated_nodes_take_their_part_by_number_and_need_no_config(tmp_path, 
 # ------------------------------------------------------------------ who says what
 
 
+@pytest.mark.slow
 def test_a_run_s_config_names_no_data(tmp_path):
     """Whoever starts a run sets that config; a node's class of data is on its own disk, or in the app's recipe."""
     (tmp_path / "own").mkdir()

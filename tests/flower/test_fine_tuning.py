@@ -58,7 +58,8 @@ def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, images, t
     assert kept == sorted([".json", ".safetensors", *own])  # the number and split that it holds to, features
 
 
-@pytest.mark.parametrize("form", first_quick(FORMS))
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
 def test_a_run_goes_on_from_its_last_round(form, images, tmp_path):
     straight = simulate(fine_tuning(form, 3), images, tmp_path / "straight")
     first, _ = deploy(fine_tuning(form, 1), images, tmp_path / "run")

@@ -95,6 +95,7 @@ def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
     same_weights(simulated, deployed)
 
 
+@pytest.mark.slow
 def test_losses_are_refused_where_a_run_promises_privacy(images, tmp_path):
     with pytest.raises(MisconfigurationException, match="QFedAvg has each client tell its loss, which has no noise"):
         deploy(recipe(1, **VARIANTS["fair"]), images, tmp_path / "run", config=NOISE)
@@ -112,6 +113,7 @@ def test_means_outside_state_dict_are_those_of_the_simulation(images, tmp_path):
     same_weights(simulated, deployed)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client ")
 def test_a_mean_that_the_server_has_no_place_for_is_named_with_the_remedy(images, tmp_path):
     settings = recipe(1, model={"class_path": "tests.flower.stateful.Late"})
@@ -129,6 +131,7 @@ def test_lazy_layers_are_those_of_the_simulation(images, tmp_path):
     same_weights(simulated, deployed)
 
 
+@pytest.mark.slow
 def test_lazy_layers_of_batches_that_a_server_cannot_make_are_refused(images, tmp_path):
     settings = recipe(1, model={"class_path": "tests.flower.stateful.LazyOfTexts"})
     with pytest.raises(MisconfigurationException, match=r"net.1.weight and .* is uninitialised .*give it its shape in"):

@@ -155,6 +155,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 0:UserWarning")
 def test_a_round_goes_on_without_clients_whose_answers_are_bad(tmp_path):
     """All at once: each is named with its own reason, and what is written can be read again."""

@@ -132,7 +132,8 @@ def assert_same(fresh, kept):
     assert_equal(fresh[2], kept[2])
 
 
-@pytest.mark.parametrize("name", first_quick(list(RUNS)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(RUNS))
 def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path, work):
     settings, config = RUNS[name]
     learn_types(app_of(settings, tmp_path / "types", 3), images, tmp_path)

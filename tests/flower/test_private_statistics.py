@@ -33,7 +33,6 @@ from fedgen.statistics.private import promise_of
 from fedgen.training.fit import FedgenCLI
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import HIDDEN, NOISE, app_of, deploy, node_of, of_owners, recipe
-from tests.quick import first_quick
 
 SCORES = {"every_n_rounds": 1, "num_images": 70, "embeddings": ["pixels"], "scores": ["fid"]}
 NAMES = ("count", "sum", "outer", "clients")
@@ -154,7 +153,8 @@ def test_a_run_whose_clients_have_told_statistics_without_noise_promises_nothing
     assert not list(tmp_path.rglob("released"))
 
 
-@pytest.mark.parametrize("config", first_quick([{}, HIDDEN]), ids=["open", "secure"])
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [{}, HIDDEN], ids=["open", "secure"])
 def test_a_client_that_has_told_statistics_without_noise_adds_none_later(config, images, tmp_path):
     """The server has forgotten what it was told, or knows sums alone, which it does not keep."""
     deploy(recipe(1, SCORES), images, tmp_path / "run", config=config)

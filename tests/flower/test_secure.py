@@ -87,6 +87,7 @@ class Failing(Node):
         return super().answer(message, number)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
 def test_a_client_that_drops_out_leaves_the_others_mean(images, tmp_path):
     settings = recipe(1, client_weights="uniform")

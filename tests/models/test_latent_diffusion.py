@@ -111,7 +111,8 @@ def test_the_loss_is_that_of_latents_drawn_first(name):
     latents = (
         (posterior.mean + posterior.std * torch.randn(3, 2, 4, 4)) - model.latent_space.shift
     ) * model.latent_space.scaling
-    assert torch.equal(loss, model._loss(latents, (images, labels)))
+    drawn = model._drawn(latents, (images, labels)) | ({} if model.num_classes is None else {"labels": labels})
+    assert torch.equal(loss, model._loss((images, labels), drawn))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -124,6 +124,7 @@ def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure(recipe, capsys)
     assert len(np.unique(last[-half // 2 :])) > 2
 
 
+@pytest.mark.slow
 def test_the_end_names_commands_that_train_the_controls_of_this_very_run(recipe, capsys):
     assert fit(recipe) == 0
     assert "fedgen fit tiny --local_only" in capsys.readouterr().out
