@@ -12,14 +12,14 @@ from torch.utils.data import TensorDataset
 from fedgen import Digits
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
-from fedgen.federated import FedAvgStrategy, FedProx
+from fedgen.federated import ClientSpeeds, FedAvgStrategy, FedBuffStrategy, FedProx
 from fedgen.losses import EmbeddedLoss, MMD2Loss
 from fedgen.models import DDPM, GAN, WGANGP, FlowMatching
 from fedgen.models.functional_step import overridden_below
 from fedgen.models.gan.adversarial import Hinge, WassersteinGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
 from tests.federated.modules import Automatic, Contiguous, make_trainer
-from tests.federated.vectorised.modules import ALWAYS, Alone, Field, Pair, at_once, fit
+from tests.federated.vectorised.modules import ALWAYS, Alone, Field, Pair, at_once, fit, make_data
 
 
 class OwnStep(Alone):
@@ -111,6 +111,13 @@ def test_batches_that_are_read_from_a_data_set_are_trained_on_one_by_one():
     )
     found = at_once(fit(Alone(), ALWAYS, rounds=1, data=data, trainer={"precision": "32-true"}))
     assert found.reason == "batches are read while turns run"
+
+
+def test_clients_that_start_from_different_rounds_take_their_turns_one_by_one():
+    strategy = FedBuffStrategy(2, 3, speeds=ClientSpeeds(), communication_interval=2, seed=0, vectorised_turns=ALWAYS)
+    trainer = make_trainer(strategy, 3)
+    trainer.fit(Alone(), make_data((12, 20, 8, 8, 9)))
+    assert at_once(trainer).reason == "clients start from weights of different rounds"
 
 
 class Own(WassersteinGP):
