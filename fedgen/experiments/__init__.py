@@ -159,6 +159,10 @@ EXPERIMENTS = {
         "fedgen.experiments.paired.algorithms_compared:server_optimizers",
         "FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, SCAFFOLD: rounds and bytes to a KID, and gaps",
     ),
+    "compressed-updates": (
+        "fedgen.experiments.paired.compressed_updates:compressed_updates",
+        "whole updates, QSGD, top-k, signs and low ranks: scores by the bytes that clients have sent",
+    ),
     "asynchronous-rounds": (
         "fedgen.experiments.paired.asynchronous_rounds:asynchronous_rounds",
         "FedAvg and FedBuff over slow and fast clients: scores by the seconds of a simulated clock",

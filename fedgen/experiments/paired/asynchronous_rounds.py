@@ -5,7 +5,6 @@ updates arrive, and how often each client is heard.
 """
 
 import statistics
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.table import Table
 from fedgen.evaluation import Run, by_column
 from fedgen.evaluation.directions import title_of
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
+from fedgen.experiments.engine.arms.score_curves import Curve, at_the_end_of, draw_against, ends
 from fedgen.experiments.engine.choice import at_least
 from fedgen.experiments.engine.paired_seeds import mean_and_spread, verdict_on
 from fedgen.experiments.engine.recipe_file import component, fingerprints, local_iterations
@@ -29,8 +29,6 @@ COLOURS = {FEDAVG: "0.35", FEDBUFF: "#1f5fa8"}
 COLUMNS = ("fid_all", "fid_avg", "fid_worst")
 FIGURE = "asynchronous_rounds.png"
 EVALUATION = "trainer.callbacks.init_args"
-Curve = Mapping[str, Any]
-"""of a run: "seconds" and "turns" of its evaluations, the values of each column at them, its mean "staleness" """
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ def asynchronous_rounds(output: Path | None = None, **options: Any) -> None:
 
 
 def curve_of(training: Training) -> dict[str, Any]:
-    """Return a run's scores by simulated time."""
+    """Return a run's scores by simulated "seconds" and "turns" of clients, and its mean "staleness"."""
     times, columns = read_times(training.place), by_column(Run(training.place).records)
     rounds = [record.round for record in columns[COLUMNS[0]]]
     turns = [sum(times[before].turns for before in range(round + 1)) for round in rounds if round is not None]
@@ -146,28 +144,13 @@ def curve_of(training: Training) -> dict[str, Any]:
     return found | {"turns": turns}
 
 
-def at(curve: Curve, column: str, seconds: float) -> float:
-    """Return the last value that a run had by a time; its first, if there was none."""
-    return float(curve[column][max(0, bisect_right(curve["seconds"], seconds) - 1)])
-
-
-def ends(curves: Sequence[Curve], name: str) -> list[float]:
-    """Return what each seed's run ends with."""
-    return [curve[name][-1] for curve in curves]
-
-
-def at_the_end_of(curves: Mapping[str, Sequence[Curve]], arm: str, other: str, column: str) -> list[float]:
-    """Return one arm's values, a seed each, at the time at which another arm ends."""
-    return [at(own, column, until["seconds"][-1]) for own, until in zip(curves[arm], curves[other])]
-
-
 def lines_of(curves: Mapping[str, Sequence[Curve]]) -> list[str]:
     """Return what was expected and whether it was seen, and what differs."""
 
     def both(name: str) -> list[list[float]]:
         return [ends(curves[arm], name) for arm in (FEDAVG, FEDBUFF)]
 
-    early = at_the_end_of(curves, FEDAVG, FEDBUFF, "fid_all")
+    early = at_the_end_of(curves, FEDAVG, FEDBUFF, "fid_all", "seconds")
     return [
         verdict_on(
             f"{FEDBUFF} takes less simulated time for as many turns, as a share of {FEDAVG}'s less 1,",
@@ -191,7 +174,7 @@ def table_of(curves: Mapping[str, Sequence[Curve]]) -> Table:
     """Time, staleness and scores of each arm, means and standard deviations over seeds."""
     rows = []
     for arm, own in curves.items():
-        early = mean_and_spread(at_the_end_of(curves, arm, FEDBUFF, "fid_all"), 2)
+        early = mean_and_spread(at_the_end_of(curves, arm, FEDBUFF, "fid_all", "seconds"), 2)
         staleness = f"{statistics.mean(curve['staleness'] for curve in own):.2f}"
         scores = (mean_and_spread(ends(own, column), 2) for column in COLUMNS)
         rows.append((arm, mean_and_spread(ends(own, "seconds"), 2), staleness, early, *scores))
@@ -208,22 +191,12 @@ def table_of(curves: Mapping[str, Sequence[Curve]]) -> Table:
 def draw(curves: Mapping[str, Sequence[Curve]], path: Path, choice: AsynchronousChoice) -> Path:
     """FID-all against simulated seconds, and against turns: a line each seed."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for arm, own in curves.items():
-        for place, curve in enumerate(own):
-            style = {"color": COLOURS[arm], "label": arm if not place else None, "linewidth": 1.2}
-            axes[0].plot(curve["seconds"], curve["fid_all"], marker=".", alpha=0.8, **style)
-            axes[1].plot(curve["turns"], curve["fid_all"], marker=".", alpha=0.8, **style)
-    for one, label in zip(axes, ("simulated seconds", "turns of clients")):
-        one.set_yscale("log")
-        one.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
-        one.yaxis.set_major_formatter("{x:g}")
-        one.yaxis.set_minor_formatter(NullFormatter())
+    for one, cost, label in zip(axes, ("seconds", "turns"), ("simulated seconds", "turns of clients")):
+        draw_against(one, curves, cost, "fid_all", COLOURS)
         one.set_xlabel(label)
-        one.grid(alpha=0.25, which="both")
     axes[0].set_ylabel(f"{title_of('fid')} all")
     axes[0].legend(fontsize=9)
     figure.suptitle(

@@ -1,6 +1,7 @@
 """What FedAvg and FedBuff are compared by, on curves that can be read off."""
 
-from fedgen.experiments.paired.asynchronous_rounds import at, at_the_end_of, lines_of
+from fedgen.experiments.engine.arms.score_curves import at_the_end_of, value_at
+from fedgen.experiments.paired.asynchronous_rounds import lines_of
 
 SLOW = {"seconds": [10.0, 20.0], "fid_all": [8.0, 4.0], "fid_avg": [9.0, 6.0], "fid_worst": [9.0, 7.0]}
 FAST = {"seconds": [4.0, 9.0], "fid_all": [8.0, 5.0], "fid_avg": [9.0, 6.0], "fid_worst": [9.0, 8.0]}
@@ -17,11 +18,17 @@ CURVES = {
 
 
 def test_a_score_at_a_time_is_the_last_one_before():
-    assert [at(SLOW, "fid_all", seconds) for seconds in (1.0, 10.0, 19.9, 20.0, 99.0)] == [8.0, 8.0, 8.0, 4.0, 4.0]
+    assert [value_at(SLOW, "fid_all", "seconds", seconds) for seconds in (1.0, 10.0, 19.9, 20.0, 99.0)] == [
+        8.0,
+        8.0,
+        8.0,
+        4.0,
+        4.0,
+    ]
 
 
 def test_arms_are_compared_at_the_moment_when_one_is_through():
-    assert at_the_end_of(CURVES, "FedAvg", "FedBuff", "fid_all") == [8.0, 8.2, 8.1]
+    assert at_the_end_of(CURVES, "FedAvg", "FedBuff", "fid_all", "seconds") == [8.0, 8.2, 8.1]
 
 
 def test_lines_say_what_was_seen():

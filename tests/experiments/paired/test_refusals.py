@@ -7,6 +7,7 @@ import pytest
 
 from fedgen.experiments.paired.algorithms_compared import server_optimizers
 from fedgen.experiments.paired.asynchronous_rounds import asynchronous_rounds
+from fedgen.experiments.paired.compressed_updates import compressed_updates
 from fedgen.experiments.paired.digits_fid_loss import digits_fid_loss
 from fedgen.experiments.paired.distributed.distributed_fid_loss import distributed_fid_loss
 from fedgen.experiments.paired.fid_finetune import fid_finetune
@@ -41,6 +42,7 @@ def _recipes(tmp_path, monkeypatch):
         (digits_fid_loss, {"seed": -1}, "seed=-1"),
         (digits_fid_loss, {"recipe": NAMED}, r"nowhere.yaml does not exist.*--recipe"),
         (digits_fid_loss, {"recipe": Path("text.yaml")}, "text.yaml must say max_epochs"),
+        (compressed_updates, {"rounds": 7}, "rounds=7, checks=30: evaluations come after as many rounds.*rounds=30"),
         (asynchronous_rounds, {"rounds": 7}, "rounds=7, checks=10: 10 evaluations are to come.*rounds=200"),
         (asynchronous_rounds, {"rounds": 10, "under_way": 5}, "rounds=10"),
         (asynchronous_rounds, {"buffer_size": 0}, "buffer_size=0: give at least 1"),

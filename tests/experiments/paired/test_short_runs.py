@@ -166,7 +166,21 @@ def check_asynchronous(numbers, folder, printed):
     assert "cannot be told from one seed: FedBuff takes less simulated time" in printed
 
 
+def check_compressed(numbers, folder, printed):
+    curves = {arm: seeds[0] for arm, seeds in numbers["curves"].items()}
+    sent = [curve["message"] for curve in curves.values()]
+    assert sent[0] == max(sent)
+    assert len(set(sent)) == 6
+    assert all(
+        curve["megabytes"] == pytest.approx([1e-5 * curve["message"], 2e-5 * curve["message"]])
+        for curve in curves.values()
+    )
+    assert len({curve["fid_all"][-1] for curve in curves.values()}) == 6
+    assert "cannot be told from one seed: signs: FID-all is lower" in printed
+
+
 RUNS = [
+    ("compressed-updates", slow_and_fast, check_compressed, ("compressed_updates.png",)),
     ("asynchronous-rounds", slow_and_fast, check_asynchronous, ("asynchronous_rounds.png",)),
     ("communication-interval", one_kind, check_intervals, ("communication_interval.png", "samples.png")),
     ("digits-fid-loss", digits, check_digits, ("pairs.png",)),
