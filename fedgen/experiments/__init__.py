@@ -160,7 +160,7 @@ EXPERIMENTS = {
         "FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, SCAFFOLD: rounds and bytes to a KID, and gaps",
     ),
     "compressed-updates": (
-        "fedgen.experiments.paired.compressed_updates:compressed_updates",
+        "fedgen.experiments.paired.compression_curves:compressed_updates",
         "whole updates, QSGD, top-k, signs and low ranks: scores by the bytes that clients have sent",
     ),
     "asynchronous-rounds": (

@@ -7,7 +7,7 @@ import pytest
 
 from fedgen.experiments.paired.algorithms_compared import server_optimizers
 from fedgen.experiments.paired.asynchronous_rounds import asynchronous_rounds
-from fedgen.experiments.paired.compressed_updates import compressed_updates
+from fedgen.experiments.paired.compression_curves import compressed_updates
 from fedgen.experiments.paired.digits_fid_loss import digits_fid_loss
 from fedgen.experiments.paired.distributed.distributed_fid_loss import distributed_fid_loss
 from fedgen.experiments.paired.fid_finetune import fid_finetune
