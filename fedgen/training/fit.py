@@ -235,7 +235,7 @@ def train(cli: FedgenCLI) -> None:
                 console.print(line, highlight=False, soft_wrap=True)
         else:
             if done:
-                console.print(f"Resuming {folder} after {done} rounds.")
+                console.print(f"Resuming {folder} after {done} rounds.", markup=False, soft_wrap=True)
             if first:
                 write_settings(cli, folder, recipe)
             run_fit(cli, path, last, console)
