@@ -19,7 +19,6 @@ def usage(columns: int) -> str:
     return "\n".join(
         [
             "usage: fedgen reproduce NAME [--option VALUE ...]",
-            "",
             "Run an experiment: a table, results.json, a figure. Run again, it goes on.",
             "",
             *lines,
