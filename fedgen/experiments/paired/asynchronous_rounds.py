@@ -15,20 +15,26 @@ from rich.table import Table
 from fedgen.evaluation import Run, by_column
 from fedgen.evaluation.directions import title_of
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
-from fedgen.experiments.engine.arms.score_curves import Curve, at_the_end_of, draw_against, ends
+from fedgen.experiments.engine.arms.score_curves import (
+    EVALUATION,
+    Curve,
+    at_the_end_of,
+    draw_against,
+    ends,
+    trained_curves,
+)
 from fedgen.experiments.engine.choice import at_least
 from fedgen.experiments.engine.paired_seeds import mean_and_spread, verdict_on
 from fedgen.experiments.engine.recipe_file import component, fingerprints, local_iterations
 from fedgen.experiments.engine.results import make_table, save_figure
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Arm, Training, by_seed, train_all, trainings_of
+from fedgen.experiments.engine.trainings import Arm, Training
 from fedgen.federated.simulated_time.round_time import read_times
 
 FEDAVG, FEDBUFF = "FedAvg", "FedBuff"
 COLOURS = {FEDAVG: "0.35", FEDBUFF: "#1f5fa8"}
 COLUMNS = ("fid_all", "fid_avg", "fid_worst")
 FIGURE = "asynchronous_rounds.png"
-EVALUATION = "trainer.callbacks.init_args"
 
 
 @dataclass(frozen=True)
@@ -117,15 +123,7 @@ def asynchronous_rounds(output: Path | None = None, **options: Any) -> None:
     """
     choice = AsynchronousChoice(**options)
     study = Study("asynchronous-rounds", output, choice.settings())
-    common: dict[str, Any] = {f"{EVALUATION}.num_images": choice.num_images, f"{EVALUATION}.scores": ["fid"]}
-    if choice.quick:
-        common[f"{EVALUATION}.embeddings"] = ["pixels"]
-    runs = trainings_of(
-        choice.recipe, choice.arms(), choice.seeds_of, lambda arm, seed: study.path(f"{arm.name}-{seed}"), common
-    )
-    if study.missing("curves"):
-        train_all(by_seed(runs), choice.parallel)
-    curves = study.step("curves", lambda: {arm: [curve_of(run) for run in own] for arm, own in runs.items()})
+    curves = trained_curves(study, choice, curve_of)
     study.report([table_of(curves), *lines_of(curves)], draw(curves, study.path(FIGURE), choice))
 
 

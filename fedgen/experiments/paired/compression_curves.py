@@ -1,8 +1,8 @@
 """Scores by the bytes that clients have sent, with updates whole and compressed; as many rounds in all arms."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,13 +12,20 @@ from fedgen.evaluation import Run, by_column
 from fedgen.evaluation.directions import title_of
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.arms.message_bytes import message_bytes
-from fedgen.experiments.engine.arms.score_curves import Curve, at_the_end_of, draw_against, ends
+from fedgen.experiments.engine.arms.score_curves import (
+    EVALUATION,
+    Curve,
+    at_the_end_of,
+    draw_against,
+    ends,
+    trained_curves,
+)
 from fedgen.experiments.engine.choice import at_least
 from fedgen.experiments.engine.paired_seeds import mean_and_spread, verdict_on
 from fedgen.experiments.engine.recipe_file import component, fingerprints, local_iterations
 from fedgen.experiments.engine.results import make_table, save_figure
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Arm, Training, by_seed, train_all, trainings_of
+from fedgen.experiments.engine.trainings import Arm, Training
 from fedgen.io.files import in_bytes
 
 WHOLE = "whole"
@@ -32,7 +39,6 @@ COMPRESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 COLOURS = dict(zip([WHOLE, *COMPRESSORS], ("0.35", "#1f5fa8", "#63a5e0", "#c4631b", "#2f8f5b", "#8a4fa3")))
 COLUMNS = ("fid_all", "fid_avg")
 FIGURE = "compressed_updates.png"
-EVALUATION = "trainer.callbacks.init_args"
 MEGABYTE = 1e6
 
 
@@ -108,27 +114,8 @@ def compressed_updates(output: Path | None = None, **options: Any) -> None:
     """
     choice = CompressedChoice(**options)
     study = Study("compressed-updates", output, choice.settings())
-    common: dict[str, Any] = {f"{EVALUATION}.num_images": choice.num_images, f"{EVALUATION}.scores": ["fid"]}
-    if choice.quick:
-        common[f"{EVALUATION}.embeddings"] = ["pixels"]
-    runs = trainings_of(
-        choice.recipe,
-        choice.arms(),
-        choice.seeds_of,
-        lambda arm, seed: study.path(f"{folder_of(arm.name)}-{seed}"),
-        common,
-    )
-    if study.missing("curves"):
-        train_all(by_seed(runs), choice.parallel)
-    curves = study.step(
-        "curves", lambda: {arm: [curve_of(run, choice.cohort) for run in own] for arm, own in runs.items()}
-    )
+    curves = trained_curves(study, choice, partial(curve_of, cohort=choice.cohort))
     study.report([table_of(curves), *lines_of(curves)], draw(curves, study.path(FIGURE)))
-
-
-def folder_of(arm: str) -> str:
-    """Return the words of an arm's name, with dashes between."""
-    return "-".join(re.findall(r"\w+", arm))
 
 
 # ---- numbers ----

@@ -1,6 +1,7 @@
 """What whole and compressed updates are compared by, on curves that can be read off."""
 
-from fedgen.experiments.paired.compression_curves import COMPRESSORS, WHOLE, CompressedChoice, folder_of, lines_of
+from fedgen.experiments.engine.arms.score_curves import folder_of
+from fedgen.experiments.paired.compression_curves import COMPRESSORS, WHOLE, CompressedChoice, lines_of
 
 SENT = {"megabytes": [10.0, 20.0], "fid_all": [8.0, 4.0], "fid_avg": [9.0, 6.0], "message": 1000}
 LESS = {"megabytes": [5.0, 10.0], "fid_all": [8.0, 5.0], "fid_avg": [9.0, 6.0], "message": 500}
