@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -37,6 +38,7 @@ class Backbone(Embedding):
         resample: "bilinear", "bicubic" or "nearest".
         layer: what of the network the features are.
         unit_length: whether features are divided by their length; then the name ends in "@unit".
+        texts: texts to their features [N, dim], of a model of images and texts.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Backbone(Embedding):
         resample: str,
         layer: str,
         unit_length: bool = False,
+        texts: Callable[[Sequence[str]], Tensor] | None = None,
     ) -> None:
         if size < 1:
             raise ValueError(f"size must be at least 1 pixel, got {size}")
@@ -62,8 +65,20 @@ class Backbone(Embedding):
         full_name = SIZE.join([name, *([str(size)] if size != own_size else []), *([UNIT] if unit_length else [])])
         super().__init__(full_name, None, network, 3, settings)
         self.size, self.mean, self.std, self.resample, self.unit_length = size, mean, std, resample, unit_length
+        self._texts = texts
         with torch.no_grad():  # the dim, and whether the network takes this size
             self(torch.zeros(1, 3, size, size, dtype=torch.uint8, device=self.device))
+
+    @property
+    def takes_texts(self) -> bool:
+        return self._texts is not None
+
+    def text_features(self, texts: Sequence[str]) -> Tensor:
+        if self._texts is None:
+            return super().text_features(texts)
+        with torch.no_grad():
+            found = self._texts(texts).to(self.device)
+        return found / found.norm(dim=1, keepdim=True) if self.unit_length else found
 
     def features(self, levels: Tensor) -> Tensor:
         if levels.shape[2:] != (self.size, self.size):
@@ -83,9 +98,15 @@ def load_timm(name: str, weights: str | Path | None = None, size: int | None = N
         size: pixels a side; the network's own by default.
 
     Raises:
-        ValueError: if timm is not installed, or knows no such network; or for weights of another one.
+        ValueError: if timm is not installed, or knows no such network; for weights of another one; or for a network of
+            somebody else's repository or folder ("hf-hub:...") whose weights timm itself might unpickle.
     """
     timm = _package("timm", f"{TIMM}{name}")
+    if weights is None and ":" in name:
+        raise ValueError(
+            f"embedding {TIMM}{name}: where it finds no safetensors timm unpickles a stranger's weights; download"
+            " model.safetensors and pass weights=PATH"
+        )
     try:
         with seeds.isolated():
             network = timm.create_model(name, pretrained=weights is None, num_classes=0)
@@ -123,7 +144,7 @@ def load_transformers(
     source = str(weights or name)
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(source)
-        network = _kind(transformers, source).from_pretrained(source)
+        network = _kind(transformers, source).from_pretrained(source, use_safetensors=True)
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
@@ -132,9 +153,9 @@ def load_transformers(
         ) from error
     own, mean, std, resample = _processing(processor, name)
     features = _ImageFeatures(network.float())
-    return Backbone(
-        features, f"{TRANSFORMERS}{name}", size or own, own, mean, std, resample, features.layer, unit_length
-    )
+    texts = _texts_of(transformers, network, source)
+    whole = f"{TRANSFORMERS}{name}"
+    return Backbone(features, whole, size or own, own, mean, std, resample, features.layer, unit_length, texts)
 
 
 def _kind(transformers: Any, source: str) -> Any:
@@ -159,10 +180,36 @@ class _ImageFeatures(nn.Module):
             found = self.model.get_image_features(pixel_values=images)
         else:
             found = self.model(pixel_values=images)
-        if isinstance(found, Tensor):
-            return found.flatten(1)
-        pooled = getattr(found, "pooler_output", None)  # transformers' outputs have it where the model has a pooler
-        return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
+        return _pooled(found)
+
+
+def _pooled(found: Any) -> Tensor:
+    """The features [N, dim] of a model's answer: a tensor, what its pooler gave, or its first token."""
+    if isinstance(found, Tensor):
+        return found.flatten(1)
+    pooled: Tensor | None = getattr(found, "pooler_output", None)  # where the model has a pooler
+    first: Tensor = found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
+    return first
+
+
+def _texts_of(transformers: Any, model: Any, source: str) -> Callable[[Sequence[str]], Tensor] | None:
+    """Texts to features, of a model that has them beside those of images; their tokenizer is read when it is needed."""
+    if not hasattr(model, "get_text_features"):
+        return None
+
+    def features(texts: Sequence[str]) -> Tensor:
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        except (OSError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"embedding {TRANSFORMERS}{source}: its tokenizer cannot be loaded: {reason}") from error
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes where its files are missing
+            raise ValueError(f"embedding {TRANSFORMERS}{source}: its tokenizer cannot be loaded: it has no words")
+        length = model.config.text_config.max_position_embeddings  # as SigLIP was trained; CLIP's are the same shorter
+        padded = {"padding": "max_length", "max_length": length, "truncation": True, "return_tensors": "pt"}
+        return _pooled(model.get_text_features(**tokenizer(list(texts), **padded).to(model.device)))
+
+    return features
 
 
 class ImageProcessor(Protocol):

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -89,6 +89,19 @@ class Embedding(nn.Module, ABC):
     @abstractmethod
     def features(self, levels: Tensor) -> Tensor:
         """Features [N, dim] of grey levels: float32 [N, C, H, W], integers in 0..255, C = `channels` where given."""
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether `text_features` gives features of texts."""
+        return False
+
+    def text_features(self, texts: Sequence[str]) -> Tensor:
+        """Features [N, dim] of texts, in the space of images' features.
+
+        Raises:
+            ValueError: where the embedding has none.
+        """
+        raise ValueError(f"embedding {self.name} has no features of texts; use a CLIP with its text encoder")
 
     def forward(self, images: Tensor) -> Tensor:
         """Features [N, dim], float32, of float images in [-1, 1] or uint8 images.

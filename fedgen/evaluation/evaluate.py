@@ -218,7 +218,7 @@ class Evaluator:
             ValueError: if the images are not of the clients' shape, or an embedding fails on them, or a density is
                 needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
-        for score in self.plan.asking("labels"):
+        for score in [*self.plan.asking("labels"), *self.plan.asking("prompts")]:
             self._draws.check_labels(sample, score)
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]

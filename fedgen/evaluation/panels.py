@@ -107,7 +107,7 @@ def make_panels(
     for panel in panels:
         check_distinct("score", [choice.name for choice in panel.choices])
         for choice in panel.choices:
-            check_embedding(choice, panel.embedding.name, panel.embedding.takes_points)
+            check_embedding(choice, panel.embedding.name, panel.embedding.takes_points, panel.embedding.takes_texts)
     return panels
 
 
@@ -121,13 +121,14 @@ def _with_preset(panels: Sequence[Panel], preset: PresetLike) -> list[Panel]:
     return [*panels, Panel(embedding, (found.choice,))]
 
 
-def check_embedding(choice: ScoreChoice, embedding: str, takes_points: bool) -> None:
+def check_embedding(choice: ScoreChoice, embedding: str, takes_points: bool = False, takes_texts: bool = False) -> None:
     """Raise ValueError for a score that an embedding cannot give.
 
     Args:
         choice: the score.
         embedding: the embedding's name; one whose features are logits says so.
         takes_points: whether it takes points instead of images.
+        takes_texts: whether it has features of texts beside those of images.
     """
     if choice.needs == "logits" and not any(part.startswith("logits") for part in embedding.split("-")):
         raise ValueError(
@@ -138,4 +139,9 @@ def check_embedding(choice: ScoreChoice, embedding: str, takes_points: bool) -> 
         raise ValueError(
             f"score {choice.name} is the log-density of points, but embedding {embedding} takes images; it is for"
             " clients of points, with embedding identity"
+        )
+    if choice.needs == "prompts" and not takes_texts:
+        raise ValueError(
+            f"score {choice.name} compares images with texts, of which embedding {embedding} has no features: use"
+            " a CLIP with its text encoder, transformers/openai/clip-vit-base-patch16 or a folder of save_pretrained"
         )

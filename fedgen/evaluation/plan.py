@@ -63,7 +63,8 @@ class EvaluationPlan:
         for score in self.asking("held out"):
             self._check_held_out(score)
         for score in self.asking("labels"):
-            self._check_labels(score)
+            self._check_tested(score)
+        self._check_classes()
         check_distinct("column", self.column_names())
         check_aggregates(self.aggregates, [choice for panel in self.panels for choice in panel.choices])
 
@@ -118,23 +119,38 @@ class EvaluationPlan:
                 " two images (held_out of the data module), or leave the score out"
             )
 
-    def _check_labels(self, score: str) -> None:
+    def _check_tested(self, score: str) -> None:
         held_out = self.held_out
         if held_out is None:
             raise ValueError(
                 f"score {score} tests a classifier on the clients' held-out images, and there is no split {REPORT!r}:"
                 " let each client hold out at least two images (held_out of the data module), or leave the score out"
             )
-        for split in (self.splits[0], held_out):
-            if split.labels is None or len(split.classes) < 2:
+        self._check_labels(score, (self.splits[0], held_out), held_out, 2)
+
+    def _check_classes(self) -> None:
+        """Check the classes of scores that compare images with their labels' prompts, on every split."""
+        for choice in (choice for panel in self.panels for choice in panel.choices if choice.needs == "prompts"):
+            self._check_labels(choice.name, self.splits, self.splits[0], 1)
+            try:
+                choice.definition.check_classes(self.splits[0].classes)
+            except ValueError as error:
+                raise ValueError(f"score {choice.name}: {error}") from error
+
+    @staticmethod
+    def _check_labels(score: str, splits: Sequence[Split], model: Split, least: int) -> None:
+        """Raise ValueError for splits without labels, of fewer classes than `least`, or of other classes than one's."""
+        for split in splits:
+            if split.labels is None or len(split.classes) < least:
+                wanted = "two or more classes" if least > 1 else "known classes"
                 raise ValueError(
-                    f"score {score} needs images of two or more classes, and those of split {split.name!r}"
+                    f"score {score} needs images of {wanted}, and those of split {split.name!r}"
                     f" ({split.source}) have {len(split.classes) or 'no labels'}; leave the score out"
                 )
-            if split.classes != held_out.classes:
+            if split.classes != model.classes:
                 raise ValueError(
                     f"score {score} needs one list of classes, but split {split.name!r} has"
-                    f" {', '.join(split.classes)} and split {held_out.name!r} {', '.join(held_out.classes)}"
+                    f" {', '.join(split.classes)} and split {model.name!r} {', '.join(model.classes)}"
                 )
 
     @property

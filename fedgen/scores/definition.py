@@ -7,7 +7,7 @@ lie anywhere and is asked for by its class path.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -18,7 +18,9 @@ from fedgen.scores.kernel.kernels import Kernel
 from fedgen.scores.of_model.likelihood import Density
 from fedgen.statistics import Gaussian
 
-Needs = Literal["summaries", "features", "logits", "points", "held out", "labels", "model"]
+Needs = Literal["summaries", "features", "logits", "points", "held out", "prompts", "labels", "model"]
+TextFeatures = Callable[[Sequence[str]], Tensor]
+"""Texts to their features [N, D], in the space of images' features."""
 
 
 class ModelAnswers(Protocol):
@@ -43,6 +45,7 @@ class ClientSide:
         held_out: features of images that each client did not train on, where a score needs them.
         labels: int64 [n_i] of each client's images, where a score needs them.
         num_classes: of those labels.
+        texts: features of texts beside those of images, where the embedding has some.
 
     Examples:
         >>> import torch
@@ -57,6 +60,7 @@ class ClientSide:
     held_out: Sequence[Tensor] | None = None
     labels: Sequence[Tensor] | None = None
     num_classes: int = 0
+    texts: TextFeatures | None = None
 
     @property
     def features(self) -> list[Tensor]:
@@ -133,8 +137,8 @@ class ScoreDefinition(ABC):
     Attributes:
         name: in recipes, records and columns.
         needs: "summaries" of features will do; "features"; "logits" of generated images alone; real "points" and a
-            model's density; the clients' "held out" features besides; in place of features images with "labels"; or
-            images that the "model" is asked about.
+            model's density; the clients' "held out" features besides; features with labels, and those of the labels'
+            "prompts"; in place of features images with "labels"; or images that the "model" is asked about.
         family: scores of one family and equal options come out of one pass; its own name by default.
         shares_out: whether processes that are `together` share its work; of another, one process does all.
         knows_weights: whether clients' weights count in `all`.
@@ -218,6 +222,13 @@ class ScoreDefinition(ABC):
             whose: they are, for the message.
         """
         return ""
+
+    def check_classes(self, classes: Sequence[str]) -> None:  # noqa: B027 - most scores take any
+        """Raise ValueError for options that do not fit the data's classes, of a score that needs labels.
+
+        Args:
+            classes: their names in order.
+        """
 
     def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
         """Return what a reader must know beside the value, given the sizes of the sets; "" for nothing.

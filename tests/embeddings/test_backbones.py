@@ -191,3 +191,9 @@ def test_unknown_networks_options_and_missing_packages_are_named(monkeypatch, ti
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(ValueError, match=f"needs the package {package}: pip install {package}"):
             load_embedding(f"{package}/anything")
+
+
+@pytest.mark.parametrize("name", ["hf-hub:somebody/network", "local-dir:/somewhere"])
+def test_weights_that_timm_might_unpickle_are_refused(name):
+    with pytest.raises(ValueError, match=r"timm unpickles a stranger's weights; download model.safetensors and pass"):
+        load_embedding(f"timm/{name}")

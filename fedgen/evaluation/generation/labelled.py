@@ -38,7 +38,7 @@ def check_takes_labels(sample: Sample, frequencies: LabelFrequencies | None, sco
     classes = of_sampler(sample).num_classes
     if classes is None:
         raise ValueError(
-            f"score {score} trains a classifier on images of given classes, and this model is unconditional: use one"
+            f"score {score} needs images of given classes, and this model is unconditional: use one"
             f" with num_classes and sample(num_images, generator, labels), or leave {score} out"
         )
     wanted = 0 if frequencies is None else frequencies.num_classes

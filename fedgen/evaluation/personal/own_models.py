@@ -166,6 +166,7 @@ class OwnModels:
         if not all(panel.on_model for panel in own):
             whole: dict[Needs, str] = {
                 "labels": "images by class",
+                "prompts": "images by class",
                 "held out": "images beside two sets of each client's",
             }
             self.evaluator.plan.refuse(whole, "where clients keep tensors that images depend on there is none")

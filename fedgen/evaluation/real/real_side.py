@@ -87,8 +87,9 @@ class RealSide:
         parts = in_parts(features[id(split.images)], counts)
         other = plan.held_out if any(choice.needs == "held out" for choice in choices) else None
         held_out = features[id(other.images)].split(list(other.counts)) if other else None
-        labels = None if split.labels is None or not panel.on_images else split.labels.split(counts)
-        return Reference(parts, choices, plan.weights, plan.aggregates, held_out, labels, len(split.classes))
+        labels = None if split.labels is None else split.labels.split(counts)
+        texts = panel.embedding.text_features if panel.embedding.takes_texts else None
+        return Reference(parts, choices, plan.weights, plan.aggregates, held_out, labels, len(split.classes), texts)
 
     def reference(self, split: Split, panel: Panel) -> FittedScores | None:
         """The clients' side of a panel's scores on a split; None where none of them is measured there."""

@@ -13,7 +13,7 @@ from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
 from fedgen.ranks import spread
 from fedgen.scores import Density, FederatedScore
 from fedgen.scores.aggregate import Weights, resolve_weights
-from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet
+from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, TextFeatures
 from fedgen.scores.joined import joined
 from fedgen.statistics import Gaussian
 
@@ -48,8 +48,10 @@ class Reference:
         weights: the clients' weights, shared by all scores and by avg and all.
         aggregates: power means beside avg, all and worst, e.g. "power-2".
         held_out: features of images that each client did not train on, for memorisation and fld.
-        labels: of each client's images, for utility and loss, of which the "features" are images uint8 [n_i, C, H, W].
+        labels: of each client's images, for clip_score, and for utility and loss, of which the "features" are images
+            uint8 [n_i, C, H, W].
         num_classes: of those labels.
+        texts: features of texts in the embedding of the images, for clip_score.
 
     Attributes:
         choices: the scores with their options.
@@ -67,13 +69,14 @@ class Reference:
         held_out: Sequence[Tensor] | None = None,
         labels: Sequence[Tensor] | None = None,
         num_classes: int = 0,
+        texts: TextFeatures | None = None,
     ) -> None:
         self.choices = choose_scores(scores)
         self.aggregates = choose_aggregates(aggregates)
         counts = [part.count if isinstance(part, Gaussian) else len(part) for part in clients]
         self._weights = resolve_weights(weights, counts)
         check_clients_of(self.choices, counts, [f"client {k}" for k in range(len(counts))], weights)
-        side = ClientSide(shared(clients), weights, held_out, labels, num_classes)
+        side = ClientSide(shared(clients), weights, held_out, labels, num_classes, texts)
         self._passes = [(group, group[0].definition.fit(side)) for group in passes(self.choices)]
 
     def __repr__(self) -> str:
@@ -96,7 +99,7 @@ class Reference:
             errors: whether to add standard errors.
             density: of the model, for ll.
             only: names of the scores that are wanted; all by default.
-            labels: int64 [m], what generated images were asked for, for utility.
+            labels: int64 [m], what generated images were asked for, for utility and clip_score.
             answers: of the model, for loss and metrics.
 
         Raises:

@@ -60,6 +60,7 @@ def refuse_mixture(evaluator: Evaluator) -> None:
     A mixture of them has no density that they know, and it is not said which of them to ask for an image of a class.
     """
     whole: dict[Needs, str] = {"points": "density", "labels": "images by class", "model": "losses"}
+    whole |= {"prompts": "images by class"}
     evaluator.plan.refuse(whole, "without exchange there is none")
 
 

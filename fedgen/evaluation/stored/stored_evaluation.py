@@ -39,7 +39,8 @@ from fedgen.scores.aggregate import Weights
 from fedgen.statistics import Gaussian
 
 # what scores need that is known of a run alone
-RUN_ONLY = {"points": "a model's density", "held out": "the images that clients held out", "labels": "images by class"}
+RUN_ONLY = {"points": "a model's density", "held out": "the images that clients held out"}
+RUN_ONLY |= dict.fromkeys(("labels", "prompts"), "images by class")
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class StoredEvaluation:
         self.identity, self.embedding = settle_embedding(self.sets, network, self.options.reading.resize)
         self._channels = check_images(self.embedding, self.sets) if self.embedding is not None else 0
         for choice in self.choices:
-            check_embedding(choice, self.identity.name, False)
+            check_embedding(choice, self.identity.name)
         check_dims({stored.path: stored.dim for stored in self.sets if stored.dim is not None})
         self._values: list[Tensor | Gaussian] = []
 

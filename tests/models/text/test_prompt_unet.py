@@ -1,12 +1,10 @@
 """A pretrained network of texts, tiny and random, beside diffusers' own pipeline, and its adapters over clients."""
 
-import json
-
 import pytest
 import torch
 from diffusers import AutoencoderKL as Theirs
 from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel, UNet2DModel
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from transformers import CLIPTextConfig, CLIPTextModel
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
@@ -17,6 +15,7 @@ from fedgen.models.diffusion.diffusion_sampling import Sampler, make_scheduler
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.fine_tuning.lora import LoRA
 from fedgen.models.text.prompts import embed_prompts
+from tests.tiny_clip import make_tokenizer
 from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
@@ -24,16 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|Le
 PROMPTS = ["a cat", "a dog", "a bee"]
 DDIM = Sampler("ddim", 4)
 SCHEDULE = NoiseSchedule("scaled_linear", 20, 0.00085, 0.012, clip=False)
-
-
-def make_tokenizer(folder):
-    """CLIP's, of single letters."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
-    folder.mkdir()
-    (folder / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
-    (folder / "merges.txt").write_text("#version: 0.2\n")
-    return CLIPTokenizer.from_pretrained(folder, model_max_length=12), len(words)
 
 
 @pytest.fixture(scope="module")

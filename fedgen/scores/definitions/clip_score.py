@@ -1,0 +1,106 @@
+"""CLIPScore: how well the images of a class fit the text that stands for it, for each client's classes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedgen.scores.aggregate import FederatedScore, resolve_weights
+from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, Needs, ScoreDefinition
+from fedgen.scores.linear import mean_score
+from fedgen.scores.uncertainty import mean_variance
+
+
+@dataclass(frozen=True)
+class ClipScore(ScoreDefinition):
+    """100 max(cos, 0) of generated images and the prompts of the classes that they were asked for, in a CLIP.
+
+    After Hessel et al. (2021, arXiv 2104.08718), with torchmetrics' factor of 100 in place of their 2.5. Client i's
+    score is sum_c p_i(c) m_c, with m_c the mean over generated images of class c and p_i(c) that class's share of the
+    client's images: how well the images that the client would ask for fit their texts. It is linear in the client, so
+    all is avg. A class of which no image was generated is left out, and the client's other classes count for it.
+
+    Args:
+        prompts: one text a class, in the order of the data's classes.
+
+    Raises:
+        ValueError: for no prompt, or one that is no text.
+    """
+
+    name: ClassVar[str] = "clip_score"
+    needs: ClassVar[Needs] = "prompts"
+
+    prompts: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.prompts, str) or not self.prompts or not all(isinstance(one, str) for one in self.prompts):
+            raise ValueError(f"prompts must be a list of texts, one a class, got {self.prompts!r}")
+        object.__setattr__(self, "prompts", list(self.prompts))
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def check_classes(self, classes: Sequence[str]) -> None:
+        if len(self.prompts) != len(classes):
+            raise ValueError(
+                f"{len(self.prompts)} prompts for {len(classes)} classes ({', '.join(classes)}); give one of each, in"
+                " this order"
+            )
+
+    def fit(self, clients: ClientSide) -> FittedScore:
+        if clients.labels is None:
+            raise ValueError("score clip_score needs the labels of every client's images; none are given")
+        if clients.texts is None:
+            raise ValueError("score clip_score needs features of texts, and the embedding has none; use a CLIP")
+        return _Fitted(self, clients, clients.labels, clients.texts(self.prompts))
+
+
+class _Fitted:
+    """Clients' labels beside the features [C, D] of the classes' prompts."""
+
+    def __init__(self, definition: ClipScore, clients: ClientSide, labels: Sequence[Tensor], texts: Tensor) -> None:
+        self._name, self._labels = definition.name, labels
+        self._texts = F.normalize(texts.double(), dim=1)
+        self._weights = resolve_weights(clients.weights, clients.counts)
+
+    def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
+        if generated.labels is None:
+            raise ValueError("score clip_score needs the labels that generated images were asked for; none are given")
+        asked = generated.labels.to(generated.rows.device)
+        images = F.normalize(generated.rows.double(), dim=1)
+        fits = 100 * (images * self._texts.to(images.device)[asked]).sum(1).clamp(min=0)
+        of_class = [fits[asked == c].cpu() for c in range(len(self._texts))]
+        means = torch.stack([part.mean() for part in of_class])  # nan of a class that no image was asked for
+        told = [own[~means[own].isnan()] for own in (labels.cpu() for labels in self._labels)]
+        for client, own in enumerate(told):
+            if not len(own):
+                raise ValueError(f"no image was generated of any class of client {client}; generate more of them")
+        found = mean_score(self._name, [means[own] for own in told], self._weights, errors, higher_is_better=True)
+        return {self._name: self._with_generated(found, told, of_class) if errors else found}
+
+    def _with_generated(self, found: FederatedScore, told: Sequence[Tensor], parts: Sequence[Tensor]) -> FederatedScore:
+        """Return a score whose errors are over the real images with those over the generated ones beside them.
+
+        Args:
+            found: the score.
+            told: int64 [n_i], the classes of each client's images.
+            parts: what each class's generated images gave.
+        """
+        shares = torch.stack([torch.bincount(own, minlength=len(parts)).double() / len(own) for own in told])  # [K, C]
+        variances = torch.stack([mean_variance(part) if len(part) else part.new_zeros(()) for part in parts])
+        of_client = (shares.square() @ variances).sqrt()
+        of_pool = float(((self._weights @ shares).square() @ variances).sqrt())
+        worst = int(found.per_client.masked_fill(self._weights == 0, torch.inf).argmin())
+        generated = {"avg": of_pool, "all": of_pool, "worst": float(of_client[worst])}
+        assert found.client_errors is not None  # which were asked for
+        return replace(
+            found,
+            errors={key: (found.errors[key] ** 2 + value**2) ** 0.5 for key, value in generated.items()},
+            error_parts={"generated": generated, "real": dict(found.errors)},
+            client_errors=(found.client_errors.square() + of_client.square()).sqrt(),
+            client_error_parts={"generated": of_client, "real": found.client_errors},
+        )
