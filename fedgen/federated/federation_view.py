@@ -6,10 +6,13 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from fedgen.federated.client_model import in_place
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.federation_state import overlay
 from fedgen.federated.left_out import Entry
+from fedgen.federated.lightning.turn_clock import TurnClock
+from fedgen.federated.lightning.turn_loop import TurnLoop
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.sharing import RankShares
@@ -26,11 +29,23 @@ class FederationView:
     _shares: RankShares
     _simulated: Mapping[str, Any]
     _round: Round | None = None
+    _clock: TurnClock | None = None
+    _loop: TurnLoop | None = None
 
     @property
     def round(self) -> Round:
         """The federation's rounds; made when fitting starts."""
         return started(self._round)
+
+    @property
+    def clock(self) -> TurnClock:
+        """Counts of the fit that runs, or ran last."""
+        return started(self._clock)
+
+    @property
+    def client_iteration(self) -> int:
+        """The iteration of the client that trains, since training began."""
+        return 0 if self._loop is None else self._loop.client_iteration
 
     @property
     def exchange(self) -> Exchange:
@@ -114,7 +129,7 @@ class FederationView:
         What the block makes of the module is put back: tensors, other state, training modes and requires_grad.
         """
         self._shares.check_is_here(client)
-        with self.round.client_model(client):
+        with in_place(self.round, client):
             yield
 
 
