@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from fedgen.federated.client_model import in_place
-from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.federation_state import overlay
 from fedgen.federated.left_out import Entry
@@ -129,8 +128,19 @@ class FederationView:
         What the block makes of the module is put back: tensors, other state, training modes and requires_grad.
         """
         self._shares.check_is_here(client)
-        with in_place(self.round, client):
-            yield
+        round, exchange = self.round, self.exchange
+        exchange.snapshot()
+        round.model.switches.start_turn()
+        with round.outside.seen_by(client):
+            round.memory.load_personal(client, exchange)
+            own, live = round.algorithm.own_models.get(client, {}), exchange.live
+            copy_tensors([live[name] for name in own if name in live], [own[name] for name in own if name in live])
+            try:
+                yield
+            finally:
+                exchange.restore_forms()
+                exchange.load_server()
+                round.model.switches.restore()
 
 
 def started(part: Part | None) -> Part:

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedgen.clients.samplers.cohort_draws import CohortDraws
 from fedgen.clients.samplers.sampler import CohortSampler
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.client_weights import ClientWeights, shares_of
@@ -23,7 +24,6 @@ from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.local_state import OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.rules import Rule, check_rules
-from fedgen.federated.cohorts import Cohorts
 from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.federation_view import started
 from fedgen.federated.lightning.boundary import RoundBoundary
@@ -165,7 +165,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         self._clock = self._round = self._loop = self._checkpoints = None
         self._schedules: StepSchedules | None = None
         self._simulated: dict[str, Any] = {}  # the simulated clock, and what belongs to it
-        self._cohorts = Cohorts(self.cohort_size, self.sampler)
+        self._cohorts = CohortDraws(self.cohort_size, self.sampler)
 
     def setup(self, trainer: Trainer) -> None:
         fits = trainer.state.fn == TrainerFn.FITTING

@@ -1,4 +1,4 @@
-"""Who trains in each round."""
+"""Draws of each round's clients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from fedgen.clients.cohort import sample_cohort
 from fedgen.clients.samplers.sampler import CohortSampler
 
 
-class Cohorts:
+class CohortDraws:
     """The clients of each round, drawn uniformly or by a sampler.
 
     Args:
