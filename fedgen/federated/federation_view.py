@@ -6,10 +6,12 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.federation_state import overlay
 from fedgen.federated.left_out import Entry
+from fedgen.federated.lightning.turn_clock import TurnClock
+from fedgen.federated.lightning.turn_loop import TurnLoop
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.sharing import RankShares
@@ -26,11 +28,23 @@ class FederationView:
     _shares: RankShares
     _simulated: Mapping[str, Any]
     _round: Round | None = None
+    _clock: TurnClock | None = None
+    _loop: TurnLoop | None = None
 
     @property
     def round(self) -> Round:
         """The federation's rounds; made when fitting starts."""
         return started(self._round)
+
+    @property
+    def clock(self) -> TurnClock:
+        """Counts of the fit that runs, or ran last."""
+        return started(self._clock)
+
+    @property
+    def client_iteration(self) -> int:
+        """The iteration of the client that trains, since training began."""
+        return 0 if self._loop is None else self._loop.client_iteration
 
     @property
     def exchange(self) -> Exchange:
@@ -114,8 +128,19 @@ class FederationView:
         What the block makes of the module is put back: tensors, other state, training modes and requires_grad.
         """
         self._shares.check_is_here(client)
-        with self.round.client_model(client):
-            yield
+        round, exchange = self.round, self.exchange
+        exchange.snapshot()
+        round.model.switches.start_turn()
+        with round.outside.seen_by(client):
+            round.memory.load_personal(client, exchange)
+            own, live = round.algorithm.own_models.get(client, {}), exchange.live
+            copy_tensors([live[name] for name in own if name in live], [own[name] for name in own if name in live])
+            try:
+                yield
+            finally:
+                exchange.restore_forms()
+                exchange.load_server()
+                round.model.switches.restore()
 
 
 def started(part: Part | None) -> Part:

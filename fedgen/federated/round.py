@@ -4,8 +4,7 @@ Who drives it decides where turns are taken: `FedAvgStrategy` from Lightning's h
 from clients' messages.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.mean import Federation
-from fedgen.federated.client_state.exchange import Exchange, copy_tensors
+from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.local_state import LocalState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.outside_state import OutsideState
@@ -29,6 +28,7 @@ from fedgen.federated.left_out import (
     tell_remarks,
     warn_of_dropped_round,
 )
+from fedgen.federated.round_news import hear, news_of
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.server_model import RoundSettings, ServerModel
 from fedgen.federated.start_points import StartPoints
@@ -109,16 +109,15 @@ class Round:
         data: Any,
     ) -> None:
         self._hooks, self.model, self.settings, self.memory = of_module(module), model, settings, memory
-        self.local, self.outside, self.clock, self._logged = local, outside, clock, logged
-        self._ranks, self.device, self._seed, self._data = ranks, device, seed, data
+        self.local, self.outside, self.clock, self.logged = local, outside, clock, logged
+        self.ranks, self.device, self._seed, self._data = ranks, device, seed, data
         self.algorithm = settings.client_algorithm
         self.compressed = CompressedUpdates(settings.compression, model, memory, seed)
         self.number, self.factor = 0, 1.0
         self.starts = StartPoints()
         self.loss: float | None = None
         self.turn: Turn | None = None
-        self.is_open = self._has_told = False
-        self.tells_state = True
+        self.is_open, self._has_told, self.tells_state = False, False, True
         self.errors: list[Exception] = []
 
     @property
@@ -164,7 +163,7 @@ class Round:
             self.model.switches.clear_gradients()
             self.outside.start_turn(turn.round, turn.client)
             self.clock.start_turn()
-            self._logged.start_turn()
+            self.logged.start_turn()
             seed_all(self._seed, "turn", turn.round, turn.client)
             self.algorithm.start_turn(turn.client, self.model.trainable, self.exchange.server)
         self.turn = turn
@@ -187,7 +186,7 @@ class Round:
                 if self.algorithm.trains_own:
                     self._train_own(turn, train)
                 output = train()
-                self.tell_loss(turn.client, self.loss)
+                self.model.aggregator.tell_loss(turn.client, self.loss)
                 self.exchange.settle(interval)
                 if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
                     self.exchange.settle(interval)
@@ -213,22 +212,6 @@ class Round:
         self._close_turn(turn, completed=False)
         self.exchange.load_server()
         self.begin_turn(turn)
-
-    def tell_loss(self, client: int, loss: float | None) -> None:
-        """Tell the aggregator a client's loss at the server's weights, if it needs it.
-
-        Raises:
-            ValueError: if there is none, or one that the aggregator cannot take.
-        """
-        aggregator = self.model.aggregator
-        if not aggregator.needs_losses:
-            return
-        if loss is None:
-            raise ValueError(
-                f"{type(aggregator).__name__} needs each client's loss at the server's weights, and the first"
-                " training_step of its turn returned none: return the loss, or a dictionary with the key 'loss'"
-            )
-        aggregator.hear_loss(client, loss)
 
     def leave_out(self, turn: Turn, error: Exception) -> None:
         """Take down a client that is no part of the round."""
@@ -274,7 +257,7 @@ class Round:
         """Put back what the turn changed beside saved tensors, and count it."""
         self.starts.end_turn()
         weight = self.weight_of(turn)
-        self._logged.end_turn(weight, completed)
+        self.logged.end_turn(weight, completed)
         self.outside.end_turn(turn.client, weight, completed)
         self.clock.end_turn(completed)
         self.model.switches.restore()
@@ -291,7 +274,7 @@ class Round:
         Raises:
             RuntimeError: when the round lost every client; or an error of the user's own code that all of them met.
         """
-        told = self._ranks.gather(self._news())
+        told = self.ranks.gather(news_of(self))
         if not self.memory.hear([one["memory"] for one in told]):
             if not self.memory.lost:
                 rank_zero_info(f"round {self.number} passes without training: no client is available")
@@ -299,9 +282,9 @@ class Round:
                 return
             self.drop()
             raise loss_of_round(self.number, self.memory.lost, next(iter(self.errors), None))
-        self._hear(told)
-        self.model.aggregator.merge(self._ranks, self.device)
-        self.merge(self._ranks if heard is None else heard)
+        hear(self, told)
+        self.model.aggregator.merge(self.ranks, self.device)
+        self.merge(self.ranks if heard is None else heard)
         if why := self.model.aggregator.shortfall():
             self._pass_over(why)
             return
@@ -335,26 +318,6 @@ class Round:
         """Bring together what clients' optimizers and algorithms tell of the round."""
         self.local.merge(ranks, self.device)
         self.algorithm.merge(ranks, self.device)
-
-    def _news(self) -> dict[str, Any]:
-        """Return what other ranks do not know of the round."""
-        return {
-            "memory": self.memory.news(),
-            "local": self.local.news(),
-            "found": self.exchange.found,
-            "counters": self.model.counters.news(),
-            "outside": self.outside.news(),
-            "clock": self.clock.news(),
-            "logged": self._logged.news() if self._ranks.size > 1 else {},
-        }
-
-    def _hear(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Take every rank's `_news`."""
-        for part, name in ((self.model.counters, "counters"), (self.outside, "outside"), (self.clock, "clock")):
-            part.hear([one[name] for one in told])
-        self.local.hear([one["local"] for one in told])
-        self.model.grow(sorted({name for one in told for name in one["found"]}))
-        self._logged.hear([one["logged"] for one in told], self.device)
 
     def _pass_over(self, why: str) -> None:
         """End a round that is whole and of which nothing can be made: the server's model and state stay."""
@@ -390,9 +353,8 @@ class Round:
     @property
     def keeps_clients(self) -> bool:
         """Whether something is remembered of each client, which then trains in one process for good."""
-        kept = bool(self.exchange.personal) or self.model.rules.keep_clients or self.algorithm.keeps_clients
-        kept = kept or self.compressed.keeps_clients
-        return kept or self.settings.optimizer_state == "keep"
+        by_parts = self.model.rules.keep_clients or self.algorithm.keeps_clients or self.compressed.keeps_clients
+        return bool(self.exchange.personal) or by_parts or self.settings.optimizer_state == "keep"
 
     def state_table(self) -> list[StateRow]:
         """Return what becomes of the module's state, as the rounds so far have found it.
@@ -402,20 +364,3 @@ class Round:
         """
         require_round(self._has_told)
         return state_rows(self.exchange, self.model.counters, self.outside)
-
-    @contextmanager
-    def client_model(self, client: int) -> Iterator[None]:
-        """Make the module what the client sees, between rounds; what the block makes of it is put back."""
-        exchange = self.exchange
-        exchange.snapshot()
-        self.model.switches.start_turn()
-        with self.outside.seen_by(client):
-            self.memory.load_personal(client, exchange)
-            own, live = self.algorithm.own_models.get(client, {}), exchange.live
-            copy_tensors([live[name] for name in own if name in live], [own[name] for name in own if name in live])
-            try:
-                yield
-            finally:
-                exchange.restore_forms()
-                exchange.load_server()
-                self.model.switches.restore()

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
-from torch.nn import Module
 from torch.optim import Optimizer
 
-from fedgen.clients.cohort import sample_cohort
+from fedgen.clients.samplers.cohort_draws import CohortDraws
 from fedgen.clients.samplers.sampler import CohortSampler
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.client_weights import ClientWeights, shares_of
@@ -30,19 +29,19 @@ from fedgen.federated.federation_view import started
 from fedgen.federated.lightning.boundary import RoundBoundary
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.lightning.checkpoints import CheckpointingStrategy, RoundCheckpoints
-from fedgen.federated.lightning.checks import check_settings, check_trainer, check_turn, names_and_sizes
+from fedgen.federated.lightning.checks import check_settings, check_trainer, check_turn
 from fedgen.federated.lightning.lightning_internals import end_restart, explain_other_lightning
 from fedgen.federated.lightning.make_round import make_round
 from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock, speak_globally, speak_locally
 from fedgen.federated.lightning.turn_loop import Driver, TurnLoop
-from fedgen.federated.lightning.whole_rounds import check_limits, run_whole_rounds
+from fedgen.federated.lightning.whole_rounds import run_whole_rounds
 from fedgen.federated.promises import check_sampler
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import Schedule
 from fedgen.federated.server_model import RoundSettings
 from fedgen.federated.sharing import RankShares
 from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
-from fedgen.federated.simulated_time.simulated_clock import SimulatedClock, TurnSeconds
+from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
 from fedgen.federated.vectorised.vectorised_turns import VectorisedTurns
 from fedgen.io.files import in_bytes
 from fedgen.models.optional_hooks import data_module_of, data_of
@@ -163,13 +162,10 @@ class FedAvgStrategy(CheckpointingStrategy):
 
     def _reset_fit(self) -> None:
         self._shares = RankShares(Ranks())
-        self._clock: TurnClock | None = None
-        self._round: Round | None = None
-        self._loop: TurnLoop | None = None
+        self._clock = self._round = self._loop = self._checkpoints = None
         self._schedules: StepSchedules | None = None
-        self._checkpoints = None
         self._simulated: dict[str, Any] = {}  # the simulated clock, and what belongs to it
-        self._drawn_from: list[int] | None = None  # sizes of the clients among whom the sampler draws
+        self._cohorts = CohortDraws(self.cohort_size, self.sampler)
 
     def setup(self, trainer: Trainer) -> None:
         fits = trainer.state.fn == TrainerFn.FITTING
@@ -216,30 +212,17 @@ class FedAvgStrategy(CheckpointingStrategy):
 
     def _check_cohort(self) -> None:
         clients = data_of(self._module.trainer).clients
-        if self.sampler is not None:
-            names, sizes = names_and_sizes(self.sampler, clients)
-            self.sampler.start(names, sizes, self.clock.rounds)
-            self._drawn_from = sizes
+        self._cohorts.start(clients, self.clock.rounds)
         if clients:
             self.aggregator.check_cohort(self._sizes()[1])
 
     def _make_simulated(self, round: Round, clients: int) -> dict[str, Any]:
-        """Return the parts of the federation that a simulated clock needs, by their names in checkpoints; none without.
-
-        Raises:
-            MisconfigurationException: for speeds of another number of clients.
-        """
+        """Return the parts of the federation that a simulated clock needs, by their names in checkpoints."""
         if self.speeds is None:
             return {}
         self.speeds.check_clients(clients)
-        return {"simulated": SimulatedClock(self._turn_seconds(round))}
-
-    def _turn_seconds(self, round: Round) -> TurnSeconds:
-        """Return how long turns take, with messages as large as they are known to be before the first round."""
-        exchange = round.exchange
-        both_ways = exchange.num_bytes + exchange.num_bytes_down
-        more = {"seed": self.seed, "iterations": self.communication_interval, "num_bytes": both_ways}
-        return partial(started(self.speeds).turn_seconds, **more)
+        seconds = self.speeds.of_turns(round.exchange, self.communication_interval, self.seed)
+        return {"simulated": SimulatedClock(seconds)}
 
     def _drive(self, round: Round, schedules: StepSchedules) -> Driver:
         """Return who decides where turns are taken: in this process, by the round itself."""
@@ -247,8 +230,7 @@ class FedAvgStrategy(CheckpointingStrategy):
 
     def _sizes(self) -> tuple[int, int]:
         """Return the number of clients, as far as the data name them, and of those that a round draws."""
-        clients = len(data_of(self._module.trainer).clients or ()) or self.cohort_size or 1
-        return clients, min(self.cohort_size or clients, clients)
+        return self._cohorts.sizes(data_of(self._module.trainer).clients)
 
     def teardown(self) -> None:
         self._release()
@@ -262,18 +244,11 @@ class FedAvgStrategy(CheckpointingStrategy):
         if self._clock is not None:
             speak_globally(self._clock.trainer)
 
-    def on_train_start(self) -> None:
-        check_limits(self._module.trainer)
-        self.checkpoints.plateaus.apply(self._module.trainer)
-        super().on_train_start()
-
     # ---- rounds and turns ----
 
     def sample_cohort(self, num_clients: int, round: int) -> list[int]:
         """Return the clients of a round, one that counts several times as often; the data module asks."""
-        if self.sampler is None:
-            return sample_cohort(num_clients, self.cohort_size, self.seed, round)
-        return self.sampler.draw(started(self._drawn_from), self.cohort_size, self.seed, round)
+        return self._cohorts.draw(num_clients, self.seed, round)
 
     def share(self, cohort: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
         """Return the clients of a round that train on this rank; the data module asks. See `RankShares.share`."""
@@ -302,13 +277,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         plain = super().training_step
         return plain(*args, **kwargs) if self._loop is None else self._loop.training_step(plain, args, kwargs)
 
-    def optimizer_step(
-        self,
-        optimizer: Optimizer,
-        closure: Callable[[], Any],
-        model: LightningModule | Module | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
         plain = partial(super().optimizer_step, model=model, **kwargs)
         if self._loop is None:
             return plain(optimizer, closure)
@@ -329,13 +298,3 @@ class FedAvgStrategy(CheckpointingStrategy):
         if self.in_round:
             self.drop_round()
         super().on_exception(exception)
-
-    @property
-    def clock(self) -> TurnClock:
-        """Counts of the fit that runs, or ran last."""
-        return started(self._clock)
-
-    @property
-    def client_iteration(self) -> int:
-        """The iteration of the client that trains, since training began."""
-        return 0 if self._loop is None else self._loop.client_iteration

@@ -64,8 +64,12 @@ class LabelFrequencies(nn.Module):
         self.counts.zero_()
         self.counts[: len(counts)] = counts.to(self.counts)
 
-    def labels_of(self, batch: Sequence[Tensor]) -> Tensor:
+    def labels_of(self, batch: Sequence[Tensor], dropout: float = 0.0) -> Tensor:
         """The labels int64 [N] of a batch (images, labels); those of unknown data are checked in their first batch.
+
+        Args:
+            batch: of training.
+            dropout: how often a label is replaced by `num_classes`, "any class", drawn by torch's global generator.
 
         Raises:
             ValueError: for a batch without labels, or labels of other classes.
@@ -75,11 +79,17 @@ class LabelFrequencies(nn.Module):
                 raise ValueError("a conditional model trains on (images, labels), and the batches have no labels")
             self.check(batch[1], len(batch[0]))
             self._known = True
-        return batch[1]
+        if not dropout:
+            return batch[1]
+        return batch[1].masked_fill(torch.rand(len(batch[1]), device=batch[1].device) < dropout, self.num_classes)
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Labels int64 [count], drawn independently by the frequencies, on the CPU from a CPU generator."""
         return torch.multinomial(self.counts.cpu().double(), count, replacement=True, generator=generator)
+
+    def given_or_drawn(self, labels: Tensor | None, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """The labels, checked, or `count` that are drawn where none are given."""
+        return self.draw(count, generator) if labels is None else self.check(labels, count)
 
     def check(self, labels: Tensor, count: int) -> Tensor:
         """The labels, if they are int64 [count] of classes that exist.

@@ -96,6 +96,21 @@ class Aggregator(ABC):
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         """Takes one client's tensors with its weight (> 0, not normalised)."""
 
+    def tell_loss(self, client: int, loss: float | None) -> None:
+        """Hears a client's loss at the server's weights, if `needs_losses`; None of a module that gives none.
+
+        Raises:
+            ValueError: if there is none, or one that the rule cannot take.
+        """
+        if not self.needs_losses:
+            return
+        if loss is None:
+            raise ValueError(
+                f"{type(self).__name__} needs each client's loss at the server's weights, and the first"
+                " training_step of its turn returned none: return the loss, or a dictionary with the key 'loss'"
+            )
+        self.hear_loss(client, loss)
+
     def hear_loss(self, client: int, loss: float) -> None:  # noqa: B027 - most rules need none
         """Takes a client's loss at the server's weights, before `add`, where `needs_losses`.
 

@@ -18,6 +18,7 @@ from fedgen.federated.lightning.last_round import LastRound, leave_ended_round, 
 from fedgen.federated.lightning.one_or_many import OneOrManyProcesses
 from fedgen.federated.lightning.plateau import PlateauUpdates
 from fedgen.federated.lightning.turn_clock import TurnClock
+from fedgen.federated.lightning.whole_rounds import check_limits
 from fedgen.federated.round import Round
 from fedgen.federated.sharing import RankShares
 from fedgen.io.files import is_count
@@ -153,6 +154,11 @@ class CheckpointingStrategy(FederationView, OneOrManyProcesses):
     def checkpoints(self) -> RoundCheckpoints:
         """The federation's part in checkpoints; made when fitting starts."""
         return started(self._checkpoints)
+
+    def on_train_start(self) -> None:
+        check_limits(self._module.trainer)
+        self.checkpoints.plateaus.apply(self._module.trainer)
+        super().on_train_start()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         state = super().lightning_module_state_dict()

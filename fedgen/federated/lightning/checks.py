@@ -1,6 +1,5 @@
 """Settings, Trainers and batches that federated averaging refuses or warns of."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
@@ -15,7 +14,6 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fedgen.clients.samplers.sampler import CohortSampler
 from fedgen.clients.turn import Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.lightning.lightning_internals import saves_within_epochs, validation_interval
@@ -41,20 +39,6 @@ def check_settings(
         raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
     if batch_idx not in ("round", "client"):
         raise ValueError(f"batch_idx={batch_idx!r}: choose 'round' or 'client'")
-
-
-def names_and_sizes(sampler: CohortSampler, clients: Sequence[Any] | None) -> tuple[list[str], list[int]]:
-    """Return the clients' names and numbers of training examples, for a sampler to draw among.
-
-    Raises:
-        MisconfigurationException: where the data module names none.
-    """
-    if not clients:
-        raise MisconfigurationException(
-            f"{type(sampler).__name__} draws among clients, and the trainer's data module names none; pass a"
-            " FederatedDataModule to fit"
-        )
-    return [str(client.name) for client in clients], [len(client.train) for client in clients]
 
 
 def check_turn(batch: Any) -> None:

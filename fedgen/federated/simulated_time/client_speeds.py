@@ -6,6 +6,8 @@ from typing import Literal
 
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.simulated_time.simulated_clock import TurnSeconds
 from fedgen.seeds import numpy_generator
 
 Distribution = Literal["log-normal", "half-normal", "equal"]
@@ -87,6 +89,17 @@ class ClientSpeeds:
             abs(drawn) / HALF_NORMAL_MEDIAN if self.distribution == "half-normal" else math.exp(self.spread * drawn)
         )
         return self.seconds * factor
+
+    def of_turns(self, exchange: Exchange, iterations: int, seed: int) -> TurnSeconds:
+        """Return how long turns take, with messages as large as they are known to be before the first round.
+
+        Args:
+            exchange: what travels.
+            iterations: of a turn.
+            seed: base of all draws.
+        """
+        num_bytes = exchange.num_bytes + exchange.num_bytes_down
+        return lambda client, round: self.turn_seconds(client, round, seed, iterations, num_bytes)
 
     def turn_seconds(self, client: int, round: int, seed: int, iterations: int, num_bytes: int) -> float:
         """Return the seconds from a turn's start to the arrival of its update.

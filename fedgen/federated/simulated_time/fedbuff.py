@@ -95,9 +95,8 @@ class FedBuffStrategy(FedAvgStrategy):
 
     def _make_simulated(self, round: Round, clients: int) -> dict[str, Any]:
         found = super()._make_simulated(round, clients)
-        clock = BufferedClock(
-            self._turn_seconds(round), clients, self.concurrency, self.buffer_size, self._draw_starting
-        )
+        seconds = started(self.speeds).of_turns(round.exchange, self.communication_interval, self.seed)
+        clock = BufferedClock(seconds, clients, self.concurrency, self.buffer_size, self._draw_starting)
         versions = ServerVersions(round.model, clock, self.staleness_power)
         round.starts = versions
         return {**found, "simulated": clock, "versions": versions}

@@ -99,7 +99,7 @@ class RemoteRounds:
             )
         if (answer.counts or answer.means) and not self._round.outside.exchanges:
             raise MessageError("it tells Python counters or means, which no single client sets here")
-        self._round.tell_loss(turn.client, answer.loss)
+        self._round.model.aggregator.tell_loss(turn.client, answer.loss)
         self._try_out(turn, answer)
         return answer
 

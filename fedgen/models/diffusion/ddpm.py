@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.diffusion.denoiser import Denoiser, adapted, full_precision, made
+from fedgen.models.diffusion.denoiser import Denoiser, full_precision, made
 from fedgen.models.diffusion.diffusion_losses import epsilon_losses
 from fedgen.models.diffusion.diffusion_sampling import Predict, Sampler, denoise, make_scheduler
 from fedgen.models.diffusion.diffusion_schedule import Diffusion, Kind, NoiseSchedule, Prediction
 from fedgen.models.diffusion.pretrained import read_pretrained, write_pretrained
+from fedgen.models.fine_tuning.adapted_network import adapted
 from fedgen.models.fine_tuning.lora import LoRA, merge_adapters, write_adapters
 from fedgen.models.functional_step import Drawn
 from fedgen.models.networks.network import describe

@@ -5,20 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
-from fedgen.io.files import in_bytes
 from fedgen.models.autoencoders.latent_space import made_space
 from fedgen.models.diffusion.diffusion_sampling import Predict, predictor
 from fedgen.models.ema import EMA
-from fedgen.models.fine_tuning.lora import LoRA, add_adapters, read_adapters
+from fedgen.models.fine_tuning.adapted_network import AdaptedNetwork, adapted
+from fedgen.models.fine_tuning.lora import LoRA, add_adapters
 from fedgen.models.functional_step import Drawn, FunctionalStep
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.optional_hooks import data_module_of, of_data, of_network
 from fedgen.models.require import require
-from fedgen.models.rounds.round_clock import RoundClock
 from fedgen.models.rounds.round_means import RoundMeans
 from fedgen.models.sampling import evaluating, require_batch_size
 
@@ -36,7 +34,7 @@ class Drawing(Protocol):
         """This one with what is not None in its place; another solver brings its own number of steps."""
 
 
-class Denoiser(RoundClock):
+class Denoiser(AdaptedNetwork):
     """A network of (noisy images, times) with all that `DDPM`, `FlowMatching` and `EDM` share.
 
     One `training_step` is one iteration of automatic optimisation by Adam on `_loss`, at times and noise drawn from
@@ -177,14 +175,6 @@ class Denoiser(RoundClock):
             self.label_frequencies.fit(data)
         self._predict = torch.compile(self.network.forward) if self.compiles else None
 
-    def on_fit_start(self) -> None:
-        """Says how little of the network its adapters are."""
-        super().on_fit_start()
-        if self.lora is not None:
-            sizes = [(p.numel() * p.element_size(), p.requires_grad) for p in self.network.parameters()]
-            trained, whole = sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes)
-            rank_zero_info(f"adapters alone train: {in_bytes(trained)} of the network's {in_bytes(whole)}")
-
     def teardown(self, stage: str) -> None:
         """Lets go of the compiled network."""
         self._predict = None
@@ -229,21 +219,14 @@ class Denoiser(RoundClock):
         if self.latent_space is not None:
             images = self.latent_space.encode(images)
         drawn = self._drawn(images, batch)
-        return drawn if self.label_frequencies is None else drawn | {"labels": self._training_labels(batch)}
+        if self.label_frequencies is None:
+            return drawn
+        return drawn | {"labels": self.label_frequencies.labels_of(batch, self.label_dropout if self.null_label else 0)}
 
     def _predicted(self, noisy: Tensor, times: Tensor, batch: Sequence[Tensor], drawn: Drawn) -> Tensor:
         """The network's predictions [N, ...] in full precision of noisy images at times [N], in that of the batch."""
         predict, labels = self._predict or self.network, [drawn["labels"]] if "labels" in drawn else []
         return full_precision(predict(noisy.to(batch[0].dtype), times, *labels))
-
-    def _training_labels(self, batch: Sequence[Tensor]) -> Tensor:
-        """The labels for a conditional network, some of them replaced by "any class"."""
-        assert self.label_frequencies is not None
-        labels = self.label_frequencies.labels_of(batch)
-        if self.num_classes is not None and self.null_label and self.label_dropout:
-            dropped = torch.rand(len(labels), device=labels.device) < self.label_dropout
-            labels = labels.masked_fill(dropped, self.num_classes)
-        return labels
 
     def _rate(self, iteration: int) -> float:
         """The learning rate of a client's iteration, counted from 0 since training began."""
@@ -337,11 +320,7 @@ class Denoiser(RoundClock):
         if self.label_frequencies is None:
             require(labels is None, f"this {type(self).__name__} is unconditional and takes no labels")
             return None
-        return (
-            self.label_frequencies.draw(count, generator)
-            if labels is None
-            else self.label_frequencies.check(labels, count)
-        )
+        return self.label_frequencies.given_or_drawn(labels, count, generator)
 
     def _asked(self, images: Tensor, labels: Tensor | None, average: bool = True) -> nn.Module:
         """The network that is asked about images and their labels ("any class" without), once these fit it."""
@@ -353,19 +332,6 @@ class Denoiser(RoundClock):
         else:
             require(self.null_label, "this model knows no 'any class': give the images' labels")
         return self.averaged if average else self.network
-
-    def load_adapters(self, folder: Any) -> None:
-        """Takes the adapters that `DDPM.save_pretrained(folder, merge=False)` or peft wrote, the average too.
-
-        Raises:
-            ValueError: if the model has no adapters, or others.
-        """
-        if self.lora is None:
-            name = type(self).__name__
-            raise ValueError(f"this model has no adapters; build it with {name}(..., lora=LoRA(rank=...))")
-        read_adapters(adapted(self.network), self.lora, folder)
-        if self.network_ema is not None:
-            read_adapters(adapted(self.network_ema.network), self.lora, folder)
 
 
 def full_precision(tensor: Tensor) -> Tensor:
@@ -387,12 +353,6 @@ def _shape_and_labels(network: nn.Module) -> tuple[tuple[int, ...], int | None, 
     require(shape is not None, f"the network {name} needs an attribute image_shape: (channels, height, width)")
     assert shape is not None
     return tuple(shape), own.num_classes, bool(own.null_label)
-
-
-def adapted(network: nn.Module) -> nn.Module:
-    """The part of a network that adapters belong to: a UNet's own of diffusers, so that they fit its folders."""
-    body = of_network(network).body
-    return network if body is None else body
 
 
 def _save_memory(network: nn.Module) -> None:
