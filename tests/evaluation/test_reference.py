@@ -173,7 +173,7 @@ def test_a_summary_will_do_for_fid_alone():
 @pytest.mark.parametrize(
     ("scores", "weights", "message"),
     [
-        ("fdi", "examples", "unknown score 'fdi'; known: authenticity, clip_score, coverage, .*fid, .*is, kid, kid-rbf"),
+        ("fdi", "examples", "unknown score 'fdi'; known: authenticity, clip_score, .*fid, .*is, kid, kid-rbf"),
         ({"k": 3}, "examples", r"needs its name, got \['k'\]"),
         ({"name": "precision", "K": 3}, "examples", "score precision has no option 'K'; its options: k, strict"),
         ({"name": "is", "splits": 3}, "examples", "score is has no option 'splits'; its options: none"),
