@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.statistics.gaussian import CHUNK
-
 PAIRS = 128  # formed from differences at a time, within a cache
+ROWS = 256  # converted to float64 at a time, likewise: ten times as fast as thousands
 CROWDED = 100  # a float32 block with more than 1 pair in so many within its bound is formed in float64
 Rows = slice | Tensor
 
@@ -34,21 +33,29 @@ class Points:
     def __init__(self, features: Tensor, origin: Tensor | None = None) -> None:
         self.features = features
         self.origin = _mean(features) if origin is None else origin
-        self.squares = torch.cat([(part.double() - self.origin).square_().sum(1) for part in features.split(CHUNK)])
+        self.squares = torch.cat([(part.double() - self.origin).square_().sum(1) for part in features.split(ROWS)])
         spread, far = float(self.squares.max()), float(self.origin.abs().max())
         if not spread < 1e300:
             raise ValueError("squared distances between these features overflow; rescale them")
         self.dtype = torch.float32 if 1e-25 < spread < 1e30 and far < 1e15 else torch.float64
+        self._last: tuple[slice, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
 
     def about_origin(self, rows: Rows, dtype: torch.dtype) -> Tensor:
-        """Features less the origin [b, D], each rounded once."""
+        """Features less the origin [b, D], each rounded once; those of the last slice are kept for the next block."""
+        if isinstance(rows, slice) and self._last is not None:
+            kept, found = self._last
+            if kept == rows and found.dtype == dtype:
+                return found
         part = self.features[rows]
         if dtype == torch.float32 and part.dtype != torch.float64:
-            return part.float() - self.origin.float()
-        return (part.double() - self.origin).to(dtype)
+            found = part.float() - self.origin.float()
+        else:
+            found = (part.double() - self.origin).to(dtype)
+        self._last = (rows, found) if isinstance(rows, slice) else None
+        return found
 
 
 def lower_bounds(x: Points, rows: Rows, y: Points, columns: Rows, dtype: torch.dtype) -> Tensor:
@@ -72,8 +79,10 @@ def exact_squares(x: Points, rows: Tensor, y: Points, columns: Tensor) -> Tensor
     The sum over D is folded in halves, so a pair's value depends on nothing else: copies of images tie exactly, on
     every device.
     """
-    found = [_folded(x, i, y, j) for i, j in zip(rows.split(PAIRS), columns.split(PAIRS))]
-    return torch.cat(found) if found else x.squares[:0]
+    found = torch.empty(len(rows), dtype=torch.float64, device=x.features.device)
+    for part, i, j in zip(found.split(PAIRS), rows.split(PAIRS), columns.split(PAIRS)):
+        part.copy_(_folded(x, i, y, j))
+    return found
 
 
 def pairs_within(
@@ -131,7 +140,7 @@ def _folded(x: Points, rows: Tensor, y: Points, columns: Tensor) -> Tensor:
 
 def _mean(features: Tensor) -> Tensor:
     """Mean float64 [D], rounded to float32 so that float32 features lose nothing more by it."""
-    total = sum(part.double().sum(0) / len(features) for part in features.split(CHUNK))
+    total = sum(part.double().sum(0) / len(features) for part in features.split(ROWS))
     rounded = torch.as_tensor(total).float().double()
     return rounded if torch.isfinite(rounded).all() else torch.as_tensor(total)
 
