@@ -47,6 +47,11 @@ class FederationView:
         return 0 if self._loop is None else self._loop.client_iteration
 
     @property
+    def client_lr_factor(self) -> float:
+        """The factor on the learning rates of the client that trains, for modules that set their own rates."""
+        return 1.0 if self._round is None else self._round.factor
+
+    @property
     def exchange(self) -> Exchange:
         """The tensors that travel; known when fitting starts."""
         return self.round.exchange

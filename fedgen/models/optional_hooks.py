@@ -130,6 +130,7 @@ class TurnTakingStrategy(Protocol):
     Attributes:
         calls_round_end: whether it calls modules' `on_turn_start`, `on_turn_end` and `on_round_end`.
         client_iteration: of the client that trains, since training began; None elsewhere.
+        client_lr_factor: of the round's schedule on clients' learning rates.
         communication_interval: local iterations a turn; None elsewhere.
         personal: shell patterns of tensors that stay with clients.
         in_round: whether the model is not the server's.
@@ -140,6 +141,7 @@ class TurnTakingStrategy(Protocol):
 
     calls_round_end: bool = False
     client_iteration: int | None = None
+    client_lr_factor: float = 1.0
     communication_interval: int | None = None
     personal: Sequence[str] = ()
     in_round: bool = False

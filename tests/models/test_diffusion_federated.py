@@ -10,7 +10,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import ExponentialDecay, FedAvgStrategy, VectorisedTurns
 from fedgen.io.files import in_bytes
 from fedgen.models import DDPM, EDM, FlowMatching
 from fedgen.models.diffusion.diffusion_schedule import Diffusion, NoiseSchedule
@@ -206,3 +206,16 @@ def test_over_flower_it_is_the_simulations_model(name, tmp_path):
     deployed, _ = deploy(settings, images, tmp_path / "deployed")
     assert deployed["fedavg"]["left_out"] == []
     same_weights(simulated, deployed)
+
+
+@pytest.mark.parametrize("together", [None, VectorisedTurns()], ids=["one by one", "at once"])
+@pytest.mark.parametrize("name", first_quick(NAMES))
+def test_a_warm_up_leaves_the_strategys_schedule_its_effect(train, name, together):
+    """A warm-up of one iteration is over as soon as it begins, so training is that without one."""
+    found = []
+    for warmup, schedule in ((0, ExponentialDecay(0.1, rounds=1)), (1, ExponentialDecay(0.1, rounds=1)), (1, None)):
+        module = make(name, lr=0.01, warmup=warmup)
+        train(module, 2, client_schedule=schedule, vectorised_turns=together)
+        found.append(module)
+    assert same(found[0], found[1])
+    assert not same(found[1], found[2])

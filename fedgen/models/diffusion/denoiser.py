@@ -15,7 +15,7 @@ from fedgen.models.fine_tuning.lora import LoRA, add_adapters
 from fedgen.models.functional_step import Drawn, FunctionalStep
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.network import build, describe, require_shape
-from fedgen.models.optional_hooks import data_module_of, of_data, of_network
+from fedgen.models.optional_hooks import data_module_of, of_data, of_network, of_strategy
 from fedgen.models.require import require
 from fedgen.models.rounds.round_means import RoundMeans
 from fedgen.models.sampling import evaluating, require_batch_size
@@ -229,8 +229,9 @@ class Denoiser(AdaptedNetwork):
         return full_precision(predict(noisy.to(batch[0].dtype), times, *labels))
 
     def _rate(self, iteration: int) -> float:
-        """The learning rate of a client's iteration, counted from 0 since training began."""
-        return self.lr * min(1.0, (iteration + 1) / self.warmup)
+        """The learning rate of a client's iteration, counted from 0 since training began, by the schedule's factor."""
+        factor = of_strategy(self.trainer.strategy).client_lr_factor
+        return factor * self.lr * min(1.0, (iteration + 1) / self.warmup)
 
     def on_round_end(self, iterations: int) -> None:
         """Moves the average of the network's weights by ema_decay ** iterations."""
