@@ -38,24 +38,16 @@ class Points:
         if not spread < 1e300:
             raise ValueError("squared distances between these features overflow; rescale them")
         self.dtype = torch.float32 if 1e-25 < spread < 1e30 and far < 1e15 else torch.float64
-        self._last: tuple[slice, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
 
     def about_origin(self, rows: Rows, dtype: torch.dtype) -> Tensor:
-        """Features less the origin [b, D], each rounded once; those of the last slice are kept for the next block."""
-        if isinstance(rows, slice) and self._last is not None:
-            kept, found = self._last
-            if kept == rows and found.dtype == dtype:
-                return found
+        """Features less the origin [b, D], each rounded once."""
         part = self.features[rows]
         if dtype == torch.float32 and part.dtype != torch.float64:
-            found = part.float() - self.origin.float()
-        else:
-            found = (part.double() - self.origin).to(dtype)
-        self._last = (rows, found) if isinstance(rows, slice) else None
-        return found
+            return part.float() - self.origin.float()
+        return (part.double() - self.origin).to(dtype)
 
 
 def lower_bounds(x: Points, rows: Rows, y: Points, columns: Rows, dtype: torch.dtype) -> Tensor:
