@@ -27,6 +27,7 @@ from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.scores import Density
 from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.scores.definition import BY_CLASS
 from fedgen.seeds import resolve
 
 
@@ -218,7 +219,7 @@ class Evaluator:
             ValueError: if the images are not of the clients' shape, or an embedding fails on them, or a density is
                 needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
-        for score in [*self.plan.asking("labels"), *self.plan.asking("prompts")]:
+        for score in [score for needs in BY_CLASS for score in self.plan.asking(needs)]:
             self._draws.check_labels(sample, score)
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]

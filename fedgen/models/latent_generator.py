@@ -264,8 +264,7 @@ class LatentGenerator(RoundClock):
         require(num_images >= 1, f"num_images must be at least 1, got {num_images}")
         latents = torch.randn(num_images, self.latent_dim, generator=generator)
         if self.label_frequencies is not None:
-            drawn = self.label_frequencies.draw(num_images, generator) if labels is None else labels
-            labels = self.label_frequencies.check(drawn, num_images)
+            labels = self.label_frequencies.given_or_drawn(labels, num_images, generator)
         return latents, labels
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ from fedgen.scores.of_model.likelihood import Density
 from fedgen.statistics import Gaussian
 
 Needs = Literal["summaries", "features", "logits", "points", "held out", "prompts", "labels", "model"]
+BY_CLASS: tuple[Needs, ...] = ("labels", "prompts")
+"""Needs of images that a model is asked for by their class."""
 TextFeatures = Callable[[Sequence[str]], Tensor]
 """Texts to their features [N, D], in the space of images' features."""
 

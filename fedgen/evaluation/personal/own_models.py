@@ -31,7 +31,7 @@ from fedgen.evaluation.records import MODEL
 from fedgen.evaluation.runs.checkpoints import tensors_in_place
 from fedgen.models.ema import with_averages
 from fedgen.progress import track
-from fedgen.scores.definition import Needs
+from fedgen.scores.definition import BY_CLASS, Needs
 from fedgen.seeds import generator, isolated, seed_all
 
 OWN_NOTE = "each participating client's own model"
@@ -165,8 +165,7 @@ class OwnModels:
         """
         if not all(panel.on_model for panel in own):
             whole: dict[Needs, str] = {
-                "labels": "images by class",
-                "prompts": "images by class",
+                **dict.fromkeys(BY_CLASS, "images by class"),
                 "held out": "images beside two sets of each client's",
             }
             self.evaluator.plan.refuse(whole, "where clients keep tensors that images depend on there is none")

@@ -8,10 +8,10 @@ from fedgen.evaluation.real.real_side import RealSide
 from fedgen.evaluation.real.reference import Found
 from fedgen.evaluation.real.splits import Split
 from fedgen.scores import FederatedScore
+from fedgen.scores.definition import BY_CLASS
 
 # real images are no model, and may be the held-out ones themselves
 NO_STAND_IN = ("points", "held out", "model")
-OF_LABELLED = ("labels", "prompts")
 
 
 def stand_in_scores(real: RealSide, name: str) -> tuple[Found, dict[tuple[str, str], int]]:
@@ -36,7 +36,7 @@ def _score(
 ) -> list[FederatedScore]:
     """The scores that the stand-in has images enough, and labels where they are needed, for."""
     possible = [choice for choice in real.plan.choices(split, panel) if choice.needs not in NO_STAND_IN]
-    possible = [choice for choice in possible if labels is not None or choice.needs not in OF_LABELLED]
+    possible = [choice for choice in possible if labels is not None or choice.needs not in BY_CLASS]
     names = [choice.name for choice in possible if not choice.definition.too_few(len(features), f"the {name}")]
     # read where they are on disk, and to the device
     given = real.embed(panel, features) if panel.on_images else features[:]

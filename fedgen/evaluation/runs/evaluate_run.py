@@ -18,7 +18,7 @@ from fedgen.evaluation.runs.checkpoints import load_weights, local_models, perso
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import append_records, keep_records, read_records
 from fedgen.models.optional_hooks import of_module
-from fedgen.scores.definition import Needs
+from fedgen.scores.definition import BY_CLASS, Needs
 
 LOCAL_NOTE = "mixture of local models"
 
@@ -59,8 +59,7 @@ def refuse_mixture(evaluator: Evaluator) -> None:
 
     A mixture of them has no density that they know, and it is not said which of them to ask for an image of a class.
     """
-    whole: dict[Needs, str] = {"points": "density", "labels": "images by class", "model": "losses"}
-    whole |= {"prompts": "images by class"}
+    whole: dict[Needs, str] = {"points": "density", **dict.fromkeys(BY_CLASS, "images by class"), "model": "losses"}
     evaluator.plan.refuse(whole, "without exchange there is none")
 
 

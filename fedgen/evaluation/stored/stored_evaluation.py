@@ -36,11 +36,12 @@ from fedgen.evaluation.stored.stored_sets import StoredSet, open_sets
 from fedgen.progress import track
 from fedgen.scores import resolve_weights
 from fedgen.scores.aggregate import Weights
+from fedgen.scores.definition import BY_CLASS
 from fedgen.statistics import Gaussian
 
 # what scores need that is known of a run alone
 RUN_ONLY = {"points": "a model's density", "held out": "the images that clients held out"}
-RUN_ONLY |= dict.fromkeys(("labels", "prompts"), "images by class")
+RUN_ONLY |= dict.fromkeys(BY_CLASS, "images by class")
 
 
 @dataclass(frozen=True)

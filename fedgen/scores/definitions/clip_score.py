@@ -1,14 +1,14 @@
 """CLIPScore: how well the images of a class fit the text that stands for it, for each client's classes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedgen.scores.aggregate import FederatedScore, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.linear import mean_score
 from fedgen.scores.uncertainty import mean_variance
@@ -97,10 +97,7 @@ class _Fitted:
         worst = int(found.per_client.masked_fill(self._weights == 0, torch.inf).argmin())
         generated = {"avg": of_pool, "all": of_pool, "worst": float(of_client[worst])}
         assert found.client_errors is not None  # which were asked for
-        return replace(
-            found,
-            errors={key: (found.errors[key] ** 2 + value**2) ** 0.5 for key, value in generated.items()},
-            error_parts={"generated": generated, "real": dict(found.errors)},
-            client_errors=(found.client_errors.square() + of_client.square()).sqrt(),
-            client_error_parts={"generated": of_client, "real": found.client_errors},
-        )
+        sides = {"generated": generated, "real": found.errors}
+        of_clients = {"generated": of_client, "real": found.client_errors}
+        values = found.per_client, found.values["all"], self._weights
+        return combine(self._name, *values, None, sides, of_clients, True, found.over_clients)
