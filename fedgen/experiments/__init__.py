@@ -167,6 +167,10 @@ EXPERIMENTS = {
         "fedgen.experiments.paired.asynchronous_rounds:asynchronous_rounds",
         "FedAvg and FedBuff over slow and fast clients: scores by the seconds of a simulated clock",
     ),
+    "flow-choices": (
+        "fedgen.experiments.paired.flow_choices:flow_choices",
+        "a federated flow of clothes: interval, moving average, labels, coupling and more, one changed at a time",
+    ),
 }
 
 __all__ = ["EXPERIMENTS"]

@@ -20,7 +20,6 @@ def usage(columns: int) -> str:
         [
             "usage: fedgen reproduce NAME [--option VALUE ...]",
             "Run an experiment: a table, results.json, a figure. Run again, it goes on.",
-            "",
             *lines,
             "--help-all has whole lines; fedgen reproduce NAME --help explains one.",
         ]

@@ -58,10 +58,16 @@ def write_pretrained(folder: str | Path, network: nn.Module, schedule: NoiseSche
 
     Raises:
         TypeError: if the network is not a UNet.
+        ValueError: if it is one of patches or of BatchNorm, which UNet2DModel is not.
     """
     diffusers = need("diffusers", "diffusion", "a folder of diffusers")
     if not isinstance(network, UNet):
         raise TypeError(f"diffusers can hold a UNet, not a {type(network).__name__}; save its state_dict instead")
+    if network.patch > 1 or network.settings["normalisation"] != "group":
+        raise ValueError(
+            f"diffusers has no network of patch={network.patch}, normalisation={network.settings['normalisation']!r};"
+            " share it by fedgen.hub.save_pretrained"
+        )
     settings = schedule.settings(prediction)
     scheduler = diffusers.DDPMScheduler(**settings, variance_type=schedule.variance, clip_sample=schedule.clip)
     pipeline: Any = diffusers.DDPMPipeline(unet=network.body, scheduler=scheduler)

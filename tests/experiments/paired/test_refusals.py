@@ -12,6 +12,7 @@ from fedgen.experiments.paired.digits_fid_loss import digits_fid_loss
 from fedgen.experiments.paired.distributed.distributed_fid_loss import distributed_fid_loss
 from fedgen.experiments.paired.fid_finetune import fid_finetune
 from fedgen.experiments.paired.fid_loss_artifacts import fid_loss_artifacts
+from fedgen.experiments.paired.flow_choices import flow_choices
 from fedgen.experiments.paired.gans.fid_loss_gans import fid_loss_gans
 from fedgen.experiments.paired.intervals.communication_interval import communication_interval
 from fedgen.experiments.paired.mmd2.mmd2_finetune import mmd2_finetune
@@ -48,6 +49,9 @@ def _recipes(tmp_path, monkeypatch):
         (asynchronous_rounds, {"buffer_size": 0}, "buffer_size=0: give at least 1"),
         (asynchronous_rounds, {"spread": -1.0}, "spread=-1.0: give at least 0"),
         (asynchronous_rounds, {"recipe": NAMED}, r"nowhere.yaml does not exist.*--recipe"),
+        (flow_choices, {"iterations": 120}, "iterations=120 are no rounds of 50"),
+        (flow_choices, {"intervals": (1, 10)}, r"intervals=\[1, 10\]: the recipe has 10; name others"),
+        (flow_choices, {"recipe": NAMED}, r"nowhere.yaml does not exist.*--recipe"),
         (distributed_fid_loss, {"kid_weight": 0.0}, "kid_weight=0: a loss needs a positive weight"),
         (distributed_fid_loss, {"recipe": Path("central.yaml")}, "must say the communication_interval"),
         (fid_finetune, {"data": "celeba"}, "no fine-tuning for data 'celeba'; choose one of digits, mnist5k"),

@@ -179,7 +179,24 @@ def check_compressed(numbers, folder, printed):
     assert "cannot be told from one seed: signs: FID-all is lower" in printed
 
 
+def small_flow(monkeypatch):
+    recipe = yaml.safe_load((RECIPES / "flow_digits.yaml").read_text())
+    network = {"image_size": 8, "channels": 1, "widths": [8], "layers": 1, "attention": [], "num_classes": 10}
+    recipe["model"]["init_args"]["network"]["init_args"] = network
+    recipe["trainer"]["strategy"]["init_args"]["cohort_size"] = 2
+    Path("flow.yaml").write_text(yaml.safe_dump(recipe))
+    return ["--recipe", "flow.yaml", "--seeds", "1"]
+
+
+def check_flow(numbers, folder, printed):
+    scores = {arm: seeds[0]["fid_all"] for arm, seeds in numbers["curves"].items()}
+    assert all(len(found) == 1 for found in scores.values())
+    assert len({found[0] for found in scores.values()}) == len(scores) == 9
+    assert "cannot be told from one seed: BatchNorm: FID-all is higher" in printed
+
+
 RUNS = [
+    ("flow-choices", small_flow, check_flow, ("flow_choices.png",)),
     ("compressed-updates", slow_and_fast, check_compressed, ("compressed_updates.png",)),
     ("asynchronous-rounds", slow_and_fast, check_asynchronous, ("asynchronous_rounds.png",)),
     ("communication-interval", one_kind, check_intervals, ("communication_interval.png", "samples.png")),

@@ -74,6 +74,7 @@ def test_attention_is_where_it_is_asked_for():
         {"image_size": 8, "channels": 1, "widths": (8, 16), "layers": 1, "attention": ()},
         {"image_size": 28, "channels": 1, "widths": (8, 8, 8), "layers": 1, "attention": (7,)},
         {"image_size": 16, "channels": 3, "widths": (8, 24), "layers": 2, "attention": (8, 16), "num_classes": 3},
+        {"image_size": 24, "channels": 3, "widths": (8, 8), "layers": 1, "attention": (4,), "patch": 3},
     ],
 )
 def test_predictions_have_the_images_shape_and_settings_rebuild_the_network(settings):
@@ -85,6 +86,31 @@ def test_predictions_have_the_images_shape_and_settings_rebuild_the_network(sett
     again.load_state_dict(network.state_dict())
     timesteps = torch.tensor([3, 7])
     assert torch.equal(again(images, timesteps, *labels), network(images, timesteps, *labels))
+
+
+def test_patches_are_channels_of_the_inner_network():
+    torch.manual_seed(0)
+    network = UNet(8, 1, (8, 8), 1, (), patch=2)
+    images, timesteps = torch.randn(2, 1, 8, 8), torch.tensor([1, 2])
+    corners = torch.cat([images[:, :, row::2, column::2] for row in (0, 1) for column in (0, 1)], 1)
+    inner = network.body(corners, timesteps).sample
+    found = network(images, timesteps)
+    for place in range(4):
+        assert torch.equal(found[:, 0, place // 2 :: 2, place % 2 :: 2], inner[:, place])
+
+
+def test_batch_norm_stands_in_place_of_all_group_norms():
+    torch.manual_seed(0)
+    group, batch = (UNet(8, 1, (8, 8), 1, (4,), normalisation=kind) for kind in ("group", "batch"))
+    kinds = [type(part).__name__ for part in group.modules()]
+    own = [type(part).__name__ for part in batch.modules()]
+    assert "GroupNorm" not in own
+    assert sum("BatchNorm" in name for name in own) == kinds.count("GroupNorm") > 10
+    images, timesteps = torch.randn(4, 1, 8, 8), torch.arange(4)
+    together = batch.train()(images, timesteps)
+    assert not torch.allclose(together[:2], batch(images[:2], timesteps[:2]))  # by the batch's moments
+    assert torch.allclose(batch.eval()(images, timesteps)[:2], batch(images[:2], timesteps[:2]), atol=1e-6)
+    assert torch.isfinite(together).all()
 
 
 def test_without_labels_a_conditional_network_predicts_for_any_class():
@@ -143,6 +169,12 @@ def test_sizes_that_do_not_fit_are_refused():
         UNet(28)
     with pytest.raises(ValueError, match=r"attention=\[12\] are no sides of this network, which are \[32, 16\]"):
         UNet(32, widths=(8, 8), attention=(12, 16))
+    with pytest.raises(ValueError, match=r"image_size=12 in patches of 2 does not halve 2 times for the 3 widths"):
+        UNet(12, widths=(8, 8, 8), attention=(), patch=2)
+    with pytest.raises(ValueError, match="patch=3: give a number of pixels that image_size=32 is a multiple of"):
+        UNet(32, widths=(8,), attention=(), patch=3)
+    with pytest.raises(ValueError, match="normalisation='layer': give one of group, batch"):
+        UNet(8, 1, (8,), 1, (), normalisation="layer")
 
 
 @pytest.mark.slow
