@@ -34,7 +34,8 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "optimizer kept": {f"{STRATEGY}.optimizer_state": "keep"},
     "optimizer reset": {f"{STRATEGY}.optimizer_state": "reset"},
     "independent noise": {f"{MODEL}.coupling": "independent"},
-    "without labels": {f"{NETWORK}.num_classes": None},
+    # as an option of its own, jsonargparse would read the null as a text
+    "without labels": {"config": {"model": {"init_args": {"network": {"init_args": {"num_classes": None}}}}}},
 }
 COLUMNS = ("fid_all", "fid_avg")
 FIGURE = "flow_choices.png"

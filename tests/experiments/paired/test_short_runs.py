@@ -183,7 +183,7 @@ def small_flow(monkeypatch):
     recipe = yaml.safe_load((RECIPES / "flow_digits.yaml").read_text())
     network = {"image_size": 8, "channels": 1, "widths": [8], "layers": 1, "attention": [], "num_classes": 10}
     recipe["model"]["init_args"]["network"]["init_args"] = network
-    recipe["trainer"]["strategy"]["init_args"]["cohort_size"] = 2
+    recipe["trainer"]["strategy"]["init_args"]["cohort_size"] = 6  # so that some train twice, with kept states
     Path("flow.yaml").write_text(yaml.safe_dump(recipe))
     return ["--recipe", "flow.yaml", "--seeds", "1"]
 
