@@ -112,7 +112,18 @@ def _another_type(message: str) -> str:
     kinds = list(dict.fromkeys(kind.strip() for kind in kinds[: max(1, rest[depth : given.start()].count("Expected"))]))
     if unsaid := _unsaid(given[1]):
         return f"{_where(message, keys[-1].end())}{unsaid}"
+    if "None" in kinds and given[1].strip() == "None":
+        return f"{_where(message, keys[-1].end())}{_null_as_text([key[1] for key in keys])}"
     return f"{_where(message, keys[-1].end())}expected {' or '.join(kinds)}, got {given[1].strip()!r}"
+
+
+def _null_as_text(keys: Sequence[str]) -> str:
+    """Return how to give a null to an argument of an argument: jsonargparse makes it a text in such an option."""
+    *outer, last = ".".join(keys).split(".")
+    text = f"{{{last}: null}}"
+    for key in reversed(outer):
+        text = f"{{{key}: {text}}}" if key == "trainer" else f"{{{key}: {{init_args: {text}}}}}"
+    return f"an option so deep reads null as a word; write it in the recipe, or give --config '{text}' behind it"
 
 
 def _no_instance(message: str) -> str:

@@ -172,5 +172,13 @@ def test_recipes_are_found_by_name_and_others_suggested(tmp_path, monkeypatch, c
     assert "option --trainer.max_epoks is not accepted; did you mean '--trainer.max_epochs'?" in line
 
 
+def test_a_null_that_an_option_reads_as_a_word_is_told_with_what_works_instead(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    line = fails(capsys, "--config", "flow_digits", "--model.init_args.network.init_args.num_classes", "null")
+    assert line.startswith("fedgen: error: model.network.num_classes: an option so deep reads null as a word")
+    (instead,) = re.findall("--config '(.*)' behind", line)
+    assert yaml.safe_load(instead) == {"model": {"init_args": {"network": {"init_args": {"num_classes": None}}}}}
+
+
 def test_what_no_rule_knows_stays_as_it_is():
     assert explain("something else entirely") == "something else entirely"

@@ -34,7 +34,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "optimizer kept": {f"{STRATEGY}.optimizer_state": "keep"},
     "optimizer reset": {f"{STRATEGY}.optimizer_state": "reset"},
     "independent noise": {f"{MODEL}.coupling": "independent"},
-    # as an option of its own, jsonargparse would read the null as a text
+    # an option of its own would read null as a word
     "without labels": {"config": {"model": {"init_args": {"network": {"init_args": {"num_classes": None}}}}}},
 }
 COLUMNS = ("fid_all", "fid_avg")
