@@ -1,7 +1,4 @@
-"""One JSON line per figure of a benchmark, and peak memory of a part run in a process of its own.
-
-`python -m benchmarks.report` prints the machine and the versions, likewise as one JSON line.
-"""
+"""One JSON line per figure of a benchmark, and peak memory of a part run in a process of its own."""
 
 import json
 import resource
@@ -84,7 +81,3 @@ def machine() -> dict[str, str]:
         **made["versions"],
         **{name: version(name) for name in PEERS},
     }
-
-
-if __name__ == "__main__":
-    print(json.dumps({"machine": machine()}))

@@ -1,0 +1,79 @@
+"""Benchmarks one after the other, the machine's line first: `python -m benchmarks [NAME ...]`, all by default.
+
+On machines that others share, one measurement differs from the next by as much as a tenth. A benchmark with a figure
+beyond its limit is therefore run twice more, and each of its figures is then the median of three; "runs" says so.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from benchmarks.page import Line, lines_of
+from benchmarks.report import machine
+
+NAMES = (
+    "frechet", "fastfid", "mmd2", "kernel", "manifold", "one_pass", "rounds", "ddpm", "gan", "stylegan2", "memory",
+    "partitions", "lazy_data", "messages", "evaluation", "stored_scores", "long_run", "start",
+)  # fmt: skip
+AGAIN = 2
+
+
+class Measured(NamedTuple):
+    """What a benchmark's run left: its exit status, and its figures."""
+
+    status: int
+    figures: list[Line]
+
+
+def measure(name: str) -> Measured:
+    """Run a benchmark in a process of its own."""
+    command = [sys.executable, "-W", "ignore", "-m", f"benchmarks.{name}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return Measured(done.returncode, lines_of(done.stdout))
+
+
+def settle(name: str, measure: Callable[[str], Measured] = measure) -> Measured:
+    """Measure a benchmark, three times where a figure is beyond its limit; the status is 0 if none is in the end.
+
+    Args:
+        name: of the benchmark.
+        measure: runs it.
+    """
+    first = measure(name)
+    if all(line["within"] for line in first.figures):  # with another status it has failed
+        return first
+    runs = [first, *(measure(name) for _ in range(AGAIN))]
+    figures = [_median([run.figures[place] for run in runs]) for place in range(min(len(run.figures) for run in runs))]
+    whole = all(len(run.figures) == len(first.figures) for run in runs)
+    return Measured(int(not whole or not all(line["within"] for line in figures)), figures)
+
+
+def _median(lines: Sequence[Line]) -> Line:
+    """The same figure of several runs."""
+    value, limit = statistics.median(line["value"] for line in lines), lines[0]["limit"]
+    return {**lines[0], "value": value, "within": limit is None or value <= limit, "runs": len(lines)}
+
+
+def main() -> int:
+    names = sys.argv[1:] or NAMES
+    if unknown := [name for name in names if name not in NAMES]:
+        print(f"no benchmark {unknown[0]!r}; known: {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    print(json.dumps({"machine": machine()}), flush=True)
+    failed = []
+    for name in names:
+        status, figures = settle(name)
+        for line in figures:
+            print(json.dumps(line), flush=True)
+        if status:
+            failed.append(name)
+    if failed:
+        print(f"failed, or beyond a limit: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
