@@ -12,7 +12,7 @@ from fedgen.evaluation import Run, by_column
 from fedgen.evaluation.directions import title_of
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.arms.score_curves import EVALUATION, Curve, ends, trained_curves
-from fedgen.experiments.engine.choice import rising
+from fedgen.experiments.engine.choice import at_least, rising
 from fedgen.experiments.engine.paired_seeds import (
     by_chance,
     change_of,
@@ -49,6 +49,7 @@ class FlowChoice(ArmsChoice):
         recipe: of a federated flow with a moving average, labels, GroupNorm and optimal-transport coupling.
         intervals: communication intervals besides the recipe's.
         iterations: of each client that is in every cohort: a multiple of all intervals.
+        widths: of the network, a smaller one than the recipe's.
         num_images: that are scored at the end.
         quick: two seeds of a round or two, scored by 100 images' pixels, to see that it runs.
 
@@ -57,16 +58,20 @@ class FlowChoice(ArmsChoice):
         ValueError: for numbers out of range, and iterations that are no whole number of rounds.
     """
 
-    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 2, "intervals": (1, 4), "iterations": 4, "num_images": 100}
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "seeds": 2, "intervals": (1, 4), "iterations": 4, "widths": (8,), "num_images": 100,
+    }  # fmt: skip
 
     recipe: Path = Path("recipes/flow_fashion_mnist.yaml")
     intervals: tuple[int, ...] = (1, 50)
     iterations: int = 1000
+    widths: tuple[int, ...] = (16, 32, 32)
     num_images: int = 2000
 
     def __post_init__(self) -> None:
         super().__post_init__()
         rising(1, intervals=self.intervals)
+        at_least(1, widths=self.widths)
         local_iterations(self.recipe)
         if self.own_interval in self.intervals:
             raise ValueError(f"intervals={list(self.intervals)}: the recipe has {self.own_interval}; name others")
@@ -92,7 +97,8 @@ class FlowChoice(ArmsChoice):
     def _arm(self, name: str, interval: int, settings: Mapping[str, Any]) -> Arm:
         rounds = self.iterations // interval
         length = {"trainer.max_epochs": rounds, f"{EVALUATION}.every_n_rounds": rounds}
-        return Arm(name, {**length, f"{STRATEGY}.{INTERVAL}": interval, **settings})
+        small = {f"{NETWORK}.widths": list(self.widths)}
+        return Arm(name, {**length, **small, f"{STRATEGY}.{INTERVAL}": interval, **settings})
 
 
 def flow_choices(output: Path | None = None, **options: Any) -> None:

@@ -41,4 +41,5 @@ def test_all_arms_take_as_many_local_iterations(monkeypatch):
     for arm in FlowChoice(iterations=200).arms():
         interval = arm.settings["trainer.strategy.init_args.communication_interval"]
         assert arm.settings["trainer.max_epochs"] * interval == 200
+        assert arm.settings["model.init_args.network.init_args.widths"] == [16, 32, 32]
         assert arm.settings["trainer.callbacks.init_args.every_n_rounds"] == arm.settings["trainer.max_epochs"]

@@ -50,6 +50,7 @@ def _recipes(tmp_path, monkeypatch):
         (asynchronous_rounds, {"spread": -1.0}, "spread=-1.0: give at least 0"),
         (asynchronous_rounds, {"recipe": NAMED}, r"nowhere.yaml does not exist.*--recipe"),
         (flow_choices, {"iterations": 120}, "iterations=120 are no rounds of 50"),
+        (flow_choices, {"widths": ()}, "widths=.*: give numbers of at least 1"),
         (flow_choices, {"intervals": (1, 10)}, r"intervals=\[1, 10\]: the recipe has 10; name others"),
         (flow_choices, {"recipe": NAMED}, r"nowhere.yaml does not exist.*--recipe"),
         (distributed_fid_loss, {"kid_weight": 0.0}, "kid_weight=0: a loss needs a positive weight"),
