@@ -236,6 +236,29 @@ def test_images_follow_the_generator_whatever_the_batch_size(solver):
     assert not torch.equal(images, model.sample(5, seeded(1), solver=solver, steps=4))
 
 
+def test_denoising_ends_at_the_expected_image_and_asks_nothing_at_the_end():
+    network = ExactVelocity()
+    model = FlowMatching(network, ema_decay=None, sampler=FlowSampler("heun", 1, denoise=True))
+    images = model.sample(3, seeded())
+    assert torch.allclose(
+        images, torch.full_like(images, MEAN), atol=1e-6
+    )  # the mean of all there is, from noise alone
+
+    asked = []
+    field = lambda times, states, who: asked.append(float(times[0])) or velocity(states, times)  # noqa: E731
+    start = torch.randn(4, 2, generator=seeded())
+    before = integrate_fixed(lambda t, x, who: velocity(x, t), start, "heun", 4)
+    found = integrate_fixed(field, start, "heun", 4, euler_to_one=True)
+    assert len(asked) == 7
+    assert max(asked) == 0.75
+    assert 1e-4 < float((found - before).abs().max()) < 0.5
+    backward = [
+        integrate_fixed(lambda t, x, who: velocity(x, t), start, "heun", 4, True, euler_to_one=flag)
+        for flag in (False, True)
+    ]
+    assert torch.equal(*backward)
+
+
 def test_an_adaptive_solvers_calls_become_smaller_as_images_arrive_and_batches_do_not_matter():
     network = ExactVelocity(num_classes=9)
     model = FlowMatching(network, ema_decay=None)
@@ -247,7 +270,7 @@ def test_an_adaptive_solvers_calls_become_smaller_as_images_arrive_and_batches_d
 
 def test_how_images_are_drawn_is_told_in_plain_types_and_changed():
     model = FlowMatching(Constant(num_classes=2))
-    assert model.sampling == {"solver": "heun", "steps": 25, "guidance": 1.0}
+    assert model.sampling == {"solver": "heun", "steps": 25, "denoise": False, "guidance": 1.0}
     model.sampling = {"solver": "dopri5"}
     assert model.sampling == {"solver": "dopri5", "rtol": 1e-5, "atol": 1e-5, "guidance": 1.0}
     model.sampling = {"rtol": 1e-3, "guidance": 2.0}
@@ -256,6 +279,10 @@ def test_how_images_are_drawn_is_told_in_plain_types_and_changed():
     assert model.sampling == {"solver": "euler", "steps": 3, "guidance": 2.0}
     model.sampling = {"solver": "heun"}
     assert model.sampling["steps"] == 25
+    model.sampling = {"denoise": True}
+    assert model.sampling == {"solver": "heun", "steps": 25, "denoise": True, "guidance": 2.0}
+    model.sampling = {"solver": "dopri5"}
+    assert "denoise" not in model.sampling
 
 
 # ---- losses of examples ----
@@ -303,6 +330,7 @@ def test_a_checkpoint_loads_without_arguments_and_without_pickles(fit, tmp_path)
         ({"lr": 0.0}, "lr=0.0: the learning rate is positive"),
         ({"sampler": "rk4"}, "solver='rk4': choose 'euler', 'heun', 'dopri5'"),
         ({"sampler": {"solver": "dopri5", "steps": 3}}, "steps=3: 'dopri5' chooses its own"),
+        ({"sampler": {"solver": "dopri5", "denoise": True}}, "denoise=True: 'dopri5' ends by its own steps"),
         ({"sampler": {"rtol": 0.0}}, "rtol=0.0, atol=1e-05: tolerances are positive"),
         ({"sampler": {"steps": 0}}, "steps=0: an image takes at least one step"),
         ({"sampler": {"guidance": 2.0}, "network": Constant(), "label_dropout": 2.0}, "label_dropout=2.0"),

@@ -29,9 +29,13 @@ class FlowSampler:
         rtol: relative tolerance of a step of "dopri5".
         atol: absolute tolerance of a step of "dopri5".
         guidance: scale w of classifier-free guidance: velocities are any + w (class - any).
+        denoise: whether the last step of "heun" is Euler's, which leads to the mean of the images that the network
+            expects, as the last one of Algorithm 1 of Karras et al. 2022 does. At t = 1 itself a network of short
+            training has velocities of noise alone. "euler" does so anyway, "dopri5" cannot.
 
     Raises:
-        ValueError: for an unknown solver, fewer than one step, steps of "dopri5", or tolerances that are not positive.
+        ValueError: for an unknown solver, fewer than one step, steps or `denoise` of "dopri5", or tolerances that are
+            not positive.
     """
 
     solver: FlowSolver = "heun"
@@ -39,6 +43,7 @@ class FlowSampler:
     rtol: float = 1e-5
     atol: float = 1e-5
     guidance: float = 1.0
+    denoise: bool = False
 
     def __post_init__(self) -> None:
         require(self.solver in STEPS, f"solver={self.solver!r}: choose {', '.join(map(repr, STEPS))}")
@@ -46,6 +51,10 @@ class FlowSampler:
         require(
             self.steps is None or self.solver != "dopri5",
             f"steps={self.steps}: 'dopri5' chooses its own; set rtol and atol, or another solver",
+        )
+        require(
+            not self.denoise or self.solver != "dopri5",
+            "denoise=True: 'dopri5' ends by its own steps; choose 'heun', or leave denoise out",
         )
         require(min(self.rtol, self.atol) > 0, f"rtol={self.rtol}, atol={self.atol}: tolerances are positive")
 
@@ -56,10 +65,13 @@ class FlowSampler:
         guidance: float | None = None,
         rtol: float | None = None,
         atol: float | None = None,
+        denoise: bool | None = None,
     ) -> "FlowSampler":
         """This one with what is not None in its place; another solver brings its own number of steps."""
         kept = self.steps if solver in (None, self.solver) else None
-        given = {"solver": solver, "guidance": guidance, "rtol": rtol, "atol": atol}
+        if denoise is None:
+            denoise = self.denoise and solver != "dopri5"
+        given = {"solver": solver, "guidance": guidance, "rtol": rtol, "atol": atol, "denoise": denoise}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return replace(self, steps=kept if steps is None else steps, **changes)
 
@@ -72,7 +84,7 @@ class FlowSampler:
         """States [N, D] at t = 1 of those at t = 0, or the other way; see `ode`."""
         if self.solver == "dopri5":
             return integrate_adaptive(field, states, self.rtol, self.atol, backward, parts or None)
-        return integrate_fixed(field, states, self.solver, self.num_steps, backward)
+        return integrate_fixed(field, states, self.solver, self.num_steps, backward, self.denoise)
 
 
 def flow_field(predict: Predict, shape: tuple[int, ...], first: int) -> Field:

@@ -19,7 +19,12 @@ _SHORTEST = 1e-6  # step: shorter ones are of a field that jumps, or is rounded 
 
 
 def integrate_fixed(
-    field: Field, states: Tensor, solver: Literal["euler", "heun"], steps: int, backward: bool = False
+    field: Field,
+    states: Tensor,
+    solver: Literal["euler", "heun"],
+    steps: int,
+    backward: bool = False,
+    euler_to_one: bool = False,
 ) -> Tensor:
     """States [N, D] at the end of [0, 1] by steps of one length; from 1 to 0 if backward.
 
@@ -28,6 +33,8 @@ def integrate_fixed(
         states: [N, D] at the start.
         solver: "euler" (first order, a call of the field a step) or "heun" (second order, two calls).
         steps: how many.
+        backward: whether to go from 1 to 0.
+        euler_to_one: whether a step that ends at 1 is Euler's, so that the field is not called there.
     """
     everyone = torch.arange(len(states), device=states.device)
     times = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
@@ -36,7 +43,7 @@ def integrate_fixed(
     for now, after in zip(times[:-1].tolist(), times[1:].tolist()):
         slope = field(states.new_full((len(states),), now), states, everyone)
         moved = states + (after - now) * slope
-        if solver == "heun":
+        if solver == "heun" and not (euler_to_one and after == 1):
             other = field(states.new_full((len(states),), after), moved, everyone)
             moved = states + (after - now) / 2 * (slope + other)
         states = moved
