@@ -51,6 +51,8 @@ def test_one_that_fails_is_not_mended_by_running_it_again():
     assert len(asked) == 1
     measure, asked = runs(1.2, 0.9, None)
     assert settle("rounds", measure).status == 1
+    measure, asked = runs(1.2, 0.9, 0.8, status=1)  # its figures are within, and it never comes through
+    assert settle("rounds", measure).status == 1
 
 
 def test_an_unknown_name_is_refused_before_anything_runs(monkeypatch, capsys):

@@ -49,7 +49,7 @@ _CLOTHES = _cells(
 )
 SMALL = Suite(
     "small",
-    "13 cells, three seeds, 39 runs: three to four hours on two cores with --parallel 2",
+    "13 cells, three seeds, 39 runs: about four hours on two cores with --parallel 2",
     seeds=(0, 1, 2),
     cells=(*_GENERATORS, *_WRITERS, *_ALGORITHMS, *_PHOTOS, *_CLOTHES),
     questions=(

@@ -110,11 +110,11 @@ def _another_type(message: str) -> str:
         return line
     depth = len(re.match(r"[^\n]*", rest)[0])  # type: ignore[index]
     kinds = list(dict.fromkeys(kind.strip() for kind in kinds[: max(1, rest[depth : given.start()].count("Expected"))]))
-    if unsaid := _unsaid(given[1]):
-        return f"{_where(message, keys[-1].end())}{unsaid}"
-    if "None" in kinds and given[1].strip() == "None":
-        return f"{_where(message, keys[-1].end())}{_null_as_text([key[1] for key in keys])}"
-    return f"{_where(message, keys[-1].end())}expected {' or '.join(kinds)}, got {given[1].strip()!r}"
+    value = given[1].strip()
+    if not (wrong := _unsaid(value)):
+        is_text = value == "None" and "None" in kinds
+        wrong = _null_as_text(KEY.findall(message)) if is_text else f"expected {' or '.join(kinds)}, got {value!r}"
+    return f"{_where(message, keys[-1].end())}{wrong}"
 
 
 def _null_as_text(keys: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from fedgen.models import DDPM
 from fedgen.models.diffusion.diffusion_sampling import Sampler
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.diffusion.pretrained import read_pretrained, read_schedule
+from fedgen.models.networks import UNet
 
 
 @pytest.fixture(autouse=True)
@@ -211,3 +212,7 @@ def test_only_a_unet_fits_the_folders(make_ddpm, tmp_path):
 
     with pytest.raises(TypeError, match="diffusers can hold a UNet, not a Other"):
         DDPM(Other(2, 2)).save_pretrained(tmp_path)
+    for own in ({"patch": 2}, {"normalisation": "batch"}):
+        with pytest.raises(ValueError, match=r"diffusers has no network of patch=.*fedgen.hub.save_pretrained"):
+            DDPM(UNet(8, 1, (8,), 1, (), **own)).save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())

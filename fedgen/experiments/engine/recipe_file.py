@@ -40,8 +40,18 @@ def local_iterations(path: Path) -> int:
         FileNotFoundError: if there is no such recipe.
         ValueError: if it does not train with FedAvgStrategy for a number of rounds.
     """
+    return rounds_of(path) * interval_of(path)
+
+
+def interval_of(path: Path) -> int:
+    """The communication interval of a recipe.
+
+    Raises:
+        FileNotFoundError: if there is no such recipe.
+        ValueError: if it does not train with FedAvgStrategy.
+    """
     keys = ("trainer", "strategy", "init_args", "communication_interval")
-    return rounds_of(path) * _number(path, "the communication_interval of a FedAvgStrategy", *keys)
+    return _number(path, "the communication_interval of a FedAvgStrategy", *keys)
 
 
 def _number(path: Path, what: str, *keys: str) -> int:

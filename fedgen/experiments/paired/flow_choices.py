@@ -20,7 +20,7 @@ from fedgen.experiments.engine.paired_seeds import (
     mean_and_spread,
     verdict_on,
 )
-from fedgen.experiments.engine.recipe_file import fingerprints, local_iterations, read_recipe
+from fedgen.experiments.engine.recipe_file import fingerprints, interval_of, local_iterations
 from fedgen.experiments.engine.results import make_table, save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, Training
@@ -82,7 +82,7 @@ class FlowChoice(ArmsChoice):
     @cached_property
     def own_interval(self) -> int:
         """The recipe's communication interval, in a quick run 2."""
-        return 2 if self.quick else int(read_recipe(self.recipe)["trainer"]["strategy"]["init_args"][INTERVAL])
+        return 2 if self.quick else interval_of(self.recipe)
 
     def resolved(self) -> dict[str, Any]:
         """Return what the recipe says."""

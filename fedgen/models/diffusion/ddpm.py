@@ -194,7 +194,7 @@ class DDPM(Denoiser):
 
         Raises:
             TypeError: if the network is not a UNet.
-            ValueError: for a model of latents, which a DDPMPipeline cannot draw.
+            ValueError: for a model of latents, which a DDPMPipeline cannot draw, or a UNet that diffusers has not.
         """
         require(
             self.latent_space is None or not merge,
