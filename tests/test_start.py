@@ -117,14 +117,16 @@ def test_a_page_of_a_run_imports_no_torch(tmp_path):
         (["clients", "nowhere.yaml"], "nowhere.yaml does not exist"),
         (["fit", "nowhere.yaml"], "there is no recipe nowhere.yaml"),
         (["fit", "--config=nowhere", "--trainer.max_epochs", "3"], "there is no recipe nowhere;"),
+        (["fit", "modle.yaml"], "modle.yaml: Option 'modle' is not accepted; did you mean 'model'?"),
         (["convert", "empty.pkl", "empty.safetensors"], "empty.pkl is empty"),
         (["benchmark", "run", "nowhere"], "there is no suite 'nowhere'"),
         (["benchmark", "run", "tiny", "--cells", "nowhere"], "--cells: there is no 'nowhere'"),
     ],
-    ids=["folders", "run", "recipe", "fit", "config", "pickle", "suite", "cell"],
+    ids=["folders", "run", "recipe", "fit", "config", "key", "pickle", "suite", "cell"],
 )
 def test_what_is_given_is_checked_without_lightning(arguments, said, tmp_path):
     (tmp_path / "empty.pkl").touch()
+    (tmp_path / "modle.yaml").write_text("modle: 1")
     status, _, errors, imported = run(*arguments, folder=tmp_path)
     assert status == 2
     assert said in errors

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.io.files import read_yaml
-from fedgen.recipe.recipe_keys import check_arguments
+from fedgen.recipe.recipe_keys import check_arguments, check_parts
 
 CHECKOUT = Path(__file__).parent.parent.parent / "recipes"
 INSTALLED = "share/fedgen/recipes"  # below the environment's prefix; pyproject.toml puts them there
@@ -93,7 +93,8 @@ def read_given(text: str) -> Any:
 
     Raises:
         FileNotFoundError: if there is none, with the nearest name.
-        ValueError: if it is no YAML, holds no settings, or has an `init_args:` with nothing below it.
+        ValueError: if it is no YAML, holds no settings or others than recipes have, or has an `init_args:` with
+            nothing below it.
     """
     path = find_recipe(text)
     if path is None:
@@ -101,6 +102,7 @@ def read_given(text: str) -> Any:
     settings = read_yaml(path)
     if not isinstance(settings, dict):
         raise ValueError(f"{path} is no recipe: it has no settings such as trainer, model and data")
+    check_parts(path, settings)
     check_arguments(path, settings)
     return settings
 

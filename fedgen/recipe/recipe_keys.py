@@ -3,6 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedgen.class_paths import nearest
+
+PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "explain", "local_only", "centralised")
+WRITTEN = ("optimizer", "lr_scheduler")  # by LightningCLI, into the recipes that runs keep
+INCLUDED = ("config",)  # another recipe, below this one
 UNABLE = "Unable to serialize instance "  # what jsonargparse writes in the place of a value that it has no text for
 
 
@@ -24,6 +29,16 @@ def _names(parts: list[Any]) -> list[str]:
         path.rsplit(".", 1)[-1] if isinstance(path, str) and paths.count(path) == 1 else str(place)
         for place, path in enumerate(paths)
     ]
+
+
+def check_parts(path: Any, settings: Mapping[Any, Any]) -> None:
+    """Raises ValueError, with the nearest, for the first of a recipe's keys that is no part of recipes."""
+    for key in settings:
+        if str(key).partition(".")[0] not in (*PARTS, *WRITTEN, *INCLUDED):
+            raise ValueError(
+                f"{path}: Option {str(key)!r} is not accepted{nearest(str(key), PARTS)}; a recipe has"
+                f" {', '.join(PARTS)}"
+            )
 
 
 def check_arguments(path: Any, settings: Any) -> None:

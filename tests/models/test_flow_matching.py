@@ -1,7 +1,8 @@
 """Flow matching: paths, couplings, losses and samples, on data whose velocities are known."""
 
+import math
 import warnings
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_it_is_the_flow_of_diffusers_with_time_turned_round():
     for timestep in scheduler.timesteps:
         at = (1 - timestep / 1000).expand(3)
         points = scheduler.step(-velocity(points, at), timestep, points).prev_sample
-    ours = integrate_fixed(lambda t, x, who: velocity(x, t), noise, "euler", steps)
+    ours = integrate_fixed(lambda t, x, who: velocity(x, t), noise, "euler", FlowSampler("euler", steps).times)
     assert torch.allclose(ours, points, atol=1e-5)
 
 
@@ -245,18 +246,39 @@ def test_denoising_ends_at_the_expected_image_and_asks_nothing_at_the_end():
 
     asked = []
 
-    def field(times, states, who):
+    def asked_field(times, states, who):
         asked.append(float(times[0]))
         return velocity(states, times)
 
     start = torch.randn(4, 2, generator=seeded())
-    found = integrate_fixed(field, start, "heun", 4, euler_to_one=True)
+    times = [0, 0.25, 0.5, 0.75, 1]
+    found = integrate_fixed(asked_field, start, "heun", times, euler_to_one=True)
     assert len(asked) == 7
     assert max(asked) == 0.75
-    before = integrate_fixed(field, start, "heun", 4)
+    before = integrate_fixed(field, start, "heun", times)
     assert 1e-4 < float((found - before).abs().max()) < 0.5
-    backward = [integrate_fixed(field, start, "heun", 4, True, euler_to_one=flag) for flag in (False, True)]
+    backward = [integrate_fixed(field, start, "heun", times[::-1], euler_to_one=flag) for flag in (False, True)]
     assert torch.equal(*backward)
+
+
+def field(times, states, who):
+    return velocity(states, times)
+
+
+def test_shifted_steps_are_those_of_diffusers_and_as_exact_in_the_end():
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    scheduler.set_timesteps(sigmas=torch.linspace(1, 0.25, 4).tolist())
+    times = FlowSampler("heun", 4, shift=3.0).times
+    assert torch.allclose(1 - scheduler.sigmas.double(), torch.tensor(times, dtype=torch.float64))
+    assert times == pytest.approx([0, 0.1, 0.25, 0.5, 1])  # noise of 1, 0.9, 0.75 and 0.5 is left
+    assert FlowSampler("heun", 4).times == [0, 0.25, 0.5, 0.75, 1]
+    samplers = [FlowSampler("heun", steps, shift=3.0) for steps in (128, 256, 512)]
+    noise = torch.randn(3, 2, generator=seeded(), dtype=torch.float64)
+    errors = [float((one.solve(field, noise) - (MEAN + DEVIATION * noise)).abs().max()) for one in samplers]
+    for coarse, fine in pairwise(errors):
+        assert math.log2(coarse / fine) == pytest.approx(2, abs=0.3)
 
 
 def test_an_adaptive_solvers_calls_become_smaller_as_images_arrive_and_batches_do_not_matter():
@@ -270,19 +292,19 @@ def test_an_adaptive_solvers_calls_become_smaller_as_images_arrive_and_batches_d
 
 def test_how_images_are_drawn_is_told_in_plain_types_and_changed():
     model = FlowMatching(Constant(num_classes=2))
-    assert model.sampling == {"solver": "heun", "steps": 25, "denoise": False, "guidance": 1.0}
+    assert model.sampling == {"solver": "heun", "steps": 25, "shift": 1.0, "denoise": False, "guidance": 1.0}
     model.sampling = {"solver": "dopri5"}
     assert model.sampling == {"solver": "dopri5", "rtol": 1e-5, "atol": 1e-5, "guidance": 1.0}
     model.sampling = {"rtol": 1e-3, "guidance": 2.0}
     assert model.sampling == {"solver": "dopri5", "rtol": 1e-3, "atol": 1e-5, "guidance": 2.0}
     model.sampling = {"solver": "euler", "steps": 3}
-    assert model.sampling == {"solver": "euler", "steps": 3, "guidance": 2.0}
+    assert model.sampling == {"solver": "euler", "steps": 3, "shift": 1.0, "guidance": 2.0}
     model.sampling = {"solver": "heun"}
     assert model.sampling["steps"] == 25
-    model.sampling = {"denoise": True}
-    assert model.sampling == {"solver": "heun", "steps": 25, "denoise": True, "guidance": 2.0}
+    model.sampling = {"denoise": True, "shift": 3.0}
+    assert model.sampling == {"solver": "heun", "steps": 25, "shift": 3.0, "denoise": True, "guidance": 2.0}
     model.sampling = {"solver": "dopri5"}
-    assert "denoise" not in model.sampling
+    assert not {"denoise", "shift"} & set(model.sampling)
 
 
 # ---- losses of examples ----
@@ -331,6 +353,8 @@ def test_a_checkpoint_loads_without_arguments_and_without_pickles(fit, tmp_path)
         ({"sampler": "rk4"}, "solver='rk4': choose 'euler', 'heun', 'dopri5'"),
         ({"sampler": {"solver": "dopri5", "steps": 3}}, "steps=3: 'dopri5' chooses its own"),
         ({"sampler": {"solver": "dopri5", "denoise": True}}, "denoise=True: 'dopri5' ends by its own steps"),
+        ({"sampler": {"solver": "dopri5", "shift": 2.0}}, "shift=2.0: 'dopri5' chooses its own steps"),
+        ({"sampler": {"shift": 0.0}}, "shift=0.0: it is positive and finite"),
         ({"sampler": {"rtol": 0.0}}, "rtol=0.0, atol=1e-05: tolerances are positive"),
         ({"sampler": {"steps": 0}}, "steps=0: an image takes at least one step"),
         ({"sampler": {"guidance": 2.0}, "network": Constant(), "label_dropout": 2.0}, "label_dropout=2.0"),

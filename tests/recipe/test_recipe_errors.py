@@ -96,7 +96,11 @@ EVALUATION = ("trainer", "callbacks", 0, "init_args")
             ("max_epoch",),
             ["trainer: Option 'max_epoch' is not accepted; did you mean 'max_epochs'?; accepted: max_epochs, "],
         ),
-        (("model",), ("modell",), ["Option 'modell.", "is not accepted; did you mean 'model'?; accepted: "]),
+        (
+            ("model",),
+            ("modell",),
+            ["Option 'modell' is not accepted; did you mean 'model'?; a recipe has trainer, model, "],
+        ),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, place, value, parts):

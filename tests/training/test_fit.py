@@ -24,6 +24,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fedgen.__main__ import main
 from fedgen.evaluation import Run, read_records
 from fedgen.io.files import require_writable
+from fedgen.recipe.recipe_keys import PARTS, WRITTEN
 from fedgen.training.fit import apply_control
 from fedgen.training.run_lock import LOCK, only_run
 from tests.quick import first_quick
@@ -574,6 +575,7 @@ def test_help_is_a_screen_of_options_and_examples_that_work(capsys):
     found = yaml.safe_load(shown_by(capsys, "fit", "quickstart", *given, "--print_config"))
     assert found["trainer"]["callbacks"][0]["init_args"]["num_images"] == 3
     assert found["trainer"]["strategy"]["init_args"]["cohort_size"] == 3
+    assert set(found) == {*PARTS, *WRITTEN}  # which are known before Lightning is
 
 
 def test_help_all_has_every_option(capsys):

@@ -11,14 +11,12 @@ from fedgen.class_paths import load_classes
 from fedgen.evaluation.runs.run_files import PARTITION, RECIPE, is_python_run
 from fedgen.io.files import read_yaml
 from fedgen.recipe.recipe_errors import explain
-from fedgen.recipe.recipe_keys import check_arguments
+from fedgen.recipe.recipe_keys import check_arguments, check_parts
 from fedgen.recipe.recipe_objects import instantiate
 
 if TYPE_CHECKING:  # a file that is no recipe is refused without Lightning
     from fedgen.clients import FederatedDataModule
 
-PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "explain", "local_only", "centralised")
-WRITTEN = ("optimizer", "lr_scheduler")  # by LightningCLI, into the recipes that runs keep
 OF_DATA = ("clients", "clients.partitions", "data", "embeddings")
 """The folders of fedgen that have classes for a recipe's data."""
 
@@ -117,8 +115,6 @@ def _read(path: Path) -> dict[str, Any]:
     recipe = read_yaml(path)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("data"), dict):
         raise ValueError(f"{path} is no recipe with clients: it has no 'data' with a class_path")
+    check_parts(path, recipe)
     check_arguments(path, recipe)
-    unknown = [key for key in recipe if key not in (*PARTS, *WRITTEN)]
-    if unknown:
-        raise ValueError(f"{path}: Option {unknown[0]!r} is not accepted; a recipe has {', '.join(PARTS)}")
     return recipe

@@ -128,7 +128,7 @@ class FlowMatching(Denoiser):
     def _told(self, sampler: FlowSampler) -> dict[str, Any]:
         if sampler.solver == "dopri5":
             return {"solver": sampler.solver, "rtol": sampler.rtol, "atol": sampler.atol}
-        found = {"solver": sampler.solver, "steps": sampler.num_steps}
+        found = {"solver": sampler.solver, "steps": sampler.num_steps, "shift": sampler.shift}
         return found | {"denoise": sampler.denoise} if sampler.solver == "heun" else found
 
     def _draw(self, predict: Predict, latents: Tensor, sampler: FlowSampler, batch_size: int, generator: Any) -> Tensor:

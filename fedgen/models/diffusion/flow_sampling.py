@@ -1,5 +1,6 @@
 """Drawing images along the velocities of a flow."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -25,17 +26,20 @@ class FlowSampler:
     Args:
         solver: "euler" (first order), "heun" (second order) or "dopri5" (Dormand & Prince, orders 5 and 4), whose steps
             are as long as the tolerances let them, for each image by itself. All are deterministic.
-        steps: of one length; 50 and 25 by default. Heun's evaluates the network twice. None for "dopri5".
+        steps: how many; 50 and 25 by default. Heun's evaluates the network twice. None for "dopri5".
         rtol: relative tolerance of a step of "dopri5".
         atol: absolute tolerance of a step of "dopri5".
         guidance: scale w of classifier-free guidance: velocities are any + w (class - any).
         denoise: whether the last step of "heun" is Euler's, which leads to the mean of the images that the network
             expects, as the last one of Algorithm 1 of Karras et al. 2022 does. At t = 1 itself a network of short
             training has velocities of noise alone. "euler" does so anyway, "dopri5" cannot.
+        shift: how much shorter steps are near noise than near images: the noise left after each is
+            shift s / (1 + (shift - 1) s) for s of equal steps (Esser et al. 2024, arXiv 2403.03206, Eq. 23, where it is
+            sqrt(m / n)). 1 makes all steps of one length; not for "dopri5".
 
     Raises:
-        ValueError: for an unknown solver, fewer than one step, steps or `denoise` of "dopri5", or tolerances that are
-            not positive.
+        ValueError: for an unknown solver, fewer than one step, steps, `denoise` or `shift` of "dopri5", or tolerances
+            or a shift that are not positive.
     """
 
     solver: FlowSolver = "heun"
@@ -44,6 +48,7 @@ class FlowSampler:
     atol: float = 1e-5
     guidance: float = 1.0
     denoise: bool = False
+    shift: float = 1.0
 
     def __post_init__(self) -> None:
         require(self.solver in STEPS, f"solver={self.solver!r}: choose {', '.join(map(repr, STEPS))}")
@@ -56,6 +61,13 @@ class FlowSampler:
             not self.denoise or self.solver != "dopri5",
             "denoise=True: 'dopri5' ends by its own steps; choose 'heun', or leave denoise out",
         )
+        require(
+            0 < self.shift < math.inf, f"shift={self.shift}: it is positive and finite; 1 makes steps of one length"
+        )
+        require(
+            self.shift == 1 or self.solver != "dopri5",
+            f"shift={self.shift}: 'dopri5' chooses its own steps; leave shift out, or choose another solver",
+        )
         require(min(self.rtol, self.atol) > 0, f"rtol={self.rtol}, atol={self.atol}: tolerances are positive")
 
     def changed(
@@ -66,12 +78,13 @@ class FlowSampler:
         rtol: float | None = None,
         atol: float | None = None,
         denoise: bool | None = None,
+        shift: float | None = None,
     ) -> "FlowSampler":
         """This one with what is not None in its place; another solver brings its own number of steps."""
         kept = self.steps if solver in (None, self.solver) else None
-        if denoise is None:
-            denoise = self.denoise and solver != "dopri5"
-        given = {"solver": solver, "guidance": guidance, "rtol": rtol, "atol": atol, "denoise": denoise}
+        if solver == "dopri5":  # which has neither, unless it is told to and refuses
+            denoise, shift = denoise or False, 1.0 if shift is None else shift
+        given = {"solver": solver, "guidance": guidance, "rtol": rtol, "atol": atol, "denoise": denoise, "shift": shift}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return replace(self, steps=kept if steps is None else steps, **changes)
 
@@ -80,11 +93,18 @@ class FlowSampler:
         """Steps of a solver of fixed ones."""
         return self.steps or STEPS[self.solver] or 0
 
+    @property
+    def times(self) -> list[float]:
+        """Where steps of a solver of fixed ones begin, from 0, and 1."""
+        equal = torch.linspace(0, 1, self.num_steps + 1, dtype=torch.float64)[:-1].tolist()
+        return [*(time / (self.shift - (self.shift - 1) * time) for time in equal), 1.0]
+
     def solve(self, field: Field, states: Tensor, backward: bool = False, parts: tuple[int, ...] = ()) -> Tensor:
         """States [N, D] at t = 1 of those at t = 0, or the other way; see `ode`."""
         if self.solver == "dopri5":
             return integrate_adaptive(field, states, self.rtol, self.atol, backward, parts or None)
-        return integrate_fixed(field, states, self.solver, self.num_steps, backward, self.denoise)
+        times = self.times[::-1] if backward else self.times
+        return integrate_fixed(field, states, self.solver, times, self.denoise)
 
 
 def flow_field(predict: Predict, shape: tuple[int, ...], first: int) -> Field:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -22,25 +23,20 @@ def integrate_fixed(
     field: Field,
     states: Tensor,
     solver: Literal["euler", "heun"],
-    steps: int,
-    backward: bool = False,
+    times: Sequence[float],
     euler_to_one: bool = False,
 ) -> Tensor:
-    """States [N, D] at the end of [0, 1] by steps of one length; from 1 to 0 if backward.
+    """States [N, D] at the last of the given times by a step from each to the next.
 
     Args:
         field: the derivatives.
-        states: [N, D] at the start.
+        states: [N, D] at the first time.
         solver: "euler" (first order, a call of the field a step) or "heun" (second order, two calls).
-        steps: how many.
-        backward: whether to go from 1 to 0.
+        times: rising or falling.
         euler_to_one: whether a step that ends at 1 is Euler's, so that the field is not called there.
     """
     everyone = torch.arange(len(states), device=states.device)
-    times = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
-    if backward:
-        times = times.flip(0)
-    for now, after in zip(times[:-1].tolist(), times[1:].tolist()):
+    for now, after in pairwise(times):
         slope = field(states.new_full((len(states),), now), states, everyone)
         moved = states + (after - now) * slope
         if solver == "heun" and not (euler_to_one and after == 1):
