@@ -95,7 +95,7 @@ class FlowSampler:
 
     @property
     def times(self) -> list[float]:
-        """Where steps of a solver of fixed ones begin, from 0, and 1."""
+        """Times at which steps of a solver of fixed ones begin, from 0, and 1 at the end."""
         equal = torch.linspace(0, 1, self.num_steps + 1, dtype=torch.float64)[:-1].tolist()
         return [*(time / (self.shift - (self.shift - 1) * time) for time in equal), 1.0]
 
