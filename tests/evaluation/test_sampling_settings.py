@@ -8,7 +8,7 @@ from fedgen.evaluation import Run, append_records, checkpoint_name, evaluate_run
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.generation.image_sampling import inside
 from fedgen.evaluation.generation.sampling_settings import change_sampling, sampling_of, say_sampling
-from fedgen.models import DDPM
+from fedgen.models import DDPM, FlowMatching
 from tests.evaluation.conditional import CLIENTS, Conditional
 from tests.evaluation.samples import record
 from tests.evaluation.test_run import Painter
@@ -70,6 +70,21 @@ def test_a_diffusion_model_says_how_it_samples_and_can_be_told():
     assert say_sampling(sampling_of(model)) == "sampled with solver ddpm, steps 1000"
     with pytest.raises(ValueError, match="solver='dpm': choose"):
         change_sampling(model, {"solver": "dpm"})
+
+
+def test_settings_that_a_solver_brings_come_with_it_or_not_at_all():
+    network = nn.Conv2d(1, 1, 1)
+    network.image_shape = (1, 8, 8)
+    model = FlowMatching(network, ema_decay=None)
+    before = sampling_of(model)
+    with pytest.raises(ValueError, match=r"no sampling setting 'rtol'; it has: solver \(heun\)"):
+        change_sampling(model, {"rtol": 1e-3})
+    for settings in ({"solver": "dopri5", "order": 5}, {"solver": "dopri5", "rtol": -1.0}, {"steps": 3, "order": 5}):
+        with pytest.raises(ValueError, match=r"no sampling setting 'order'|tolerances are positive"):
+            change_sampling(model, settings)
+        assert sampling_of(model) == before
+    change_sampling(model, {"solver": "dopri5", "rtol": 1e-3})
+    assert sampling_of(model) == {"solver": "dopri5", "rtol": 1e-3, "atol": 1e-5}
 
 
 def test_samplers_made_of_others_sample_as_these_do():

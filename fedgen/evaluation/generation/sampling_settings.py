@@ -31,25 +31,47 @@ def sampling_of(model: Any) -> dict[str, Any]:
 
 
 def change_sampling(model: Any, settings: Mapping[str, Any]) -> None:
-    """Changes some of a model's sampling settings.
+    """Changes some of a model's sampling settings, or none if one is refused.
+
+    Those that another one brings, as a solver does its tolerances, may come together with it.
 
     Raises:
         ValueError: for a model without settings, one that it does not have, naming those it has, or a value that it
             refuses.
     """
-    have = sampling_of(model)
+    before = sampling_of(model)
+    known = {name: value for name, value in settings.items() if name in before}
+    if known:
+        _assign(model, known)
+    brought = {name: value for name, value in settings.items() if name not in before}
+    try:
+        _check_names(model, brought)
+        if brought:
+            _assign(model, brought)
+    except ValueError:
+        if known:
+            _assign(model, before)
+        raise
+
+
+def _check_names(model: Any, settings: Mapping[str, Any]) -> None:
+    """Raises ValueError for a setting that the model does not have."""
+    have = sampling_of(model) if settings else {}
     unknown = [name for name in settings if name not in have]
     if unknown:
-        known = ", ".join(f"{name} ({value})" for name, value in have.items())
+        listed = ", ".join(f"{name} ({value})" for name, value in have.items())
         raise ValueError(
             f"{type(model).__name__} has no sampling setting {unknown[0]!r}; "
-            + (f"it has: {known}" if have else "it samples in one way only, so leave them out")
+            + (f"it has: {listed}" if have else "it samples in one way only, so leave them out")
         )
-    if settings:
-        try:
-            model.sampling = dict(settings)
-        except (AttributeError, TypeError) as error:
-            raise ValueError(f"{type(model).__name__} refuses sampling={dict(settings)}: {error}") from error
+
+
+def _assign(model: Any, settings: Mapping[str, Any]) -> None:
+    """Raises ValueError for a value that the model refuses."""
+    try:
+        model.sampling = dict(settings)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"{type(model).__name__} refuses sampling={dict(settings)}: {error}") from error
 
 
 def say_sampling(settings: Mapping[str, Any]) -> str:
