@@ -83,7 +83,9 @@ def test_mistakes_are_named(tmp_path):
         path.write_text(content)
         with pytest.raises(ValueError, match="it has no 'data'"):
             load_federation(path)
-    with pytest.raises(ValueError, match=r"r\.yaml: Option 'modle' is not accepted; did you mean 'model'"):
+    with pytest.raises(
+        ValueError, match=r"r\.yaml: Option 'modle' .* did you mean 'model'\?; a recipe has trainer, model"
+    ):
         load_federation(write(path, modle=3))
     wrong = {**DATA, "init_args": {**DATA["init_args"], "batchsize": 3}}
     with pytest.raises(ValueError, match=r"r\.yaml.*[\s\S]*Option 'batchsize' is not accepted"):

@@ -111,6 +111,12 @@ def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, place, value, part
         assert part in line
 
 
+def test_a_wrong_key_of_a_recipes_text_is_one_line(capsys):
+    line = fails(capsys, "--config", '{"modell": {"class_path": "fedgen.models.WGANGP"}}')
+    assert line.startswith("fedgen: error: Option 'modell.")
+    assert "is not accepted; did you mean 'model'?; accepted: " in line
+
+
 @pytest.mark.parametrize(
     ("place", "key"),
     [

@@ -41,22 +41,21 @@ def change_sampling(model: Any, settings: Mapping[str, Any]) -> None:
     """
     before = sampling_of(model)
     known = {name: value for name, value in settings.items() if name in before}
-    if known:
-        _assign(model, known)
     brought = {name: value for name, value in settings.items() if name not in before}
+    _change(model, known)
     try:
-        _check_names(model, brought)
-        if brought:
-            _assign(model, brought)
+        _change(model, brought)
     except ValueError:
         if known:
-            _assign(model, before)
+            model.sampling = before
         raise
 
 
-def _check_names(model: Any, settings: Mapping[str, Any]) -> None:
-    """Raises ValueError for a setting that the model does not have."""
-    have = sampling_of(model) if settings else {}
+def _change(model: Any, settings: Mapping[str, Any]) -> None:
+    """Raises ValueError for a setting that the model does not have now, or a value that it refuses."""
+    if not settings:
+        return
+    have = sampling_of(model)
     unknown = [name for name in settings if name not in have]
     if unknown:
         listed = ", ".join(f"{name} ({value})" for name, value in have.items())
@@ -64,10 +63,6 @@ def _check_names(model: Any, settings: Mapping[str, Any]) -> None:
             f"{type(model).__name__} has no sampling setting {unknown[0]!r}; "
             + (f"it has: {listed}" if have else "it samples in one way only, so leave them out")
         )
-
-
-def _assign(model: Any, settings: Mapping[str, Any]) -> None:
-    """Raises ValueError for a value that the model refuses."""
     try:
         model.sampling = dict(settings)
     except (AttributeError, TypeError) as error:
