@@ -54,6 +54,16 @@ def interval_of(path: Path) -> int:
     return _number(path, "the communication_interval of a FedAvgStrategy", *keys)
 
 
+def cohort_of(path: Path) -> int:
+    """How many clients a round of a recipe has.
+
+    Raises:
+        FileNotFoundError: if there is no such recipe.
+        ValueError: if its FedAvgStrategy does not say.
+    """
+    return _number(path, "the cohort_size of a FedAvgStrategy", "trainer", "strategy", "init_args", "cohort_size")
+
+
 def _number(path: Path, what: str, *keys: str) -> int:
     found = read_recipe(path)
     try:

@@ -1,4 +1,4 @@
-"""One choice of a federated flow changed at a time, as many local iterations in all arms: what its quality hangs on."""
+"""One choice of a federated flow changed at a time, as many local iterations in all: what its quality hangs on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from fedgen.experiments.engine.paired_seeds import (
     mean_and_spread,
     verdict_on,
 )
-from fedgen.experiments.engine.recipe_file import fingerprints, interval_of, local_iterations
+from fedgen.experiments.engine.recipe_file import cohort_of, fingerprints, interval_of, local_iterations
 from fedgen.experiments.engine.results import make_table, save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, Training
@@ -34,6 +34,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "optimizer kept": {f"{STRATEGY}.optimizer_state": "keep"},
     "optimizer reset": {f"{STRATEGY}.optimizer_state": "reset"},
     "independent noise": {f"{MODEL}.coupling": "independent"},
+    "uniform times": {f"{MODEL}.times": "uniform"},
     # an option of its own would read null as a word
     "without labels": {"config": {"model": {"init_args": {"network": {"init_args": {"num_classes": None}}}}}},
 }
@@ -46,12 +47,14 @@ class FlowChoice(ArmsChoice):
     """Options of flow-choices; its fields are options of the command.
 
     Args:
-        recipe: of a federated flow with a moving average, labels, GroupNorm and optimal-transport coupling.
+        recipe: of a federated flow with a cohort, a moving average, labels, GroupNorm, optimal-transport coupling and
+            logit-normal times.
         intervals: communication intervals besides the recipe's.
-        iterations: of each client that is in every cohort: a multiple of all intervals.
+        cohorts: sizes besides the recipe's.
+        iterations: of all clients together, the same in all arms: a whole number of rounds of each.
         widths: of the network, a smaller one than the recipe's.
         num_images: that are scored at the end.
-        quick: two seeds of a round or two, scored by 100 images' pixels, to see that it runs.
+        quick: two seeds of a few rounds, scored by 100 images' pixels, to see that it runs.
 
     Raises:
         FileNotFoundError: if the recipe is not there.
@@ -59,46 +62,73 @@ class FlowChoice(ArmsChoice):
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {
-        "seeds": 2, "intervals": (1, 4), "iterations": 4, "widths": (8,), "num_images": 100,
+        "seeds": 2, "intervals": (1, 4), "cohorts": (4,), "iterations": 24, "widths": (8,), "num_images": 100,
     }  # fmt: skip
 
     recipe: Path = Path("recipes/flow_fashion_mnist.yaml")
     intervals: tuple[int, ...] = (1, 50)
-    iterations: int = 1000
+    cohorts: tuple[int, ...] = (5,)
+    iterations: int = 5000
     widths: tuple[int, ...] = (16, 32, 32)
     num_images: int = 2000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rising(1, intervals=self.intervals)
+        rising(1, intervals=self.intervals, cohorts=self.cohorts)
         at_least(1, widths=self.widths)
         local_iterations(self.recipe)
-        if self.own_interval in self.intervals:
-            raise ValueError(f"intervals={list(self.intervals)}: the recipe has {self.own_interval}; name others")
-        for interval in (self.own_interval, *self.intervals):
-            if self.iterations % interval:
-                raise ValueError(f"iterations={self.iterations} are no rounds of {interval}: give a multiple of all")
+        for name, own, others in (
+            ("intervals", self.own_interval, self.intervals),
+            ("cohorts", self.own_cohort, self.cohorts),
+        ):
+            if own in others:
+                raise ValueError(f"{name}={list(others)}: the recipe has {own}; name others")
+        for interval, cohort in self._lengths():
+            if self.iterations % (interval * cohort):
+                raise ValueError(
+                    f"iterations={self.iterations} are no rounds of {cohort} clients x {interval} iterations: give a"
+                    " multiple of all"
+                )
 
     @cached_property
     def own_interval(self) -> int:
         """The recipe's communication interval, in a quick run 2."""
         return 2 if self.quick else interval_of(self.recipe)
 
+    @cached_property
+    def own_cohort(self) -> int:
+        """The recipe's cohort size."""
+        return cohort_of(self.recipe)
+
+    def _lengths(self) -> list[tuple[int, int]]:
+        """Interval and cohort size of all arms that differ in them."""
+        own, cohort = self.own_interval, self.own_cohort
+        return [
+            (own, cohort),
+            *((interval, cohort) for interval in self.intervals),
+            *((own, size) for size in self.cohorts),
+        ]
+
     def resolved(self) -> dict[str, Any]:
         """Return what the recipe says."""
         return {"recipes": fingerprints([self.recipe])}
 
     def arms(self) -> list[Arm]:
-        """The recipe, its other intervals, and the recipe with each other choice changed."""
-        others = [self._arm(f"interval {interval}", interval, {}) for interval in self.intervals]
-        changed = [self._arm(name, self.own_interval, settings) for name, settings in CHANGED.items()]
-        return [self._arm(CONTROL, self.own_interval, {}), *others, *changed]
+        """The recipe, its other intervals and cohorts, and the recipe with each other choice changed."""
+        own, cohort = self.own_interval, self.own_cohort
+        return [
+            self._arm(CONTROL, own, cohort, {}),
+            *(self._arm(f"interval {interval}", interval, cohort, {}) for interval in self.intervals),
+            *(self._arm(f"cohort of {size}", own, size, {}) for size in self.cohorts),
+            *(self._arm(name, own, cohort, settings) for name, settings in CHANGED.items()),
+        ]
 
-    def _arm(self, name: str, interval: int, settings: Mapping[str, Any]) -> Arm:
-        rounds = self.iterations // interval
+    def _arm(self, name: str, interval: int, cohort: int, settings: Mapping[str, Any]) -> Arm:
+        rounds = self.iterations // (interval * cohort)
         length = {"trainer.max_epochs": rounds, f"{EVALUATION}.every_n_rounds": rounds}
         small = {f"{NETWORK}.widths": list(self.widths)}
-        return Arm(name, {**length, **small, f"{STRATEGY}.{INTERVAL}": interval, **settings})
+        turns = {f"{STRATEGY}.{INTERVAL}": interval, f"{STRATEGY}.cohort_size": cohort}
+        return Arm(name, {**length, **small, **turns, **settings})
 
 
 def flow_choices(output: Path | None = None, **options: Any) -> None:

@@ -38,8 +38,11 @@ def test_the_table_has_paired_differences():
 
 def test_all_arms_take_as_many_local_iterations(monkeypatch):
     monkeypatch.chdir(RECIPES.parent)
-    for arm in FlowChoice(iterations=200).arms():
-        interval = arm.settings["trainer.strategy.init_args.communication_interval"]
-        assert arm.settings["trainer.max_epochs"] * interval == 200
+    arms = FlowChoice(iterations=500).arms()
+    assert {"the recipe", "interval 1", "interval 50", "cohort of 5"} <= {arm.name for arm in arms}
+    strategy = "trainer.strategy.init_args"
+    for arm in arms:
+        turn = arm.settings[f"{strategy}.communication_interval"] * arm.settings[f"{strategy}.cohort_size"]
+        assert arm.settings["trainer.max_epochs"] * turn == 500
         assert arm.settings["model.init_args.network.init_args.widths"] == [16, 32, 32]
         assert arm.settings["trainer.callbacks.init_args.every_n_rounds"] == arm.settings["trainer.max_epochs"]

@@ -183,6 +183,7 @@ def small_flow(monkeypatch):
     recipe = yaml.safe_load((RECIPES / "flow_digits.yaml").read_text())
     network = {"image_size": 8, "channels": 1, "widths": [8], "layers": 1, "attention": [], "num_classes": 10}
     recipe["model"]["init_args"]["network"]["init_args"] = network
+    recipe["model"]["init_args"]["times"] = "logit-normal"
     recipe["trainer"]["strategy"]["init_args"]["cohort_size"] = 6  # so that some train twice, with kept states
     Path("flow.yaml").write_text(yaml.safe_dump(recipe))
     return ["--recipe", "flow.yaml", "--seeds", "1"]
@@ -191,7 +192,7 @@ def small_flow(monkeypatch):
 def check_flow(numbers, folder, printed):
     scores = {arm: seeds[0]["fid_all"] for arm, seeds in numbers["curves"].items()}
     assert all(len(found) == 1 for found in scores.values())
-    assert len({found[0] for found in scores.values()}) == len(scores) == 9
+    assert len({found[0] for found in scores.values()}) == len(scores) == 11
     assert "cannot be told from one seed: BatchNorm: FID-all is higher" in printed
 
 
