@@ -41,7 +41,6 @@ LONGEST = (
     "flower/test_engine.py",
     "evaluation/test_rank_scores.py",
     "test_readme.py",
-    "test_imports.py",
     "experiments/paired/test_short_runs.py",
 )
 

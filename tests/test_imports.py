@@ -1,19 +1,22 @@
-"""Importing fedgen is fast, every module imports on its own, and the public names exist."""
+"""Importing fedgen is fast, every module can be imported first, and the public names exist."""
 
 import ast
 import importlib
-import json
+import importlib.util
 import pkgutil
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 import fedgen
+from fedgen.lazy import homes
 
 ROOT = Path(fedgen.__file__).parent
 MODULES = sorted(m.name for m in pkgutil.walk_packages(fedgen.__path__, "fedgen."))
@@ -22,31 +25,8 @@ PACKAGES = sorted(
     for file in ROOT.rglob("*/__init__.py")
     if any(p.suffix == ".py" and p.name != "__init__.py" for p in file.parent.iterdir())
 )
-PARTS = 6  # of the modules, so that several processes can share them
 HEAVY = ("torch", "torchvision", "lightning", "torchmetrics", "numpy", "scipy", "sklearn", "matplotlib")
 WITH_ANOTHER = {"huggingface-hub", "pyarrow"}  # of diffusers and datasets, to whose files they belong
-
-# Every module in a process of its own; the libraries are loaded once, before the processes part.
-ALONE = """
-import importlib, json, os, sys, traceback
-sys.stdout, out = sys.stderr, sys.stdout
-for library in sys.argv[2:]:
-    importlib.import_module(library)
-assert not any(name.split(".")[0] == "fedgen" for name in sys.modules)
-failed = {}
-for name in json.loads(sys.argv[1]):
-    child = os.fork()
-    if child == 0:
-        try:
-            importlib.import_module(name)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        failed[name] = True
-print(json.dumps(list(failed)), file=out)
-"""
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess:
@@ -68,24 +48,65 @@ def test_asking_for_help_loads_no_heavy_library():
     assert result.stdout.splitlines()[-1:] == ["[]"], result.stderr
 
 
-def fail_alone(modules: list[str]) -> list[str]:
-    """The modules that do not import as the first of the package."""
-    libraries = ("torch", "torchvision", "lightning.pytorch", "torchmetrics", "scipy.linalg")
-    result = python("-W", "ignore", "-c", ALONE, json.dumps(modules), *libraries)
+def at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that run when a module is imported: none in functions, or for type checkers alone."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            yield from at_import(statement.orelse)
+        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            for part in ("body", "orelse", "finalbody"):
+                yield from at_import(getattr(statement, part, []))
+            for handler in getattr(statement, "handlers", []):
+                yield from at_import(handler.body)
+
+
+def imported_first(sources: Mapping[str, str], homes_of: Callable[[str], Mapping[str, str]]) -> dict[str, set[str]]:
+    """By module those that it needs when it is imported; of a package that loads names on use, the names' homes."""
+    found: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        needed = set()
+        for statement in at_import(ast.parse(source).body):
+            if isinstance(statement, ast.Import):
+                needed |= {alias.name for alias in statement.names}
+            elif isinstance(statement, ast.ImportFrom):
+                base, names = str(statement.module), [alias.name for alias in statement.names]
+                homes = homes_of(base) if "load_on_use" in sources.get(base, "") else {}
+                needed |= {f"{base}.{n}" if f"{base}.{n}" in sources else homes.get(n, base) for n in names}
+        found[module] = needed & sources.keys()
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """So that each can be imported first: then the order is the same wherever one begins."""
+    sources = {name: Path(str(importlib.util.find_spec(name).origin)).read_text() for name in ["fedgen", *MODULES]}
+    graph = imported_first(sources, homes)
+    assert list(TopologicalSorter(graph).static_order())  # CycleError names the modules
+    assert graph["fedgen.callbacks"] == {"fedgen.lazy"}  # as of all packages with public names
+    assert "fedgen.federated.strategy" in graph["fedgen.flower.server.flower_strategy"]
+
+
+def test_modules_that_import_each_other_are_found():
+    sources = {
+        "p": "from p.lazy import load_on_use\nif TYPE_CHECKING:\n    from p.a import A",
+        "p.a": "try:\n    from p import b\nexcept ImportError:\n    pass",
+        "p.b": "class B:\n    from p.c import C",
+        "p.c": "def later():\n    import p.a",
+        "p.lazy": "import sys",
+    }
+    homes_of = {"p": {"A": "p.a"}}
+    graph = imported_first(sources, homes_of.__getitem__)
+    assert graph == {"p": {"p.lazy"}, "p.a": {"p.b"}, "p.b": {"p.c"}, "p.c": set(), "p.lazy": set()}
+    graph = imported_first(sources | {"p.c": "from p import A"}, homes_of.__getitem__)
+    with pytest.raises(CycleError, match=r"\['p.a', 'p.[bc]', 'p.[bc]', 'p.a'\]"):
+        list(TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.slow
+def test_every_module_imports():
+    code = f"import importlib\nfor name in {MODULES}: importlib.import_module(name)"
+    result = python("-W", "ignore", "-c", code)
     assert result.returncode == 0, result.stderr
-    sys.stderr.write(result.stderr)  # shown where a test fails
-    return json.loads(result.stdout)
-
-
-@pytest.mark.slow
-def test_every_package_imports_on_its_own():
-    assert fail_alone(PACKAGES) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(PARTS))
-def test_every_module_imports_on_its_own(first):
-    assert fail_alone(MODULES[first::PARTS]) == []
 
 
 def test_every_file_is_a_module_of_a_package():
