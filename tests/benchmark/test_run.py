@@ -107,23 +107,31 @@ def finished(folder, *cells):
     return read_entry(path)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a whole tiny suite."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as changed:
+        changed.chdir(folder)
+        changed.setenv("PYTHONPATH", str(ROOT))
+        assert main(["benchmark", "run", "tiny", "--output", "results"]) == 0
+    return folder / "results"
+
+
 @pytest.mark.slow
-def test_a_suite_that_is_killed_goes_on_and_ends_with_the_same_scores(tmp_path):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    for folder in (whole, broken):
-        folder.mkdir()
-    undisturbed = finished(whole, FEDERATED)
-    process = benchmark(broken, FEDERATED)
+def test_a_suite_that_is_killed_goes_on_and_ends_with_the_same_scores(whole, tmp_path):
+    undisturbed = next(e for e in map(read_entry, (whole / "entries").iterdir()) if e.name == FEDERATED)
+    process = benchmark(tmp_path, FEDERATED)
     end = time.monotonic() + 120
-    while not list(broken.glob("results/runs/*-seed0/last.ckpt")):
+    while not list(tmp_path.glob("results/runs/*-seed0/last.ckpt")):
         assert time.monotonic() < end
         assert process.poll() is None
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)  # the suite and the run under way, as a machine that fails
     process.communicate()
-    resumed = finished(broken, FEDERATED)
+    resumed = finished(tmp_path, FEDERATED)
     check(resumed)
-    (log,) = broken.glob("results/runs/*-seed0.log")
+    (log,) = tmp_path.glob("results/runs/*-seed0.log")
     assert "Resuming" in log.read_text()
     assert resumed.records == undisturbed.records
     timed = ("client_seconds", "peak_memory")
@@ -133,14 +141,11 @@ def test_a_suite_that_is_killed_goes_on_and_ends_with_the_same_scores(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_tiny_suite_runs_whole_with_its_controls(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert main(["benchmark", "run", "tiny", "--output", "results"]) == 0
-    assert main(["benchmark", "table", "results"]) == 0
+def test_the_tiny_suite_runs_whole_with_its_controls(whole, capsys):
+    assert main(["benchmark", "table", str(whole)]) == 0
     shown = capsys.readouterr().out
     assert "wgan-gp / " in shown
-    entries = {path.stem: read_entry(path) for path in (tmp_path / "results" / "entries").iterdir()}
+    entries = {path.stem: read_entry(path) for path in (whole / "entries").iterdir()}
     sent = {name.rsplit("-", 1)[-1]: entry.claims["sent_bytes"] for name, entry in entries.items()}
     assert sent["fedavg"] > 1_000_000
     assert sent["local"] == sent["centralised"] == 0
@@ -148,5 +153,5 @@ def test_the_tiny_suite_runs_whole_with_its_controls(tmp_path, monkeypatch, caps
     assert all(entry.form["samples"].startswith("data:image/png;base64,") for entry in entries.values())
     audits = {"memorisation", "authenticity", "authenticity floor", "fld"}
     assert all(set(entry.claims["beside"]) == {"recall", "coverage", *audits} for entry in entries.values())
-    run = next((tmp_path / "results" / "runs").glob("*fedavg*-seed0"))
+    run = next((whole / "runs").glob("*fedavg*-seed0"))
     assert {record.split for record in read_records(run / "scores.jsonl")} == {"train", "report"}
