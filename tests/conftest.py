@@ -2,14 +2,18 @@
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from lightning.fabric.utilities import registry
 
 from fedgen.embeddings import Embedding, load_embedding
 
 torch.set_num_threads(1)
+# Lightning looks through all installed packages for each Trainer: what they are does not change while tests run
+registry.entry_points = cache(registry.entry_points)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Parameters of a test that has one quick case among slow ones."""
+"""Parameters of a test that has a few quick cases among slow ones."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 
-def first_quick(values: Iterable[Any]) -> list[Any]:
-    """Parameters of which all but the first are slow: `make test` runs one of them, `make test-slow` the others."""
-    first, *others = values
-    return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
+def first_quick(values: Iterable[Any], of: int | None = None, several: bool = False) -> list[Any]:
+    """Parameters of which `make test` runs the first, and `make test-slow` the others.
+
+    Args:
+        values: the parameters.
+        of: the first of so many is quick, and of as many after them; one of all by default.
+        several: whether each is a tuple of as many parameters.
+    """
+    cases = list(values)
+    quick = set(range(0, len(cases), of or max(1, len(cases))))
+    return [
+        case if number in quick else pytest.param(*(case if several else (case,)), marks=pytest.mark.slow)
+        for number, case in enumerate(cases)
+    ]

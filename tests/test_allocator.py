@@ -38,6 +38,7 @@ def faults_of_a_step(mode, **variables):
     return answer, float(faults)
 
 
+@pytest.mark.slow
 def test_the_next_step_finds_its_pages():
     answer, kept = faults_of_a_step("keep")
     _, given_back = faults_of_a_step("as it is")
@@ -45,6 +46,7 @@ def test_the_next_step_finds_its_pages():
     assert kept < 100 < 5_000 < given_back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variables", [{"MALLOC_TRIM_THRESHOLD_": "131072"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}]
 )

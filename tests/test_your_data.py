@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import fedgen
-from tests.quick import first_quick
 
 SNIPPETS = re.findall(
     r"```python\n(.*?)```", (Path(__file__).parent.parent / "docs" / "your-data.md").read_text(), re.DOTALL
 )
 
 
-@pytest.mark.parametrize("workers", first_quick([0, 2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
 def test_an_own_dataset_with_augmentation_takes_at_most_20_lines(tmp_path, monkeypatch, workers):
     lines = [line for line in SNIPPETS[0].splitlines() if line.strip()]
     own = lines[lines.index("class Scans(torch.utils.data.Dataset):") :]

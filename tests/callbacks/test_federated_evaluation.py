@@ -22,6 +22,7 @@ from fedgen.models import WGANGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
 from tests.callbacks.modules import Points, evaluation, fit
 from tests.federated.modules import make_data, make_trainer, same, weights
+from tests.quick import first_quick
 
 NAMES = {f"{score}_{how}" for score in ("fid", "kid") for how in ("avg", "all", "worst")}
 KEYS = NAMES | {f"report/{name}" for name in NAMES}
@@ -31,7 +32,9 @@ def rounds_in(folder):
     return sorted({r.round for r in read_records(folder / "scores.jsonl") if r.round is not None})
 
 
-@pytest.mark.parametrize(("rounds", "every", "expected"), [(4, 2, [1, 3]), (5, 2, [1, 3, 4]), (2, 10, [1])])
+@pytest.mark.parametrize(
+    ("rounds", "every", "expected"), first_quick([(4, 2, [1, 3]), (5, 2, [1, 3, 4]), (2, 10, [1])], several=True)
+)
 def test_every_nth_round_and_the_last_are_evaluated(tmp_path, rounds, every, expected):
     fit(tmp_path, rounds, [evaluation(every_n_rounds=every)])
     assert rounds_in(tmp_path) == expected

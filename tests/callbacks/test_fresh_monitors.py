@@ -25,7 +25,7 @@ def in_order(first, callbacks):
     return [evaluation(), *callbacks] if first else [*callbacks, evaluation()]
 
 
-@pytest.mark.parametrize("module", [Points, Validated])
+@pytest.mark.parametrize("module", first_quick([Points, Validated]))
 @pytest.mark.parametrize("at_epoch_end", first_quick([None, True, False]))
 @pytest.mark.parametrize("first", [True, False])
 def test_checkpoints_are_those_of_the_best_evaluated_rounds(tmp_path, first, at_epoch_end, module):
@@ -41,7 +41,7 @@ def test_checkpoints_are_those_of_the_best_evaluated_rounds(tmp_path, first, at_
     assert kept == pytest.approx({round: values[round] for round in expected}, rel=1e-6)
 
 
-@pytest.mark.parametrize("module", [Points, Validated])
+@pytest.mark.parametrize("module", first_quick([Points, Validated]))
 @pytest.mark.parametrize("first", [True, False])
 def test_patience_counts_evaluations(tmp_path, first, module):
     stopping = EarlyStopping("kid_avg", patience=2, min_delta=1e9)
@@ -58,6 +58,7 @@ def test_callbacks_that_monitor_something_else_are_left_alone(tmp_path):
     assert len(list((tmp_path / "every").iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_hooks_are_given_back_after_training_and_after_an_error(tmp_path):
     class Failing(Points):
         def on_train_epoch_end(self):

@@ -80,6 +80,7 @@ def test_client_entropy_is_measured_if_asked_for(capsys):
     assert stored["heterogeneity"]["measures"]["entropy"]["options"]["width"] == 4
 
 
+@pytest.mark.slow
 def test_measuring_by_what_dealt_the_images_is_remarked(capsys):
     semantic = {
         "class_path": "fedgen.clients.partitions.Semantic",

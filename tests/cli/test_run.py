@@ -12,7 +12,6 @@ from fedgen.evaluation import Run, ScoreRecord, append_records
 from fedgen.evaluation.runs import run_folder
 from fedgen.evaluation.runs.scores_file import read_records
 from tests.evaluation.places import Placed, federation, fit
-from tests.quick import first_quick
 
 UTILITY = "{name: utility, epochs: 4}"
 
@@ -73,7 +72,8 @@ def test_utility_needs_no_embedding_and_real_digits_teach_a_classifier(work, cap
     assert "report/utility_all: sampled with steps 10" in shown
 
 
-@pytest.mark.parametrize("form", first_quick([["--sampling", '{"steps": 2}'], ["--sampling.steps", "2"]]))
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [["--sampling", '{"steps": 2}'], ["--sampling.steps", "2"]])
 def test_a_model_is_scored_with_other_sampling_settings(work, capsys, form):
     assert main(["fit", "--config", recipe_of(work)]) == 0
     before = {(r.name, r.split, r.round): r.value for r in Run("checkpoints/tiny").records if not r.is_floor}
@@ -192,6 +192,7 @@ def test_a_stored_split_of_other_clients_is_refused(work, capsys):
     assert "the split is one of 1 clients, and the partition gives 10" in capsys.readouterr().err.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_an_embedding_of_ones_own_is_a_class_path_in_recipes_and_commands(work, capsys):
     own = "tests.embeddings.own.MyEmbedding"
     recipe = recipe_of(work, embedding={"class_path": own, "init_args": {"width": 5}})
@@ -211,6 +212,7 @@ def test_an_embedding_of_ones_own_is_a_class_path_in_recipes_and_commands(work, 
 GIVEN = ["--model", "tests.evaluation.places:Placed", "--data", "tests.evaluation.places:federation"]
 
 
+@pytest.mark.slow
 def test_clients_own_models_are_scored_on_each_others_images(work, capsys, monkeypatch):
     fit(work / "run", Placed(), federation(), [RoundCheckpoint()])
     capsys.readouterr()

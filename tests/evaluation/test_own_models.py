@@ -113,6 +113,7 @@ def test_a_stored_checkpoint_is_scored_as_during_training(tmp_path, kind):
     assert [r for r in Run(tmp_path).records if r.is_model] == before
 
 
+@pytest.mark.slow
 def test_models_that_an_algorithm_trains_for_clients_are_scored_as_theirs(tmp_path):
     """Of Ditto: each client's point is its own, in training and of a checkpoint, and the server's if so asked."""
     module, data, rule = Criticised(), federation(), Ditto(0.1)

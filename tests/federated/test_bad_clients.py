@@ -13,6 +13,7 @@ from fedgen.federated import FedAdam, FedAvgStrategy, Scaffold
 from fedgen.federated.left_out import LEFT_OUT_FILE, read_left_out
 from tests.callbacks.modules import Points, fit
 from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
+from tests.quick import first_quick
 
 BAD, ROUND = 1, 1  # the client and the round that fail
 INTERVAL = 3
@@ -170,7 +171,7 @@ def test_what_a_client_must_not_send_is_refused(name, when):
     assert_left_out(*SENT[name], when, Manual, optimizer_state="keep")
 
 
-@pytest.mark.parametrize("name", SENT)
+@pytest.mark.parametrize("name", first_quick(SENT, of=4))
 @pytest.mark.parametrize(
     "options",
     [

@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from fedgen.federated import FedAdam, FedAvgStrategy, Scaffold
 from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
 from tests.federated.test_plateau import Plateau
+from tests.quick import first_quick
 
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 SETTINGS = {
@@ -65,7 +66,9 @@ def assert_goes_on(kind, folder, callback, ends=ValueError, **options):
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [*((kind, one) for kind in (Automatic, TwoOptimizers) for one in SETTINGS), (SGD, "variates")],
+    first_quick(
+        [*((kind, one) for kind in (Automatic, TwoOptimizers) for one in SETTINGS), (SGD, "variates")], several=True
+    ),
 )
 def test_an_error_in_a_round_leaves_the_round_before(tmp_path, kind, settings):
     callback = Interrupts("on_train_batch_end", 2)
@@ -100,7 +103,7 @@ def test_so_does_an_interrupt_in_a_clients_turn(tmp_path, kind, round):
 HOOKS = ["on_train_epoch_start", "on_train_epoch_end", "on_validation_batch_end", "on_validation_end", "on_train_end"]
 
 
-@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("hook", first_quick(HOOKS))
 def test_errors_around_a_round_cost_no_update_of_its_schedulers(tmp_path, hook):
     callback = Interrupts(hook, 5 if hook == "on_train_end" else 2)
     assert_goes_on(Plateau, tmp_path, callback)

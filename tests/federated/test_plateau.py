@@ -9,6 +9,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.federated import FedAvgStrategy
 from tests.federated.modules import Automatic, make_data, make_trainer, same, weights
+from tests.quick import first_quick
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Be aware that when using `ckpt_path`", "ignore:Checkpoint directory .* exists and is not empty"
@@ -100,7 +101,7 @@ def test_a_run_resumes_to_the_bit_from_the_end_of_a_validation(tmp_path, monitor
     assert_same_end(lambda: Plateau(monitor), tmp_path, saver, tmp_path / "epoch=2.ckpt")
 
 
-@pytest.mark.parametrize("monitor", ["val_loss", "train_loss_epoch", "own"])
+@pytest.mark.parametrize("monitor", first_quick(["val_loss", "train_loss_epoch", "own"]))
 @pytest.mark.parametrize("hook", ["on_train_end", "on_train_epoch_start"])
 def test_no_update_is_made_twice_where_it_had_been_made(tmp_path, hook, monitor):
     """In the start of a round the updates of those before it have been made; so they have at the end."""

@@ -28,6 +28,7 @@ from tests.federated.modules import (
 from tests.federated.test_lightning import StopIn
 from tests.federated.test_resume import train
 from tests.federated.test_strategy import Failing, OneTurn, make_turn
+from tests.quick import first_quick
 
 VARIATES: Any = ("gradients", "displacement")
 
@@ -71,7 +72,7 @@ def test_two_rounds_of_two_clients_by_hand(kind):
     assert module.w.item() == pytest.approx(2.1485)
 
 
-@pytest.mark.parametrize("kind", VARIATES)
+@pytest.mark.parametrize("kind", first_quick(VARIATES))
 @pytest.mark.parametrize(("sizes", "minimum"), [((2, 2), 3.0), ((1, 3), 3.6)])
 def test_many_local_steps_of_clients_of_unlike_curvature_still_find_the_minimum(kind, sizes, minimum):
     """sum p a b / sum p a: 12 / 4 for equal clients, 9 / 2.5 for shares 1/4 and 3/4.
@@ -255,7 +256,7 @@ def test_a_round_cut_short_changes_no_variate():
     assert all(same(cut.clients[client], whole.clients[client]) for client in range(3))
 
 
-@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+@pytest.mark.parametrize("mode", first_quick(["reset", "keep", "average"]))
 @pytest.mark.parametrize(
     ("kind", "variates"), [(Automatic, "gradients"), (TwoOptimizers, "gradients"), (SGD, "displacement")]
 )

@@ -57,7 +57,8 @@ def write(path, settings):
     return str(path)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
 def test_an_own_dataset_with_augmentation_is_the_simulation_s_read_by_workers_or_not(tmp_path, workers):
     scans = write_scans(tmp_path / "clients", SIZES)
     reading = {

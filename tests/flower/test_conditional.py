@@ -19,7 +19,6 @@ from tests.flower.connected import connection_to
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import deploy, read, recipe, same_weights, simulate
 from tests.flower.scripted import Scripted
-from tests.quick import first_quick
 
 COUNTS = "label_frequencies.counts"
 UNET = {"image_size": 8, "channels": 1, "widths": [8], "layers": 1, "attention": [], "num_classes": 10}
@@ -45,7 +44,8 @@ def hello(name, *classes):
     return Hello(name, 20, (1, 8, 8), classes)
 
 
-@pytest.mark.parametrize("model", first_quick([GAN, DDPM]), ids=["gan", "ddpm"])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [GAN, DDPM], ids=["gan", "ddpm"])
 def test_it_is_the_simulations_model_with_the_frequencies_that_the_server_is_told(model, images, tmp_path):
     settings = recipe(2, model=model)
     simulated = simulate(settings, images, tmp_path / "simulated")

@@ -123,7 +123,8 @@ def test_scores_are_those_of_the_simulation(images, tmp_path):
 # ---- only sums ----
 
 
-@pytest.mark.parametrize("form", first_quick(FORMS))
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
 def test_under_secure_aggregation_the_generator_is_the_same_and_the_server_sees_sums(form, images, tmp_path, heard):
     settings = fine_tuning(form)
     simulated = simulate(settings, images, tmp_path / "simulated")
@@ -153,7 +154,8 @@ def test_a_range_that_cuts_off_is_asked_again(images, tmp_path, monkeypatch):
     assert all(node.calls.count("train") == 4 * 3 for node in grid.nodes.values())
 
 
-@pytest.mark.parametrize("form", first_quick(["exact", "local"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["exact", "local"])
 def test_scores_under_secure_aggregation_are_those_of_the_simulation(form, images, tmp_path):
     settings = fine_tuning(form, evaluation={"num_images": 60, "embeddings": ["pixels"], "scores": ["fid"]})
     simulate(settings, images, tmp_path / "simulated")
@@ -253,7 +255,8 @@ def expected(images, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", first_quick(FAULTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
 def test_the_objective_is_the_mean_over_the_clients_that_answer(name, images, expected, tmp_path):
     breaks, reason = FAULTS[name]
     settings = fine_tuning("exact", held_out=0.0)

@@ -7,14 +7,14 @@ import pytest
 
 from tests.flower.runs import deploy, read, recipe, same_weights, simulate
 from tests.full_disk import spoil
-from tests.quick import first_quick
 
 KEEPING = {"optimizer_state": "keep", "personal": ["critic.*"]}
 ANSWERS = {errno.ENOSPC: "No space left on device", errno.EROFS: "Read-only file system"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")
-@pytest.mark.parametrize("answer", first_quick(ANSWERS))
+@pytest.mark.parametrize("answer", ANSWERS)
 def test_a_client_that_cannot_keep_its_turn_is_left_out_of_the_round_and_comes_back(
     answer, images, tmp_path, monkeypatch
 ):

@@ -11,6 +11,7 @@ from fedgen.statistics import Privacy
 from fedgen.statistics.private import promise_of
 from tests.flower.lying_server import LARGEST, LyingServer, RefusalError
 from tests.flower.runs import app_of, recipe, write_images
+from tests.quick import first_quick
 
 SCORES = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid", "kid"]}
 NODES, OTHERS = [10, 11, 12, 13], [11, 12, 13]
@@ -53,7 +54,7 @@ UNMASKINGS = {
 }
 
 
-@pytest.mark.parametrize("name", UNMASKINGS)
+@pytest.mark.parametrize("name", first_quick(UNMASKINGS))
 def test_no_client_helps_to_unmask_one_clients_numbers(name, server):
     there, gone, said = UNMASKINGS[name]
     asked = server()
@@ -105,7 +106,7 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.parametrize("name", first_quick(ALIKE))
 def test_what_clients_are_asked_for_differently_is_not_unmasked(name, server):
     asked = server()
     asked.mask(ALIKE[name](asked))
@@ -123,7 +124,9 @@ def test_what_clients_say_to_each_other_must_be_passed_on(server):
     assert len(asked.refusals) == 2
 
 
-@pytest.mark.parametrize("changes", [{}, {"tensors": {"of no use": torch.ones(3)}}, {"split": "report"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", first_quick([{}, {"tensors": {"of no use": torch.ones(3)}}, {"split": "report"}]), ids=str
+)
 def test_no_statistic_is_summed_over_fewer_clients_another_time(changes, server):
     """The difference would be the missing one's; a question that says the same in other words is no other."""
     first = server()

@@ -239,6 +239,7 @@ def asked(node, kind, content, number=10):
     return reply
 
 
+@pytest.mark.slow
 def test_a_message_that_raises_leaves_nothing(images, tmp_path, work):
     node = Node(client_app(app_of(recipe(1, SCORES), tmp_path / "app", 3)), {"data-path": str(images / "a")}, {})
     node.config["state-path"] = str(tmp_path / "state")

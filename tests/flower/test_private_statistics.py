@@ -33,6 +33,7 @@ from fedgen.statistics.private import promise_of
 from fedgen.training.fit import FedgenCLI
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import HIDDEN, NOISE, app_of, deploy, node_of, of_owners, recipe
+from tests.quick import first_quick
 
 SCORES = {"every_n_rounds": 1, "num_images": 70, "embeddings": ["pixels"], "scores": ["fid"]}
 NAMES = ("count", "sum", "outer", "clients")
@@ -57,7 +58,9 @@ def by_hand(images, privacy, patch):
     return private_gaussian(add(*found), privacy)
 
 
-@pytest.mark.parametrize(("config", "sharers"), [({}, 1), (HIDDEN, 4)], ids=["open", "secure"])
+@pytest.mark.parametrize(
+    ("config", "sharers"), first_quick([({}, 1), (HIDDEN, 4)], several=True), ids=["open", "secure"]
+)
 def test_fid_all_is_that_of_the_noisy_sums(config, sharers, images, tmp_path, monkeypatch):
     seeded(monkeypatch)
     made, score = [], PooledScore.score

@@ -21,6 +21,7 @@ from fedgen.flower.secure_aggregation.secure_mean import (
     write_summand,
 )
 from tests.flower.loopback import Loopback, Node, Odd, empty
+from tests.quick import first_quick
 
 RUN = {"secure-aggregation": True}
 NODES = range(10, 14)
@@ -117,7 +118,7 @@ LAST = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", first_quick(FAULTS))
 def test_the_mean_is_that_of_the_others_and_the_client_is_named(name):
     stage, change, reason = FAULTS[name]
     found = mean_of({node: node_of(node) for node in NODES} | {12: node_of(12, change, stage)})

@@ -26,6 +26,7 @@ from fedgen.io.regular_files import is_regular, open_regular, read_regular
 from fedgen.io.tensor_files import read_safetensors, read_torch
 from fedgen.models.checkpoint_file import read_checkpoint
 from tests.fuzz import test_arrays, test_data_files, test_texts, test_weights
+from tests.quick import first_quick
 
 WRITERS = {
     **{f"npz: {name}": ("a.npz", None, read) for name, read in test_arrays.READERS.items()},
@@ -174,7 +175,7 @@ YAMLS = {
 }
 
 
-@pytest.mark.parametrize("name", YAMLS)
+@pytest.mark.parametrize("name", first_quick(YAMLS))
 def test_recipes_that_take_far_more_time_than_their_length_are_refused(name, tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text(YAMLS[name])

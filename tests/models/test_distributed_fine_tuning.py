@@ -28,6 +28,7 @@ from fedgen.models.stylegan2 import StyleGAN2
 from fedgen.seeds import seed_all
 from tests.losses.simple import two_numbers
 from tests.models.stylegan2.test_stylegan2 import make as make_stylegan2
+from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
@@ -192,7 +193,7 @@ def test_local_turns_move_the_generator_alone_and_the_server_plays_after_them():
     assert not trainer.optimizers[2].state  # the clients', reset
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", first_quick(FORMS))
 @pytest.mark.parametrize("kind", ["WGANGP", "StyleGAN2"])
 def test_a_resumed_run_ends_to_the_bit(form, kind, tmp_path):
     def build():

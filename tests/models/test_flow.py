@@ -187,6 +187,7 @@ def test_every_client_starts_from_the_same_actnorms(tmp_path):
         torch.testing.assert_close(found.t, given.t)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_bits_that_digits_cost(tmp_path, digits):
     module = Glow(network(), lr=5e-3)
     trainer = federate(module, tmp_path, rounds=1, interval=1)

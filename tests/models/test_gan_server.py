@@ -15,6 +15,7 @@ from fedgen.seeds import seed_all
 from tests.federated.rank_runs import pictures
 from tests.losses.simple import MeanLoss, two_numbers
 from tests.models.test_gan_games import make_conditional, train
+from tests.quick import first_quick
 from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
@@ -85,7 +86,7 @@ def test_the_generator_does_not_travel(tmp_path):
     assert all(name.startswith("critic.") for name in trainer.strategy.exchange.live)
 
 
-@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+@pytest.mark.parametrize("mode", first_quick(["reset", "keep", "average"]))
 def test_a_resumed_run_ends_with_the_same_weights_and_the_same_adam(tmp_path, mode):
     def build():
         loss = EmbeddedLoss(MeanLoss(), [two_numbers()])

@@ -152,7 +152,8 @@ def test_neither_the_autoencoder_nor_the_average_travels(name, train):
     assert all(torch.equal(value, before[key]) for key, value in model.latent_space.state_dict().items())
 
 
-@pytest.mark.parametrize("name", first_quick(NAMES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_resuming_ends_with_the_same_weights_to_the_bit(name, train, tmp_path):
     whole, part, resumed = (make(name, make_vae(), ema_decay=0.9) for _ in range(3))
     options = {"optimizer_state": "keep", "cohort_size": 2}

@@ -10,6 +10,7 @@ from fedgen.models.diffusion.diffusion_sampling import Sampler
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.diffusion.pretrained import read_pretrained, read_schedule
 from fedgen.models.networks import UNet
+from tests.quick import first_quick
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def save(folder, unet=None, scheduler=None):
     return folder
 
 
-@pytest.mark.parametrize("variance", ["fixed_small", "fixed_large"])
+@pytest.mark.parametrize("variance", first_quick(["fixed_small", "fixed_large"]))
 @pytest.mark.parametrize("kind", ["linear", "squaredcos_cap_v2"])
 @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
 def test_a_folder_of_diffusers_draws_the_pipelines_images(tmp_path, kind, prediction, variance):

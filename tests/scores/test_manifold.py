@@ -12,6 +12,7 @@ from fedgen.scores.kernel import kernels
 from fedgen.scores.manifold import neighbours, pairwise
 from fedgen.scores.manifold.manifold import NAMES
 from fedgen.scores.uncertainty import jackknife_variance
+from tests.quick import first_quick
 
 KEYS = ("avg", "all", "worst")
 
@@ -78,7 +79,7 @@ def test_points_on_a_line_by_hand() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("block", [7, 64, 2048])
+@pytest.mark.parametrize("block", first_quick([7, 64, 2048]))
 def test_counts_are_those_of_prdc(block: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "BLOCK", block)
     made = GENERATED.to(dtype)

@@ -242,8 +242,9 @@ MISTAKES = {  # and what each leaves behind: a recipe, then floors of real image
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 0")
-@pytest.mark.parametrize("mistake", first_quick(MISTAKES))
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_recipe_can_be_mended_in_its_folder_if_nothing_came_of_it(recipe, mistake, capsys, trained_scores):
     if mistake == "in the first round":
         with pytest.raises(RuntimeError, match="every client of round 0 was left out"):
@@ -409,6 +410,7 @@ def test_images_of_another_size_are_an_error_before_training(recipe, capsys):
     assert "[1, 16, 16]" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_an_error(recipe, capsys):
     fit(recipe)
     path = "checkpoints/tiny/last.ckpt"
@@ -604,6 +606,7 @@ def test_images_of_another_size_are_an_error_before_training_without_an_evaluati
     assert "the generator was built for images [1, 16, 16]" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_checkpoints_can_be_switched_off(recipe):
     assert fit(recipe, "--trainer.enable_checkpointing", "false") == 0
     assert not list(Path("checkpoints/tiny").glob("*.ckpt"))
@@ -661,7 +664,9 @@ def test_the_command_line_of_the_process_stays_as_it_was(recipe, monkeypatch):
     assert sys.argv == arguments
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", first_quick(sorted((ROOT / "recipes").glob("*.yaml")), of=8), ids=lambda path: path.stem
+)
 def test_every_recipe_parses(path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fedgen"])
     with pytest.raises(SystemExit) as caught:

@@ -90,7 +90,8 @@ def flip_weight(path):
         file.write(bytes([content[place] ^ 1]))
 
 
-@pytest.mark.parametrize("damage", first_quick([truncate, flip, flip_weight]))
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [truncate, flip, flip_weight])
 def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_asked(run, trained, capsys, damage):
     damage(run / "last.ckpt")
     scores = (run / "scores.jsonl").read_bytes()
@@ -213,15 +214,21 @@ def test_a_disk_that_fills_up_while_loggers_write_ends_the_run_in_one_message_to
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [
-        (errno.EROFS, f"{RUN} can only be read now; make it writable, and the same command goes on after round 2"),
-        (
-            errno.EFBIG,
-            f"a file is larger than allowed for {RUN}; raise the limit (ulimit -f), or take another file system, and"
-            " the same command goes on after round 2",
-        ),
-        (errno.EDQUOT, f"the quota is used up for {RUN}; free some space, and the same command goes on after round 2"),
-    ],
+    first_quick(
+        [
+            (errno.EROFS, f"{RUN} can only be read now; make it writable, and the same command goes on after round 2"),
+            (
+                errno.EFBIG,
+                f"a file is larger than allowed for {RUN}; raise the limit (ulimit -f), or take another file system,"
+                " and the same command goes on after round 2",
+            ),
+            (
+                errno.EDQUOT,
+                f"the quota is used up for {RUN}; free some space, and the same command goes on after round 2",
+            ),
+        ],
+        several=True,
+    ),
 )
 def test_a_folder_that_can_no_longer_be_written_ends_the_run_likewise(work, trained, answer, said, capsys, monkeypatch):
     with monkeypatch.context() as patch:

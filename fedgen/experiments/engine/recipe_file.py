@@ -55,7 +55,7 @@ def interval_of(path: Path) -> int:
 
 
 def cohort_of(path: Path) -> int:
-    """How many clients a round of a recipe has.
+    """The clients of a round of a recipe.
 
     Raises:
         FileNotFoundError: if there is no such recipe.

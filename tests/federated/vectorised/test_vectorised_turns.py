@@ -53,7 +53,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("kind", [Alone, Pair])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", first_quick(SETTINGS, of=3))
 def test_turns_at_once_are_those_one_by_one(name, kind):
     """Weights, clients' optimizer states and tensors, counters, logs and counts of steps."""
     one, many = both(seeded(kind), rounds=4, **copy.deepcopy(SETTINGS[name]))

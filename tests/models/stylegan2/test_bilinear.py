@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from fedgen.models.stylegan2.operations import bilinear
 from fedgen.models.stylegan2.operations.bilinear import conv2d, conv_transpose2d
 from fedgen.models.stylegan2.penalties import r1_penalty
+from tests.quick import first_quick
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -19,7 +20,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 SIZES = [(5, 1, 1), (5, 1, 0), (6, 2, 0), (5, 2, 1), (6, 2, 1)]  # rows, stride, padding
 
 
-@pytest.mark.parametrize(("rows", "stride", "padding"), SIZES)
+@pytest.mark.parametrize(("rows", "stride", "padding"), first_quick(SIZES, several=True))
 def test_convolution_is_that_of_pytorch_and_its_derivatives_are_those_of_small_steps(
     rows: int, stride: int, padding: int
 ) -> None:
@@ -33,7 +34,7 @@ def test_convolution_is_that_of_pytorch_and_its_derivatives_are_those_of_small_s
     assert torch.autograd.gradgradcheck(ours, (x, kernel, bias))
 
 
-@pytest.mark.parametrize(("rows", "stride", "padding"), SIZES)
+@pytest.mark.parametrize(("rows", "stride", "padding"), first_quick(SIZES, several=True))
 def test_transposed_convolution_likewise(rows: int, stride: int, padding: int) -> None:
     x, kernel = draw(2, 4, rows, rows + 1), draw(4, 3, 3, 3, seed=1)
 

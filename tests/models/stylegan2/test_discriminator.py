@@ -8,6 +8,7 @@ from fedgen.models.networks.network import build, describe
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.penalties import path_lengths, r1_penalty
 from tests.models.stylegan2.conftest import OUTPUTS, deviation
+from tests.quick import first_quick
 
 GRADIENT_NORMS = 1e-3
 
@@ -65,7 +66,7 @@ def assert_gradients(network, expected, of_noise=GRADIENT_NORMS):
         assert found[name] == pytest.approx(norm, rel=off, abs=1e-7 * largest), name
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("channels_last", first_quick([False, True]))
 def test_main_phases_have_the_official_losses_and_gradients(case, channels_last):
     generator = case.generator(channels_last=channels_last).train()
     discriminator = case.discriminator(channels_last=channels_last).train()
@@ -102,7 +103,7 @@ def test_r1_differentiates_once_more_as_officially(case, channels_last):
     assert deviation(kept, case["loss/Dreg/grad_b8.conv0.weight"]) <= GRADIENT_NORMS
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("channels_last", first_quick([False, True]))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_path_lengths_differentiate_once_more_as_officially(case, channels_last, dtype):
     network = case.generator(channels_last=channels_last).train().to(dtype)

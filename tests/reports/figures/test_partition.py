@@ -10,6 +10,7 @@ from fedgen.data import Digits, Examples, GaussianMixture
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.tables.partition_summary import PartitionSummary
 from fedgen.reports.figures.partition_picture import draw_partition
+from tests.quick import first_quick
 from tests.reports.figures.test_curves import size
 
 
@@ -41,7 +42,7 @@ TITLES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", first_quick(CASES))
 def test_a_picture_is_drawn(case, tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
