@@ -3,17 +3,17 @@
 import os
 from collections.abc import Iterator
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
-from lightning.fabric.utilities import registry
 
 from fedgen.embeddings import Embedding, load_embedding
 
 torch.set_num_threads(1)
-# Lightning looks through all installed packages for each Trainer: what they are does not change while tests run
-registry.entry_points = cache(registry.entry_points)
+# Lightning, once it is imported, looks through all installed packages for each Trainer: they do not change in tests
+metadata.entry_points = cache(metadata.entry_points)
 
 
 @pytest.fixture(autouse=True)

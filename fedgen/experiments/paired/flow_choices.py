@@ -83,7 +83,7 @@ class FlowChoice(ArmsChoice):
         ):
             if own in others:
                 raise ValueError(f"{name}={list(others)}: the recipe has {own}; name others")
-        for interval, cohort in self._lengths():
+        for interval, cohort in self._turns().values():
             if self.iterations % (interval * cohort):
                 raise ValueError(
                     f"iterations={self.iterations} are no rounds of {cohort} clients x {interval} iterations: give a"
@@ -100,14 +100,14 @@ class FlowChoice(ArmsChoice):
         """The recipe's cohort size."""
         return cohort_of(self.recipe)
 
-    def _lengths(self) -> list[tuple[int, int]]:
-        """Interval and cohort size of all arms that differ in them."""
+    def _turns(self) -> dict[str, tuple[int, int]]:
+        """Interval and cohort size of the recipe, and by arm those that differ from it."""
         own, cohort = self.own_interval, self.own_cohort
-        return [
-            (own, cohort),
-            *((interval, cohort) for interval in self.intervals),
-            *((own, size) for size in self.cohorts),
-        ]
+        return {
+            CONTROL: (own, cohort),
+            **{f"interval {interval}": (interval, cohort) for interval in self.intervals},
+            **{f"cohort of {size}": (own, size) for size in self.cohorts},
+        }
 
     def resolved(self) -> dict[str, Any]:
         """Return what the recipe says."""
@@ -115,12 +115,10 @@ class FlowChoice(ArmsChoice):
 
     def arms(self) -> list[Arm]:
         """The recipe, its other intervals and cohorts, and the recipe with each other choice changed."""
-        own, cohort = self.own_interval, self.own_cohort
+        turns = self._turns()
         return [
-            self._arm(CONTROL, own, cohort, {}),
-            *(self._arm(f"interval {interval}", interval, cohort, {}) for interval in self.intervals),
-            *(self._arm(f"cohort of {size}", own, size, {}) for size in self.cohorts),
-            *(self._arm(name, own, cohort, settings) for name, settings in CHANGED.items()),
+            *(self._arm(name, *turn, {}) for name, turn in turns.items()),
+            *(self._arm(name, *turns[CONTROL], settings) for name, settings in CHANGED.items()),
         ]
 
     def _arm(self, name: str, interval: int, cohort: int, settings: Mapping[str, Any]) -> Arm:
