@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
     from fedgen.federated.schedules import (
         Constant,
+        Cooldown,
         ExponentialDecay,
         InverseLinear,
         InverseSquareRoot,
@@ -37,6 +38,7 @@ __all__ = [
     "ClientSpeeds",
     "CollectingAggregator",
     "Constant",
+    "Cooldown",
     "Ditto",
     "ExponentialDecay",
     "FedAdagrad",

@@ -1,8 +1,8 @@
 """Learning-rate schedules over rounds, for clients and for the server.
 
 A schedule is a factor on a learning rate: a function of the round t = 0, 1, ... alone, so it has no state and a resumed
-run goes on with it. The forms are those of the released code of Yuan et al. 2022, "What Do We Mean by Generalization in
-Federated Learning?", with the optimizer's own rate as base.
+run goes on with it. The forms but for `Cooldown` are those of the released code of Yuan et al. 2022, "What Do We Mean by
+Generalization in Federated Learning?", with the optimizer's own rate as base.
 """
 
 import math
@@ -147,6 +147,37 @@ class WarmUp(Schedule):
 
     def factor(self, round: int) -> float:
         return (round + 1) / self.rounds if round < self.rounds else self.then.factor(round - self.rounds)
+
+
+class Cooldown(Schedule):
+    """1 until a round, then down to 0 in equal steps.
+
+    A constant rate may be trained with for as long as wanted, and the cooldown added at the end: what a rate that falls
+    all the time gains, without knowing the number of rounds from the start (Hägele et al. 2024, arXiv 2405.18392).
+    Small steps at the end also keep clients near each other.
+
+    Args:
+        start: the round of the cooldown's first factor, which is still 1.
+        rounds: of the cooldown; the last of them has 1 / rounds, and later ones 0.
+
+    Raises:
+        ValueError: for a negative start, or no round of cooldown.
+
+    Examples:
+        >>> from fedgen.federated import Cooldown
+        >>> [Cooldown(start=100, rounds=4).factor(round) for round in (0, 99, 100, 101, 103, 104)]
+        [1.0, 1.0, 1.0, 0.75, 0.25, 0.0]
+    """
+
+    def __init__(self, start: int, rounds: int) -> None:
+        if start < 0:
+            raise ValueError(f"start={start}: a cooldown starts in round 0 or later")
+        if rounds < 1:
+            raise ValueError(f"rounds={rounds}: a cooldown takes at least one round")
+        self.start, self.rounds = start, rounds
+
+    def factor(self, round: int) -> float:
+        return min(1.0, max(0.0, 1 - (round - self.start) / self.rounds))
 
 
 def factor_in(schedule: Schedule | None, round: int) -> float:

@@ -13,6 +13,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from fedgen.federated import (
     Constant,
+    Cooldown,
     ExponentialDecay,
     FedAdam,
     FedAvgStrategy,
@@ -39,6 +40,8 @@ from tests.federated.test_server_steps import Served
         (InverseLinear(2.0, rounds=10, staircase=True), {9: 1.0, 10: 1 / 3, 19: 1 / 3, 20: 0.2}),
         (InverseSquareRoot(3.0, rounds=10), {0: 1.0, 10: 0.5, 50: 0.25, 5: 1 / math.sqrt(2.5)}),
         (InverseSquareRoot(3.0, rounds=10, staircase=True), {9: 1.0, 10: 0.5, 19: 0.5}),
+        (Cooldown(start=10, rounds=4), {0: 1.0, 10: 1.0, 11: 0.75, 12: 0.5, 13: 0.25, 14: 0.0, 99: 0.0}),
+        (Cooldown(start=0, rounds=2), {0: 1.0, 1: 0.5, 2: 0.0}),
         (WarmUp(4), {0: 0.25, 1: 0.5, 2: 0.75, 3: 1.0, 4: 1.0, 99: 1.0}),
         (WarmUp(2, ExponentialDecay(0.5, rounds=1)), {0: 0.5, 1: 1.0, 2: 1.0, 3: 0.5, 4: 0.25}),
         (WarmUp(2, InverseLinear(1.0, rounds=1)), {1: 1.0, 2: 1.0, 3: 0.5, 5: 0.25}),
