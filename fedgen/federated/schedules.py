@@ -1,8 +1,8 @@
 """Learning-rate schedules over rounds, for clients and for the server.
 
 A schedule is a factor on a learning rate: a function of the round t = 0, 1, ... alone, so it has no state and a resumed
-run goes on with it. The forms but for `Cooldown` are those of the released code of Yuan et al. 2022, "What Do We Mean by
-Generalization in Federated Learning?", with the optimizer's own rate as base.
+run goes on with it. But for `Cooldown` the forms are those of the released code of Yuan et al. 2022, "What Do We Mean
+by Generalization in Federated Learning?", with the optimizer's own rate as base.
 """
 
 import math

@@ -62,6 +62,8 @@ def test_factors_by_hand(schedule, expected):
         (lambda: InverseSquareRoot(math.inf, rounds=10), "rate=inf"),
         (lambda: InverseSquareRoot(1.0, rounds=0), "rounds=0: a period"),
         (lambda: WarmUp(-1), "rounds=-1: a warm-up"),
+        (lambda: Cooldown(start=-1, rounds=5), "start=-1: a cooldown"),
+        (lambda: Cooldown(start=5, rounds=0), "rounds=0: a cooldown"),
     ],
 )
 def test_settings_out_of_range_are_named(make, word):

@@ -26,7 +26,8 @@ STRATEGIES = {
     "kept": {"optimizer_state": "keep", "personal": ["net.4.*"]},
     "scaffold": {"client_algorithm": Scaffold()},
     "median": {"aggregator": Median()},
-    "sparse": {"compression": TopK(0.3)},
+    # both rows of the last layer and its bias move alike: a share that keeps one of a pair hangs on rounding
+    "sparse": {"compression": TopK(0.6)},
 }
 
 
