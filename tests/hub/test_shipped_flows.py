@@ -1,0 +1,65 @@
+"""The federated networks that come with the kit load in one line and draw what their cards show."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from fedgen.evaluation import read_records
+from fedgen.hub import from_pretrained
+from fedgen.hub.model_card import CARD, PICTURE, draw_samples
+from tests.models.stylegan2.test_shipped import contains
+
+KIT = Path(__file__).parents[2]
+PRETRAINED = KIT / "checkpoints" / "pretrained"
+NETWORKS = {"flow_fashion_mnist": 1, "flow_photo_patches": 3}  # and their channels
+
+
+@pytest.mark.parametrize(("name", "channels"), NETWORKS.items())
+def test_a_network_loads_in_one_line_and_draws_the_picture_of_its_card(name, channels, tmp_path):
+    model = from_pretrained(PRETRAINED / name)
+    assert model.sample(2, torch.Generator().manual_seed(1)).shape == (2, channels, 32, 32)
+    drawn, shown = (
+        np.asarray(Image.open(path), dtype=np.float64)
+        for path in (draw_samples(model, tmp_path / PICTURE), PRETRAINED / name / PICTURE)
+    )
+    assert drawn.shape == shown.shape
+    assert np.abs(drawn - shown).mean() < 1  # of 255 levels: processors round otherwise
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_card_shows_the_last_scores_of_the_records_beside_it(name):
+    folder = PRETRAINED / name
+    found = {
+        record.round: record.value
+        for record in read_records(folder / "scores.jsonl")
+        if (record.score, record.aggregate, record.split, record.num_generated) == ("fid", "all", "train", 10000)
+        and record.is_model
+    }
+    assert len(found) == 1
+    assert f"| {next(iter(found.values())):.0f}±" in (folder / CARD).read_text()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_is_the_kits_recipe_with_seed_0(name):
+    run = yaml.safe_load((PRETRAINED / name / "recipe.yaml").read_text())
+    kit = yaml.safe_load((KIT / "recipes" / f"{name}.yaml").read_text())
+    assert run["seed_everything"] == 0
+    assert run["trainer"]["max_epochs"] == kit["trainer"]["max_epochs"]
+    strategy, wanted = (recipe["trainer"]["strategy"]["init_args"] for recipe in (run, kit))
+    schedule = wanted.pop("client_schedule")["init_args"]
+    assert strategy.pop("client_schedule")["init_args"] == schedule
+    assert contains(strategy, wanted)
+    assert contains(run["model"], kit["model"])
+    assert contains(run["data"], kit["data"])
+
+
+def test_the_folder_holds_what_cards_speak_of_and_no_checkpoint():
+    for name in NETWORKS:
+        held = {path.name for path in (PRETRAINED / name).iterdir()}
+        assert held == {CARD, PICTURE, "config.json", "curves.png", "model.safetensors", "recipe.yaml", "scores.jsonl"}
+        assert json.loads((PRETRAINED / name / "config.json").read_text())["class"] == "FlowMatching"
