@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers import DDPMScheduler
 
-from benchmarks import ddpm, device, gpu, stylegan2
+from benchmarks import ddpm, device, gpu, rounds, stylegan2
 from benchmarks.page import page
 from tests.quick import first_quick
 
@@ -44,6 +44,12 @@ def test_each_part_runs_in_small_on_a_cpu(part, capsys):
     text = page([out])
     assert "# Figures of the benchmarks on a GPU" in text
     assert "Printed by `make bench-gpu`, one run" in text
+
+
+def test_loops_that_train_otherwise_are_not_compared():
+    rounds.check_agreement(2.0, 2.001)
+    with pytest.raises(AssertionError, match="the two loops disagree"):
+        rounds.check_agreement(2.0, 2.01)
 
 
 def test_every_part_is_tried():
