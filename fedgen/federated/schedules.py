@@ -152,8 +152,9 @@ class WarmUp(Schedule):
 class Cooldown(Schedule):
     """1 until a round, then down to 0 in equal steps.
 
-    A constant rate may be trained with for as long as wanted, and the cooldown added at the end: what a rate that falls
-    all the time gains, without knowing the number of rounds from the start (Hägele et al. 2024, arXiv 2405.18392).
+    A constant rate may be trained with for as long as wanted, and the cooldown added at the end: together they gain
+    what a rate that falls all the time does, whose number of rounds must be known from the start (Hägele et al. 2024,
+    arXiv 2405.18392).
     Small steps at the end also keep clients near each other.
 
     Args:

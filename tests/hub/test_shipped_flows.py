@@ -34,14 +34,13 @@ def test_a_network_loads_in_one_line_and_draws_the_picture_of_its_card(name, cha
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_card_shows_the_last_scores_of_the_records_beside_it(name):
     folder = PRETRAINED / name
-    found = {
-        record.round: record.value
+    [value] = [
+        record.value
         for record in read_records(folder / "scores.jsonl")
         if (record.score, record.aggregate, record.split, record.num_generated) == ("fid", "all", "train", 10000)
         and record.is_model
-    }
-    assert len(found) == 1
-    assert f"| {next(iter(found.values())):.0f}±" in (folder / CARD).read_text()
+    ]
+    assert f"| {value:.0f}±" in (folder / CARD).read_text()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -50,10 +49,7 @@ def test_it_is_the_kits_recipe_with_seed_0(name):
     kit = yaml.safe_load((KIT / "recipes" / f"{name}.yaml").read_text())
     assert run["seed_everything"] == 0
     assert run["trainer"]["max_epochs"] == kit["trainer"]["max_epochs"]
-    strategy, wanted = (recipe["trainer"]["strategy"]["init_args"] for recipe in (run, kit))
-    schedule = wanted.pop("client_schedule")["init_args"]
-    assert strategy.pop("client_schedule")["init_args"] == schedule
-    assert contains(strategy, wanted)
+    assert contains(run["trainer"]["strategy"], kit["trainer"]["strategy"])
     assert contains(run["model"], kit["model"])
     assert contains(run["data"], kit["data"])
 

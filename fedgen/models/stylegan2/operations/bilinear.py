@@ -36,9 +36,9 @@ class _Plan:
         """
         if self.transposed:  # the same sum; of a transpose with 1 x 1 kernels of one channel, channels last, cuDNN errs
             x, gradient = gradient, x
-        strides = [self.stride] * 2, [self.padding] * 2, [1, 1]
-        only = [False, True, False]
-        return torch.ops.aten.convolution_backward(gradient, x, kernel, None, *strides, False, [0, 0], 1, only)[1]
+        geometry = [self.stride] * 2, [self.padding] * 2, [1, 1]
+        wanted = [False, True, False]
+        return torch.ops.aten.convolution_backward(gradient, x, kernel, None, *geometry, False, [0, 0], 1, wanted)[1]
 
     def transpose(self, x: Tensor, y: Tensor, kernel: Tensor) -> "_Plan":
         """The plan that takes gradients of run(x, kernel) = y to those of x."""
