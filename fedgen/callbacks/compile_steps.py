@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, MethodType
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 
 Backend = str | Callable[..., Any]
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # which record CUDA graphs
+_CODES = itertools.count()  # of functions with code of their own
 HOLDERS = (nn.ModuleList, nn.ModuleDict)  # of networks, which compute nothing themselves
 
 
@@ -137,16 +139,19 @@ def _put_back(owner: nn.Module, name: str, before: Any) -> None:
 
 
 def _with_own_code(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with a code object of its own.
+    """The same function with a code object and a name of its own.
 
     The compiler keeps a limited number of programs for each code object, so that networks of one class, and all
-    containers of torch, would share one number.
+    containers of torch, would share one number. By file, line and name it remembers the shapes that a function took:
+    what differs between two networks of one name would be left open in their programs, which are slower for it, or in
+    torch 2.11 not compiled at all.
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
-    return FunctionType(run.__code__.replace(), run.__globals__, run.__name__, run.__defaults__, run.__closure__)
+    name = f"run_{next(_CODES)}"
+    return FunctionType(run.__code__.replace(co_name=name), run.__globals__, name, run.__defaults__, run.__closure__)
 
 
 def _marked(training_step: Callable[..., Any]) -> Callable[..., Any]:

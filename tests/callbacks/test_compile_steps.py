@@ -84,6 +84,29 @@ def test_batches_of_all_sizes_share_one_further_program():
     assert watch.seen[4:] == [watch.seen[4]] * len(watch.seen[4:])  # nothing after the first round
 
 
+class FirstShapes(Counted):
+    """Keeps the sizes that the first program of each network takes, apart from those that it leaves open."""
+
+    def __init__(self):
+        super().__init__()
+        self.fixed = []
+
+    def __call__(self, graph, inputs, **options):
+        self.fixed.append(all(isinstance(one, torch.Tensor) and not _is_open(one) for one in inputs))
+        return super().__call__(graph, inputs, **options)
+
+
+def _is_open(tensor):
+    return any(isinstance(size, torch.SymInt) for size in tensor.shape)
+
+
+def test_first_programs_are_for_the_shapes_that_they_see_whatever_was_compiled_before():
+    backend = FirstShapes()
+    for batch_size in (4, 3):
+        fit(made(Automatic), [CompileSteps(backend=backend)], 1, make_data(sizes=(12, 12), batch_size=batch_size))
+    assert backend.fixed == [True] * 4  # of the callback's trial, a sum of vectors, and of the network; twice
+
+
 @pytest.mark.parametrize("kind", first_quick([Automatic, Manual, TwoOptimizers]))
 def test_results_are_the_uncompiled_ones_to_the_bit_where_the_backend_changes_nothing(kind):
     plain, compiled = made(kind), made(kind)
