@@ -8,7 +8,7 @@
 # # The same recipe on Flower
 #
 # A recipe trains in one process, then on two clients that keep their images and speak to a server over the network. Both
-# runs give the same model and scores, to rounding. It needs `pip install "fedgen[flower]"` and takes about a minute, because
+# runs give the same model and scores, to rounding. It needs `pip install ".[flower]"` and takes about a minute, because
 # every message starts a process at the client.
 
 # %%

@@ -84,8 +84,9 @@ class VAE(L.LightningModule):
 
 
 # %% [markdown]
-# Ten clients whose labels differ (Dirichlet, 0.3), five of them a round, twenty local iterations each. An epoch of Lightning
-# is a round of federated averaging. Every twenty rounds the generator is scored against each client, `avg` and `all`.
+# Ten clients whose labels differ: `alpha` is the sum over classes, so that 0.3 gives most clients one or two. Five of them
+# train in a round, twenty local iterations each. An epoch of Lightning is a round of federated averaging. Every twenty rounds
+# the generator is scored against each client, `avg` and `all`.
 # `RoundProgressBar` is one line over all rounds, and in a notebook wants ipywidgets.
 
 # %%

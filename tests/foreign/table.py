@@ -46,7 +46,7 @@ nets, one CPU. A source that is a package is used as published; other modules ar
 repository named, with its hooks and names of state.
 
 Largest deviation: of any number of the final state, in float32 (about 1e-7 is rounding; integers and flags are equal).
-This page is written by `python -m tests.foreign.table`; `pip install fedgen[foreign]` installs the packages.
+This page is written by `python -m tests.foreign.table`; `pip install ".[foreign]"` installs the packages.
 """
 
 

@@ -85,12 +85,13 @@ clients, and the means of what its steps logged; statistics of its images' featu
 gradients in generated features; the type and text of its errors. With a `PrivateMean` in the recipe or
 `statistics-epsilon` in the run's config (below) neither what steps logged nor errors' texts.
 
-Try it on one machine, by Flower's simulation (`pip install "flwr[simulation]"`; needs `simulation-data` in
-pyproject.toml, or data that take `partition_id`):
+Try it on one machine, by Flower's simulation (in a checkout of fedgen `pip install ".[flower]" "flwr[simulation]"`;
+needs `simulation-data` in pyproject.toml, or data that take `partition_id`):
 
     flwr run . local --stream --federation-config 'num-supernodes={clients}'
 
-Deploy it. Each machine has `pip install "fedgen[flower]=={version}"`. On the server, with a certificate for its name:
+Deploy it. Each machine has fedgen {version} with its extra, from the wheel that `make dist` writes in a checkout:
+`pip install "fedgen-{version}-py3-none-any.whl[flower]"`. On the server, with a certificate for its name:
 
     flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile ca.crt --ssl-certfile server.pem \\
       --ssl-keyfile server.key --enable-supernode-auth --disable-runtime-dependency-installation
