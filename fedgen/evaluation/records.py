@@ -13,6 +13,7 @@ from fedgen.io.files import is_file_name
 
 MODEL, FLOOR = "model", "floor"
 PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of three-way splits
+FINE_TUNED = "fine-tuned"  # begins the generator's name where clients fine-tuned the model first
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
 # scores that mean one embedding, which their columns need not name
 OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is", "utility", "loss"})
@@ -114,6 +115,11 @@ class ScoreRecord:
     def is_model(self) -> bool:
         """Whether the images were generated; real ones stood in for them otherwise."""
         return self.generator == MODEL
+
+    @property
+    def is_fine_tuned(self) -> bool:
+        """Whether the images are of clients' own models, fine-tuned from the server's."""
+        return self.generator.startswith(FINE_TUNED)
 
     @property
     def is_floor(self) -> bool:

@@ -10,6 +10,7 @@ from fedgen.clients.partitions import Natural
 from fedgen.evaluation import Evaluator, Run, evaluate_run
 from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
 from fedgen.evaluation.tables.gap_table import gap_tables
+from fedgen.evaluation.tables.table import score_tables
 from fedgen.models.ema import EMA
 from tests.evaluation.places import federation
 
@@ -48,17 +49,23 @@ def run(tmp_path):
     return Run(tmp_path)
 
 
-def test_each_client_descends_from_the_average_and_is_scored_alone(run):
-    data = federation()
-    options = {"num_images": 40, "scores": ["loss", "kid"], "seed": 3}
-    records = evaluate_run(run, Mean(), Evaluator(data, ["identity"], **options), None, LocalFineTuning(data, STEPS))
-    tuned = {(r.split, r.score, r.aggregate): r for r in records if r.generator == f"fine-tuned {STEPS}"}
+OPTIONS = {"num_images": 40, "scores": ["loss", "kid"], "seed": 3}
+
+
+def tuned_records(run, data):
+    """The records of a run's evaluation, and by split, score and aggregate those of fine-tuned models."""
+    records = evaluate_run(run, Mean(), Evaluator(data, ["identity"], **OPTIONS), None, LocalFineTuning(data, STEPS))
+    return records, {(r.split, r.score, r.aggregate): r for r in records if r.generator == f"fine-tuned {STEPS}"}
+
+
+def assert_descended(tuned, data, splits):
+    """Each client's loss is that of the point that gradient descent by hand reaches from the run's average."""
     by_name = {client.name: client for client in data.everyone}
-    for split in ("part_train", "part_val", "unpart"):
+    for split in splits:
         record = tuned[split, "loss", "avg"]
         assert (record.round, record.checkpoint) == (7, "round=00007.ckpt")
         expected = []
-        scored = {s.name: s for s in Evaluator(data, ["identity"], **options).splits}[split]
+        scored = {s.name: s for s in Evaluator(data, ["identity"], **OPTIONS).splits}[split]
         for name, points in zip(scored.client_names, scored.images.split(list(scored.counts))):
             own = data.examples.inputs[by_name[name].train].mean(0)
             point = own + (1 - 2 * RATE) ** STEPS * (torch.tensor([1.0, 2.0]) - own)
@@ -67,6 +74,26 @@ def test_each_client_descends_from_the_average_and_is_scored_alone(run):
         assert record.value == pytest.approx(sum(expected) / len(expected), rel=1e-5)
         assert (split, "loss", "all") not in tuned
         assert (split, "kid", "avg") in tuned
+
+
+def test_clients_that_all_train_are_fine_tuned_too(run):
+    data = FederatedDataModule(federation().examples, Natural(), held_out=0.5)
+    records, tuned = tuned_records(run, data)
+    assert_descended(tuned, data, ("train", "report"))
+    assert {split for split, _, _ in tuned} == {"train", "report"}  # no gaps
+    (table,) = score_tables(records, "report", width=120)
+    rows = [str(cell) for cell in table.columns[0].cells]
+    assert rows == ["7", "7, fine-tuned 3"]
+    by_heading = {str(column.header).rstrip("~*"): list(column.cells) for column in table.columns}
+    assert float(by_heading["kid_avg"][1]) == pytest.approx(tuned["report", "kid", "avg"].value, rel=1e-3)
+    assert not by_heading["kid_all"][1]  # there is no one model to hold against the pool
+    assert "fine-tuned 3: each client's own model, 3 iterations from the server's" in str(table.caption)
+
+
+def test_each_client_descends_from_the_average_and_is_scored_alone(run):
+    data = federation()
+    records, tuned = tuned_records(run, data)
+    assert_descended(tuned, data, ("part_train", "part_val", "unpart"))
     gap = tuned["gap/participation", "loss", "avg"]
     assert gap.value == pytest.approx(tuned["unpart", "loss", "avg"].value - tuned["part_val", "loss", "avg"].value)
     assert gap.error_over_clients > 0
@@ -91,6 +118,3 @@ def test_what_cannot_be_fine_tuned_is_refused(run, tmp_path):
     data = federation()
     with pytest.raises(ValueError, match="fine_tune=0: a client trains for at least one iteration"):
         LocalFineTuning(data, 0)
-    whole = FederatedDataModule(data.examples, Natural(), held_out=0.5)
-    with pytest.raises(ValueError, match="here all train; give the data module a `split`"):
-        LocalFineTuning(whole, 5)

@@ -18,14 +18,12 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.three_way import Roles
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.personal.single_clients import SingleClients
-from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.records import FINE_TUNED, ScoreRecord
 from fedgen.evaluation.runs.checkpoints import load_weights, local_models
 from fedgen.federated import FedAvgStrategy
 from fedgen.models.ema import averages_of
 from fedgen.progress import track
 from fedgen.seeds import derive, isolated
-
-NAME = "fine-tuned"  # begins the name that stands in records for the generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +35,12 @@ class LocalFineTuning:
     average would hardly move.
 
     Args:
-        data: with a `split`: the clients.
+        data: the clients; with a `split` also those that never train.
         iterations: of each client, in batches of the data module's size.
         accelerator: to train on, as Lightning names them.
 
     Raises:
-        ValueError: for no iterations, or data all of whose clients train.
+        ValueError: for no iterations.
     """
 
     data: FederatedDataModule
@@ -52,16 +50,11 @@ class LocalFineTuning:
     def __post_init__(self) -> None:
         if self.iterations < 1:
             raise ValueError(f"fine_tune={self.iterations}: a client trains for at least one iteration")
-        if self.data.split is None:
-            raise ValueError(
-                "fine_tune compares clients that trained with clients that never do, and here all train; give the data"
-                " module a `split`"
-            )
 
     @property
     def generator(self) -> str:
         """The generator's name in records, in the model's place: "fine-tuned 20"."""
-        return f"{NAME} {self.iterations}"
+        return f"{FINE_TUNED} {self.iterations}"
 
     def records(
         self,

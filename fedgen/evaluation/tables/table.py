@@ -22,7 +22,7 @@ ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of anothe
 
 
 def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None) -> Table:
-    """Rounds by scores for one split and embedding, the floor last.
+    """Rounds by scores for one split and embedding, then models that clients fine-tuned, the floor last.
 
     The columns are avg, all (with their standard errors) and power means where they were asked for.
 
@@ -49,11 +49,24 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     for round in rounds:
         label = "generated" if round is None else "before" if round < 0 else str(round)
         table.add_row(label, *(_cell(rows[round].get(name), best[name]) for name in by_name))
+    tuned: dict[str, dict[str, ScoreRecord]] = {}
+    for record in shown:
+        if record.is_fine_tuned:
+            tuned.setdefault(tuned_label(record.generator, record.round), {})[record.name] = record
+    if tuned:
+        table.add_section()
+    for label, own in tuned.items():
+        table.add_row(label, *(_cell(own.get(name)) for name in by_name), style="dim")
     floor = {record.name: record for record in shown if record.is_floor}
     if floor:
         table.add_section()
         table.add_row("floor", *(_cell(floor.get(name)) for name in by_name), style="dim")
     return table
+
+
+def tuned_label(generator: str, round: int | None) -> str:
+    """A row's name of models that clients fine-tuned from the server's after a round: "299, fine-tuned 20"."""
+    return f"{'before' if round is None or round < 0 else round}, {generator}"
 
 
 def score_tables(
@@ -69,7 +82,8 @@ def score_tables(
     """
     split, embedding = split or records[0].split, embedding or records[0].embedding
     own = _of(records, split, embedding)
-    parts = by_width(own, width - ROUND_WIDTH)
+    labels = [tuned_label(record.generator, record.round) for record in own if record.is_fine_tuned]
+    parts = by_width(own, width - max([ROUND_WIDTH, *(len(label) + 4 for label in labels)]))
     return [score_table([record for record in own if record.score in part], split, embedding) for part in parts]
 
 
@@ -254,6 +268,8 @@ def _caption(records: Sequence[ScoreRecord]) -> str:
     models = [record for record in records if record.is_model]
     others = {r.name: r.num_generated for r in models if r.num_generated != models[0].num_generated}
     parts += [f"{name}: {count} generated images" for name, count in others.items()]
+    tuned = dict.fromkeys((record.generator, record.note) for record in records if record.is_fine_tuned)
+    parts += [f"{generator}: {note}" for generator, note in tuned]
     counts = sorted({record.num_generated for record in records if record.is_floor})
     parts += [f"floor: {count} real images of the other split, scored as if generated" for count in counts]
     parts += sorted({say_sampling(record.sampling) for record in models} - {""})
