@@ -43,9 +43,36 @@ def test_images_of_several_findings_have_no_labels(tmp_path):
     assert not MedMNIST("chestmnist", tmp_path).load().is_labelled
 
 
-def test_a_missing_file_says_where_to_get_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"bloodmnist\.npz.*zenodo"):
-        MedMNIST("bloodmnist", tmp_path).load()
+def test_a_file_that_is_not_there_is_downloaded_and_its_checksum_is_that_of_its_size(tmp_path, monkeypatch):
+    asked = []
+
+    def fetch(url, folder, md5):
+        asked.append((url, md5))
+        write(folder / url.rpartition("/")[2], 64)
+        return folder / url.rpartition("/")[2]
+
+    monkeypatch.setattr("fedgen.data.sets.medmnist.fetch", fetch)
+    assert MedMNIST("pathmnist", tmp_path, size=64).load().shape == (3, 64, 64)
+    address = "https://zenodo.org/records/10519652/files/pathmnist_64.npz"
+    assert asked == [(address, "55aa9c1e0525abe5a6b9d8343a507616")]
+    assert MedMNIST("pathmnist", tmp_path, size=64).load().name == "pathmnist-64/train"
+    assert len(asked) == 1  # what is there is read
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bloodmnist", r"bloodmnist\.npz.*downloading it failed \(no network\).*zenodo"),
+        ("unheardmnist", r"unheardmnist\.npz was not found in [^;]*\. To get it: get unheardmnist\.npz from .*zenodo"),
+    ],
+)
+def test_a_missing_file_says_where_to_get_it(tmp_path, monkeypatch, name, words):
+    def fetch(*arguments):
+        raise OSError("no network")
+
+    monkeypatch.setattr("fedgen.data.sets.medmnist.fetch", fetch)
+    with pytest.raises(FileNotFoundError, match=words):
+        MedMNIST(name, tmp_path).load()
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
-from fedgen.data.formats.download import missing
+from fedgen.data.formats.download import fetch, missing
 from fedgen.data.padding import pad_images
+from fedgen.data.sets.medmnist_files import MD5, SIZES, URL
 from fedgen.io.files import read_npz
 
-SIZES = (28, 64, 128, 224)
 REMEDY = (
     "get {file} from https://zenodo.org/records/10519652 (CC BY 4.0, DermaMNIST CC BY-NC 4.0) and put it into {folder}"
 )
@@ -21,8 +21,9 @@ REMEDY = (
 class MedMNIST(DataSet):
     """One of MedMNIST's twelve sets of 2D images, uint8 [N, 1 or 3, size, size]; its validation images are left out.
 
-    Looked for as `root`/pathmnist.npz (pathmnist_64.npz for 64 pixels) and in the folder medmnist of `root`. Classes
-    are their numbers. ChestMNIST, whose images have several findings each, has no labels here.
+    Looked for as `root`/pathmnist.npz (pathmnist_64.npz for 64 pixels) and in the folder medmnist of `root`, into which
+    it is downloaded otherwise (DermaMNIST is CC BY-NC 4.0, the others CC BY 4.0). Classes are their numbers.
+    ChestMNIST, whose images have several findings each, has no labels here.
 
     Args:
         name: of the set, e.g. "pathmnist", "bloodmnist", "organamnist".
@@ -44,7 +45,7 @@ class MedMNIST(DataSet):
         """The images of a split.
 
         Raises:
-            FileNotFoundError: if the file is in none of the folders.
+            FileNotFoundError: if the file is in none of the folders and cannot be downloaded.
             ValueError: if it is damaged or not of this form; the message says which array is wrong.
         """
         path = self._find()
@@ -62,7 +63,12 @@ class MedMNIST(DataSet):
         for folder in folders:
             if (folder / file).is_file():
                 return folder / file
-        raise missing(file, folders, REMEDY.format(file=file, folder=folders[1]))
+        if self.flag not in MD5:  # of other sets no file is published
+            raise missing(file, folders, REMEDY.format(file=file, folder=folders[1]))
+        try:
+            return fetch(URL.format(file=file), folders[1], MD5[self.flag][SIZES.index(self.size)])
+        except (OSError, RuntimeError) as error:
+            raise missing(file, folders, REMEDY.format(file=file, folder=folders[1]), error) from error
 
 
 def _images(images: np.ndarray, path: Path, split: str, size: int) -> Tensor:
