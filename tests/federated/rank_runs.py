@@ -38,8 +38,8 @@ from fedgen.federated import (
     TrimmedMean,
 )
 from fedgen.federated.compression import PowerSGD, TopK
-from fedgen.models import EDM
-from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
+from fedgen.models import EDM, VAE
+from fedgen.models.networks import AutoencoderKL, SmallCritic, SmallGenerator, UNet
 from tests.trainers import quiet_trainer
 
 SIZES = (3, 11, 6, 20, 9)
@@ -173,6 +173,16 @@ def edm():
     return EDM(UNet(image_size=8, channels=1, widths=[8], layers=1, attention=[]), lr=1e-3)
 
 
+def vae():
+    network = AutoencoderKL(image_size=8, channels=1, latent_channels=2, widths=[4, 4], layers=1, attention=False)
+    return VAE(network, lr=1e-3)
+
+
+def latent_flow():
+    """Of latents that each turn draws from the posteriors of a frozen autoencoder."""
+    return FlowMatching(UNet(image_size=4, channels=2, widths=[8], layers=1, attention=[]), lr=1e-3, autoencoder=vae())
+
+
 CONFIGURATIONS = {
     # name: (model, strategy's options)
     "sgd": (Net, {}),
@@ -202,11 +212,13 @@ CONFIGURATIONS = {
     "ddpm": (ddpm, {}),
     "flow": (flow, {}),
     "edm": (edm, {}),
+    "vae": (vae, {}),
+    "latent-flow": (latent_flow, {}),
     "stateful": (Stateful, {}),
     "sparse": (Net, {"compression": TopK(0.2), "cohort_size": 4}),
     "low-rank": (Net, {"compression": PowerSGD(1), "cohort_size": 3}),
 }
-PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm")
+PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm", "vae", "latent-flow")
 RESUMED = ("personal", "adam-average", "scaffold", "ditto", "sparse")
 
 

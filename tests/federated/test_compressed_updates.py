@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from itertools import combinations
 
 import lightning as L
 import pytest
@@ -148,34 +149,61 @@ def test_sending_all_is_federated_averaging():
 
 
 @kinds
-def test_draws_are_of_seed_round_and_client(compression):
-    def run(seed=0):
+def test_a_run_ends_the_same_again(compression):
+    def run():
         torch.manual_seed(0)
         module, data = Automatic("SGD"), make_data()
-        fit(module, data, 2, compression=compression, seed=seed)
+        fit(module, data, 2, compression=compression)
         return weights(module)
 
     assert same(run(), run())
 
 
-def test_clients_and_rounds_draw_anew():
-    """Clients with the same point, whose update is half of the smallest level."""
+class Wide(Two):
+    """Its updates are always the same, half of the smallest level for all numbers but one, whatever was drawn before.
 
-    class Wide(Two):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(torch.zeros(200))
+    Turns draw nothing themselves, so that the seed matters to the compression alone.
+    """
 
-        def training_step(self, batch, batch_idx):
-            target = torch.full_like(self.w, 1 / 2)
-            target[0] = 1
-            return (self.w - self.w.detach() - target).square().sum() / 2
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(200))
 
-    taken = Taken()
-    fit(Wide(), make_data((4, 4)), 1, aggregator=taken, compression=QSGD(2, None), communication_interval=1)
-    first, second = (taken.seen[client][0] for client in (0, 1))
-    assert set(first.tolist()) == set(second.tolist()) == {0.0, 0.5}
-    assert 0.3 < (first == second).double().mean() < 0.7
+    def training_step(self, batch, batch_idx):
+        target = torch.full_like(self.w, 1 / 2)
+        target[0] = 1
+        return (self.w - self.w.detach() - target).square().sum() / 2
+
+
+class EachTaken(Mean):
+    """Keeps what the server takes in, by round and client."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {}
+
+    def start(self, server):
+        super().start(server)
+        self.server = server[0].clone()
+
+    def add(self, client, update, weight):
+        self.seen[self.federation.round, client] = update[0] - self.server
+        super().add(client, update, weight)
+
+
+def test_seeds_rounds_and_clients_draw_anew():
+    """Of two clients in two rounds, and those of another seed, any two sets of draws agree by chance alone."""
+    taken = [EachTaken() for _ in range(3)]
+    for seed, each in zip((0, 1, 0), taken):
+        options = {"seed": seed, "aggregator": each, "communication_interval": 1}
+        fit(Wide(), make_data((4, 4)), 2, compression=QSGD(2, None), **options)
+    assert taken[0].seen.keys() == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert same(taken[0].seen, taken[2].seen)
+    drawn = [*taken[0].seen.values(), *taken[1].seen.values()]
+    for update in drawn:
+        assert set(update.tolist()) == {0.0, 0.5}
+    for first, second in combinations(drawn, 2):
+        assert 0.3 < (first == second).double().mean() < 0.7
 
 
 @exists

@@ -24,6 +24,7 @@ LOOSE = {
     ("ddpm", "to_k.bias"): 5e-4,
     ("flow", "to_k.bias"): 5e-4,
     ("edm", "to_k.bias"): 5e-4,
+    ("latent-flow", "to_k.bias"): 5e-4,
 }
 
 
@@ -103,7 +104,9 @@ def test_a_checkpoint_holds_every_ranks_clients(runs, devices):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2, 3])
-@pytest.mark.parametrize("name", ["sgd", "uniform", "adam", "personal", "fails", "ddpm", "flow", "edm"])
+@pytest.mark.parametrize(
+    "name", ["sgd", "uniform", "adam", "personal", "fails", "ddpm", "flow", "edm", "vae", "latent-flow"]
+)
 def test_a_round_is_one_sum_over_processes(runs, devices, name):
     assert read(runs, devices, name)["sums"] == (ROUNDS if devices > 1 else 0)
 

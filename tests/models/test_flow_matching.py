@@ -215,6 +215,20 @@ def test_points_follow_the_exact_flow_by_every_solver():
     assert torch.allclose(with_rest, MEAN + wider * torch.randn(6, 2, generator=seeded()), atol=1e-3)
 
 
+@pytest.mark.parametrize("shift", [0.3, 1.0, 4.0])
+def test_the_velocity_of_a_step_gives_the_score(shift):
+    """Two steps of Euler's method show the velocity v at the time t between them, and (t v - x) / (1 - t) is the score.
+
+    That of N(t mean, t^2 deviation^2 + (1 - t)^2), of the path's points x at t.
+    """
+    model = FlowMatching(ExactVelocity((3,)), ema_decay=None, sampler=FlowSampler("euler", 2, shift=shift))
+    noise, t = torch.randn(5, 3, generator=seeded()), 1 / (1 + shift)
+    between = noise + t * (MEAN - noise)  # of noise alone the mean of all there is is expected
+    velocities = (model.sample(5, seeded()) - between) / (1 - t)
+    score = -(between - t * MEAN) / (t**2 * DEVIATION**2 + (1 - t) ** 2)
+    torch.testing.assert_close((t * velocities - between) / (1 - t), score, rtol=1e-4, atol=1e-4)
+
+
 def test_guidance_mixes_the_velocities():
     """Labels shift the mean; "any class" is the label after the last."""
     model = FlowMatching(ExactVelocity(num_classes=3), ema_decay=None)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, LambdaCallback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from fedgen.clients import FederatedDataModule
 from fedgen.clients.samplers import AvailabilitySampler, Shifts, SizeSampler
+from fedgen.data import Examples
 from fedgen.federated import (
     ClientSpeeds,
     Ditto,
@@ -24,7 +26,7 @@ from fedgen.federated import (
     QFedAvg,
     Scaffold,
 )
-from fedgen.federated.compression import QSGD, TopK
+from fedgen.federated.compression import TopK
 from fedgen.federated.simulated_time.round_time import RoundTime, read_times, write_times
 from fedgen.flower.app.recipe import deployable
 from fedgen.ranks import Ranks
@@ -32,6 +34,7 @@ from fedgen.seeds import numpy_generator, seed_all
 from tests.callbacks.modules import Points, evaluation
 from tests.federated.modules import (
     Automatic,
+    Contiguous,
     Manual,
     Quadratic,
     TwoOptimizers,
@@ -41,6 +44,7 @@ from tests.federated.modules import (
     same,
     weights,
 )
+from tests.federated.test_compressed_updates import Two
 from tests.federated.test_strategy import make_turn, plain_step
 
 PAGE = Path(__file__).parents[3] / "docs" / "asynchronous.md"
@@ -107,7 +111,8 @@ def stepped(server, buffer, step, power, trained):
 def fit(module, rounds, data=None, callbacks=(), ckpt_path=None, **options):
     usual = {"buffer_size": 2, "concurrency": 3, "seed": 0, "communication_interval": 3}
     strategy = FedBuffStrategy(**(usual | {"speeds": ClientSpeeds(SECONDS)} | options))
-    trainer = make_trainer(strategy, rounds, callbacks=list(callbacks), enable_checkpointing=bool(callbacks))
+    keeps = any(isinstance(one, Checkpoint) for one in callbacks)
+    trainer = make_trainer(strategy, rounds, callbacks=list(callbacks), enable_checkpointing=keeps)
     trainer.fit(module, data or make_data(SIZES), ckpt_path=ckpt_path)
     return strategy
 
@@ -323,13 +328,28 @@ def test_a_stale_turn_sees_all_of_the_servers_older_state():
     assert max(staleness.values()) > 0
 
 
+def arrivals(**options):
+    """Each round of a run of 8 and a turn that arrived in it: a buffer can be asked for until its round is over."""
+    found = []
+
+    def note(trainer, module):
+        round = trainer.current_epoch
+        found.extend((round, turn) for turn in trainer.strategy.simulated_clock.buffer_of(round).arrived)
+
+    fit(Automatic(), 8, callbacks=[LambdaCallback(on_train_epoch_start=note)], **options)
+    return found
+
+
 def test_clients_start_while_they_are_available_and_arrive_later():
     """Two shifts of clients: whoever starts in a step is there in it."""
-    shifts = Shifts(period=4, on=2)
-    strategy = fit(Automatic(), 8, sampler=AvailabilitySampler(shifts), speeds=ClientSpeeds(SECONDS, jitter=0.1))
-    clock = strategy.simulated_clock
-    assert len(clock.rounds) == 8
-    assert all(shifts(turn.client, turn.version) for turn in clock.under_way)
+    shifts, speeds = Shifts(period=4, on=2), ClientSpeeds(SECONDS, jitter=0.1)
+    found = arrivals(sampler=AvailabilitySampler(shifts), speeds=speeds)
+    assert {round for round, _ in found} == set(range(8))
+    assert all(shifts(turn.client, turn.version) for _, turn in found)
+    assert not all(shifts(turn.client, round) for round, turn in found)  # some have gone by the time they arrive
+    others = arrivals(speeds=speeds)
+    assert [turn.client for _, turn in found] != [turn.client for _, turn in others]
+    assert not all(shifts(turn.client, turn.version) for _, turn in others)  # or the sampler would have nothing to do
 
 
 @pytest.mark.parametrize(
@@ -371,16 +391,24 @@ def test_settings_out_of_range_are_refused(options, message):
         FedBuffStrategy(**options)
 
 
-def test_compressed_updates_are_of_the_clients_own_start():
-    """QSGD of 8 bits rounds by at most the update's largest number / 127 of the client's own update."""
-    found = []
-    for compression in (None, QSGD(bits=8)):
-        torch.manual_seed(3)
-        module = Automatic("SGD")
-        fit(module, 6, compression=compression)
-        found.append(weights(module))
-    distance = max(float((found[0][name] - found[1][name]).abs().max()) for name in found[0] if "weight" in name)
-    assert 0 < distance < 0.2
+def test_compressed_updates_are_of_the_clients_own_start_by_hand():
+    """The points are (4, 3), of client 0 (1 s), and (4, 8), of client 1 (2.5 s); a step goes half of the way there.
+
+    Of two numbers the larger is sent. At 1 s client 0's update is (2, 1.5), of which (2, 0) is sent. At 2 s it is
+    (1, 1.5) + (0, 1.5), of which (0, 3) is sent: the server has (2, 3), and client 0 keeps (1, 0). At 2.5 s client 1's
+    arrives, made from (0, 0): (2, 4), of which (0, 4) is sent, two steps late, so that it counts by 1 / sqrt(3). As a
+    difference to the server's present numbers it would have been (0, 1).
+    """
+    points = Examples(
+        torch.tensor([[4.0, 3.0, 0.0], [4.0, 8.0, 0.0]]), torch.zeros(2).long(), "points/train", ("only",)
+    )
+    data = FederatedDataModule(points, Contiguous((1, 1)), batch_size=1, seed=0, held_out=0.0)
+    module, options = Two(), {"buffer_size": 1, "concurrency": 2, "communication_interval": 1}
+    strategy = fit(module, 3, data, compression=TopK(0.5), speeds=ClientSpeeds([1.0, 2.5]), **options)
+    assert [one.staleness for one in strategy.simulated_clock.rounds] == [0.0, 0.0, 2.0]
+    assert module.w.tolist() == pytest.approx([2, 3 + 4 / 3**0.5], rel=1e-6)
+    unsent = strategy.round.memory.unsent
+    assert [unsent[client].errors["w"].tolist() for client in (0, 1)] == [[1, 0], [2, 0]]
 
 
 class OneOfTwo(Ranks):

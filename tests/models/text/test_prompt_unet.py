@@ -10,11 +10,12 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
-from fedgen.models import DDPM, PromptUNet
+from fedgen.models import DDPM, EDM, FlowMatching, PromptUNet
 from fedgen.models.diffusion.diffusion_sampling import Sampler, make_scheduler
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.fine_tuning.lora import LoRA
 from fedgen.models.text.prompts import embed_prompts
+from tests.quick import first_quick
 from tests.tiny_clip import make_tokenizer
 from tests.trainers import quiet_trainer
 
@@ -55,10 +56,13 @@ def pipeline(tmp_path_factory):
     return root / "whole"
 
 
-def make(pipeline, **options):
+KINDS = {DDPM: {"schedule": SCHEDULE}, EDM: {}, FlowMatching: {}}
+
+
+def make(pipeline, kind=DDPM, **options):
     torch.manual_seed(0)
     network = PromptUNet(PROMPTS, str(pipeline))
-    return DDPM(network, schedule=SCHEDULE, autoencoder=str(pipeline), **options)
+    return kind(network, **KINDS[kind], autoencoder=str(pipeline), **options)
 
 
 def seeded(seed=0):
@@ -104,8 +108,9 @@ def train(model, folder, rounds=1, ckpt_path=None):
     return trainer
 
 
-def test_adapters_alone_train_and_travel_over_clients(pipeline, tmp_path):
-    model = make(pipeline, lora=LoRA(rank=2, targets=("to_q", "to_k", "to_v", "to_out.0")), ema_decay=None)
+@pytest.mark.parametrize("kind", first_quick(KINDS))
+def test_adapters_alone_train_and_travel_over_clients(pipeline, tmp_path, kind):
+    model = make(pipeline, kind, lora=LoRA(rank=2, targets=("to_q", "to_k", "to_v", "to_out.0")), ema_decay=None)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     exchange = train(model, tmp_path).strategy.exchange
     adapters = {name: value for name, value in model.named_parameters() if "lora_" in name}
