@@ -2,14 +2,18 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedgen.io.files import atomic_write
+
+HEADING, MARGIN = 18, 3  # pixels of a picture's heading, and before its text
 
 
 def _to_grey_levels(images: Tensor) -> Tensor:
@@ -147,6 +151,34 @@ def tile(images: Tensor, columns: int | None = None, padding: int = 1, min_side:
     sheet[:count] = images.cpu()
     sheet = sheet.view(rows, columns, channels, height, width).permute(2, 0, 3, 1, 4)
     return sheet.reshape(channels, rows * height, columns * width)
+
+
+def tile_titled(parts: Sequence[tuple[str, Tensor]], columns: int, min_side: int = 0) -> Tensor:
+    """One uint8 picture [C, H', W'] of sets of images, each tiled under its heading.
+
+    Args:
+        parts: heading and uint8 images [N, C, H, W], C of 1 or 3, of each set.
+        columns: images a row.
+        min_side: as for `tile`.
+    """
+    rows = [
+        part
+        for title, images in parts
+        for part in (_heading(title, images.shape[1]), tile(images, columns, 1, min_side))
+    ]
+    width = max(part.shape[2] for part in rows)
+    return torch.cat([F.pad(part, (0, width - part.shape[2]), value=255) for part in rows], dim=1)
+
+
+def _heading(text: str, channels: int) -> Tensor:
+    """A text on white, uint8 [C, HEADING, its width]."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(12)
+    width = int(font.getlength(text)) + 2 * MARGIN + 1
+    image = Image.new("L", (width, HEADING), 255)
+    ImageDraw.Draw(image).text((MARGIN, HEADING // 2), text, fill=0, font=font, anchor="lm")
+    return torch.from_numpy(np.array(image)).expand(channels, -1, -1)
 
 
 def save_png(path: str | Path, image: Tensor) -> Path:

@@ -20,7 +20,8 @@ class RunCosts(Callback):
     Attributes:
         turns: of clients in all rounds; without clients, batches.
         seconds: of whole rounds, scoring left out: those of the clients' turns, one after the other, and of the server.
-        peak_memory: bytes of the process at its largest, with libraries and scoring.
+        peak_memory: bytes of the process at its largest until the checkpoint, with libraries and scoring: checkpoints
+            are written after a round is scored.
     """
 
     def __init__(self) -> None:
@@ -37,9 +38,9 @@ class RunCosts(Callback):
             return
         self.seconds += time.perf_counter() - self._begun
         self.turns += int(trainer.num_training_batches)
-        self.peak_memory = max(self.peak_memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT)
 
     def state_dict(self) -> dict[str, Any]:
+        self.peak_memory = max(self.peak_memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT)
         return {"turns": self.turns, "seconds": self.seconds, "peak_memory": self.peak_memory}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ from fedgen.flags import PlainCommandParser
 
 DESCRIPTION = (
     "Attack a run's models by membership inference: how well does somebody who has a model tell each client's training"
-    " images from its held-out ones? A table with 95 % intervals, and membership.json in the run folder."
+    " images from its held-out ones? A table with 95 % intervals, and membership.json in the run folder; with --nearest"
+    " also a picture of the generated images that are nearest to training images, nearest.png."
 )
 SIGNALS = ("loss", "critic", "likelihood", "distance")
 
@@ -27,8 +28,16 @@ def build_parser() -> PlainCommandParser:
         " distances to generated images: the first that the model has",
     )
     add("--draws", type=int, default=4, metavar="N", help="of the noise of losses; 4 by default")
+    add(
+        "--pairs",
+        type=int,
+        metavar="N",
+        help="the most training images of a client, and as many others; all by default",
+    )
+    add("--nearest", action="store_true", help="also draw the generated images that are nearest to training images")
     add("--embedding", metavar="NAME", help="of distances; efficientnet-lite0 by default, identity for points")
     add("--num_images", type=int, default=5000, metavar="N", help="generated images, for distances; 5,000 by default")
+    add("--cache", type=Path, metavar="DIR", help="keeps the training images' features, for --nearest")
     add("--device", default="cpu", metavar="NAME", help="where the model computes, e.g. cuda; cpu by default")
     add("--model", metavar="M", help="of a run trained in Python: my_module:make_model, as for `fedgen evaluate`")
     add("--data", metavar="D", help="likewise its FederatedDataModule, my_module:make_data")
@@ -50,14 +59,24 @@ def audit(arguments: Sequence[str]) -> int:
 
 def _attack(settings: Namespace) -> None:
     from fedgen.cli.run import model_and_clients
-    from fedgen.evaluation.audit.audit_run import MEMBERSHIP, audit_run
+    from fedgen.embeddings import FeatureCache
+    from fedgen.evaluation.audit.audit_run import MEMBERSHIP, NEAREST, audit_run, draw_nearest
     from fedgen.evaluation.tables.membership_table import membership_table
     from fedgen.progress import make_console
 
     module, clients = model_and_clients(settings.run, settings.model, settings.data, settings.device, {})
-    options: dict[str, Any] = {name: getattr(settings, name) for name in ("signal", "draws", "embedding", "num_images")}
+    names = ("signal", "draws", "embedding", "num_images", "pairs")
+    options: dict[str, Any] = {name: getattr(settings, name) for name in names}
     audits = audit_run(settings.run, module, clients, settings.rounds, **options, seed=clients.seed)
     console = make_console()
     for one in audits:
         console.print(membership_table(one))
     console.print(f"written: {settings.run / MEMBERSHIP}", soft_wrap=True)
+    if settings.nearest:
+        network = {} if settings.embedding is None else {"embedding": settings.embedding}
+        cache = None if settings.cache is None else FeatureCache(settings.cache)
+        draw_nearest(
+            settings.run, module, clients, settings.rounds,
+            num_images=settings.num_images, cache=cache, seed=clients.seed, **network,
+        )  # fmt: skip
+        console.print(f"written: {settings.run / NEAREST}", soft_wrap=True)

@@ -6,9 +6,10 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.evaluation.audit.attack_strength import AttackStrength
-    from fedgen.evaluation.audit.audit_run import audit_run
+    from fedgen.evaluation.audit.audit_run import audit_run, draw_nearest
     from fedgen.evaluation.audit.estimates import IntervalEstimate
     from fedgen.evaluation.audit.membership import MembershipAudit, membership_inference
+    from fedgen.evaluation.audit.nearest_images import NearestImages, nearest_images
     from fedgen.evaluation.evaluate import Evaluation, Evaluator
     from fedgen.evaluation.generation.image_sampling import draw_images, mixture, sampler_of
     from fedgen.evaluation.one_model import evaluate
@@ -58,6 +59,7 @@ __all__ = [
     "IntervalEstimate",
     "InvertedPair",
     "MembershipAudit",
+    "NearestImages",
     "PeerEvaluation",
     "Preset",
     "Ranked",
@@ -78,6 +80,7 @@ __all__ = [
     "compare",
     "comparison_table",
     "draw_images",
+    "draw_nearest",
     "drop_from",
     "drop_round",
     "evaluate",
@@ -92,6 +95,7 @@ __all__ = [
     "membership_inference",
     "membership_table",
     "mixture",
+    "nearest_images",
     "peer_table",
     "print_report",
     "read_records",

@@ -2,8 +2,9 @@
 
 import torch
 
-from fedgen.callbacks.sample_grid import STRIP, sample_picture
+from fedgen.callbacks.sample_grid import sample_picture
 from fedgen.evaluation.real.splits import Split
+from fedgen.images import HEADING as STRIP
 
 
 def images(count, level, side=32, channels=1):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from torchvision.io import decode_image, read_file
 
 from fedgen.__main__ import main
 from fedgen.callbacks import RoundCheckpoint
@@ -50,3 +51,21 @@ def test_what_cannot_be_attacked_is_one_line(run, capsys, options, told):
     assert main(["audit", str(run), *options]) == 2
     assert told in capsys.readouterr().err
     assert not (run / "membership.json").exists()
+
+
+def test_the_nearest_images_are_drawn_where_they_are_asked_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    folder, scored = tmp_path / "run", "--trainer.callbacks.init_args"
+    settings = {"every_n_rounds": "2", "num_images": "30", "embeddings": "[pixels]", "report": "false"}
+    short = [text for key, value in settings.items() for text in (f"{scored}.{key}", value)]
+    fitting = ["fit", "quickstart", "--trainer.max_epochs", "2", "--trainer.default_root_dir", str(folder), *short]
+    assert main(fitting) == 0
+    options = ["--pairs", "12", "--nearest", "--embedding", "pixels", "--num_images", "40"]
+    capsys.readouterr()
+    assert main(["audit", str(folder), *options, "--cache", str(tmp_path / "features")]) == 0
+    shown = words(capsys)
+    assert "by the critic's value" in shown
+    assert f"written: {folder / 'nearest.png'}" in shown
+    picture = decode_image(read_file(str(folder / "nearest.png")))
+    assert picture.shape == (1, 4 * (18 + 34), 12 * 34)
+    assert list((tmp_path / "features").iterdir())

@@ -194,3 +194,12 @@ def test_the_table_has_a_row_of_each_client_and_of_all():
     auc = audit.clients[0].auc
     assert next(iter(table.columns[2].cells)) == f"{auc.value:.2f} [{auc.low:.2f}, {auc.high:.2f}]"
     assert [column.header for column in table.columns] == ["client", "pairs", "AUC", "advantage"]
+
+
+def test_a_part_of_a_clients_images_can_be_attacked():
+    data = small()
+    audit = membership_inference(stored_flow(trained_on(data)), data, pairs=12)
+    assert [client.pairs for client in audit.clients] == [12, 12]
+    assert audit.avg.auc.value > 0.95
+    with pytest.raises(ValueError, match="pairs=9: an attack takes at least 10 of a client"):
+        membership_inference(stored_flow(trained_on(data)), data, pairs=9)

@@ -1,4 +1,4 @@
-"""Membership inference attacks on a run's checkpoints."""
+"""Membership inference attacks on a run's checkpoints, and a picture of what is nearest to training images."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,11 +9,13 @@ from lightning.pytorch import LightningModule
 
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation.audit.membership import MembershipAudit, membership_inference
+from fedgen.evaluation.audit.nearest_images import NearestImages, nearest_images
 from fedgen.evaluation.runs.checkpoints import load_weights, personal_tensors
 from fedgen.evaluation.runs.run_folder import Run
+from fedgen.images import save_png
 from fedgen.io.files import write_json
 
-MEMBERSHIP = "membership.json"
+MEMBERSHIP, NEAREST = "membership.json", "nearest.png"
 VERSION = 1
 
 
@@ -48,3 +50,32 @@ def audit_run(
         audits.append(replace(audit, round=round, checkpoint=path.name))
     write_json(run.folder / MEMBERSHIP, {"version": VERSION, "audits": [audit.to_json() for audit in audits]})
     return audits
+
+
+def draw_nearest(
+    run: Run | str | Path,
+    module: LightningModule,
+    data: FederatedDataModule,
+    rounds: Sequence[int] | None = None,
+    **options: Any,
+) -> NearestImages:
+    """Finds the generated images that are nearest to training images, and draws them beside these into the run's folder
+    (`nearest.png`).
+
+    Args:
+        run: the run or its folder.
+        module: a model of the run's kind; it is left with the checkpoint's weights.
+        data: the run's clients.
+        rounds: of the checkpoint, the last of them; the run's last one by default.
+        options: as for `nearest_images`.
+
+    Raises:
+        FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
+        ValueError: as for `nearest_images`.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    path = list(run.checkpoints_of(rounds, only_last=True).values())[-1]
+    personal = personal_tensors(module, load_weights(module, path))
+    found = nearest_images(module, data, personal=personal or None, **options)
+    save_png(run.folder / NEAREST, found.picture())
+    return found

@@ -70,6 +70,7 @@ def membership_inference(
     num_images: int = 5000,
     seed: int | None = None,
     personal: Personal | None = None,
+    pairs: int | None = None,
 ) -> MembershipAudit:
     """Attack a model: how well does a signal of it tell each client's training images from its held-out ones?
 
@@ -91,13 +92,16 @@ def membership_inference(
         seed: of all draws; None takes what `seed_everything` was given, else 0.
         personal: clients' own tensors by their number among the clients that train; each client is then attacked
             through its own model.
+        pairs: the most members of a client that are attacked, with as many others: a random part of its images.
 
     Raises:
         TypeError: for a model without the signal.
-        ValueError: if no client has enough images of either kind, or the signal is NaN.
+        ValueError: if no client has enough images of either kind, `pairs` are too few, or the signal is NaN.
     """
+    if pairs is not None and pairs < LEAST_PAIRS:
+        raise ValueError(f"pairs={pairs}: an attack takes at least {LEAST_PAIRS} of a client")
     seed = resolve(seed)
-    attacked, left_out = _pairs_of(data.clients, seed)
+    attacked, left_out = _pairs_of(data.clients, seed, pairs)
     options = SignalOptions(signal, draws, embedding, num_images, seed).resolved(model, data.examples.is_images)
     signals = _signals(model, options, attacked, personal)
     clients = [measure_attack(one.name, *own, seed) for one, own in zip(attacked, signals)]
@@ -120,11 +124,12 @@ class _Attacked:
     pairs: MembershipPairs
 
 
-def _pairs_of(clients: Sequence[Client], seed: int) -> tuple[list[_Attacked], list[str]]:
+def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> tuple[list[_Attacked], list[str]]:
     """Return the clients with enough images, and the names of the others, of whom there is a warning."""
     found = []
     for number, client in enumerate(clients):
         count = min(len(client.train), len(client.held_out))
+        count = count if most is None else min(count, most)
         if count >= LEAST_PAIRS:
             members, others = (
                 positions[subset(len(positions), count, seed, f"attacked {part}", number)]

@@ -55,8 +55,8 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
             tuned.setdefault(tuned_label(record.generator, record.round), {})[record.name] = record
     if tuned:
         table.add_section()
-    for label, own in tuned.items():
-        table.add_row(label, *(_cell(own.get(name)) for name in by_name), style="dim")
+    for label, scores in tuned.items():
+        table.add_row(label, *(_cell(scores.get(name)) for name in by_name), style="dim")
     floor = {record.name: record for record in shown if record.is_floor}
     if floor:
         table.add_section()
