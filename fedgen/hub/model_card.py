@@ -20,6 +20,7 @@ from fedgen.evaluation.tables.table import format_value
 from fedgen.foreign_text import printable_lines
 from fedgen.images import save_png, tile, to_uint8
 from fedgen.io.files import read_npz
+from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import of_module
 from fedgen.reports.contents import read_contents
 
@@ -67,7 +68,8 @@ class ModelCard:
             license: of the weights.
         """
         card = cls(type(model).__name__, license=license or "")
-        card.facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
+        copies = {id(parameter) for _, average in averages_of(model) for parameter in average.parameters()}
+        card.facts["parameters"] = f"{sum(p.numel() for p in model.parameters() if id(p) not in copies):,}"
         card.records = [r for r in records if r.split not in GAPS and (r.is_floor or (r.is_model and r.round == round))]
         if round is not None:
             card.facts["round"] = f"{round}, counted from 0"

@@ -12,6 +12,7 @@ from fedgen.evaluation import read_records
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.hub.model_card import ModelCard, draw_samples, partition_hash, plain
 from fedgen.hub.shipped import STEM, shipped_card
+from fedgen.models.ema import EMA
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 
@@ -33,6 +34,13 @@ def test_both_aggregates_stand_beside_their_floors_with_errors():
     assert row == "| train | pixels | fid | 9.0±0.5 | 2.0±0.5 | 7.0±0.5 | 1.0±0.5 | 1,000 |"
     assert "| parameters | 3 |" in text
     assert "| clients | 2 |" in text
+
+
+def test_a_moving_averages_copy_of_the_weights_is_not_counted():
+    pair = torch.nn.ModuleDict({"net": torch.nn.Linear(2, 1)})
+    pair.net_ema = EMA(pair["net"])
+    pair.net = pair["net"]
+    assert ModelCard.of(pair).facts["parameters"] == "3"
 
 
 def test_a_score_in_a_losss_embedding_is_marked_and_the_mark_explained():

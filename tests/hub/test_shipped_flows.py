@@ -40,7 +40,10 @@ def test_a_card_shows_the_last_scores_of_the_records_beside_it(name):
         if (record.score, record.aggregate, record.split, record.num_generated) == ("fid", "all", "train", 10000)
         and record.is_model
     ]
-    assert f"| {value:.0f}±" in (folder / CARD).read_text()
+    card = (folder / CARD).read_text()
+    assert f"| {value:.0f}±" in card
+    weights = sum(parameter.numel() for parameter in from_pretrained(folder).network.parameters())
+    assert f"| parameters | {weights:,} |" in card
 
 
 @pytest.mark.parametrize("name", NETWORKS)
