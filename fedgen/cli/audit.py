@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedgen.cli.stored import rounds_in
 from fedgen.flags import PlainCommandParser
 
 DESCRIPTION = (
@@ -20,7 +21,7 @@ def build_parser() -> PlainCommandParser:
     parser = PlainCommandParser(prog="fedgen audit", description=DESCRIPTION)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="the run folder")
-    add("--rounds", type=int, nargs="+", metavar="N", help="rounds of the checkpoints; the last one by default")
+    add("--rounds", metavar="N,N", help="rounds of the checkpoints, with commas between; the last one by default")
     add(
         "--signal",
         choices=SIGNALS,
@@ -51,6 +52,7 @@ def audit(arguments: Sequence[str]) -> int:
     from fedgen.evaluation.runs.run_files import RECIPE, read_recipe
 
     require_device(settings.device)
+    settings.rounds = rounds_in(settings.rounds)
     if settings.model is None and settings.data is None:
         read_recipe(settings.run / RECIPE)
     _attack(settings)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jsonargparse import auto_cli
 
-from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, scores_in
+from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, rounds_in, scores_in
 from fedgen.flags import ASK, ASK_ALL, CommandParser, with_flags
 
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either
@@ -33,7 +33,7 @@ examples:
   fedgen evaluate --generated ours --clients hospitals/* --preset kid
   fedgen evaluate --generated ours --reference test --resize 32
   fedgen evaluate checkpoints/quickstart pixels --num_images 1000
-  fedgen evaluate checkpoints/quickstart --preset fid --rounds '[39, 79]'
+  fedgen evaluate checkpoints/quickstart --preset fid --rounds 39,79
 
 both:
   --scores NAMES           fid,kid (the default), precision, recall, ...
@@ -49,7 +49,7 @@ of anybody's images:
 
 of a run:
   --num_images N           generated images a split (10000)
-  --rounds '[N, ...]'      which checkpoints (all)
+  --rounds N,N             which checkpoints (all)
   --matrix                 each client's own model on each client's images
   --model M --data D       of a run trained in Python: my_module:make_model
 
@@ -70,7 +70,7 @@ class CheckpointScoring:
         aggregates: beside avg, all and worst, with commas between, e.g. power-2,var,pct95.
         client_weights: of clients in avg and all: by their number of images, or equal.
         num_images: generated images a split.
-        rounds: which checkpoints, e.g. '[39, 79]'; all by default.
+        rounds: of the checkpoints, with commas between, e.g. 39,79; all by default.
         weights: a local file with the weights of the one embedding.
         cache: folder that keeps the real images' features.
         device: where to sample and embed, e.g. cuda.
@@ -94,7 +94,7 @@ class CheckpointScoring:
     aggregates: str = ""
     client_weights: Literal["examples", "uniform"] = "examples"
     num_images: int = 10_000
-    rounds: list[int] | None = None
+    rounds: str | None = None
     weights: str | None = None
     cache: Path | None = None
     device: str = "cpu"
@@ -104,6 +104,15 @@ class CheckpointScoring:
     fine_tune: int | None = None
     model: str | None = None
     data: str | None = None
+
+    @property
+    def chosen_rounds(self) -> list[int] | None:
+        """The rounds that were asked for; None for all.
+
+        Raises:
+            ValueError: for what is no number.
+        """
+        return rounds_in(self.rounds)
 
     @property
     def evaluator_options(self) -> "EvaluatorOptions":
@@ -127,9 +136,9 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
     from fedgen.evaluation.device import require_device
     from fedgen.evaluation.runs.run_files import RECIPE, read_recipe
 
-    options = asked.evaluator_options
+    options, rounds = asked.evaluator_options, asked.chosen_rounds
     require_device(asked.device)
-    if asked.matrix and (asked.fine_tune is not None or asked.controls or len(asked.rounds or ()) > 1):
+    if asked.matrix and (asked.fine_tune is not None or asked.controls or len(rounds or ()) > 1):
         raise ValueError("--matrix is of one checkpoint: give --rounds one, and leave --fine_tune and --controls out")
     if asked.model is None and asked.data is None:
         read_recipe(asked.run / RECIPE)
@@ -137,7 +146,7 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
     if asked.matrix:
         from fedgen.evaluation.personal.client_matrix import matrix_of_run
 
-        round = asked.rounds[0] if asked.rounds else None
+        round = rounds[0] if rounds else None
         _print_matrices(asked.run, matrix_of_run(asked.run, module, evaluator, round))
     else:
         _print_scores(asked.run, _scored_again(asked, module, evaluator, clients))
@@ -164,7 +173,7 @@ def _scored_again(
 
     iterations, accelerator = asked.fine_tune, asked.device.split(":")[0]
     tuning = None if iterations is None else LocalFineTuning(clients, iterations, accelerator)
-    evaluate_run(asked.run, module, evaluator, asked.rounds, tuning)
+    evaluate_run(asked.run, module, evaluator, asked.chosen_rounds, tuning)
     return [embedding.name for embedding in evaluator.embeddings]
 
 

@@ -263,6 +263,20 @@ def names_in(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text else []
 
 
+def rounds_in(text: str | None) -> list[int] | None:
+    """The rounds of a text with commas between them, with or without brackets; None for none.
+
+    Raises:
+        ValueError: for what is no number from 0 on.
+    """
+    if text is None:
+        return None
+    words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+    if not words or not all(word.isdecimal() for word in words):
+        raise ValueError(f"--rounds {text!r}: give rounds with commas between, e.g. 39,79")
+    return list(map(int, words))
+
+
 def scores_in(text: str) -> list[Any]:
     """The scores of a text: names with commas between, or a list in YAML, whose items may have options.
 

@@ -229,5 +229,7 @@ def test_clients_own_models_are_scored_on_each_others_images(work, capsys, monke
     narrow = words(capsys)
     assert "model of" not in narrow
     assert "part_train, identity: fid on a client's own images" in narrow
-    assert main(["evaluate", "run", "identity", "--matrix", "--rounds", "[0, 1]", *GIVEN]) == 2
+    assert main(["evaluate", "run", "identity", "--matrix", "--rounds", "0,1", *GIVEN]) == 2
     assert "--matrix is of one checkpoint: give --rounds one" in capsys.readouterr().err
+    assert main(["evaluate", "run", "identity", "--rounds", "last", *GIVEN]) == 2
+    assert "--rounds 'last': give rounds with commas between, e.g. 39,79" in capsys.readouterr().err
