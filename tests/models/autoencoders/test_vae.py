@@ -17,6 +17,7 @@ from fedgen.models.autoencoders.vae import LatentMoments
 from fedgen.models.networks import AutoencoderKL
 from fedgen.models.rounds.round_means import RoundMeans
 from fedgen.seeds import seed_all
+from tests.flower.runs import deploy, recipe, same_weights, simulate, write_images
 from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|exists and is not)")
@@ -192,3 +193,18 @@ def test_latents_without_a_deviation_are_told():
         ValueError, match=r"the latents' variance is 0\.0: the autoencoder's training has not succeeded"
     ):
         model.sample(1)
+
+
+@pytest.mark.slow
+def test_over_flower_it_is_the_simulations_model_with_the_moments_of_all_clients(tmp_path):
+    widths = {"image_size": 8, "channels": 1, "latent_channels": 2, "widths": [4, 4], "layers": 1, "attention": False}
+    network = {"class_path": "fedgen.models.networks.AutoencoderKL", "init_args": widths}
+    model = {"class_path": "fedgen.models.VAE", "init_args": {"network": network, "lr": 0.01}}
+    images, settings = write_images(tmp_path / "clients"), recipe(2, model=model)
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed")
+    assert deployed["fedavg"]["left_out"] == []
+    same_weights(simulated, deployed)
+    moments = [name for name in simulated["state_dict"] if "moments" in name]
+    assert moments
+    assert all(simulated["state_dict"][name].ne(0).any() for name in moments)
