@@ -75,10 +75,7 @@ def _attack(settings: Namespace) -> None:
         console.print(membership_table(one))
     console.print(f"written: {settings.run / MEMBERSHIP}", soft_wrap=True)
     if settings.nearest:
-        network = {} if settings.embedding is None else {"embedding": settings.embedding}
         cache = None if settings.cache is None else FeatureCache(settings.cache)
-        draw_nearest(
-            settings.run, module, clients, settings.rounds,
-            num_images=settings.num_images, cache=cache, seed=clients.seed, **network,
-        )  # fmt: skip
+        options = {"embedding": settings.embedding, "num_images": settings.num_images, "cache": cache}
+        draw_nearest(settings.run, module, clients, settings.rounds, **options, seed=clients.seed)
         console.print(f"written: {settings.run / NEAREST}", soft_wrap=True)

@@ -63,12 +63,13 @@ class MedMNIST(DataSet):
         for folder in folders:
             if (folder / file).is_file():
                 return folder / file
-        if self.flag not in MD5:  # of other sets no file is published
-            raise missing(file, folders, REMEDY.format(file=file, folder=folders[1]))
-        try:
-            return fetch(URL.format(file=file), folders[1], MD5[self.flag][SIZES.index(self.size)])
-        except (OSError, RuntimeError) as error:
-            raise missing(file, folders, REMEDY.format(file=file, folder=folders[1]), error) from error
+        cause: Exception | None = None
+        if self.flag in MD5:  # of other sets no file is published
+            try:
+                return fetch(URL.format(file=file), folders[1], MD5[self.flag][SIZES.index(self.size)])
+            except (OSError, RuntimeError) as error:
+                cause = error
+        raise missing(file, folders, REMEDY.format(file=file, folder=folders[1]), cause) from cause
 
 
 def _images(images: np.ndarray, path: Path, split: str, size: int) -> Tensor:

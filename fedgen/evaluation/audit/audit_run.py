@@ -10,6 +10,7 @@ from lightning.pytorch import LightningModule
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation.audit.membership import MembershipAudit, membership_inference
 from fedgen.evaluation.audit.nearest_images import NearestImages, nearest_images
+from fedgen.evaluation.personal.own_models import Personal
 from fedgen.evaluation.runs.checkpoints import load_weights, personal_tensors
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.images import save_png
@@ -45,8 +46,7 @@ def audit_run(
     found = run.checkpoints_of(rounds, only_last=True)
     audits = []
     for round, path in found.items():
-        personal = personal_tensors(module, load_weights(module, path))
-        audit = membership_inference(module, data, personal=personal or None, **options)
+        audit = membership_inference(module, data, personal=_loaded(module, path), **options)
         audits.append(replace(audit, round=round, checkpoint=path.name))
     write_json(run.folder / MEMBERSHIP, {"version": VERSION, "audits": [audit.to_json() for audit in audits]})
     return audits
@@ -75,7 +75,11 @@ def draw_nearest(
     """
     run = run if isinstance(run, Run) else Run(run)
     path = list(run.checkpoints_of(rounds, only_last=True).values())[-1]
-    personal = personal_tensors(module, load_weights(module, path))
-    found = nearest_images(module, data, personal=personal or None, **options)
+    found = nearest_images(module, data, personal=_loaded(module, path), **options)
     save_png(run.folder / NEAREST, found.picture())
     return found
+
+
+def _loaded(module: LightningModule, path: Path) -> Personal | None:
+    """Loads a checkpoint into the module, and returns the clients' own tensors; None where they have none."""
+    return personal_tensors(module, load_weights(module, path)) or None

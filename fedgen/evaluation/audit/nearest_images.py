@@ -72,7 +72,7 @@ class NearestImages:
 def nearest_images(
     model: nn.Module | Sample,
     data: FederatedDataModule,
-    embedding: str | Embedding = "efficientnet-lite0",
+    embedding: str | Embedding | None = None,
     num_images: int = 1000,
     shown: int = SHOWN,
     seed: int | None = None,
@@ -84,7 +84,7 @@ def nearest_images(
     Args:
         model: a module with `sample`, or a sampler (number, torch.Generator) to images.
         data: the clients.
-        embedding: in whose features Euclidean distances are taken.
+        embedding: in whose features Euclidean distances are taken; efficientnet-lite0 by default.
         num_images: generated images to search; no more than clients hold out images, if they do, so that as many of
             either are searched.
         shown: pairs to return.
@@ -101,7 +101,7 @@ def nearest_images(
     for what, number in (("num_images", num_images), ("shown", shown)):
         if number < 1:
             raise ValueError(f"{what}={number}: give at least 1")
-    seed, network = resolve(seed), load_embedding(embedding)
+    seed, network = resolve(seed), load_embedding("efficientnet-lite0" if embedding is None else embedding)
     inside = data.examples.inputs_at(torch.cat([client.train for client in data.clients]))
     outside = torch.cat([client.held_out for client in data.clients])
     count = min(num_images, len(outside)) if len(outside) else num_images

@@ -10,7 +10,7 @@ from fedgen.evaluation.gaps import AGGREGATES, GAPS, gap_title, interval
 from fedgen.evaluation.marks import marked
 from fedgen.evaluation.record_names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, UNPART
 from fedgen.evaluation.records import FLOOR, MEMORISER, MODEL, PARTICIPANTS, ScoreRecord
-from fedgen.evaluation.tables.table import format_value, tuned_label
+from fedgen.evaluation.tables.table import format_value, round_label, tuned_label
 
 SPLITS = (PART_TRAIN, PART_VAL, UNPART)
 CONTROLS = {
@@ -93,9 +93,7 @@ def distribution_table(records: Sequence[ScoreRecord]) -> Table | None:
 def _label(generator: str, round: int | None) -> str:
     if generator in CONTROLS:
         return generator
-    if generator == MODEL:
-        return "before" if round is None or round < 0 else str(round)
-    return tuned_label(generator, round)
+    return round_label(round) if generator == MODEL else tuned_label(generator, round)
 
 
 def _say(generator: str) -> str:

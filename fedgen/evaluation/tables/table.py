@@ -47,7 +47,7 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
         table.add_column(escape(marked(name, own)), justify="right")
     best = {name: min((r.badness for r in own if r.is_model), default=None) for name, own in by_name.items()}
     for round in rounds:
-        label = "generated" if round is None else "before" if round < 0 else str(round)
+        label = "generated" if round is None else round_label(round)
         table.add_row(label, *(_cell(rows[round].get(name), best[name]) for name in by_name))
     tuned: dict[str, dict[str, ScoreRecord]] = {}
     for record in shown:
@@ -66,7 +66,12 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
 
 def tuned_label(generator: str, round: int | None) -> str:
     """A row's name of models that clients fine-tuned from the server's after a round: "299, fine-tuned 20"."""
-    return f"{'before' if round is None or round < 0 else round}, {generator}"
+    return f"{round_label(round)}, {generator}"
+
+
+def round_label(round: int | None) -> str:
+    """A row's name of a model after a round."""
+    return "before" if round is None or round < 0 else str(round)
 
 
 def score_tables(
