@@ -27,7 +27,8 @@ def test_an_own_dataset_with_augmentation_takes_at_most_20_lines(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(shorter, "docs/your-data.md", "exec"), names)
-    found = {record.split for record in names["evaluation"].evaluator.evaluate(noise).records}
+    (evaluation,) = (each for each in names["callbacks"] if isinstance(each, fedgen.FederatedEvaluation))
+    found = {record.split for record in evaluation.evaluator.evaluate(noise).records}
     assert "train" in found
     assert len(names["data"].clients) == 10
 
