@@ -5,26 +5,31 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedgen.benchmark.entry import Claims, Entry, RunCost, measured
+from fedgen.benchmark.entry import AttackForm, Claims, Entry, IntervalForm, MembershipForm, RunCost, measured
 from fedgen.benchmark.number import Ratio, number_of, ratios_of
 from fedgen.benchmark.parts import DATA
-from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, Suite
+from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, PAIRS, Cell, Suite
 from fedgen.benchmark.suites import find_suite
+from fedgen.evaluation.audit.estimates import IntervalEstimate, combined
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.experiments.engine.recipe_file import fingerprint
+from fedgen.foreign_text import printable
 from fedgen.recipe.recipe_keys import flatten
 
 ROUNDING = 1e-9  # relative, between machines
 FLOORS = 1e-3  # relative difference of floors of one seed between machines, whose features differ in their last digits
-AUTHENTICITY_FLOOR = "authenticity floor"
+FLOORED = ("authenticity", "mifid")  # audits that are read beside those of real images
 STRATEGY = ("trainer", "strategy", "init_args")
 
 
-def claims_of(records: Sequence[Sequence[ScoreRecord]], costs: Sequence[RunCost]) -> Claims:
+def claims_of(
+    records: Sequence[Sequence[ScoreRecord]], attacks: Sequence[MembershipForm], costs: Sequence[RunCost]
+) -> Claims:
     """The figures of runs.
 
     Args:
         records: of each run, as an entry keeps them.
+        attacks: on each run's model.
         costs: of each run.
 
     Raises:
@@ -37,6 +42,7 @@ def claims_of(records: Sequence[Sequence[ScoreRecord]], costs: Sequence[RunCost]
         "high": number.high,
         "parts": dict(number.parts),
         "beside": _beside(records),
+        "attack": _advantage(attacks),
         "sent_bytes": statistics.mean(cost["turns"] * cost["message_bytes"] for cost in costs),
         "client_seconds": statistics.mean(cost["client_seconds"] for cost in costs),
         "peak_memory": max(cost["peak_memory"] for cost in costs),
@@ -68,6 +74,16 @@ def check_alike(entry: Entry, other: Entry) -> None:
     for run, records in zip(entry.form["runs"], entry.records):
         if run["seed"] not in seeds:
             continue
+        attacked, there = (
+            {(one["name"], one["pairs"]) for one in each["membership"]["clients"]}
+            for each in (run, other.form["runs"][seeds[run["seed"]]])
+        )
+        if attacked != there:
+            name, pairs = min(attacked ^ there)
+            raise ValueError(
+                f"entry {entry.name} ({entry.path}) is refused: it and {other.name} ({other.path}) were not attacked"
+                f" alike: client {printable(name)} by {pairs} pairs is in one of them alone"
+            )
         theirs = {r.identity: r for r in other.records[seeds[run["seed"]]] if r.is_floor and r.score == NUMBER}
         for floor in (record for record in records if record.identity in theirs):
             known = theirs[floor.identity]
@@ -149,16 +165,54 @@ def _check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
             if record.is_model and record.is_optimised:
                 used = ", ".join(record.optimised_on)
                 raise ValueError(f"a loss of its training used {used}, which the number is made of, too")
+    for run in entry.form["runs"]:
+        _check_attacks(run["seed"], run["membership"]["clients"])
+
+
+def _check_attacks(seed: int, attacks: Sequence[AttackForm]) -> None:
+    """Refuse attacks on a client twice, of more images than the suite's, or whose intervals lie beside the estimate."""
+    names = [one["name"] for one in attacks]
+    for one in attacks:
+        said = f"seed {seed}'s attack on client {printable(one['name'])}"
+        if names.count(one["name"]) > 1:
+            raise ValueError(f"{said} is there {names.count(one['name'])} times")
+        if one["pairs"] > PAIRS:
+            raise ValueError(f"{said} is of {one['pairs']} pairs, the suite's of {PAIRS} at most")
+        for what in (one["auc"], one["advantage"]):
+            if not what["low"] <= what["value"] <= what["high"]:
+                raise ValueError(
+                    f"{said} has {what['value']:.3g} in an interval of {what['low']:.3g} to {what['high']:.3g}"
+                )
 
 
 def _check_claims(entry: Entry) -> None:
-    shown = flatten(claims_of(entry.records, [run["costs"] for run in entry.form["runs"]]))
+    runs = entry.form["runs"]
+    shown = flatten(claims_of(entry.records, [run["membership"] for run in runs], [run["costs"] for run in runs]))
     claimed = flatten(entry.claims)
     for key in sorted(shown.keys() | claimed.keys()):
         told, true = claimed.get(key), shown.get(key)
         same = told == true or (told is not None and true is not None and math.isclose(told, true, rel_tol=ROUNDING))
         if not same:
             raise ValueError(f"it claims {key} {_said(told)}, and its stored records show {_said(true)}")
+
+
+def _advantage(runs: Sequence[MembershipForm]) -> IntervalForm:
+    """The attack's advantage, the mean over clients, each alike, and over runs, with its interval at 95 %.
+
+    Of one run clients' errors are independent, as their images are. All runs are attacked on the same images, so that
+    their errors do not average out: the ends of the interval are the means of the runs' ends.
+    """
+    means = []
+    for run in runs:
+        parts = [IntervalEstimate(**one["advantage"]) for one in run["clients"]]
+        means.append(combined(parts, [1 / len(parts)] * len(parts)).within(-1, 1))
+    value, low, high = (statistics.mean(getattr(one, end) for one in means) for end in ("value", "low", "high"))
+    return {"value": value, "low": low, "high": high}
+
+
+def floor_of(score: str) -> str:
+    """The name of a score of real images among an entry's figures."""
+    return f"{score} floor"
 
 
 def _said(value: Any) -> str:
@@ -179,6 +233,6 @@ def _beside(records: Sequence[Sequence[ScoreRecord]]) -> dict[str, float]:
                 continue
             if record.is_model and record.score in (*BESIDE, *AUDIT):
                 found.setdefault(record.score, []).append(record.value)
-            if record.is_floor and record.score == "authenticity":
-                found.setdefault(AUTHENTICITY_FLOOR, []).append(record.value)
+            if record.is_floor and record.score in FLOORED:
+                found.setdefault(floor_of(record.score), []).append(record.value)
     return {name: statistics.mean(values) for name, values in found.items() if len(values) == len(records)}

@@ -9,20 +9,22 @@ from typing import Annotated, Any, TypedDict
 from fedgen.benchmark.provenance import Origin
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, SPLIT, Slot
 from fedgen.class_paths import is_class_path
+from fedgen.evaluation.audit.signal_names import SignalName
 from fedgen.evaluation.record_names import SELECT
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Between, Fits, Length, Text, fault
 from fedgen.io.files import read_json
 
-FORMAT = 1  # of the file
+FORMAT = 2  # of the file
 FOLDER = "entries"  # of a folder of results
-MOST_SEEDS, MOST_RECORDS = 100, 1000
+MOST_SEEDS, MOST_RECORDS, MOST_CLIENTS = 100, 1000, 10_000
 LONGEST_SAMPLES = 2_000_000  # characters
 _PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}")
 _Name = Annotated[str, Text(200, 1)]
 _Bytes = Annotated[int, Between(0)]
 _Real = Annotated[float, Between(0)]
+_Signed = Annotated[float, Between(-1, 1)]
 _Samples = Annotated[str, Fits(lambda text: text == "" or _is_picture(text), "picture in a data URI")]
 
 
@@ -39,19 +41,44 @@ class RunCost(TypedDict):
     peak_memory: _Bytes
 
 
+class IntervalForm(TypedDict):
+    """An estimate with its interval at 95 %."""
+
+    value: _Signed
+    low: _Signed
+    high: _Signed
+
+
+class AttackForm(TypedDict):
+    """Membership inference on one client: the AUC and the advantage of `AttackStrength`."""
+
+    name: _Name
+    pairs: Annotated[int, Between(1)]
+    auc: IntervalForm
+    advantage: IntervalForm
+
+
+class MembershipForm(TypedDict):
+    """Membership inference on a run's last checkpoint."""
+
+    signal: SignalName
+    clients: Annotated[list[AttackForm], Length(MOST_CLIENTS, 1)]
+
+
 class RunForm(TypedDict):
     """One seed's run: the records of its last round and of the floor, on held-out images; audits on training images."""
 
     seed: int
     records: Annotated[list[dict[str, Any]], Length(MOST_RECORDS, 1)]
+    membership: MembershipForm
     costs: RunCost
 
 
 class Claims(TypedDict):
     """The figures that an entry is ranked and shown by: of runs' means over seeds, but the largest memory.
 
-    `number`, `low`, `high` and `parts` are those of `Number`, `beside` other scores in all in the first embedding, and
-    "authenticity floor", that of real images.
+    `number`, `low`, `high` and `parts` are those of `Number`, `beside` other scores in all in the first embedding, with
+    those of real images for some ("authenticity floor"), `attack` the advantage of membership inference.
     """
 
     number: _Real | None
@@ -59,6 +86,7 @@ class Claims(TypedDict):
     high: _Real | None
     parts: dict[_Name, _Real]
     beside: dict[_Name, float]
+    attack: IntervalForm
     sent_bytes: _Real
     client_seconds: _Real
     peak_memory: _Bytes
@@ -72,7 +100,11 @@ class OwnForm(TypedDict):
 
 
 class EntryForm(TypedDict):
-    """The file of an entry; `cell` is its name, `beside` the suite's cell whose budget it has, `samples` a picture."""
+    """The file of an entry.
+
+    `cell` is its name, `beside` the suite's cell whose budget it has; `samples` is a picture of the first seed's
+    images, `nearest` one of those that are nearest to training images.
+    """
 
     format: int
     suite: _Name
@@ -86,6 +118,7 @@ class EntryForm(TypedDict):
     runs: Annotated[list[RunForm], Length(MOST_SEEDS, 1)]
     claims: Claims
     samples: _Samples
+    nearest: _Samples
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgen.benchmark.claims import AUTHENTICITY_FLOOR
-from fedgen.benchmark.entry import Entry
+from fedgen.benchmark.claims import FLOORED, floor_of
+from fedgen.benchmark.entry import Entry, IntervalForm
 from fedgen.benchmark.standings import Standing, answers_of, standings_of
 from fedgen.benchmark.standings_table import HEADINGS, LEGEND, ORDER, cells_of, figure
 from fedgen.benchmark.suite import AUDIT, BESIDE
@@ -17,8 +17,14 @@ from fedgen.reports.pictures import MOST_BYTES, fitting
 KIND = HtmlPage("leaderboard", ("report.css",), ("theme.js", "leaderboard.js"))
 ABOUT_AUDIT = (
     "audits of copies of training images, in all, in the first embedding: memorisation is 0.5 without memory and 1 for"
-    " copies; authenticity (of real images) is lower and fld higher for copies"
+    " copies; authenticity (in brackets that of real images) is lower and fld higher for copies; mifid (likewise) is"
+    " FID, larger where images lie nearer to training images than a threshold"
 )
+ABOUT_ATTACK = (
+    "attack: the advantage of membership inference, true less false positive rate, the mean over clients and seeds with"
+    " its 95 % interval; 0 for a model that tells nothing of who was trained on, 1 for one that tells all"
+)
+ATTACK = "attack"
 ORIGINS = ("entry", "seeds", "fedgen", "commit", "torch", "processor", "cores", "memory", "recipe")
 
 
@@ -35,11 +41,16 @@ def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
     return KIND.render(
         {},
         title=f"Federated generation: {', '.join(suites) or 'no entries'}",
-        legend=[*LEGEND, f"{', '.join(BESIDE)}: in all, in the first embedding; more is better", ABOUT_AUDIT],
+        legend=[
+            *LEGEND,
+            f"{', '.join(BESIDE)}: in all, in the first embedding; more is better",
+            ABOUT_AUDIT,
+            ABOUT_ATTACK,
+        ],
         answers=answers_of(entries),
         order=ORDER,
         refused=[printable(reason, 1000) for reason in refused],
-        headings=[*HEADINGS, *BESIDE, *AUDIT],
+        headings=[*HEADINGS, *BESIDE, *AUDIT, ATTACK],
         origins=ORIGINS,
         standings=[_shown(standing, shown) for standing in standings],
     )
@@ -66,17 +77,22 @@ def _shown(standing: Standing, pictured: Sequence[str]) -> dict[str, Any]:
 
     Args:
         standing: of the task.
-        pictured: names of entries whose samples find room.
+        pictured: names of entries whose pictures find room.
     """
-    pictures = [
-        {"name": " / ".join(entry.parts), "uri": entry.form["samples"]}
-        for entry in standing.entries
-        if entry.name in pictured
-    ]
+    pictures, nearest = (
+        [
+            {"name": " / ".join(entry.parts), "uri": uri}
+            for entry in standing.entries
+            if entry.name in pictured and (uri := entry.form[kind])
+        ]
+        for kind in ("samples", "nearest")
+    )
     return {
         "title": f"{standing.suite}: {standing.task}",
         "rows": [_row(standing, entry) for entry in standing.entries],
         "pictures": pictures,
+        "nearest": nearest,
+        "attacks": _attacks(standing),
         "origins": [_origin(entry) for entry in standing.entries],
     }
 
@@ -85,9 +101,10 @@ def _row(standing: Standing, entry: Entry) -> list[dict[str, Any]]:
     """The cells of an entry, each with the number that it is sorted by: "" for none, None for a text."""
     claims = entry.claims
     more = [claims["beside"].get(name) for name in (*BESIDE, *AUDIT)]
-    texts = [*cells_of(standing, entry), *map(figure, more)]
-    if (floor := claims["beside"].get(AUTHENTICITY_FLOOR)) is not None:
-        texts[len(HEADINGS) + (*BESIDE, *AUDIT).index("authenticity")] += f" ({figure(floor)})"
+    texts = [*cells_of(standing, entry), *map(figure, more), _interval(claims["attack"])]
+    for score in FLOORED:
+        if (floor := claims["beside"].get(floor_of(score))) is not None:
+            texts[len(HEADINGS) + (*BESIDE, *AUDIT).index(score)] += f" ({figure(floor)})"
     numbers = [
         standing.ranks(entry)[0],
         None,
@@ -96,8 +113,26 @@ def _row(standing: Standing, entry: Entry) -> list[dict[str, Any]]:
         *(_sorted_by(claims["parts"].get(name)) for name in ("avg", "all")),
         *(claims[name] for name in ("sent_bytes", "client_seconds", "peak_memory")),
         *map(_sorted_by, more),
+        claims["attack"]["value"],
     ]
     return [{"text": text, "sort": number} for text, number in zip(texts, numbers, strict=True)]
+
+
+def _attacks(standing: Standing) -> dict[str, Any]:
+    """The attack on every client by the first seed's models: a row a client, which the entries of a task share."""
+    found = [{one["name"]: one for one in entry.form["runs"][0]["membership"]["clients"]} for entry in standing.entries]
+    names = dict.fromkeys(name for clients in found for name in clients)
+    rows = [
+        [printable(name, 80), *(_interval(clients[name]["advantage"]) if name in clients else "" for clients in found)]
+        for name in names
+    ]
+    signals = [entry.form["runs"][0]["membership"]["signal"] for entry in standing.entries]
+    headings = [f"{' / '.join(entry.parts)}, by its {signal}" for entry, signal in zip(standing.entries, signals)]
+    return {"headings": ["client", *headings], "rows": rows}
+
+
+def _interval(form: IntervalForm) -> str:
+    return f"{form['value']:.2f} [{form['low']:.2f}, {form['high']:.2f}]"
 
 
 def _sorted_by(value: float | None) -> float | str:
@@ -122,7 +157,7 @@ def _origin(entry: Entry) -> list[str]:
 
 
 def _fitting(entries: Sequence[Entry]) -> list[str]:
-    """The names of entries whose samples are together small enough for a page."""
-    pictured = [entry for entry in entries if entry.form["samples"]]
-    places = fitting([len(entry.form["samples"]) for entry in pictured], MOST_BYTES)
+    """The names of entries whose pictures are together small enough for a page."""
+    pictured = [entry for entry in entries if entry.form["samples"] or entry.form["nearest"]]
+    places = fitting([len(entry.form["samples"]) + len(entry.form["nearest"]) for entry in pictured], MOST_BYTES)
     return [pictured[place].name for place in places]

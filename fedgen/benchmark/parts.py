@@ -128,9 +128,12 @@ def _ddpm(size: int, channels: int) -> Part:
     return component("fedgen.models.DDPM", network=_unet(size, channels), **options)
 
 
+_PATH = {"coupling": "optimal-transport", "times": "logit-normal"}
+
+
 def _flow(size: int, channels: int) -> Part:
-    options = {"coupling": "optimal-transport", "lr": 2e-3, "warmup": 100, "sampler": {"solver": "heun", "steps": 10}}
-    return component("fedgen.models.FlowMatching", network=_unet(size, channels), **options)
+    options = {"lr": 2e-3, "warmup": 100, "sampler": {"solver": "heun", "steps": 10, "denoise": True}}
+    return component("fedgen.models.FlowMatching", network=_unet(size, channels), **_PATH, **options)
 
 
 def _wgan_gp_large(size: int, channels: int) -> Part:
@@ -159,8 +162,8 @@ def _ddpm_large(size: int, channels: int) -> Part:
 
 
 def _flow_large(size: int, channels: int) -> Part:
-    options = {"coupling": "optimal-transport", "lr": 2e-4, "warmup": 1000, "sampler": {"solver": "heun", "steps": 20}}
-    return component("fedgen.models.FlowMatching", network=_unet_large(size, channels), **options)
+    options = {"lr": 2e-4, "warmup": 1000, "sampler": {"solver": "heun", "steps": 20, "denoise": True}}
+    return component("fedgen.models.FlowMatching", network=_unet_large(size, channels), **_PATH, **options)
 
 
 GENERATORS: dict[str, Callable[[int, int], Part]] = {

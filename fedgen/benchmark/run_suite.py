@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from fedgen.benchmark.audits import audit_of
 from fedgen.benchmark.claims import check, claims_of
 from fedgen.benchmark.entry import FOLDER, FORMAT, Entry, EntryForm, RunCost, RunForm, measured, read_entry
 from fedgen.benchmark.provenance import provenance
@@ -87,14 +88,17 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
     """Writes the entry of a cell whose runs are done, and reads it back.
 
     Raises:
-        ValueError: if a run lacks a score.
+        FileNotFoundError: if a run lacks its checkpoint.
+        ValueError: if a run lacks a score, or its clients images enough for an attack.
     """
     recipe = cell.recipe()
     records = [measured(read_records(run.place / SCORES_FILE), cell.budget.rounds - 1) for run in runs]
     costs = [cost_of(run) for run in runs]
+    audits = [audit_of(cell, run.place, picture=run is runs[0]) for run in runs]
+    attacks = [attack for attack, _ in audits]
     forms: list[RunForm] = [
-        {"seed": run.seed, "records": [record.to_json() for record in found], "costs": cost}
-        for run, found, cost in zip(runs, records, costs)
+        {"seed": run.seed, "records": [record.to_json() for record in found], "membership": attack, "costs": cost}
+        for run, found, attack, cost in zip(runs, records, attacks, costs)
     ]
     pictures, _ = Pictures().samples(runs[0].place)
     form: EntryForm = {
@@ -108,8 +112,9 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
         "seeds": list(suite.seeds),
         "provenance": provenance(),
         "runs": forms,
-        "claims": claims_of(records, costs),
+        "claims": claims_of(records, attacks, costs),
         "samples": pictures[-1].uri if pictures else "",
+        "nearest": audits[0][1],
     }
     path = output / FOLDER / f"{cell.slug}.json"
     write_json(path, form)

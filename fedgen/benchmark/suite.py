@@ -12,7 +12,10 @@ HELD_OUT = 0.5  # of each client's images, so that there are as many to score ag
 DATA_SEED = 0  # of who has what and of what is held out: the same for all seeds and entries
 NUMBER, BESIDE = "fid", ("recall", "coverage")
 """the score that the benchmark's number is made of, and those that are shown beside it"""
-AUDIT = ("memorisation", "authenticity", "fld")  # of the images that runs train on: whether generated ones are copies
+AUDIT = ("memorisation", "authenticity", "fld", "mifid")
+"""of the images that runs train on: whether generated ones are copies"""
+PAIRS = 200  # of a client's training and held-out images that membership inference takes at most
+CACHE = "checkpoints/features"  # of real images
 Slot = Literal["model", "aggregator", "client_algorithm", "compression", "server_optimizer"]
 """place in a recipe that a class of one's own may take: the model, or an argument of the strategy"""
 
@@ -100,6 +103,16 @@ class Cell:
         return replace(self, own=None).name
 
     @property
+    def embeddings(self) -> tuple[str, ...]:
+        """Those that its images are scored in."""
+        return DATA[self.data].embeddings
+
+    @property
+    def num_images(self) -> int:
+        """The number of images that its generator draws to be scored."""
+        return DATA[self.data].num_images
+
+    @property
     def control(self) -> Control | None:
         """The control of `fedgen fit` that it is, if it is one."""
         return ALGORITHMS[self.algorithm].control
@@ -135,7 +148,7 @@ class Cell:
             grid=64,
             report=False,  # nor a figure: the entry tells
             page=False,
-            cache_folder="checkpoints/features",
+            cache_folder=CACHE,
         )
         strategy = {
             "communication_interval": budget.interval,

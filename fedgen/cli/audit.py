@@ -3,9 +3,10 @@
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fedgen.cli.stored import rounds_in
+from fedgen.evaluation.audit.signal_names import SignalName
 from fedgen.flags import PlainCommandParser
 
 DESCRIPTION = (
@@ -13,7 +14,6 @@ DESCRIPTION = (
     " images from its held-out ones? A table with 95 % intervals, and membership.json in the run folder; with --nearest"
     " also a picture of the generated images that are nearest to training images, nearest.png."
 )
-SIGNALS = ("loss", "critic", "likelihood", "distance")
 
 
 def build_parser() -> PlainCommandParser:
@@ -24,7 +24,7 @@ def build_parser() -> PlainCommandParser:
     add("--rounds", metavar="N,N", help="rounds of the checkpoints, with commas between; the last one by default")
     add(
         "--signal",
-        choices=SIGNALS,
+        choices=get_args(SignalName),
         help="what the attack looks at; by default a GAN's critic, else the model's own loss, its likelihood, or"
         " distances to generated images: the first that the model has",
     )

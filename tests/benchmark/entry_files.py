@@ -40,9 +40,12 @@ def make_records(seed, ratio, floor=2.0, **changes):
     scores = [make_record(*key, ratio * floor, seed, **changes) for key in keys]
     floors = [make_record(*key, floor, seed, floor=True) for key in keys]
     audit = {"seed": seed, "split": "train", "reference": "digits/train, 10 clients, 901 images"}
-    found = {"memorisation": 0.51, "authenticity": 0.44, "fld": 3.0}
+    found = {"memorisation": 0.51, "authenticity": 0.44, "fld": 3.0, "mifid": 70.0}
     audits = [make_record(keys[0][0], "all", value, score=score, **audit) for score, value in found.items()]
-    audits.append(make_record(keys[0][0], "all", 0.46, score="authenticity", floor=True, **audit))
+    floors += [
+        make_record(keys[0][0], "all", value, score=score, floor=True, **audit)
+        for score, value in {"authenticity": 0.46, "mifid": 20.0}.items()
+    ]
     return [*scores, *floors, make_record(keys[0][0], "all", 0.5, seed, score="recall"), *audits]
 
 
@@ -50,15 +53,27 @@ def make_cost(**changes):
     return {"turns": 300, "message_bytes": 1000, "client_seconds": 12.0, "peak_memory": 800_000_000, **changes}
 
 
+def make_attack(seed=0, advantage=0.1):
+    """Membership inference on two clients, one of whose models tells twice as much as the other's."""
+    clients = [("client a", 2 * advantage + seed / 100), ("client b", advantage + seed / 100)]
+    return {"signal": "critic", "clients": [make_attack_on(*client) for client in clients]}
+
+
+def make_attack_on(name, advantage):
+    own = {"value": advantage, "low": advantage - 0.03, "high": advantage + 0.04}
+    return {"name": name, "pairs": 90, "auc": {"value": 0.55, "low": 0.45, "high": 0.65}, "advantage": own}
+
+
 def make_form(cell=FEDERATED, ratios=(2.0, 2.0), suite=TINY, **changes):
     """The contents of an entry's file: a run a ratio."""
     own = suite.cell(cell)
     runs = [make_records(seed, ratio) for seed, ratio in enumerate(ratios)]
     costs = [make_cost() for _ in ratios]
+    attacks = [make_attack(seed) for seed, _ in enumerate(ratios)]
     machine = {"system": "Linux", "architecture": "x", "processor": "y", "cores": 2, "memory": 8_000_000_000}
     recipe = own.recipe()
     form = {
-        "format": 1,
+        "format": 2,
         "suite": suite.name,
         "cell": cell,
         "beside": cell,
@@ -68,11 +83,12 @@ def make_form(cell=FEDERATED, ratios=(2.0, 2.0), suite=TINY, **changes):
         "seeds": list(range(len(ratios))),
         "provenance": {"fedgen": "1.0", "commit": None, "versions": {"torch": "2"}, "machine": machine},
         "runs": [
-            {"seed": seed, "records": [record.to_json() for record in run], "costs": cost}
-            for seed, (run, cost) in enumerate(zip(runs, costs))
+            {"seed": seed, "records": [record.to_json() for record in run], "membership": attack, "costs": cost}
+            for seed, (run, attack, cost) in enumerate(zip(runs, attacks, costs))
         ],
-        "claims": claims_of(runs, costs),
+        "claims": claims_of(runs, attacks, costs),
         "samples": PIXEL,
+        "nearest": PIXEL,
     }
     return {**form, **changes}
 

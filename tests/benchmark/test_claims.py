@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 
 import pytest
 
@@ -11,6 +12,13 @@ from fedgen.experiments.engine.recipe_file import fingerprint
 from tests.benchmark.entry_files import FEDERATED, LOCAL, make_form, write_form
 
 
+def test_the_attack_is_the_mean_over_clients_and_runs(tmp_path):
+    """Clients of 0.2 and 0.1, and 0.01 more with the second seed; ends at -0.03 and +0.04 of each, in squares."""
+    attack = read_entry(write_form(tmp_path)).claims["attack"]
+    down, up = (math.hypot(end, end) / 2 for end in (0.03, 0.04))
+    assert attack == pytest.approx({"value": 0.155, "low": 0.155 - down, "high": 0.155 + up})
+
+
 def test_an_honest_entry_is_read_back(tmp_path):
     entry = read_entry(write_form(tmp_path))
     check(entry)
@@ -18,7 +26,7 @@ def test_an_honest_entry_is_read_back(tmp_path):
     assert entry.claims["number"] == pytest.approx(2.0)
     assert entry.claims["sent_bytes"] == 300 * 1000
     audits = {"memorisation": 0.51, "authenticity": 0.44, "authenticity floor": 0.46, "fld": 3.0}
-    assert entry.claims["beside"] == {"recall": 0.5, **audits}
+    assert entry.claims["beside"] == {"recall": 0.5, **audits, "mifid": 70.0, "mifid floor": 20.0}
 
 
 def change(form, keys, value):
@@ -46,6 +54,31 @@ LIES = {
     "less memory": (("claims", "peak_memory"), 1, "it claims peak_memory 1, and"),
     "another score": (("claims", "beside", "coverage"), 1.0, "it claims beside.coverage 1, and its .* show nothing"),
     "less memory of images": (("claims", "beside", "memorisation"), 0.5, "it claims beside.memorisation 0.5, and"),
+    "a weaker attack": (
+        ("claims", "attack", "value"),
+        0.0,
+        "it claims attack.value 0, and its stored records show 0.155",
+    ),
+    "an attack of one client alone": (
+        (*RUN, "membership", "clients"),
+        lambda clients: clients[:1],
+        "it claims attack.high 0.183284, and its stored records show",
+    ),
+    "an attack of one client twice": (
+        (*RUN, "membership", "clients"),
+        lambda clients: [clients[0], clients[0]],
+        "seed 1's attack on client client a is there 2 times",
+    ),
+    "an attack of too many images": (
+        (*RUN, "membership", "clients", 0, "pairs"),
+        201,
+        "seed 1's attack on client client a is of 201 pairs, the suite's of 200 at most",
+    ),
+    "an interval beside its estimate": (
+        (*RUN, "membership", "clients", 1, "auc", "low"),
+        0.6,
+        "seed 1's attack on client client b has 0.55 in an interval of 0.6 to 0.65",
+    ),
     "an audit of other images": ((*AUDIT, "split"), "report", "records of other scores, splits or rounds"),
     "a better record": ((*RECORD, "value"), 1.0, "it claims high 2, and its stored records show"),
     "another round": ((*RECORD, "round"), 3, "seed 1 has records of other scores, splits or rounds than the last one"),
@@ -114,10 +147,13 @@ def test_an_own_class_changes_its_place_in_the_recipe_and_nothing_else(tmp_path)
 @pytest.mark.parametrize(
     ("keys", "value", "said"),
     [
-        (("format",), 2, "is no entry of the benchmark in format 1: its format is 2"),
+        (("format",), 1, "is no entry of the benchmark in format 2: its format is 1"),
         (("seeds",), "0", "has seeds, which is '0'"),
         (("claims", "number"), -1.0, "has claims, which has number, which"),
         (("runs", 0, "costs", "turns"), -1, "has runs, which is .* where one has costs, which has turns"),
+        (("runs", 0, "membership", "signal"), "guess", "has membership, which has signal, which is 'guess'"),
+        (("runs", 0, "membership", "clients", 0, "advantage", "high"), 2, "has high, which is 2 and is not -1 to 1"),
+        (("nearest",), "https://x/y.png", "has nearest, which is .* picture in a data URI"),
         (("samples",), "https://x/y.png", "has samples, which is .* picture in a data URI"),
         (("samples",), 'data:image/png;base64,"><script>', "has samples, which is .* picture in a data URI"),
         (("beside",), "a/b", "'a/b' names no cell"),
@@ -150,6 +186,16 @@ def test_entries_that_were_not_measured_alike_do_not_compare(tmp_path):
         check_alike(read_entry(write_form(tmp_path, form)), first)
 
 
+def test_entries_whose_clients_were_not_attacked_alike_do_not_compare(tmp_path):
+    first = read_entry(write_form(tmp_path))
+    form = change(make_form(LOCAL), (*RUN, "membership", "clients", 0, "pairs"), 45)
+    other = read_entry(write_form(tmp_path, form))
+    with pytest.raises(
+        ValueError, match=rf"{LOCAL} .* and {FEDERATED} .* not attacked alike: client client a by 45 pairs"
+    ):
+        check_alike(other, first)
+
+
 def test_results_are_folders_or_files(tmp_path):
     path = write_form(tmp_path / "a")
     assert entry_files([tmp_path / "a", path, tmp_path / "a" / "entries"]) == [path]
@@ -157,5 +203,5 @@ def test_results_are_folders_or_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="empty has no entries; give a folder"):
         entry_files([tmp_path / "empty"])
     (tmp_path / "other.json").write_text(json.dumps([1]))
-    with pytest.raises(ValueError, match="no entry of the benchmark in format 1: its format is None"):
+    with pytest.raises(ValueError, match="no entry of the benchmark in format 2: its format is None"):
         read_entry(tmp_path / "other.json")

@@ -26,11 +26,15 @@ def test_the_page_holds_tables_answers_samples_and_provenance(entries):
     rows = re.findall(r'<tr><td class="number" data-sort="(\d)"><bdi>(\d)</bdi></td><td><bdi>wgan-gp</bdi></td>', page)
     assert rows == [("1", "1"), ("2", "2"), ("3", "3")]
     assert "wgan-gp / centralised &lt; wgan-gp / fedavg &lt; wgan-gp / local" in page
-    assert page.count(PIXEL) == 3
+    assert page.count(f'<img class="pixels" alt="images of wgan-gp / local" src="{PIXEL}">') == 1
+    assert page.count(f'<img class="pixels" alt="nearest images of wgan-gp / local" src="{PIXEL}">') == 1
+    assert page.count(PIXEL) == 6
     assert page.count('data-sort="0.51"><bdi>0.51</bdi></td><td class="number" data-sort="0.44"><bdi>0.44 (0.46)') == 3
-    assert page.count('data-sort="3.0"><bdi>3</bdi></td></tr>') == 3
+    assert page.count('data-sort="3.0"><bdi>3</bdi></td><td class="number" data-sort="70.0"><bdi>70 (20)</bdi>') == 3
+    assert len(re.findall(r'data-sort="0\.155\d*"><bdi>0\.16 \[0\.13, 0\.18\]</bdi></td></tr>', page)) == 3
+    assert page.count("<tr><td><bdi>client a</bdi></td>" + "<td><bdi>0.20 [0.17, 0.24]</bdi></td>" * 3) == 1
     heads = re.findall(r'<button type="button">(.*?)</button>', page.split("</thead>")[0])
-    assert heads[-5:] == ["recall", "coverage", "memorisation", "authenticity", "fld"]
+    assert heads[-7:] == ["recall", "coverage", "memorisation", "authenticity", "fld", "mifid", "attack"]
     assert "entry x is refused: it claims" in page
     assert "torch" in page
     assert "https://" not in page

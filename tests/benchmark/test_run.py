@@ -19,7 +19,7 @@ from fedgen.benchmark.run_suite import run_cells
 from fedgen.benchmark.suites import TINY
 from fedgen.evaluation import append_records, read_records
 from fedgen.experiments.engine.trainings import Training
-from tests.benchmark.entry_files import FEDERATED, make_cost, make_record, make_records
+from tests.benchmark.entry_files import FEDERATED, PIXEL, make_attack, make_cost, make_record, make_records
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +39,10 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(Training, "run", run)
     monkeypatch.setattr("fedgen.benchmark.run_suite.cost_of", lambda run: make_cost())
+    monkeypatch.setattr(
+        "fedgen.benchmark.run_suite.audit_of",
+        lambda cell, folder, picture: (make_attack(), PIXEL if picture else ""),
+    )
     return found
 
 
@@ -49,8 +53,9 @@ def test_a_cell_becomes_an_entry_of_its_last_round_in_avg_and_all(tmp_path, trai
     assert {name.rsplit("-", 1)[-1] for name in trained[4:]} == {"centralised"}
     recipe = yaml.safe_load((tmp_path / "recipes" / "digits-by-class-wgan-gp-fedavg.yaml").read_text())
     assert recipe == entries[0].form["recipe"] == TINY.cells[0].recipe()
-    # three embeddings in avg and all, the floor of each, one recall, three audits and the floor of one
-    assert len(entries[0].records[0]) == 17
+    # three embeddings in avg and all, the floor of each, one recall, four audits and the floors of two
+    assert len(entries[0].records[0]) == 19
+    assert entries[0].form["nearest"] == PIXEL
     assert f"1 of 3: {FEDERATED}: 2 times the floor (2 to 2)" in capsys.readouterr().out
 
 
@@ -151,7 +156,14 @@ def test_the_tiny_suite_runs_whole_with_its_controls(whole, capsys):
     assert sent["local"] == sent["centralised"] == 0
     assert all(entry.claims["client_seconds"] > 0 for entry in entries.values())
     assert all(entry.form["samples"].startswith("data:image/png;base64,") for entry in entries.values())
-    audits = {"memorisation", "authenticity", "authenticity floor", "fld"}
+    audits = {"memorisation", "authenticity", "authenticity floor", "fld", "mifid", "mifid floor"}
     assert all(set(entry.claims["beside"]) == {"recall", "coverage", *audits} for entry in entries.values())
+    assert all(entry.form["nearest"].startswith("data:image/png;base64,") for entry in entries.values())
+    for entry in entries.values():
+        assert all(run["membership"]["signal"] == "critic" for run in entry.form["runs"])
+        assert [len(run["membership"]["clients"]) for run in entry.form["runs"]] == [10, 10]
     run = next((whole / "runs").glob("*fedavg*-seed0"))
+    stored = json.loads((run / "membership.json").read_text())["audits"][0]["clients"]
+    kept = next(e for n, e in entries.items() if n.endswith("fedavg")).form["runs"][0]["membership"]["clients"]
+    assert [one["advantage"] for one in kept] == [one["advantage"] for one in stored]
     assert {record.split for record in read_records(run / "scores.jsonl")} == {"train", "report"}

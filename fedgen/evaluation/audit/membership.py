@@ -15,10 +15,10 @@ from fedgen.evaluation.audit.attack_strength import AttackStrength, average_atta
 from fedgen.evaluation.audit.estimates import LEVEL
 from fedgen.evaluation.audit.membership_signals import (
     MembershipPairs,
-    SignalName,
     SignalOptions,
     make_signal,
 )
+from fedgen.evaluation.audit.signal_names import SignalName
 from fedgen.evaluation.generation.image_sampling import Sample
 from fedgen.evaluation.personal.own_models import Personal, own_in_place
 from fedgen.progress import track
@@ -46,7 +46,7 @@ class MembershipAudit:
         checkpoint: file name of the model's checkpoint.
     """
 
-    signal: str
+    signal: SignalName
     words: str
     seed: int
     clients: list[AttackStrength]
@@ -111,7 +111,8 @@ def membership_inference(
         members, others = (torch.cat(list(part)) for part in zip(*signals))
         pooled = measure_attack(ALL, members, others, seed)
     avg = average_attack(AVG, clients, weights)
-    return MembershipAudit(str(options.name), options.words, seed, clients, avg, pooled, left_out)
+    assert options.name is not None  # as they are resolved
+    return MembershipAudit(options.name, options.words, seed, clients, avg, pooled, left_out)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fedgen.data import Examples
 from fedgen.data.optional_attributes import with_defaults
 from fedgen.embeddings import Embedding, embed, load_embedding
+from fedgen.evaluation.audit.signal_names import SignalName
 from fedgen.evaluation.generation.answers import Answers
 from fedgen.evaluation.generation.density import density_of
 from fedgen.evaluation.generation.image_sampling import draw_images, sampler_of
@@ -26,7 +27,6 @@ from fedgen.models.gan.critic_losses import CriticLosses
 from fedgen.models.optional_hooks import of_model
 from fedgen.seeds import derive, generator, isolated, seed_all
 
-SignalName = Literal["loss", "critic", "likelihood", "distance"]
 ROWS = 500  # images whose distances are formed at once
 
 
