@@ -8,9 +8,10 @@ import torch
 from fedgen.benchmark.entry import AttackForm, IntervalForm, MembershipForm
 from fedgen.benchmark.suite import CACHE, PAIRS, Cell
 from fedgen.embeddings import FeatureCache
-from fedgen.evaluation.audit.audit_run import NEAREST, audit_run, draw_nearest
+from fedgen.evaluation.audit.audit_run import audit_run, draw_nearest
 from fedgen.evaluation.audit.estimates import IntervalEstimate
 from fedgen.evaluation.runs.rebuild import rebuild
+from fedgen.evaluation.runs.run_files import NEAREST
 from fedgen.reports.pictures import Pictures
 
 

@@ -62,7 +62,8 @@ def audit(arguments: Sequence[str]) -> int:
 def _attack(settings: Namespace) -> None:
     from fedgen.cli.run import model_and_clients
     from fedgen.embeddings import FeatureCache
-    from fedgen.evaluation.audit.audit_run import MEMBERSHIP, NEAREST, audit_run, draw_nearest
+    from fedgen.evaluation.audit.audit_run import audit_run, draw_nearest
+    from fedgen.evaluation.runs.run_files import MEMBERSHIP, NEAREST
     from fedgen.evaluation.tables.membership_table import membership_table
     from fedgen.progress import make_console
 

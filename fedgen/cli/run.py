@@ -179,7 +179,7 @@ def _scored_again(
 
 def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
     """Draws the matrices into the run's folder, and prints each: as a table where one fits, else in a line."""
-    from fedgen.evaluation.personal.client_matrix import MATRIX
+    from fedgen.evaluation.runs.run_files import MATRIX, MATRIX_PICTURE
     from fedgen.evaluation.tables.matrix_table import matrix_table
     from fedgen.progress import make_console
     from fedgen.reports.figures.matrix_picture import draw_matrices
@@ -191,7 +191,7 @@ def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
         fitting = [one for one in tables if console.measure(one, options=unbound).maximum <= console.width]
         line = f"{matrix.split}, {matrix.embedding}: {matrix.words}"
         console.print(fitting[0] if fitting else line, soft_wrap=not fitting)
-    picture = draw_matrices(matrices, (run / MATRIX).with_suffix(".png"))
+    picture = draw_matrices(matrices, run / MATRIX_PICTURE)
     console.print(f"written: {picture}, {run / MATRIX}", soft_wrap=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed, unique
-from fedgen.evaluation.runs.run_files import PARTITION, RECIPE
+from fedgen.evaluation.runs.run_files import MATRIX_PICTURE, NEAREST, PARTITION, RECIPE
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, read_left_out, shorten
 from fedgen.federated.state_file import read_state
@@ -43,7 +43,7 @@ class Contents:
         samples: grids of generated images.
         real: rows of real images of clients.
         real_clients: whose they are.
-        figures: other pictures.
+        figures: other pictures: an experiment's, those of stored images' scores, of an audit and of a client matrix.
         kept: who the clients are.
         left_out: entries of clients left out of rounds.
         state: what becomes of the model's state in turns, as lines of text.
@@ -196,6 +196,8 @@ def _read_pictures(found: Contents, pictures: Pictures) -> None:
         found.missing["samples"] = "the folder has no grids of images (data without images, or grid=0)"
     elif found.real is None:
         found.missing["real images"] = "the folder keeps none (clients elsewhere, or a run of an earlier release)"
+    asked_for = [pictures.one(found.folder / name, name) for name in (NEAREST, MATRIX_PICTURE)]
+    found.figures = [picture for picture in asked_for if picture is not None]
 
 
 def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:

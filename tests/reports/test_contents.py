@@ -24,6 +24,16 @@ def test_a_run_folder_is_read_whole(tmp_path):
     assert set(found.missing) == {"time", "memory", "epsilon"}
 
 
+def test_pictures_of_an_audit_and_of_a_client_matrix_are_figures(tmp_path):
+    folder = write_run(tmp_path / "run")
+    assert read_contents(folder).figures == []
+    for name in ("client_matrix.png", "nearest.png"):
+        save_png(folder / name, torch.zeros(1, 8, 8, dtype=torch.uint8))
+    assert [one.name for one in read_contents(folder).figures] == ["nearest.png", "client_matrix.png"]
+    page = write_report([folder], tmp_path / "page.html").read_text()
+    assert page.count('alt="figure nearest.png"') == page.count('alt="figure client_matrix.png"') == 1
+
+
 def test_what_is_missing_is_named_with_its_reason(tmp_path):
     folder = write_run(tmp_path / "run", recipe=False, pictures=False)
     for name in ("federation.json", "state.txt", "left_out.jsonl", "logs/metrics.csv"):

@@ -12,11 +12,11 @@ from fedgen.evaluation.audit.membership import MembershipAudit, membership_infer
 from fedgen.evaluation.audit.nearest_images import NearestImages, nearest_images
 from fedgen.evaluation.personal.own_models import Personal
 from fedgen.evaluation.runs.checkpoints import load_weights, personal_tensors
+from fedgen.evaluation.runs.run_files import MEMBERSHIP, NEAREST
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.images import save_png
 from fedgen.io.files import write_json
 
-MEMBERSHIP, NEAREST = "membership.json", "nearest.png"
 VERSION = 1
 
 

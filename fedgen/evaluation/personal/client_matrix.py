@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.personal.own_models import OwnModels, Personal, own_in_place
 from fedgen.evaluation.runs.checkpoints import load_weights, personal_tensors
+from fedgen.evaluation.runs.run_files import MATRIX
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.io.files import write_json
 from fedgen.progress import track
 from fedgen.scores import FederatedScore
 
-MATRIX = "client_matrix.json"
 VERSION = 1
 
 

@@ -9,6 +9,8 @@ from fedgen.io.files import read_yaml
 from fedgen.recipe.recipe_keys import check_lost
 
 RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
+MEMBERSHIP, NEAREST = "membership.json", "nearest.png"  # of `fedgen audit`
+MATRIX, MATRIX_PICTURE = "client_matrix.json", "client_matrix.png"  # of `fedgen evaluate --matrix`
 
 
 def read_recipe(path: Path) -> Any:
