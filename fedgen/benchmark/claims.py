@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -171,11 +172,11 @@ def _check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
 
 def _check_attacks(seed: int, attacks: Sequence[AttackForm]) -> None:
     """Refuse attacks on a client twice, of more images than the suite's, or whose intervals lie beside the estimate."""
-    names = [one["name"] for one in attacks]
+    times = Counter(one["name"] for one in attacks)
     for one in attacks:
         said = f"seed {seed}'s attack on client {printable(one['name'])}"
-        if names.count(one["name"]) > 1:
-            raise ValueError(f"{said} is there {names.count(one['name'])} times")
+        if times[one["name"]] > 1:
+            raise ValueError(f"{said} is there {times[one['name']]} times")
         if one["pairs"] > PAIRS:
             raise ValueError(f"{said} is of {one['pairs']} pairs, the suite's of {PAIRS} at most")
         for what in (one["auc"], one["advantage"]):

@@ -18,7 +18,7 @@ KIND = HtmlPage("leaderboard", ("report.css",), ("theme.js", "leaderboard.js"))
 ABOUT_AUDIT = (
     "audits of copies of training images, in all, in the first embedding: memorisation is 0.5 without memory and 1 for"
     " copies; authenticity (in brackets that of real images) is lower and fld higher for copies; mifid (likewise) is"
-    " FID, larger where images lie nearer to training images than a threshold"
+    " FID, larger where images lie nearer to training images than a threshold, as real ones do, too"
 )
 ABOUT_ATTACK = (
     "attack: the advantage of membership inference, true less false positive rate, the mean over clients and seeds with"
