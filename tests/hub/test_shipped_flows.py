@@ -1,6 +1,7 @@
 """The federated networks that come with the kit load in one line and draw what their cards show."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,12 @@ from tests.models.stylegan2.test_shipped import contains
 KIT = Path(__file__).parents[2]
 PRETRAINED = KIT / "checkpoints" / "pretrained"
 NETWORKS = {"flow_fashion_mnist": 1, "flow_photo_patches": 3}  # and their channels
+PAGE = KIT / "docs" / "shipped-flows.md"
+SHOWN = r"\| ([\d,]+±\d+)? ?"
+CONTROLS = re.findall(
+    rf"\| ([\d,]+) \| [\d,]+ {SHOWN}{SHOWN}\| \[\w+\]\(\.\./checkpoints/pretrained/(\S+?)\) \|", PAGE.read_text()
+)
+"""rounds, FID-all of 2,000 and of 10,000 images, and the file of records, of the rows of the page's tables"""
 
 
 @pytest.mark.parametrize(("name", "channels"), NETWORKS.items())
@@ -55,6 +62,26 @@ def test_it_is_the_kits_recipe_with_seed_0(name):
     assert contains(run["trainer"]["strategy"], kit["trainer"]["strategy"])
     assert contains(run["model"], kit["model"])
     assert contains(run["data"], kit["data"])
+
+
+def test_the_page_compares_both_networks_by_their_records():
+    assert {f"{name}/scores.jsonl" for name in NETWORKS} <= {path for *_, path in CONTROLS}
+
+
+@pytest.mark.parametrize(("rounds", "some", "many", "path"), CONTROLS)
+def test_a_row_of_the_page_has_the_scores_of_the_records_it_links_to(rounds, some, many, path):
+    round = int(rounds.replace(",", "")) - 1
+    for shown, count in ((some, 2000), (many, 10000)):
+        if shown:
+            values = [
+                f"{record.value:,.0f}±{record.standard_error:.0f}"
+                for record in read_records(PRETRAINED / path)
+                if (record.score, record.aggregate, record.split, record.num_generated)
+                == ("fid", "all", "train", count)
+                and record.is_model
+                and record.round == round
+            ]
+            assert values == [shown]
 
 
 def test_the_folder_holds_what_cards_speak_of_and_no_checkpoint():
