@@ -19,13 +19,13 @@ from fedgen.io.files import read_json
 FORMAT = 2  # of the file
 FOLDER = "entries"  # of a folder of results
 MOST_SEEDS, MOST_RECORDS, MOST_CLIENTS = 100, 1000, 10_000
-LONGEST_SAMPLES = 2_000_000  # characters
+LONGEST_PICTURE = 2_000_000  # characters
 _PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}")
 _Name = Annotated[str, Text(200, 1)]
 _Bytes = Annotated[int, Between(0)]
 _Real = Annotated[float, Between(0)]
 _Signed = Annotated[float, Between(-1, 1)]
-_Samples = Annotated[str, Fits(lambda text: text == "" or _is_picture(text), "picture in a data URI")]
+_DataUri = Annotated[str, Fits(lambda text: text == "" or _is_picture(text), "picture in a data URI")]
 
 
 class RunCost(TypedDict):
@@ -117,8 +117,8 @@ class EntryForm(TypedDict):
     provenance: Origin
     runs: Annotated[list[RunForm], Length(MOST_SEEDS, 1)]
     claims: Claims
-    samples: _Samples
-    nearest: _Samples
+    samples: _DataUri
+    nearest: _DataUri
 
 
 @dataclass(frozen=True)
@@ -221,4 +221,4 @@ def measured(records: Sequence[ScoreRecord], last_round: int) -> list[ScoreRecor
 
 
 def _is_picture(text: str) -> bool:
-    return len(text) <= LONGEST_SAMPLES and _PICTURE.fullmatch(text) is not None
+    return len(text) <= LONGEST_PICTURE and _PICTURE.fullmatch(text) is not None

@@ -1,14 +1,15 @@
 """The leaderboard's page: one file with sortable tables, samples, answers, and where the runs were made."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedgen.benchmark.claims import FLOORED, floor_of
-from fedgen.benchmark.entry import Entry, IntervalForm
+from fedgen.benchmark.entry import Entry
 from fedgen.benchmark.standings import Standing, answers_of, standings_of
 from fedgen.benchmark.standings_table import HEADINGS, LEGEND, ORDER, cells_of, figure
 from fedgen.benchmark.suite import AUDIT, BESIDE
+from fedgen.evaluation.audit.estimates import IntervalEstimate
 from fedgen.foreign_text import printable
 from fedgen.io.files import in_bytes
 from fedgen.reports.html_page import HtmlPage
@@ -79,19 +80,12 @@ def _shown(standing: Standing, pictured: Sequence[str]) -> dict[str, Any]:
         standing: of the task.
         pictured: names of entries whose pictures find room.
     """
-    pictures, nearest = (
-        [
-            {"name": " / ".join(entry.parts), "uri": uri}
-            for entry in standing.entries
-            if entry.name in pictured and (uri := entry.form[kind])
-        ]
-        for kind in ("samples", "nearest")
-    )
+    found = [entry for entry in standing.entries if entry.name in pictured]
     return {
         "title": f"{standing.suite}: {standing.task}",
         "rows": [_row(standing, entry) for entry in standing.entries],
-        "pictures": pictures,
-        "nearest": nearest,
+        "pictures": _pictures({" / ".join(entry.parts): entry.form["samples"] for entry in found}),
+        "nearest": _pictures({" / ".join(entry.parts): entry.form["nearest"] for entry in found}),
         "attacks": _attacks(standing),
         "origins": [_origin(entry) for entry in standing.entries],
     }
@@ -101,7 +95,7 @@ def _row(standing: Standing, entry: Entry) -> list[dict[str, Any]]:
     """The cells of an entry, each with the number that it is sorted by: "" for none, None for a text."""
     claims = entry.claims
     more = [claims["beside"].get(name) for name in (*BESIDE, *AUDIT)]
-    texts = [*cells_of(standing, entry), *map(figure, more), _interval(claims["attack"])]
+    texts = [*cells_of(standing, entry), *map(figure, more), str(IntervalEstimate(**claims["attack"]))]
     for score in FLOORED:
         if (floor := claims["beside"].get(floor_of(score))) is not None:
             texts[len(HEADINGS) + (*BESIDE, *AUDIT).index(score)] += f" ({figure(floor)})"
@@ -123,7 +117,10 @@ def _attacks(standing: Standing) -> dict[str, Any]:
     found = [{one["name"]: one for one in entry.form["runs"][0]["membership"]["clients"]} for entry in standing.entries]
     names = dict.fromkeys(name for clients in found for name in clients)
     rows = [
-        [printable(name, 80), *(_interval(clients[name]["advantage"]) if name in clients else "" for clients in found)]
+        [
+            printable(name, 80),
+            *(str(IntervalEstimate(**own[name]["advantage"])) if name in own else "" for own in found),
+        ]
         for name in names
     ]
     signals = [entry.form["runs"][0]["membership"]["signal"] for entry in standing.entries]
@@ -131,8 +128,9 @@ def _attacks(standing: Standing) -> dict[str, Any]:
     return {"headings": ["client", *headings], "rows": rows}
 
 
-def _interval(form: IntervalForm) -> str:
-    return f"{form['value']:.2f} [{form['low']:.2f}, {form['high']:.2f}]"
+def _pictures(uris: Mapping[str, str]) -> list[dict[str, str]]:
+    """The pictures that there are, by the names of their entries."""
+    return [{"name": name, "uri": uri} for name, uri in uris.items() if uri]
 
 
 def _sorted_by(value: float | None) -> float | str:

@@ -103,16 +103,6 @@ class Cell:
         return replace(self, own=None).name
 
     @property
-    def embeddings(self) -> tuple[str, ...]:
-        """Those that its images are scored in."""
-        return DATA[self.data].embeddings
-
-    @property
-    def num_images(self) -> int:
-        """The number of images that its generator draws to be scored."""
-        return DATA[self.data].num_images
-
-    @property
     def control(self) -> Control | None:
         """The control of `fedgen fit` that it is, if it is one."""
         return ALGORITHMS[self.algorithm].control

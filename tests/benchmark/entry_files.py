@@ -53,9 +53,9 @@ def make_cost(**changes):
     return {"turns": 300, "message_bytes": 1000, "client_seconds": 12.0, "peak_memory": 800_000_000, **changes}
 
 
-def make_attack(seed=0, advantage=0.1):
+def make_attack(seed=0):
     """Membership inference on two clients, one of whose models tells twice as much as the other's."""
-    clients = [("client a", 2 * advantage + seed / 100), ("client b", advantage + seed / 100)]
+    clients = [("client a", 0.2 + seed / 100), ("client b", 0.1 + seed / 100)]
     return {"signal": "critic", "clients": [make_attack_on(*client) for client in clients]}
 
 

@@ -20,10 +20,10 @@ PRETRAINED = KIT / "checkpoints" / "pretrained"
 NETWORKS = {"flow_fashion_mnist": 1, "flow_photo_patches": 3}  # and their channels
 PAGE = KIT / "docs" / "shipped-flows.md"
 SHOWN = r"\| ([\d,]+±\d+)? ?"
-CONTROLS = re.findall(
+COMPARED = re.findall(
     rf"\| ([\d,]+) \| [\d,]+ {SHOWN}{SHOWN}\| \[\w+\]\(\.\./checkpoints/pretrained/(\S+?)\) \|", PAGE.read_text()
 )
-"""rounds, FID-all of 2,000 and of 10,000 images, and the file of records, of the rows of the page's tables"""
+"""rounds, FID-all of 2,000 and of 10,000 images, and the records, of the rows of the page that link them"""
 
 
 @pytest.mark.parametrize(("name", "channels"), NETWORKS.items())
@@ -38,15 +38,20 @@ def test_a_network_loads_in_one_line_and_draws_the_picture_of_its_card(name, cha
     assert np.abs(drawn - shown).mean() < 1  # of 255 levels: processors round otherwise
 
 
+def fid_all(path, count):
+    """The model's records of FID-all on training images, of so many generated ones."""
+    wanted = ("fid", "all", "train", count)
+    return [
+        record
+        for record in read_records(path)
+        if (record.score, record.aggregate, record.split, record.num_generated) == wanted and record.is_model
+    ]
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_card_shows_the_last_scores_of_the_records_beside_it(name):
     folder = PRETRAINED / name
-    [value] = [
-        record.value
-        for record in read_records(folder / "scores.jsonl")
-        if (record.score, record.aggregate, record.split, record.num_generated) == ("fid", "all", "train", 10000)
-        and record.is_model
-    ]
+    [value] = [record.value for record in fid_all(folder / "scores.jsonl", 10000)]
     card = (folder / CARD).read_text()
     assert f"| {value:.0f}±" in card
     weights = sum(parameter.numel() for parameter in from_pretrained(folder).network.parameters())
@@ -65,21 +70,18 @@ def test_it_is_the_kits_recipe_with_seed_0(name):
 
 
 def test_the_page_compares_both_networks_by_their_records():
-    assert {f"{name}/scores.jsonl" for name in NETWORKS} <= {path for *_, path in CONTROLS}
+    assert {f"{name}/scores.jsonl" for name in NETWORKS} <= {path for *_, path in COMPARED}
 
 
-@pytest.mark.parametrize(("rounds", "some", "many", "path"), CONTROLS)
+@pytest.mark.parametrize(("rounds", "some", "many", "path"), COMPARED)
 def test_a_row_of_the_page_has_the_scores_of_the_records_it_links_to(rounds, some, many, path):
     round = int(rounds.replace(",", "")) - 1
     for shown, count in ((some, 2000), (many, 10000)):
         if shown:
             values = [
                 f"{record.value:,.0f}±{record.standard_error:.0f}"
-                for record in read_records(PRETRAINED / path)
-                if (record.score, record.aggregate, record.split, record.num_generated)
-                == ("fid", "all", "train", count)
-                and record.is_model
-                and record.round == round
+                for record in fid_all(PRETRAINED / path, count)
+                if record.round == round
             ]
             assert values == [shown]
 
