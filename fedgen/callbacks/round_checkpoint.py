@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fedgen.models.optional_hooks import of_callback, of_strategy
 
 
 class RoundCheckpoint(ModelCheckpoint):
-    """`last.ckpt` after every whole round, and `round=00012.ckpt` of every round that was evaluated.
+    """`last.ckpt` of the newest round, and `round=00012.ckpt` of every round that was evaluated.
 
     Both are the same bytes on disk (a hard link, or a copy where links are not possible), appear whole or not at all,
     and load with `weights_only=True`. `trainer.fit(ckpt_path="last")` resumes from `last.ckpt`. Rounds that were cut
@@ -30,8 +31,13 @@ class RoundCheckpoint(ModelCheckpoint):
         dirpath: the folder; the trainer's `default_root_dir` by default.
         every_n_rounds: which rounds are kept where no `FederatedEvaluation` says which were evaluated; the last of
             training is always among them.
+        saving_share: of the time of training that saving `last.ckpt` may take, above 0 and at most 1. A round that ends
+            sooner after a save than that allows is not saved, if it is neither kept nor the last: a run that is killed
+            trains it again, to the same bits. 1 saves each round; a deployment always does, whose clients do not go
+            back by more than one.
 
     Raises:
+        ValueError: for numbers out of range.
         PermissionError: if the folder cannot be written, before training starts.
 
     Examples:
@@ -41,14 +47,17 @@ class RoundCheckpoint(ModelCheckpoint):
         50
     """
 
-    def __init__(self, dirpath: str | Path | None = None, every_n_rounds: int = 10) -> None:
+    def __init__(self, dirpath: str | Path | None = None, every_n_rounds: int = 10, saving_share: float = 0.05) -> None:
         if every_n_rounds < 1:
             raise ValueError(f"every_n_rounds={every_n_rounds}: keep a checkpoint every 1 or more rounds")
+        if not 0 < saving_share <= 1:
+            raise ValueError(f"saving_share={saving_share}: a share of the time above 0, and at most 1 for each round")
         # save_top_k=0: what is kept is decided here, and nothing is ever removed
         super().__init__(dirpath=dirpath, save_top_k=0, save_last=True, enable_version_counter=False)
-        self.every_n_rounds = every_n_rounds
+        self.every_n_rounds, self.saving_share = every_n_rounds, saving_share
         self._given = self.dirpath
         self._saved_round: int | None = None
+        self._next_save = 0.0  # on the clock of `time.monotonic`
         self._left_out: list[Entry] | None = None  # what is in the file
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -82,6 +91,9 @@ class RoundCheckpoint(ModelCheckpoint):
         if trainer.fast_dev_run or of_strategy(trainer.strategy).in_round:
             return
         folder, round = self._folder(trainer), trainer.current_epoch
+        if not trainer.strategy.reduce_boolean_decision(self._is_due(trainer, round), all=False):
+            return
+        began = time.monotonic()
         partial = folder / f".{LAST}.partial"
         self.last_model_path = self.best_model_path = str(folder / LAST)
         first, self._saved_round = self._saved_round is None, round
@@ -98,6 +110,8 @@ class RoundCheckpoint(ModelCheckpoint):
             for logger in trainer.loggers:
                 logger.after_save_checkpoint(self)
         trainer.strategy.barrier()
+        ended = time.monotonic()
+        self._next_save = ended + (ended - began) * (1 / self.saving_share - 1)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keeps the last round too, if it was evaluated only now."""
@@ -131,10 +145,22 @@ class RoundCheckpoint(ModelCheckpoint):
     def _folder(self, trainer: Trainer) -> Path:
         return Path(self._given or trainer.default_root_dir)
 
+    def _is_due(self, trainer: Trainer, round: int) -> bool:
+        """Whether a round is to be saved: for what it is, or because there is time for it."""
+        if self._saved_round is None or self._is_kept(trainer, round) or _ends(trainer, round):
+            return True
+        return time.monotonic() >= self._next_save
+
     def _is_kept(self, trainer: Trainer, round: int) -> bool:
         if _has_evaluation(trainer):
             return round in _evaluated(trainer)
         return (round + 1) % self.every_n_rounds == 0 or round + 1 == trainer.max_epochs
+
+
+def _ends(trainer: Trainer, round: int) -> bool:
+    """Whether training ends with a round."""
+    steps = trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
+    return trainer.should_stop or steps or round + 1 == trainer.max_epochs
 
 
 def _has_evaluation(trainer: Trainer) -> bool:

@@ -4,6 +4,8 @@ import os
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.evaluation import Evaluator, Run, evaluate_run, load_weights, read_records
@@ -75,6 +77,56 @@ def test_a_finished_run_does_nothing(tmp_path):
     assert before == ((tmp_path / "scores.jsonl").read_bytes(), (tmp_path / "last.ckpt").stat().st_mtime_ns)
 
 
+def rounds_saved(monkeypatch):
+    """The rounds of which `last.ckpt` is made, as they come."""
+    rounds, plain = [], Trainer.save_checkpoint
+
+    def note(trainer, *args, **kwargs):
+        rounds.append(trainer.current_epoch)
+        plain(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "save_checkpoint", note)
+    return rounds
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1e-9, [0, 3, 5]), (1, [0, 1, 2, 3, 4, 5])])
+def test_rounds_that_end_too_soon_after_a_save_are_not_saved_but_the_kept_and_the_last(
+    share, expected, tmp_path, monkeypatch
+):
+    rounds = rounds_saved(monkeypatch)
+    fit(tmp_path, 6, [RoundCheckpoint(every_n_rounds=4, saving_share=share)])
+    assert rounds == expected
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 5
+
+
+def test_the_last_round_is_saved_however_training_ends(tmp_path, monkeypatch):
+    def stops(trainer, *args):
+        trainer.should_stop = trainer.current_epoch == 2
+
+    rounds, seldom = rounds_saved(monkeypatch), [RoundCheckpoint(every_n_rounds=100, saving_share=1e-9)]
+    fit(tmp_path / "early", 6, [LambdaCallback(on_train_epoch_end=stops), *seldom])
+    fit(tmp_path / "steps", -1, [RoundCheckpoint(every_n_rounds=100, saving_share=1e-9)], max_steps=8)
+    assert rounds == [0, 2, 0, 3]
+
+
+def test_a_run_that_dies_trains_rounds_that_were_not_saved_again_to_the_same_bits(tmp_path):
+    def dies(trainer, *args):
+        if trainer.current_epoch == 4:
+            raise RuntimeError("the machine is gone")
+
+    whole, resumed = Points(), Points()
+    fit(tmp_path / "whole", 6, module=whole)
+    callbacks = [evaluation(), RoundCheckpoint(saving_share=1e-9), LambdaCallback(on_train_epoch_start=dies)]
+    with pytest.raises(RuntimeError, match="gone"):
+        fit(tmp_path / "part", 6, callbacks)
+    saved = torch.load(tmp_path / "part" / "last.ckpt", weights_only=True)
+    assert saved["epoch"] == 3  # which was evaluated
+    (tmp_path / "part" / "last.ckpt").write_bytes((tmp_path / "part" / "round=00001.ckpt").read_bytes())
+    fit(tmp_path / "part", 6, module=resumed, ckpt_path="last")
+    assert same(weights(whole), weights(resumed))
+    assert (tmp_path / "whole" / "scores.jsonl").read_bytes() == (tmp_path / "part" / "scores.jsonl").read_bytes()
+
+
 def test_it_works_under_ordinary_training(tmp_path):
     callbacks = [RoundCheckpoint(tmp_path / "kept", every_n_rounds=2)]
     trainer = make_trainer("auto", 3, callbacks=callbacks, enable_checkpointing=True, default_root_dir=tmp_path)
@@ -88,6 +140,8 @@ def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):
         fit(tmp_path, 1, [RoundCheckpoint(tmp_path / "file" / "run")])
     with pytest.raises(ValueError, match="every_n_rounds=0"):
         RoundCheckpoint(every_n_rounds=0)
+    with pytest.raises(ValueError, match="saving_share=0"):
+        RoundCheckpoint(saving_share=0)
 
 
 def test_a_run_scored_again_gives_the_same_records_and_another_embedding_adds_columns(tmp_path):

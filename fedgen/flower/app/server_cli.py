@@ -5,6 +5,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
+from fedgen.callbacks import RoundCheckpoint
 from fedgen.flower.app.run_config import CHECKPOINT
 from fedgen.flower.server.connection import Connection
 from fedgen.flower.server.end_report import EndReport
@@ -42,6 +43,9 @@ class ServerCLI(FedgenCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
+        for callback in trainer.callbacks:
+            if isinstance(callback, RoundCheckpoint):
+                callback.saving_share = 1.0  # clients go back with the server by one turn alone
         if not isinstance(trainer.strategy, FlowerStrategy):  # which reports by itself
             trainer.callbacks.append(EndReport())
         return trainer
