@@ -71,7 +71,7 @@ def train(folder: str, rounds: int) -> Usage:
         accelerator="cpu",
         devices=1,
         max_epochs=rounds,
-        callbacks=[evaluation, RoundCheckpoint(), usage],
+        callbacks=[evaluation, RoundCheckpoint(saving_share=1), usage],
         logger=TensorBoardLogger(folder, name="", version="logs"),
         log_every_n_steps=1,
         default_root_dir=folder,
