@@ -18,6 +18,7 @@ from tests.models.stylegan2.test_shipped import contains
 KIT = Path(__file__).parents[2]
 PRETRAINED = KIT / "checkpoints" / "pretrained"
 NETWORKS = {"flow_fashion_mnist": 1, "flow_photo_patches": 3}  # and their channels
+COMPARISONS = "comparisons"  # scores of controls, and of the same recipe over other deals of the images
 PAGE = KIT / "docs" / "shipped-flows.md"
 SHOWN = r"\| ([\d,]+±\d+)? ?"
 COMPARED = re.findall(
@@ -69,8 +70,11 @@ def test_it_is_the_kits_recipe_with_seed_0(name):
     assert contains(run["data"], kit["data"])
 
 
-def test_the_page_compares_both_networks_by_their_records():
-    assert {f"{name}/scores.jsonl" for name in NETWORKS} <= {path for *_, path in COMPARED}
+def test_the_page_compares_both_networks_with_their_controls_and_other_deals_by_their_records():
+    found = {str(path.relative_to(PRETRAINED)) for path in PRETRAINED.rglob("*.jsonl")}
+    assert found == {path for *_, path in COMPARED}
+    controls = (f"{name}/{COMPARISONS}/{control}.jsonl" for name in NETWORKS for control in ("centralised", "local"))
+    assert found >= {*controls}
 
 
 @pytest.mark.parametrize(("rounds", "some", "many", "path"), COMPARED)
@@ -89,5 +93,6 @@ def test_a_row_of_the_page_has_the_scores_of_the_records_it_links_to(rounds, som
 def test_the_folder_holds_what_cards_speak_of_and_no_checkpoint():
     for name in NETWORKS:
         held = {path.name for path in (PRETRAINED / name).iterdir()}
-        assert held == {CARD, PICTURE, "config.json", "curves.png", "model.safetensors", "recipe.yaml", "scores.jsonl"}
+        files = {"config.json", "curves.png", "model.safetensors", "recipe.yaml", "scores.jsonl"}
+        assert held == {CARD, PICTURE, COMPARISONS} | files
         assert json.loads((PRETRAINED / name / "config.json").read_text())["class"] == "FlowMatching"
