@@ -27,9 +27,9 @@ def test_a_test_is_in_one_part_and_in_no_other():
 
 
 def test_before_a_change_lands_all_tests_the_static_checks_and_the_documentation_run():
-    commands = re.findall(r"^make (.+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    assert commands == ["test", "test-slow", "test-browser", "check", "docs"]
-    assert set(commands) <= NAMES
+    commands = re.findall(r"^make ([^#\n]+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    targets = [word for command in commands for word in command.split() if word in NAMES]
+    assert targets == ["test", "test-slow", "test-browser", "check", "docs"]
 
 
 def commands_of(target, venv):
