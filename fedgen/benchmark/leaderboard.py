@@ -7,7 +7,7 @@ from typing import Any
 from fedgen.benchmark.claims import FLOORED, floor_of
 from fedgen.benchmark.entry import Entry
 from fedgen.benchmark.standings import Standing, answers_of, standings_of
-from fedgen.benchmark.standings_table import HEADINGS, LEGEND, ORDER, cells_of, figure
+from fedgen.benchmark.standings_table import HEADINGS, LEGEND, ORDER, cells_of, figure, task_lines
 from fedgen.benchmark.suite import AUDIT, BESIDE
 from fedgen.evaluation.audit.estimates import IntervalEstimate
 from fedgen.foreign_text import printable
@@ -83,6 +83,7 @@ def _shown(standing: Standing, pictured: Sequence[str]) -> dict[str, Any]:
     found = [entry for entry in standing.entries if entry.name in pictured]
     return {
         "title": f"{standing.suite}: {standing.task}",
+        "shared": task_lines(standing),
         "rows": [_row(standing, entry) for entry in standing.entries],
         "pictures": _pictures({" / ".join(entry.parts): entry.form["samples"] for entry in found}),
         "nearest": _pictures({" / ".join(entry.parts): entry.form["nearest"] for entry in found}),

@@ -1,5 +1,6 @@
 """The leaderboard on a terminal: a table a task, what the suite's questions got for answers, and who was refused."""
 
+import statistics
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -8,7 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedgen.benchmark.entry import Entry
+from fedgen.benchmark.number import AGGREGATES
 from fedgen.benchmark.standings import Standing, SuiteAnswer, answers_of, standings_of
+from fedgen.benchmark.suite import NUMBER
 from fedgen.foreign_text import printable
 from fedgen.io.files import in_bytes
 
@@ -41,11 +44,32 @@ def figure(value: float | None) -> str:
     return "none" if value is None else f"{value:.3g}"
 
 
+def task_lines(standing: Standing) -> tuple[str, str]:
+    """What entries of a task share: the training that each gets, and the scores of real images, means over seeds."""
+    first = standing.entries[0]
+    trainer, seeds = first.form["recipe"]["trainer"], len(first.form["seeds"])
+    strategy = trainer["strategy"]["init_args"]
+    clients = first.records[0][0].num_clients
+    cohort = "all" if strategy["cohort_size"] is None else strategy["cohort_size"]
+    training = (
+        f"{seeds} seed{'s' * (seeds > 1)}; {trainer['max_epochs']} rounds of {strategy['communication_interval']} local"
+        f" iterations, {cohort} of {clients} clients in each"
+    )
+    floors: dict[str, dict[str, list[float]]] = {}
+    for record in (one for run in first.records for one in run if one.is_floor and one.score == NUMBER):
+        floors.setdefault(record.embedding, {}).setdefault(record.aggregate, []).append(record.value)
+    shown = (
+        f"{embedding} {' and '.join(figure(statistics.mean(own[name])) for name in AGGREGATES)}"
+        for embedding, own in floors.items()
+    )
+    return training, f"FID of real images in avg and all: {', '.join(shown)}"
+
+
 def standing_table(standing: Standing) -> Table:
     """The table of one task, which 80 columns have room for: two lines a row."""
-    count = len(standing.entries[0].form["seeds"])
-    title = escape(f"{standing.suite}: {standing.task}, {count} seeds")
-    table = Table(title=title, caption=escape("\n".join(LEGEND)), caption_justify="left", box=SIMPLE_HEAD)
+    title = escape(f"{standing.suite}: {standing.task}")
+    caption = escape("\n".join([*task_lines(standing), *LEGEND]))
+    table = Table(title=title, caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     table.pad_edge = False
     table.add_column("rank", justify="right", max_width=6)
     for heading in ("generator\nalgorithm", "number\ninterval", *HEADINGS[5:]):

@@ -37,6 +37,7 @@ def test_the_page_holds_tables_answers_samples_and_provenance(entries):
     assert heads[-7:] == ["recall", "coverage", "memorisation", "authenticity", "fld", "mifid", "attack"]
     assert "entry x is refused: it claims" in page
     assert "torch" in page
+    assert "<bdi>2 seeds; 30 rounds of 2 local iterations, 5 of 10 clients in each</bdi><br>" in page
     assert "https://" not in page
 
 

@@ -75,6 +75,11 @@ def test_the_table_shows_numbers_intervals_and_costs(tmp_path, capsys, monkeypat
     first, second = (line for line in lines if line[:3] in (["1", "wgan-gp", "3"], ["fedavg", "3", "to"]))
     assert first == ["1", "wgan-gp", "3", "3", "3", "300", "kB", "12", "800", "MB"]
     assert second == ["fedavg", "3", "to", "3"]
+    assert "2 seeds; 30 rounds of 2 local iterations, 5 of 10 clients in each" in shown
+    floors = (
+        "FID of real images in avg and all: efficientnet-lite0-32 2 and 2, classifier-mnist5k 2 and 2, pixels 2 and 2"
+    )
+    assert floors in " ".join(shown.split())
     assert "What does training together bring" in shown
     assert "  wgan-gp / fedavg < wgan-gp / local" in shown
 
