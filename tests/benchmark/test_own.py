@@ -12,6 +12,7 @@ from fedgen.benchmark.entry import read_entry
 from fedgen.benchmark.own import find_own
 from fedgen.benchmark.suite import OwnClass
 from fedgen.benchmark.suites import TINY
+from tests.benchmark.few_images import few_images  # noqa: F401 - of all tests here
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmark.md"
 

@@ -20,6 +20,7 @@ from fedgen.benchmark.suites import TINY
 from fedgen.evaluation import append_records, read_records
 from fedgen.experiments.engine.trainings import Training
 from tests.benchmark.entry_files import FEDERATED, PIXEL, make_attack, make_cost, make_record, make_records
+from tests.benchmark.few_images import few_images  # noqa: F401 - of all tests here
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,7 +99,8 @@ def test_after_a_failure_no_further_run_starts(tmp_path, monkeypatch):
 
 
 def benchmark(folder, *cells):
-    command = [sys.executable, "-m", "fedgen", "benchmark", "run", "tiny", "--output", "results", "--cells", *cells]
+    command = [sys.executable, "-m", "tests.benchmark.few_images"]
+    command += ["benchmark", "run", "tiny", "--output", "results", "--cells", *cells]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         command, cwd=folder, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
