@@ -40,12 +40,16 @@ def clip(clip_weights: Path) -> Embedding:
 # of slow tests, those that take minutes, most of it in processes that they start
 LONGEST = (
     "flower/test_federation.py",
+    "experiments/participation/test_short_runs.py",
     "federated/test_ranks.py",
+    "benchmark/test_run.py",
+    "experiments/paired/test_short_runs.py",
+    "training/test_fit.py",
+    "flower/test_flower_strategy.py",
     "test_kills.py",
-    "flower/test_engine.py",
+    "flower/test_made_once.py",
     "evaluation/test_rank_scores.py",
     "test_readme.py",
-    "experiments/paired/test_short_runs.py",
 )
 
 

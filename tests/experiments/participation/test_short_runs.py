@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedgen.experiments.command import reproduce
+from fedgen.experiments.engine.arms import gap_runs
+from fedgen.experiments.engine.recipe_file import component
 from tests.experiments.participation.tiny_recipes import classifier_recipe, digits_recipe, text_recipe
 
 PARTITIONS = ["natural", "semantic", "Dirichlet", "random"]
@@ -108,12 +110,28 @@ RUNS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder of all experiments' runs, some of which they share."""
+    return tmp_path_factory.mktemp("runs")
+
+
+def without_pages(class_path, **options):
+    """A part of a recipe; runs' pages and tables, which take as long as the training here, are tested elsewhere."""
+    return component(
+        class_path, **options, **({"page": False, "report": False} if class_path == gap_runs.CALLBACK else {})
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "recipe", "options", "check", "said"), RUNS)
 def test_a_short_run_is_whole_and_prints_again_without_training(
-    name, recipe, options, check, said, tmp_path, monkeypatch, capsys
+    name, recipe, options, check, said, runs, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gap_runs, "component", without_pages)
+    Path("checkpoints").mkdir()
+    Path("checkpoints/runs").symlink_to(runs)
     monkeypatch.setenv("COLUMNS", "200")
     command = [name, "--recipe", str(recipe()), "--checks", "2", "--seeds", "1", *options]
     assert reproduce(command) == 0
