@@ -2,13 +2,16 @@
 
 import json
 
+import lightning
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Examples
+from fedgen.evaluation.runs.checkpoints import load_weights
 from fedgen.federated import FedAvgStrategy
 from fedgen.flower.wire.flower_records import from_records
 from fedgen.flower.wire.messages import Task
@@ -30,6 +33,7 @@ KINDS = {
     "edm": (EDM, {}),
 }
 NAMES = list(KINDS)
+LIGHTNING = {"pytorch-lightning_version": lightning.__version__}
 
 
 class Itself(nn.Module):
@@ -42,8 +46,8 @@ class Itself(nn.Module):
         return latents
 
 
-def make_vae():
-    torch.manual_seed(1)
+def make_vae(seed=1):
+    torch.manual_seed(seed)
     model = VAE(AutoencoderKL(image_size=8, channels=1, latent_channels=2, widths=[4, 4], layers=1, attention=False))
     model.moments.mean.fill_(0.1)
     model.moments.square.fill_(0.26)
@@ -180,6 +184,49 @@ def test_a_checkpoint_and_a_shared_folder_need_no_file_of_the_autoencoder(name, 
         assert (again.latent_space.shift, again.latent_space.scaling) == (space.shift, space.scaling)
 
 
+@pytest.mark.parametrize("kind", ["folder", "checkpoint"])
+def test_where_the_autoencoders_file_has_become_another_a_run_goes_on_with_its_own(kind, train, tmp_path):
+    """A recipe names the file; weights, shift and scaling are the checkpoint's, for scores and for more rounds."""
+    place = str(tmp_path / ("vae" if kind == "folder" else "vae.ckpt"))
+
+    def write(seed, square):
+        vae = make_vae(seed)
+        vae.moments.square.fill_(square)
+        if kind == "folder":
+            vae.save_pretrained(place)
+        else:
+            torch.save({"state_dict": vae.state_dict(), "hyper_parameters": dict(vae.hparams)} | LIGHTNING, place)
+
+    write(1, 0.26)  # variance 1/4, scaling 2
+    whole, part = (make("flow", place) for _ in range(2))
+    train(whole, 2)
+    train(part, 1).save_checkpoint(tmp_path / "one.ckpt")
+    assert part.latent_space.scaling == pytest.approx(2.0)
+    write(2, 4.01)  # scaling 1/2
+    scored, resumed = (make("flow", place) for _ in range(2))
+    assert scored.latent_space.scaling == pytest.approx(0.5)
+    before = scored.latent_space.fingerprint()
+    load_weights(scored, tmp_path / "one.ckpt")
+    assert before != scored.latent_space.fingerprint() == part.latent_space.fingerprint()
+    labels = torch.tensor([0, 1])
+    drawn = [one.sample(2, seeded(), labels, steps=2) for one in (part, scored)]
+    assert torch.equal(*drawn)
+    train(resumed, 2, tmp_path / "one.ckpt")
+    assert same(whole, resumed)
+    assert not same(whole, part)
+
+
+def test_a_checkpoint_without_shift_and_scaling_is_refused(train, tmp_path):
+    train(make("flow", make_vae()), 1).save_checkpoint(tmp_path / "one.ckpt")
+    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
+    del checkpoint["state_dict"]["latent_space.shift_and_scaling"]
+    torch.save(checkpoint, tmp_path / "old.ckpt")
+    with pytest.raises(ValueError, match=r"another model than FlowMatching: .*latent_space\.shift_and_scaling"):
+        load_weights(make("flow", make_vae()), tmp_path / "old.ckpt")
+    with pytest.raises(MisconfigurationException, match=r"1 tensors missing \(first: latent_space\.shift_and_scaling"):
+        train(make("flow", make_vae()), 2, tmp_path / "old.ckpt")
+
+
 def test_a_shared_folder_may_name_no_file_as_its_autoencoder(tmp_path):
     save_pretrained(make("flow", make_vae()), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -204,7 +251,7 @@ def test_in_half_precision_latents_are_those_of_full(fit):
     model = make("flow", make_vae(), ema_decay=None)
     fit(model, batches=2, precision="bf16-true")
     assert {parameter.dtype for parameter in model.network.parameters()} == {torch.bfloat16}
-    assert {parameter.dtype for parameter in model.latent_space.parameters()} == {torch.float32}
+    assert {tensor.dtype for tensor in model.latent_space.state_dict().values()} == {torch.float32}
     assert torch.isfinite(model.sample(2, seeded(), torch.tensor([0, 1]), steps=2)).all()
 
 

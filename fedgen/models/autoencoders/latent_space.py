@@ -26,7 +26,8 @@ class LatentSpace(nn.Module):
 
     Latents are z = (e - shift) * scaling of what the autoencoder encodes e, as diffusers has it. No parameter of it
     trains, and federated averaging neither averages nor sends it: clients of a deployment read their own, and are
-    refused if its weights are others. Checkpoints hold it, so that a model of latents draws images without its files.
+    refused if its weights, shift or scaling are others. Checkpoints hold all three, so that a model of latents draws
+    images without its files, and the same ones where a file has become another since.
 
     Args:
         autoencoder: one of
@@ -60,6 +61,7 @@ class LatentSpace(nn.Module):
     """FedAvg neither copies nor averages what lies below."""
 
     autoencoder: Any  # which torch would have give modules or tensors
+    shift_and_scaling: Tensor
 
     def __init__(
         self,
@@ -74,12 +76,24 @@ class LatentSpace(nn.Module):
         require(posterior in kinds, f"posterior={posterior!r}: choose {' or '.join(map(repr, kinds))}")
         require(chunk >= 1, f"chunk={chunk}: decode at least one image at once")
         found, own = _found(autoencoder)
-        self.scaling, self.shift = own[0] if scaling is None else scaling, own[1] if shift is None else shift
-        require(self.scaling > 0, f"scaling={self.scaling}: latents are multiplied by a positive number")
+        factors = [own[1] if shift is None else shift, own[0] if scaling is None else scaling]
+        # a buffer, as weights of another file without its scaling would decode to wrong images without a word
+        self.register_buffer("shift_and_scaling", torch.tensor(factors, dtype=torch.float32))
+        require(self.scaling > 0, f"scaling={factors[1]}: latents are multiplied by a positive number")
         self.posterior, self.chunk = posterior, chunk
         self.autoencoder = found.float().requires_grad_(False)
         self._fingerprint: str | None = None
         self.eval()
+
+    @property
+    def shift(self) -> float:
+        """The number that is subtracted from what the autoencoder encodes, as float32 has it."""
+        return float(self.shift_and_scaling[0])
+
+    @property
+    def scaling(self) -> float:
+        """The number that it is multiplied by thereafter."""
+        return float(self.shift_and_scaling[1])
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -98,7 +112,8 @@ class LatentSpace(nn.Module):
             encoded = _encoded(
                 self.autoencoder.encode(images.float()), self.posterior == "sample" if draw is None else draw
             )
-            return (encoded - self.shift) * self.scaling
+            shift, scaling = self.shift_and_scaling  # not their numbers, for which a device would be waited
+            return (encoded - shift) * scaling
 
     def decode(self, latents: Tensor) -> Tensor:
         """Images float32 [N, C, H, W] in [-1, 1] of latents [N, c, h, w], without gradient."""
