@@ -208,6 +208,54 @@ def test_churn_is_bounded_and_inside_its_levels():
     assert EDMSampler().gamma(1.0) == 0.0
 
 
+def test_churned_steps_of_euler_are_those_of_diffusers():
+    """With a network that gives the same whatever it is asked: diffusers asks before it adds the noise."""
+    from diffusers import EDMEulerScheduler
+
+    noise, output = torch.randn(2, 3, 4, generator=seeded(1)).unbind()
+    sampler = EDMSampler("euler", 30, churn=10.0, churn_from=0.1, churn_to=30.0, churn_noise=1.1)
+    scheduler = EDMEulerScheduler()
+    scheduler.set_timesteps(30)
+    raised = [sampler.gamma(float(level)) for level in scheduler.sigmas[:30]]
+    assert (raised.count(0.0), raised.count(10 / 30)) == (12, 18)  # 5 levels above 30, 7 below 0.1
+    images, draws = noise * scheduler.sigmas[0], seeded()
+    churn = {"s_churn": 10.0, "s_tmin": 0.1, "s_tmax": 30.0, "s_noise": 1.1, "generator": draws}
+    for timestep in scheduler.timesteps:
+        scheduler.scale_model_input(images, timestep)
+        images = scheduler.step(output, timestep, images, **churn).prev_sample
+    ours = denoise_edm(lambda scaled, times, part: output[part], noise, Preconditioning(), sampler, 2, seeded())
+    torch.testing.assert_close(ours, images, rtol=1e-4, atol=1e-5)
+
+
+def test_a_churned_step_of_heun_is_that_of_algorithm_2():
+    """Its lines one by one, with S_noise of 1.5, from level 2 over level 1 to 0; D(x; sigma) is x / (1 + sigma^2).
+
+    That is the denoiser of N(0, 1), and with sigma_data of 1 the network gives 0 for it.
+    """
+    asked = []
+
+    def network(scaled, times, part):
+        asked.append((float(scaled), float(times)))
+        return torch.zeros_like(scaled)
+
+    noise, drawn = torch.tensor([[1.0]]), torch.randn(1, 1, generator=seeded())
+    sampler = EDMSampler("heun", 2, sigma_min=1.0, sigma_max=2.0, churn=0.5, churn_from=1.5, churn_noise=1.5)
+    assert sampler.gamma(2.0) == 0.25
+    raised = 2 * (1 + 0.25)  # line 6: t^ = t + gamma t
+    noisy = 2.0 + math.sqrt(raised**2 - 2.0**2) * 1.5 * float(drawn)  # lines 4 and 6: x^, eps of N(0, S_noise^2)
+    slope = (noisy - noisy / (1 + raised**2)) / raised  # line 7: d = (x^ - D(x^; t^)) / t^
+    moved = noisy + (1 - raised) * slope  # line 8
+    after = (moved - moved / (1 + 1)) / 1  # line 10: d'
+    corrected = noisy + (1 - raised) * (slope + after) / 2  # line 11
+    clean = corrected / (1 + 1)  # the last step, to 0, ends at D(x; 1)
+    found = denoise_edm(network, noise, Preconditioning(1.0), sampler, 1, seeded())
+    assert float(found) == pytest.approx(clean, rel=1e-5)
+    expected = [(noisy, raised), (moved, 1.0), (corrected, 1.0)]
+    for (scaled, time), (point, level) in zip(asked, expected, strict=True):
+        assert scaled == pytest.approx(point / math.sqrt(1 + level**2), rel=1e-5)
+        assert time == pytest.approx(math.log(level) / 4, abs=1e-6)
+
+
 @pytest.mark.parametrize("churn", [0.0, 5.0])
 def test_images_follow_the_generator_whatever_the_batch_size(churn):
     model = make_edm(sampler=EDMSampler(steps=4, churn=churn))
