@@ -191,7 +191,8 @@ class FlowMatching(Denoiser):
     ) -> LogDensity:
         """Natural log-densities of images by the flow's ODE, and their standard errors over probes, float64 [N] each.
 
-        The error is that of the estimated divergence; the solver's own comes besides, and its tolerances bound it.
+        The error is that of the estimated divergence. The solver's own comes besides; its tolerances bound the error of
+        each step, not their sum: compare with densities of tolerances ten times smaller.
 
         Args:
             images: [N, C, H, W] or points [N, D], also images as rows [N, C H W].
