@@ -14,7 +14,7 @@ from fedgen.data import Examples
 from fedgen.evaluation.runs.checkpoints import load_weights
 from fedgen.federated import FedAvgStrategy
 from fedgen.flower.wire.flower_records import from_records
-from fedgen.flower.wire.messages import Task
+from fedgen.flower.wire.messages import Answer, Task
 from fedgen.hub import from_pretrained, save_pretrained
 from fedgen.models import DDPM, EDM, VAE, FewStepGenerator, FlowMatching, LatentSpace
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
@@ -291,16 +291,18 @@ def deployed(tmp_path):
 
 
 class Listening(Node):
-    """A node that remembers what weights a server sends it."""
+    """A node that remembers what weights a server sends it, and what it sends."""
 
     def __init__(self, *args):
         super().__init__(*args)
-        self.sent = set()
+        self.sent, self.answered = set(), set()
 
     def answer(self, message, number):
+        reply = super().answer(message, number)
         if message.metadata.message_type == "train":
             self.sent |= from_records(Task, message).weights.keys()
-        return super().answer(message, number)
+            self.answered |= from_records(Answer, reply).weights.keys()
+        return reply
 
 
 class OfAnotherAutoencoder(Node):
@@ -320,8 +322,24 @@ def test_over_flower_it_is_the_simulations_model_and_the_autoencoder_is_not_sent
     found, _ = deploy(settings, images, run, {10: node})
     assert found["fedavg"]["left_out"] == []
     same_weights(simulated, found)
-    assert "network.body.conv_in.weight" in node.sent
-    assert not any(name.startswith("latent_space.") for name in node.sent)
+    assert node.sent == node.answered
+    assert {name.split(".")[0] for name in node.sent} == {"network"}
+
+
+@pytest.mark.slow
+def test_over_flower_adapters_are_the_simulations_and_alone_what_clients_send(deployed, tmp_path):
+    """Tasks hold the network with its frozen weights; neither its moving average nor the autoencoder."""
+    images, settings = deployed
+    own = {**settings["model"]["init_args"], "lora": {"rank": 2}}
+    settings["model"] = {"class_path": "fedgen.models.EDM", "init_args": own}
+    simulated, run = simulate(settings, images, tmp_path / "simulated"), tmp_path / "run"
+    node = node_of(Listening, settings, images, run, "a")
+    found, _ = deploy(settings, images, run, {10: node})
+    assert found["fedavg"]["left_out"] == []
+    same_weights(simulated, found)
+    network = {name for name in found["state_dict"] if name.startswith("network.")}
+    assert node.sent == network
+    assert node.answered == {name for name in network if "lora_" in name}
 
 
 @pytest.mark.slow

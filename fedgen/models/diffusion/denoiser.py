@@ -142,8 +142,8 @@ class Denoiser(AdaptedNetwork):
 
     @property
     def server_only(self) -> tuple[str, ...]:
-        """Clients elsewhere have the autoencoder themselves."""
-        return () if self.latent_space is None else ("latent_space.",)
+        """Clients elsewhere have the autoencoder themselves, and no turn looks at the moving average."""
+        return ("latent_space.", "network_ema.")
 
     @property
     def fingerprints(self) -> dict[str, str]:
