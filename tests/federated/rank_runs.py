@@ -39,6 +39,7 @@ from fedgen.federated import (
 )
 from fedgen.federated.compression import PowerSGD, TopK
 from fedgen.models import EDM, VAE
+from fedgen.models.fine_tuning.lora import LoRA
 from fedgen.models.networks import AutoencoderKL, SmallCritic, SmallGenerator, UNet
 from tests.trainers import quiet_trainer
 
@@ -183,6 +184,12 @@ def latent_flow():
     return FlowMatching(UNet(image_size=4, channels=2, widths=[8], layers=1, attention=[]), lr=1e-3, autoencoder=vae())
 
 
+def latent_edm():
+    """Of such latents, by adapters on a frozen network."""
+    unet = UNet(image_size=4, channels=2, widths=[8], layers=1, attention=[])
+    return EDM(unet, lr=1e-3, autoencoder=vae(), lora=LoRA(rank=2))
+
+
 CONFIGURATIONS = {
     # name: (model, strategy's options)
     "sgd": (Net, {}),
@@ -214,11 +221,12 @@ CONFIGURATIONS = {
     "edm": (edm, {}),
     "vae": (vae, {}),
     "latent-flow": (latent_flow, {}),
+    "latent-edm": (latent_edm, {}),
     "stateful": (Stateful, {}),
     "sparse": (Net, {"compression": TopK(0.2), "cohort_size": 4}),
     "low-rank": (Net, {"compression": PowerSGD(1), "cohort_size": 3}),
 }
-PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm", "vae", "latent-flow")
+PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm", "vae", "latent-flow", "latent-edm")
 RESUMED = ("personal", "adam-average", "scaffold", "ditto", "sparse")
 
 

@@ -105,7 +105,7 @@ def test_a_checkpoint_holds_every_ranks_clients(runs, devices):
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2, 3])
 @pytest.mark.parametrize(
-    "name", ["sgd", "uniform", "adam", "personal", "fails", "ddpm", "flow", "edm", "vae", "latent-flow"]
+    "name", ["sgd", "uniform", "adam", "personal", "fails", "ddpm", "flow", "edm", "vae", "latent-flow", "latent-edm"]
 )
 def test_a_round_is_one_sum_over_processes(runs, devices, name):
     assert read(runs, devices, name)["sums"] == (ROUNDS if devices > 1 else 0)

@@ -1,5 +1,9 @@
 """A pretrained network of texts, tiny and random, beside diffusers' own pipeline, and its adapters over clients."""
 
+import shutil
+from fnmatch import fnmatch
+
+import huggingface_hub
 import pytest
 import torch
 from diffusers import AutoencoderKL as Theirs
@@ -10,7 +14,8 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
-from fedgen.models import DDPM, EDM, FlowMatching, PromptUNet
+from fedgen.hub import from_pretrained, save_pretrained
+from fedgen.models import DDPM, EDM, FlowMatching, LatentSpace, PromptUNet
 from fedgen.models.diffusion.diffusion_sampling import Sampler, make_scheduler
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.fine_tuning.lora import LoRA
@@ -90,6 +95,50 @@ def test_prompts_are_embedded_as_the_pipeline_does(pipeline):
     assert torch.allclose(found[:3], expected, atol=1e-6)
     assert torch.allclose(found[3], empty[0], atol=1e-6)
     assert torch.equal(PromptUNet(PROMPTS, str(pipeline)).prompt_embeddings, found)
+
+
+@pytest.fixture
+def hub(pipeline, tmp_path, monkeypatch):
+    """A hub with the pipeline as "owner/pipeline", of which those files are copied here that are asked for."""
+    there, here = shutil.copytree(pipeline, tmp_path / "there"), tmp_path / "here"
+    (there / "unet" / "model.py").write_text("raise SystemExit")
+    (there / "tokenizer" / "merges.txt").write_text("#version: 0.2\n")  # as older tokenizers have it
+
+    def snapshot_download(name, allow_patterns):
+        assert name == "owner/pipeline"
+        for file in there.rglob("*.*"):
+            path = str(file.relative_to(there))
+            if any(fnmatch(path, pattern) for pattern in allow_patterns):
+                (here / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, here / path)
+        return str(here)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return here
+
+
+def test_a_name_on_the_hub_is_its_pipeline_without_code_and_pickles(hub, pipeline):
+    model, named = make(pipeline), make("owner/pipeline")
+    assert all(torch.equal(value, named.state_dict()[name]) for name, value in model.state_dict().items())
+    assert {file.suffix for file in hub.rglob("*.*")} == {".json", ".safetensors", ".txt"}
+    assert [file.name for file in hub.rglob("*.txt")] == ["merges.txt"]
+
+
+def test_an_autoencoders_name_on_the_hub_is_that_of_the_folder(hub, pipeline):
+    spaces = [LatentSpace(place) for place in ("owner/pipeline", str(pipeline))]
+    assert spaces[0].fingerprint() == spaces[1].fingerprint()
+
+
+def test_a_shared_folder_of_a_network_of_prompts_needs_no_pipeline(pipeline, tmp_path):
+    model = make(pipeline, lora=LoRA(rank=2, targets=("to_q", "to_v")))
+    for value in model.parameters():
+        torch.nn.init.normal_(value, std=0.1, generator=seeded(1))
+    save_pretrained(model, tmp_path)
+    again, labels = from_pretrained(tmp_path), torch.tensor([2, 1])
+    assert again.network.settings == model.network.settings
+    assert torch.equal(again.network.prompt_embeddings, model.network.prompt_embeddings)
+    drawn = [one.sample(2, seeded(), labels, steps=2, guidance=2.0) for one in (model, again)]
+    assert torch.equal(*drawn)
 
 
 def test_without_labels_the_empty_prompt_is_asked_for(pipeline):
