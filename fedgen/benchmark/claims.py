@@ -2,14 +2,14 @@
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedgen.benchmark.entry import AttackForm, Claims, Entry, IntervalForm, MembershipForm, RunCost, measured
-from fedgen.benchmark.number import Ratio, number_of, ratios_of
+from fedgen.benchmark.entry import Claims, Entry, IntervalForm, MembershipForm, RunCost
+from fedgen.benchmark.number import number_of, ratios_of
 from fedgen.benchmark.parts import DATA
-from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, PAIRS, Cell, Suite
+from fedgen.benchmark.run_checks import CONDITIONS, FLOORED, check_runs
+from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, OwnClass
 from fedgen.benchmark.suites import find_suite
 from fedgen.evaluation.audit.estimates import IntervalEstimate, combined
 from fedgen.evaluation.records import ScoreRecord
@@ -19,16 +19,16 @@ from fedgen.recipe.recipe_keys import flatten
 
 ROUNDING = 1e-9  # relative, between machines
 FLOORS = 1e-3  # relative difference of floors of one seed between machines, whose features differ in their last digits
-FLOORED = ("authenticity", "mifid")  # audits that are read beside those of real images
 STRATEGY = ("trainer", "strategy", "init_args")
 
 
 def claims_of(
-    records: Sequence[Sequence[ScoreRecord]], attacks: Sequence[MembershipForm], costs: Sequence[RunCost]
+    cell: Cell, records: Sequence[Sequence[ScoreRecord]], attacks: Sequence[MembershipForm], costs: Sequence[RunCost]
 ) -> Claims:
     """The figures of runs.
 
     Args:
+        cell: that was trained.
         records: of each run, as an entry keeps them.
         attacks: on each run's model.
         costs: of each run.
@@ -36,13 +36,13 @@ def claims_of(
     Raises:
         ValueError: if a run lacks a score or its floor.
     """
-    number = number_of([_ratios(run) for run in records])
+    number = number_of([ratios_of([record for record in run if record.score == NUMBER]) for run in records])
     return {
         "number": number.value,
         "low": number.low,
         "high": number.high,
         "parts": dict(number.parts),
-        "beside": _beside(records),
+        "beside": _beside(records, DATA[cell.data].embeddings[0]),
         "attack": _advantage(attacks),
         "sent_bytes": statistics.mean(cost["turns"] * cost["message_bytes"] for cost in costs),
         "client_seconds": statistics.mean(cost["client_seconds"] for cost in costs),
@@ -51,7 +51,7 @@ def claims_of(
 
 
 def check(entry: Entry) -> None:
-    """Refuses an entry whose claims, seeds, recipe or scores are not what they must be.
+    """Refuses an entry whose claims, cell, recipe or runs are not what they must be.
 
     Raises:
         ValueError: naming the entry, and what it says and should say.
@@ -59,8 +59,8 @@ def check(entry: Entry) -> None:
     try:
         cell = _cell_of(entry)
         _check_recipe(entry, cell)
-        _check_runs(entry, cell, find_suite(entry.form["suite"]))
-        _check_claims(entry)
+        check_runs(entry, cell, find_suite(entry.form["suite"]))
+        _check_claims(entry, cell)
     except ValueError as error:
         raise ValueError(f"entry {entry.name} ({entry.path}) is refused: {error}") from error
 
@@ -85,16 +85,19 @@ def check_alike(entry: Entry, other: Entry) -> None:
                 f"entry {entry.name} ({entry.path}) is refused: it and {other.name} ({other.path}) were not attacked"
                 f" alike: client {printable(name)} by {pairs} pairs is in one of them alone"
             )
-        theirs = {r.identity: r for r in other.records[seeds[run["seed"]]] if r.is_floor and r.score == NUMBER}
+        theirs = {r.identity: r for r in other.records[seeds[run["seed"]]] if r.is_floor}
         for floor in (record for record in records if record.identity in theirs):
             known = theirs[floor.identity]
-            same = math.isclose(floor.value, known.value, rel_tol=FLOORS)
-            if floor.conditions != known.conditions or not same:
-                raise ValueError(
-                    f"entry {entry.name} ({entry.path}) is refused: it was not measured as {other.name} ({other.path})"
-                    f" was: its floor in {floor.embedding} {floor.aggregate} is {floor.value:.6g} of {floor.reference},"
-                    f" there {known.value:.6g} of {known.reference}"
-                )
+            compared = [(name, getattr(floor, name), getattr(known, name)) for name in CONDITIONS]
+            if floor.score == NUMBER and not math.isclose(floor.value, known.value, rel_tol=FLOORS):
+                compared.append(("value", f"{floor.value:.6g}", f"{known.value:.6g}"))
+            for name, here, there in compared:
+                if here != there:
+                    raise ValueError(
+                        f"entry {entry.name} ({entry.path}) is refused: it was not measured as {other.name}"
+                        f" ({other.path}) was: its floor's {floor.name} in {floor.embedding} has the {name}"
+                        f" {printable(str(here))}, there {printable(str(there))}"
+                    )
 
 
 def _cell_of(entry: Entry) -> Cell:
@@ -109,6 +112,10 @@ def _cell_of(entry: Entry) -> Cell:
         raise ValueError(f"suite {suite.name} of this fedgen has no cell {entry.form['beside']}")
     if entry.name != (name := "/".join([cell.task, *entry.parts])):
         raise ValueError(f"its parts are those of {name}")
+    if (own := entry.form["own"]) is not None:
+        places = [one.beside for one in suite.cells_with(OwnClass(**own))]
+        if cell.name not in places:
+            raise ValueError(f"a {own['slot']} of one's own stands beside {', '.join(places)}, not {cell.name}")
     return cell
 
 
@@ -142,53 +149,10 @@ def _inside(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
-    """Refuse runs of other seeds than the suite's, and scores that were not measured as the suite does."""
-    seeds = [run["seed"] for run in entry.form["runs"]]
-    if not seeds == entry.form["seeds"] == list(suite.seeds):
-        raise ValueError(f"its runs have the seeds {seeds}, the suite {list(suite.seeds)}")
-    data = DATA[cell.data]
-    for seed, records in zip(seeds, entry.records):
-        ratios = _ratios(records)
-        if {one.score.embedding for one in ratios} != set(data.embeddings):
-            raise ValueError(
-                f"it was scored in {sorted({one.score.embedding for one in ratios})}, not {data.embeddings}"
-            )
-        kept = measured(records, cell.budget.rounds - 1)
-        if len(kept) != len(records):
-            raise ValueError(f"seed {seed} has records of other scores, splits or rounds than the last one")
-        for record in records:
-            if record.seed != seed or record.num_generated != data.num_images:
-                raise ValueError(
-                    f"{record.name} of seed {seed} is of seed {record.seed} and {record.num_generated} images, not"
-                    f" {data.num_images}"
-                )
-            if record.is_model and record.is_optimised:
-                used = ", ".join(record.optimised_on)
-                raise ValueError(f"a loss of its training used {used}, which the number is made of, too")
-    for run in entry.form["runs"]:
-        _check_attacks(run["seed"], run["membership"]["clients"])
-
-
-def _check_attacks(seed: int, attacks: Sequence[AttackForm]) -> None:
-    """Refuse attacks on a client twice, of more images than the suite's, or whose intervals lie beside the estimate."""
-    times = Counter(one["name"] for one in attacks)
-    for one in attacks:
-        said = f"seed {seed}'s attack on client {printable(one['name'])}"
-        if times[one["name"]] > 1:
-            raise ValueError(f"{said} is there {times[one['name']]} times")
-        if one["pairs"] > PAIRS:
-            raise ValueError(f"{said} is of {one['pairs']} pairs, the suite's of {PAIRS} at most")
-        for what in (one["auc"], one["advantage"]):
-            if not what["low"] <= what["value"] <= what["high"]:
-                raise ValueError(
-                    f"{said} has {what['value']:.3g} in an interval of {what['low']:.3g} to {what['high']:.3g}"
-                )
-
-
-def _check_claims(entry: Entry) -> None:
+def _check_claims(entry: Entry, cell: Cell) -> None:
     runs = entry.form["runs"]
-    shown = flatten(claims_of(entry.records, [run["membership"] for run in runs], [run["costs"] for run in runs]))
+    stored = [run["membership"] for run in runs], [run["costs"] for run in runs]
+    shown = flatten(claims_of(cell, entry.records, *stored))
     claimed = flatten(entry.claims)
     for key in sorted(shown.keys() | claimed.keys()):
         told, true = claimed.get(key), shown.get(key)
@@ -220,17 +184,12 @@ def _said(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else "nothing"
 
 
-def _ratios(records: Sequence[ScoreRecord]) -> list[Ratio]:
-    return ratios_of([record for record in records if record.score == NUMBER])
-
-
-def _beside(records: Sequence[Sequence[ScoreRecord]]) -> dict[str, float]:
-    """The other scores in all in the first embedding, as means over seeds; those that every run has."""
+def _beside(records: Sequence[Sequence[ScoreRecord]], embedding: str) -> dict[str, float]:
+    """The other scores in all in one embedding, as means over seeds; those that every run has."""
     found: dict[str, list[float]] = {}
     for run in records:
-        first = run[0].embedding
         for record in run:
-            if (record.embedding, record.aggregate) != (first, "all"):
+            if (record.embedding, record.aggregate) != (embedding, "all"):
                 continue
             if record.is_model and record.score in (*BESIDE, *AUDIT):
                 found.setdefault(record.score, []).append(record.value)

@@ -77,8 +77,9 @@ class RunForm(TypedDict):
 class Claims(TypedDict):
     """The figures that an entry is ranked and shown by: of runs' means over seeds, but the largest memory.
 
-    `number`, `low`, `high` and `parts` are those of `Number`, `beside` other scores in all in the first embedding, with
-    those of real images for some ("authenticity floor"), `attack` the advantage of membership inference.
+    `number`, `low`, `high` and `parts` are those of `Number`, `beside` other scores in all in the data's first
+    embedding, with those of real images for some ("authenticity floor"), `attack` the advantage of membership
+    inference.
     """
 
     number: _Real | None
@@ -216,7 +217,7 @@ def measured(records: Sequence[ScoreRecord], last_round: int) -> list[ScoreRecor
         for record in records
         if record.score in wanted.get(record.split, ())
         and record.aggregate in ("avg", "all")
-        and (record.is_floor or (record.is_model and record.round == last_round))
+        and ((record.is_floor and record.round is None) or (record.is_model and record.round == last_round))
     ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedgen.evaluation.audit.signal_names import SignalName
 from fedgen.experiments.engine.recipe_file import component
 from fedgen.experiments.engine.trainings import Control
 
@@ -41,6 +42,21 @@ class Algorithm:
 
     strategy: Mapping[str, Any] = field(default_factory=dict)
     control: Control | None = None
+
+
+@dataclass(frozen=True)
+class GeneratorPart:
+    """One family of generators, and what its runs' records and attacks must say of it.
+
+    Args:
+        recipe: its model, by side and channels of the images.
+        signal: that membership inference looks at unless it is told otherwise.
+        sampling: settings by which it samples.
+    """
+
+    recipe: Callable[[int, int], Part]
+    signal: SignalName
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 DIGITS_NETWORK = "classifier-mnist5k"
@@ -166,17 +182,20 @@ def _flow_large(size: int, channels: int) -> Part:
     return component("fedgen.models.FlowMatching", network=_unet_large(size, channels), **_PATH, **options)
 
 
-GENERATORS: dict[str, Callable[[int, int], Part]] = {
-    "wgan-gp": _wgan_gp,
-    "stylegan2": _stylegan2,
-    "ddpm": _ddpm,
-    "flow": _flow,
-    "wgan-gp-large": _wgan_gp_large,
-    "stylegan2-large": _stylegan2_large,
-    "ddpm-large": _ddpm_large,
-    "flow-large": _flow_large,
+_STYLES = {"truncation": 1.0, "noise": "random"}
+_SOLVER = {"solver": "dpm-solver++", "steps": 20}
+_HEUN = {"solver": "heun", "steps": 10, "shift": 1.0, "denoise": True}
+
+GENERATORS: dict[str, GeneratorPart] = {
+    "wgan-gp": GeneratorPart(_wgan_gp, "critic"),
+    "stylegan2": GeneratorPart(_stylegan2, "critic", _STYLES),
+    "ddpm": GeneratorPart(_ddpm, "loss", _SOLVER),
+    "flow": GeneratorPart(_flow, "loss", _HEUN),
+    "wgan-gp-large": GeneratorPart(_wgan_gp_large, "critic"),
+    "stylegan2-large": GeneratorPart(_stylegan2_large, "critic", _STYLES),
+    "ddpm-large": GeneratorPart(_ddpm_large, "loss", _SOLVER),
+    "flow-large": GeneratorPart(_flow_large, "loss", {**_HEUN, "steps": 20}),
 }
-"""generator -> its model by side and channels of the images"""
 
 AVERAGING = "fedavg"
 ALGORITHMS: dict[str, Algorithm] = {

@@ -2,16 +2,18 @@
 
 import os
 import platform
+import re
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, TypedDict
 
 from fedgen import __version__
-from fedgen.io.field_types import Text
+from fedgen.io.field_types import Fits, Text
 
 LIBRARIES = ("torch", "lightning", "numpy")
 _Word = Annotated[str, Text(200)]
+_Commit = Annotated[str, Fits(re.compile(r"[0-9a-f]{40}\+?").fullmatch, "commit of 40 hex digits")]
 
 
 class Machine(TypedDict):
@@ -28,7 +30,7 @@ class Origin(TypedDict):
     """The origin of an entry; `commit` is None outside a checkout, and ends in "+" where files were changed."""
 
     fedgen: _Word
-    commit: _Word | None
+    commit: _Commit | None
     versions: dict[_Word, _Word]
     machine: Machine
 

@@ -112,7 +112,7 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
         "seeds": list(suite.seeds),
         "provenance": provenance(),
         "runs": forms,
-        "claims": claims_of(records, attacks, costs),
+        "claims": claims_of(cell, records, attacks, costs),
         "samples": pictures[-1].uri if pictures else "",
         "nearest": audits[0][1],
     }

@@ -111,7 +111,7 @@ class Cell:
         """The whole recipe but for the seed."""
         data = DATA[self.data]
         given = {"image_size": data.image_size, "channels": data.channels}
-        model = GENERATORS[self.generator](data.image_size, data.channels)
+        model = GENERATORS[self.generator].recipe(data.image_size, data.channels)
         own = {} if self.own is None else {self.own.slot: component(self.own.class_path)}
         if self.own is not None and self.own.takes:
             own = {self.own.slot: component(self.own.class_path, **{name: given[name] for name in self.own.takes})}

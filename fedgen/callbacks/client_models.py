@@ -11,7 +11,8 @@ from fedgen.evaluation import Evaluator, mixture
 from fedgen.evaluation.generation.image_sampling import Sample, inside
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.personal.own_models import OwnModels
-from fedgen.evaluation.runs.evaluate_run import LOCAL_NOTE, refuse_mixture
+from fedgen.evaluation.record_names import LOCAL_NOTE
+from fedgen.evaluation.runs.evaluate_run import refuse_mixture
 from fedgen.federated import FedAvgStrategy
 from fedgen.models.optional_hooks import of_strategy
 

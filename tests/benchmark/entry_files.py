@@ -7,6 +7,7 @@ from fedgen.benchmark.claims import claims_of
 from fedgen.benchmark.parts import DATA
 from fedgen.benchmark.suites import TINY
 from fedgen.evaluation import ScoreRecord
+from fedgen.evaluation.record_names import LOCAL_NOTE
 from fedgen.experiments.engine.recipe_file import fingerprint
 
 FEDERATED, LOCAL, CENTRALISED = (cell.name for cell in TINY.cells)
@@ -34,23 +35,28 @@ def make_record(embedding, aggregate, value, seed=0, floor=False, **changes):
     return ScoreRecord(options.pop("score", "fid"), aggregate, value, **options)
 
 
-def make_records(seed, ratio, floor=2.0, **changes):
-    """A run whose scores are all so many times the floor, its recall, and audits that find no memory."""
+def make_records(seed, ratio, control=None):
+    """A run whose scores are all so many times the floor, its recall and coverage, and audits that find no memory."""
     keys = [(embedding, aggregate) for embedding in DATA["digits"].embeddings for aggregate in ("avg", "all")]
-    scores = [make_record(*key, ratio * floor, seed, **changes) for key in keys]
+    first, floor, note = (keys[0][0], "all"), 2.0, {"note": LOCAL_NOTE if control == "local_only" else ""}
+    scores = [make_record(*key, ratio * floor, seed, **note) for key in keys]
     floors = [make_record(*key, floor, seed, floor=True) for key in keys]
-    audit = {"seed": seed, "split": "train", "reference": "digits/train, 10 clients, 901 images"}
+    beside = {"recall": 0.5, "coverage": 0.6}
+    scores += [make_record(*first, value, seed, score=score, **note) for score, value in beside.items()]
+    audit = {"split": "train", "reference": "digits/train, 10 clients, 901 images"}
     found = {"memorisation": 0.51, "authenticity": 0.44, "fld": 3.0, "mifid": 70.0}
-    audits = [make_record(keys[0][0], "all", value, score=score, **audit) for score, value in found.items()]
+    audits = [make_record(*first, value, seed, score=score, **audit, **note) for score, value in found.items()]
     floors += [
-        make_record(keys[0][0], "all", value, score=score, floor=True, **audit)
+        make_record(*first, value, seed, score=score, floor=True, **audit)
         for score, value in {"authenticity": 0.46, "mifid": 20.0}.items()
     ]
-    return [*scores, *floors, make_record(keys[0][0], "all", 0.5, seed, score="recall"), *audits]
+    return [*scores, *floors, *audits]
 
 
-def make_cost(**changes):
-    return {"turns": 300, "message_bytes": 1000, "client_seconds": 12.0, "peak_memory": 800_000_000, **changes}
+def make_cost(control=None, **changes):
+    """The costs of a run of five clients in each of 30 rounds, or of two iterations on pooled images."""
+    made = {"turns": 60 if control == "centralised" else 150, "message_bytes": 2000 if control is None else 0}
+    return {**made, "client_seconds": 12.0, "peak_memory": 800_000_000, **changes}
 
 
 def make_attack(seed=0):
@@ -67,8 +73,8 @@ def make_attack_on(name, advantage):
 def make_form(cell=FEDERATED, ratios=(2.0, 2.0), suite=TINY, **changes):
     """The contents of an entry's file: a run a ratio."""
     own = suite.cell(cell)
-    runs = [make_records(seed, ratio) for seed, ratio in enumerate(ratios)]
-    costs = [make_cost() for _ in ratios]
+    runs = [make_records(seed, ratio, own.control) for seed, ratio in enumerate(ratios)]
+    costs = [make_cost(own.control) for _ in ratios]
     attacks = [make_attack(seed) for seed, _ in enumerate(ratios)]
     machine = {"system": "Linux", "architecture": "x", "processor": "y", "cores": 2, "memory": 8_000_000_000}
     recipe = own.recipe()
@@ -86,7 +92,7 @@ def make_form(cell=FEDERATED, ratios=(2.0, 2.0), suite=TINY, **changes):
             {"seed": seed, "records": [record.to_json() for record in run], "membership": attack, "costs": cost}
             for seed, (run, attack, cost) in enumerate(zip(runs, attacks, costs))
         ],
-        "claims": claims_of(runs, attacks, costs),
+        "claims": claims_of(own, runs, attacks, costs),
         "samples": PIXEL,
         "nearest": PIXEL,
     }

@@ -3,13 +3,15 @@
 import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from fedgen.benchmark.claims import check, check_alike
 from fedgen.benchmark.entry import entry_files, read_entry
+from fedgen.benchmark.suites import SMALL, SUITES, TINY
 from fedgen.experiments.engine.recipe_file import fingerprint
-from tests.benchmark.entry_files import FEDERATED, LOCAL, make_form, write_form
+from tests.benchmark.entry_files import CENTRALISED, FEDERATED, LOCAL, make_form, write_form
 
 
 def test_the_attack_is_the_mean_over_clients_and_runs(tmp_path):
@@ -26,7 +28,7 @@ def test_an_honest_entry_is_read_back(tmp_path):
     assert entry.claims["number"] == pytest.approx(2.0)
     assert entry.claims["sent_bytes"] == 300 * 1000
     audits = {"memorisation": 0.51, "authenticity": 0.44, "authenticity floor": 0.46, "fld": 3.0}
-    assert entry.claims["beside"] == {"recall": 0.5, **audits, "mifid": 70.0, "mifid floor": 20.0}
+    assert entry.claims["beside"] == {"recall": 0.5, "coverage": 0.6, **audits, "mifid": 70.0, "mifid floor": 20.0}
 
 
 def change(form, keys, value):
@@ -43,7 +45,13 @@ def rehashed(form):
     return {**form, "recipe_hash": fingerprint(form["recipe"])}
 
 
-RUN, RECORD, AUDIT = ("runs", 1), ("runs", 1, "records", 0), ("runs", 1, "records", 13)
+def without(score, generator="model"):
+    return lambda records: [one for one in records if (one["score"], one["generator"]) != (score, generator)]
+
+
+RUN = ("runs", 1)
+RECORD, RECALL, FLOOR, AUDIT = ((*RUN, "records", place) for place in (0, 6, 8, 16))
+MINE = "the model's fid_avg in efficientnet-lite0-32 of seed 1"
 LIES = {
     "a better number": (("claims", "number"), 1.5, "it claims number 1.5, and its stored records show 2"),
     "a narrower interval": (("claims", "high"), 1.0, "it claims high 1, and its stored records show 2"),
@@ -52,7 +60,12 @@ LIES = {
     "fewer bytes": (("claims", "sent_bytes"), 1, "it claims sent_bytes 1, and its stored records show 300000"),
     "less time": (("claims", "client_seconds"), 1.0, "it claims client_seconds 1, and"),
     "less memory": (("claims", "peak_memory"), 1, "it claims peak_memory 1, and"),
-    "another score": (("claims", "beside", "coverage"), 1.0, "it claims beside.coverage 1, and its .* show nothing"),
+    "another score": (("claims", "beside", "coverage"), 1.0, "it claims beside.coverage 1, and its .* show 0.6"),
+    "a score that nobody measured": (
+        ("claims", "beside", "kid"),
+        1.0,
+        "it claims beside.kid 1, and its .* show nothing",
+    ),
     "less memory of images": (("claims", "beside", "memorisation"), 0.5, "it claims beside.memorisation 0.5, and"),
     "a weaker attack": (
         ("claims", "attack", "value"),
@@ -79,7 +92,50 @@ LIES = {
         0.6,
         "seed 1's attack on client client b has 0.55 in an interval of 0.6 to 0.65",
     ),
-    "an audit of other images": ((*AUDIT, "split"), "report", "records of other scores, splits or rounds"),
+    "other images": (
+        (*RECORD, "reference"),
+        "my friends",
+        f"{MINE} has the reference my friends, the floor's .*896 im",
+    ),
+    "audits of other images": ((*AUDIT, "reference"), "my friends", "memorisation_all .* has the reference my friends"),
+    "another mean over clients": ((*RECORD, "weights"), "uniform", f"{MINE} has the weights uniform, the .* examples"),
+    "fewer clients": ((*RECORD, "num_clients"), 1, f"{MINE} has the num_clients 1, the floor's .* of seed 0 10"),
+    "another embedding": (
+        (*RECORD, "embedding_fingerprint"),
+        "0",
+        f"{MINE} has the embedding_fingerprint 0, the floor",
+    ),
+    "another size": ((*RECORD, "embedding_settings"), {"size": 8}, f"{MINE} has the embedding_settings {{'size': 8}}"),
+    "another k": ((*RECALL, "score_settings"), {"k": 50}, "recall_all .* was computed with {'k': 50}, and the suite"),
+    "more steps": ((*RECORD, "sampling"), {"steps": 1000}, f"{MINE} was sampled with {{'steps': 1000}}, not {{}}"),
+    "a mixture of models": (
+        (*RECORD, "note"),
+        "mixture of local models; few images",
+        f"{MINE} is of a mixture of local",
+    ),
+    "two values to choose from": (
+        (*RUN, "records"),
+        lambda records: [{**records[6], "value": 0.9}, *records],
+        "the model's recall_all in efficientnet-lite0-32 of seed 1 is there 2 times",
+    ),
+    "an embedding of one's own": (
+        (*RUN, "records"),
+        lambda records: [{**records[6], "embedding": "mine"}, *records],
+        r"it was scored in \[.*'mine'.*\], not \('efficientnet-lite0-32', ",
+    ),
+    "no recall": ((*RUN, "records"), without("recall"), "seed 1 has no model's recall_all in efficientnet-lite0-32"),
+    "no coverage": ((*RUN, "records"), without("coverage"), "seed 1 has no model's coverage_all in"),
+    "no audit": ((*RUN, "records"), without("memorisation"), "seed 1 has no model's memorisation_all in"),
+    "no audit of real images": ((*RUN, "records"), without("mifid", "floor"), "seed 1 has no floor's mifid_all in"),
+    "a floor of a round": ((*FLOOR, "round"), 3, "seed 1 has records of other scores, splits or rounds"),
+    "fewer turns": ((*RUN, "costs", "turns"), 149, "seed 1 took 149 turns, the suite's 150"),
+    "no messages": ((*RUN, "costs", "message_bytes"), 0, "sent 0 bytes a turn, and a federation sends some"),
+    "a blinder attack": (
+        (*RUN, "membership", "signal"),
+        "distance",
+        "seed 1 was attacked by the distance, not by the cr",
+    ),
+    "an audit of other images' split": ((*AUDIT, "split"), "report", "records of other scores, splits or rounds"),
     "a better record": ((*RECORD, "value"), 1.0, "it claims high 2, and its stored records show"),
     "another round": ((*RECORD, "round"), 3, "seed 1 has records of other scores, splits or rounds than the last one"),
     "another split": ((*RECORD, "split"), "train", "records of other scores, splits or rounds"),
@@ -123,9 +179,48 @@ def test_another_recipe_than_the_suites_is_refused_with_the_key(keys, value, tmp
         check(entry)
 
 
-def own_form(slot, part, name):
+@pytest.mark.parametrize(
+    ("cell", "keys", "value", "said"),
+    [
+        (
+            LOCAL,
+            (*RECORD, "note"),
+            "",
+            "fid_avg in efficientnet-lite0-32 of seed 1 is not of a mixture of local models",
+        ),
+        (LOCAL, (*RUN, "costs", "message_bytes"), 2000, "sent 2000 bytes a turn, and local sends none"),
+        (CENTRALISED, (*RUN, "costs", "message_bytes"), 2000, "sent 2000 bytes a turn, and centralised sends none"),
+        (CENTRALISED, (*RUN, "costs", "turns"), 150, "seed 1 took 150 turns, the suite's 60"),
+    ],
+)
+def test_a_control_is_told_from_a_federation_of_its_recipe(cell, keys, value, said, tmp_path):
+    check(read_entry(write_form(tmp_path, cell=cell)))
+    with pytest.raises(ValueError, match=said):
+        check(read_entry(write_form(tmp_path, change(make_form(cell), keys, value))))
+    for other in (FEDERATED, LOCAL, CENTRALISED):
+        renamed = {**make_form(other), "cell": cell, "beside": cell}
+        if other != cell:
+            with pytest.raises(ValueError, match=f"entry {cell} .* is refused: (the model's|seed 0)"):
+                check(read_entry(write_form(tmp_path, renamed)))
+
+
+def test_all_clients_take_turns_where_there_is_no_cohort(tmp_path, monkeypatch):
+    """Those of the records, ten, in each of 30 rounds."""
+    whole = replace(TINY.cells[0], budget=replace(TINY.cells[0].budget, cohort=None))
+    suite = replace(TINY, cells=(whole,))
+    monkeypatch.setitem(SUITES, TINY.name, suite)
+    form = make_form(suite=suite)
+    with pytest.raises(ValueError, match="seed 0 took 150 turns, the suite's 300"):
+        check(read_entry(write_form(tmp_path, form)))
+    for run in form["runs"]:
+        run["costs"]["turns"] = 300
+    form["claims"]["sent_bytes"] = 300 * 2000
+    check(read_entry(write_form(tmp_path, form)))
+
+
+def own_form(slot, part, name, **options):
     """The form of an entry of a class of one's own."""
-    form = copy.deepcopy(make_form())
+    form = copy.deepcopy(make_form(**options))
     place = form["recipe"] if slot == "model" else form["recipe"]["trainer"]["strategy"]["init_args"]
     place[slot] = part
     return rehashed({**form, "cell": name, "own": {"class_path": "my_kit.Mine", "slot": slot}})
@@ -142,6 +237,36 @@ def test_an_own_class_changes_its_place_in_the_recipe_and_nothing_else(tmp_path)
     other = own_form("model", {"class_path": "my_kit.Other"}, "digits/by-class/my_kit.Mine/fedavg")
     with pytest.raises(ValueError, match=r"model of its recipe is not my_kit.Mine"):
         check(read_entry(write_form(tmp_path, other)))
+
+
+@pytest.mark.parametrize("slot", ["model", "client_algorithm"])
+def test_an_own_class_stands_beside_a_cell_that_the_suite_gives_it(slot, tmp_path):
+    name = "wgan-gp/my_kit.Mine" if slot == "client_algorithm" else "my_kit.Mine/local"
+    form = own_form(slot, {"class_path": "my_kit.Mine"}, f"digits/by-class/{name}", cell=LOCAL)
+    with pytest.raises(ValueError, match=f"a {slot} of one's own stands beside {FEDERATED}, not {LOCAL}"):
+        check(read_entry(write_form(tmp_path, form)))
+
+
+def test_an_own_generator_stands_beside_the_first_cell_of_averaging_of_a_task(tmp_path):
+    second = {"cell": "digits/by-class/ddpm/fedavg", "suite": SMALL, "ratios": (2.0, 2.0, 2.0)}
+    form = own_form("model", {"class_path": "my_kit.Mine"}, "digits/by-class/my_kit.Mine/fedavg", **second)
+    with pytest.raises(
+        ValueError, match=r"beside digits/by-class/stylegan2/fedavg, .*, not digits/by-class/ddpm/fedavg"
+    ):
+        check(read_entry(write_form(tmp_path, form)))
+
+
+def test_an_own_generator_says_how_it_samples_and_is_attacked_and_does_so_in_all_runs(tmp_path):
+    form = own_form("model", {"class_path": "my_kit.Mine"}, "digits/by-class/my_kit.Mine/fedavg")
+    for run in form["runs"]:
+        run["membership"]["signal"] = "distance"
+        for record in run["records"]:
+            record |= {"sampling": {"steps": 3}} if record["generator"] == "model" else {}
+    check(read_entry(write_form(tmp_path, form)))
+    with pytest.raises(ValueError, match="seed 1 was attacked by the loss, not by the distance"):
+        check(read_entry(write_form(tmp_path, change(form, (*RUN, "membership", "signal"), "loss"))))
+    with pytest.raises(ValueError, match=f"{MINE} was sampled with {{'steps': 4}}, not {{'steps': 3}}"):
+        check(read_entry(write_form(tmp_path, change(form, (*RECORD, "sampling"), {"steps": 4}))))
 
 
 @pytest.mark.parametrize(
@@ -164,6 +289,11 @@ def test_an_own_class_changes_its_place_in_the_recipe_and_nothing_else(tmp_path)
             "has own, which has slot, which is 'data'",
         ),
         (("provenance", "machine"), {}, "has provenance, which has machine"),
+        (
+            ("provenance", "commit"),
+            "my best one",
+            "has commit, which is 'my best one' and is no commit of 40 hex digits",
+        ),
         (("runs", 0, "records", 0, "value"), "much", "not a score record: its value"),
     ],
 )
@@ -182,8 +312,31 @@ def test_entries_that_were_not_measured_alike_do_not_compare(tmp_path):
     for run in form["runs"]:
         for record in run["records"]:
             record["value"] *= 2
-    with pytest.raises(ValueError, match=rf"entry {LOCAL} .* not measured as {FEDERATED} .* is 4 of .*, there 2 of"):
+    with pytest.raises(
+        ValueError, match=rf"entry {LOCAL} .* not measured as {FEDERATED} .* fid_avg .* the value 4, there 2"
+    ):
         check_alike(read_entry(write_form(tmp_path, form)), first)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "value"),
+    [
+        ("num_clients", None, 11),
+        ("weights", None, "uniform"),
+        ("reference", "train", "my friends"),
+        ("embedding_fingerprint", None, "0"),
+        ("embedding_settings", None, {"size": 8}),
+    ],
+)
+def test_entries_of_other_conditions_do_not_compare(name, split, value, tmp_path):
+    first, form = read_entry(write_form(tmp_path)), make_form(LOCAL)
+    for run in form["runs"]:
+        for record in run["records"]:
+            record |= {name: value} if split in (None, record["split"]) else {}
+    other = read_entry(write_form(tmp_path, form))
+    check(other)
+    with pytest.raises(ValueError, match=f"it was not measured as {FEDERATED} .* was: .* the {name} {value}, there "):
+        check_alike(other, first)
 
 
 def test_entries_whose_clients_were_not_attacked_alike_do_not_compare(tmp_path):

@@ -53,7 +53,7 @@ def test_the_policy_allows_this_pages_script_and_style_alone(entries):
 def test_texts_of_strangers_stay_text(tmp_path):
     form = make_form()
     form["provenance"]["machine"]["processor"] = "<img src=x onerror=alert(1)>"
-    form["provenance"]["commit"] = "</script><script>alert(2)</script>"
+    form["provenance"]["versions"]["torch"] = "</script><script>alert(2)</script>"
     page = page_of([read_entry(write_form(tmp_path, form))], [HOSTILE])
     assert "<img src=x" not in page
     assert page.count("<script") == page.count("</script>") == 2

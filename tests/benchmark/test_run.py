@@ -35,11 +35,11 @@ def trained(monkeypatch):
         others = [make_record("pixels", "all", 9.0, training.seed, round=3), make_record("pixels", "worst", 9.0)]
         others += [make_record("pixels", "all", 0.9, training.seed, score=s) for s in ("authenticity", "fld")]
         others.append(make_record("pixels", "all", 9.0, training.seed, split="train"))
-        append_records(training.place / "scores.jsonl", [*make_records(training.seed, 2.0), *others])
+        append_records(training.place / "scores.jsonl", [*make_records(training.seed, 2.0, training.control), *others])
         return training.place
 
     monkeypatch.setattr(Training, "run", run)
-    monkeypatch.setattr("fedgen.benchmark.run_suite.cost_of", lambda run: make_cost())
+    monkeypatch.setattr("fedgen.benchmark.run_suite.cost_of", lambda run: make_cost(run.control))
     monkeypatch.setattr(
         "fedgen.benchmark.run_suite.audit_of",
         lambda cell, folder, picture: (make_attack(), PIXEL if picture else ""),
@@ -54,8 +54,8 @@ def test_a_cell_becomes_an_entry_of_its_last_round_in_avg_and_all(tmp_path, trai
     assert {name.rsplit("-", 1)[-1] for name in trained[4:]} == {"centralised"}
     recipe = yaml.safe_load((tmp_path / "recipes" / "digits-by-class-wgan-gp-fedavg.yaml").read_text())
     assert recipe == entries[0].form["recipe"] == TINY.cells[0].recipe()
-    # three embeddings in avg and all, the floor of each, one recall, four audits and the floors of two
-    assert len(entries[0].records[0]) == 19
+    # three embeddings in avg and all, the floor of each, recall, coverage, four audits and the floors of two
+    assert len(entries[0].records[0]) == 20
     assert entries[0].form["nearest"] == PIXEL
     assert f"1 of 3: {FEDERATED}: 2 times the floor (2 to 2)" in capsys.readouterr().out
 

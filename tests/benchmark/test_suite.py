@@ -14,6 +14,8 @@ from fedgen.benchmark.suite import OwnClass
 from fedgen.benchmark.suites import FULL, SMALL, SUITES, TINY, find_suite
 from fedgen.class_paths import import_by_path
 from fedgen.clients import FederatedDataModule
+from fedgen.evaluation.audit.membership_signals import SignalOptions
+from fedgen.evaluation.generation.sampling_settings import sampling_of
 from fedgen.experiments.engine.recipe_file import fingerprint
 
 OFFLINE = [cell for suite in (TINY, SMALL) for cell in suite.cells]
@@ -114,11 +116,16 @@ def build(part):
     return import_by_path(part["class_path"])(**{**given, **inside})
 
 
-FAMILIES = {(cell.generator, DATA[cell.data].image_size): cell for cell in FULL.cells}
+CELLS = [cell for suite in SUITES.values() for cell in suite.cells]
+FAMILIES = {(cell.generator, DATA[cell.data].image_size): cell for cell in CELLS}
 
 
 @pytest.mark.parametrize("cell", FAMILIES.values(), ids=[f"{name}-{size}" for name, size in FAMILIES])
-def test_models_of_the_full_suite_are_made(cell):
+def test_models_are_made_and_sample_and_are_attacked_as_their_part_says(cell):
+    """Which entries are held against."""
     with torch.device("meta"):
         model = build(cell.recipe()["model"])
-    assert sum(parameter.numel() for parameter in model.parameters()) > 1_000_000
+    assert cell not in FULL.cells or sum(parameter.numel() for parameter in model.parameters()) > 1_000_000
+    part = GENERATORS[cell.generator]
+    assert sampling_of(model) == part.sampling
+    assert SignalOptions().resolved(model, is_images=True).name == part.signal

@@ -13,14 +13,13 @@ from fedgen.evaluation.generation.image_sampling import ImageSampler, Sample, in
 from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
 from fedgen.evaluation.personal.own_models import OwnModels, Personal
+from fedgen.evaluation.record_names import LOCAL_NOTE
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.checkpoints import load_weights, local_models, personal_tensors, tensors_in_place
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import append_records, keep_records, read_records
 from fedgen.models.optional_hooks import of_module
 from fedgen.scores.definition import BY_CLASS, Needs
-
-LOCAL_NOTE = "mixture of local models"
 
 
 def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str, Personal]:
