@@ -64,26 +64,57 @@ def is_ahead(one: Entry, other: Entry) -> bool:
 def read_all(places: Sequence[Path]) -> tuple[list[Entry], list[str]]:
     """The entries of folders and files whose claims hold, and why others are refused.
 
-    Of one task all are measured as the first one, in the order of files.
+    Of one task all are measured as those of most cells; of one cell the first file counts, in their order.
 
     Raises:
         FileNotFoundError: for a place that is not there or has no entries.
     """
-    entries: list[Entry] = []
+    checked: list[Entry] = []
     refused: list[str] = []
     for path in entry_files(places):
         try:
             entry = read_entry(path)
             check(entry)
-            for other in (one for one in entries if one.task == entry.task):
-                if other.name == entry.name:
-                    raise ValueError(f"entry {entry.name} ({path}) is refused: {other.path} is of the same cell")
-                check_alike(entry, other)
         except ValueError as error:
             refused.append(str(error))
         else:
+            checked.append(entry)
+    entries: list[Entry] = []
+    reasons = {}
+    for task in dict.fromkeys(entry.task for entry in checked):
+        reasons |= _unlike([entry for entry in checked if entry.task == task])
+    for entry in checked:
+        same = next((one for one in entries if (one.task, one.name) == (entry.task, entry.name)), None)
+        if reason := reasons[entry.path]:
+            refused.append(reason)
+        elif same is not None:
+            refused.append(f"entry {entry.name} ({entry.path}) is refused: {same.path} is of the same cell")
+        else:
             entries.append(entry)
     return entries, refused
+
+
+def _unlike(entries: Sequence[Entry]) -> dict[Path, str]:
+    """Why entries of one task are refused for how they were measured, by their files; "" where they are not.
+
+    Those that entries of the most cells are like decide; copies of a file add nothing. Where others are like as many,
+    nobody knows who is right, and all of them are refused.
+    """
+    reasons = [["" if other is entry else _difference(entry, other) for other in entries] for entry in entries]
+    alike = [len({other.name for other, reason in zip(entries, row) if not reason}) for row in reasons]
+    deciding = [place for place, count in enumerate(alike) if count == max(alike)]
+    return {
+        entry.path: next((row[place] for place in deciding if row[place]), "") for entry, row in zip(entries, reasons)
+    }
+
+
+def _difference(entry: Entry, other: Entry) -> str:
+    """Why an entry was not measured as another one; "" if it was."""
+    try:
+        check_alike(entry, other)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def standings_of(entries: Sequence[Entry]) -> list[Standing]:
