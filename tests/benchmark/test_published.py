@@ -3,10 +3,16 @@
 import re
 from pathlib import Path
 
+import torch
+
 from fedgen.__main__ import main
+from fedgen.benchmark.entry import read_entry
 from fedgen.benchmark.standings import read_all
 from fedgen.benchmark.suites import SMALL
 from fedgen.experiments.engine.recipe_file import fingerprint
+from fedgen.federated import Scaffold
+from fedgen.federated.client_state.trained_parameters import trained_parameters
+from tests.benchmark.test_suite import build
 
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = DOCS / "entries" / "small"
@@ -20,6 +26,15 @@ def test_every_published_entry_is_one_of_the_suite_and_shows_what_it_claims():
         assert entry.form["recipe_hash"] == fingerprint(cells[entry.name].recipe())
         assert entry.form["seeds"] == list(SMALL.seeds)
         assert not (entry.form["provenance"]["commit"] or "").endswith("+")
+
+
+def test_scaffolds_clients_sent_a_variate_of_each_trained_parameter_beside_what_averaging_sends():
+    with torch.device("meta"):
+        model = build(SMALL.cell("mnist5k/by-class/wgan-gp/scaffold").recipe()["model"])
+    beside = Scaffold().num_bytes(dict(enumerate(trained_parameters(model, ()))))
+    files = (RESULTS / f"mnist5k-by-class-wgan-gp-{name}.json" for name in ("scaffold", "fedavg"))
+    scaffold, averaging = ([run["costs"]["message_bytes"] for run in read_entry(file).form["runs"]] for file in files)
+    assert [one - other for one, other in zip(scaffold, averaging, strict=True)] == 3 * [beside]
 
 
 def test_the_page_shows_what_the_command_prints(capsys, monkeypatch, tmp_path):

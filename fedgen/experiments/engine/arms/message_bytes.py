@@ -10,6 +10,7 @@ from fedgen.class_paths import import_by_path
 from fedgen.evaluation.runs.checkpoint_names import LAST
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments.engine.trainings import Training
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.trained_parameters import trained_parameters
 from fedgen.federated.compression import Compressor
@@ -23,7 +24,8 @@ from fedgen.models.checkpoint_file import read_checkpoint
 def message_bytes(training: Training) -> dict[str, int]:
     """Bytes of "weights" (with buffers that turns change), averaged "optimizer states" and "control variates".
 
-    Where the recipe compresses updates, trained parameters count as compressed.
+    Where the recipe compresses updates, trained parameters count as compressed. Control variates stand for all that the
+    recipe's client algorithm sends beside the model (`ClientAlgorithm.num_bytes`).
 
     Args:
         training: that is done, under FedAvgStrategy.
@@ -34,21 +36,23 @@ def message_bytes(training: Training) -> dict[str, int]:
     state = checkpoint[CHECKPOINT_KEY]
     moving = state.get("exchange", {}).get("moving", ())
     exchange = Exchange(module, trained_parameters(module, ()), settings.get("personal") or (), moving=moving)
-    if compressor := _compressor(settings):
+    compressor: Compressor | None = _part(settings, "compression")
+    if compressor is not None:
         exchange.compressed = compressed_bytes(compressor, exchange.trainable)
+    algorithm: ClientAlgorithm = _part(settings, "client_algorithm") or ClientAlgorithm()
     averaged = settings.get("optimizer_state") == "average"
     servers = getattr(module, "server_optimizers", ())
     states = [state["state"] for i, state in enumerate(checkpoint["optimizer_states"]) if averaged and i not in servers]
     return {
         "weights": exchange.num_bytes,
         "optimizer states": _floating(tensors_in(states)),
-        "control variates": _floating(tensors_in(state["algorithm"].get("server", {}))),
+        "control variates": algorithm.num_bytes(exchange.trainable),
     }
 
 
-def _compressor(settings: Mapping[str, Any]) -> Compressor | None:
-    """The compressor of a strategy's settings, if there is one."""
-    given = settings.get("compression")
+def _part(settings: Mapping[str, Any], name: str) -> Any:
+    """An object of a strategy's settings; None if there is none."""
+    given = settings.get(name)
     return import_by_path(given["class_path"])(**(given.get("init_args") or {})) if given else None
 
 

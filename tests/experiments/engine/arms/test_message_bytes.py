@@ -8,6 +8,8 @@ import yaml
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.engine.arms.message_bytes import message_bytes
 from fedgen.experiments.engine.trainings import Training
+from fedgen.federated import ClientAlgorithm
+from fedgen.io.tensor_files import bytes_of
 from fedgen.training.fit import fit
 from tests.experiments.tiny_runs import TINY
 
@@ -41,6 +43,32 @@ def test_compressed_updates_count_as_they_are_sent(share, tmp_path):
     run, counts = trained(tmp_path, compression=rule)
     kept = sum(math.ceil(share * count) for count in counts)
     assert message_bytes(run)["weights"] == 8 * kept + BUFFERS  # a place and a value of each
+
+
+class Verbose(ClientAlgorithm):
+    """Sends so many times the trained parameters besides, and keeps nothing in checkpoints."""
+
+    def __init__(self, times=3):
+        self.times = times
+
+    def num_bytes(self, model):
+        return self.times * bytes_of(model.values())
+
+
+@pytest.mark.parametrize(
+    ("rule", "times"),
+    [
+        ({"class_path": f"{__name__}.Verbose"}, 3),
+        ({"class_path": f"{__name__}.Verbose", "init_args": {"times": 5}}, 5),
+        ({"class_path": "fedgen.federated.Scaffold"}, 1),
+        ({"class_path": "fedgen.federated.FedProx", "init_args": {"mu": 0.1}}, 0),
+    ],
+)
+def test_a_client_algorithm_says_what_it_sends_beside_the_model(rule, times, tmp_path):
+    run, counts = trained(tmp_path, client_algorithm=rule)
+    sent = message_bytes(run)
+    assert sent["control variates"] == times * 4 * sum(counts)
+    assert sent["weights"] == 4 * sum(counts) + BUFFERS
 
 
 def test_nothing_is_sent_where_every_client_keeps_its_own(tmp_path):
