@@ -4,9 +4,11 @@ With s the score (FID) of generated images and f that of as many real ones in th
 held-out images, the number of one run is exp of the mean of log(s / f) over embeddings and over avg and all, the
 geometric mean of all these ratios. 1 is as good as real images. The number over seeds is the geometric mean over runs.
 
-Its interval joins two independent parts, on the logarithm: Student's t over seeds (which holds the draws of generated
-images too), and 1.96 standard errors of the real images, which all seeds share and which do not get smaller with more
-of them. The latter takes the errors of embeddings and aggregates as fully dependent, so it is rather too wide.
+Its interval joins two parts as if they were independent, on the logarithm: Student's t over seeds, in which the draws
+of generated images and of the floor's show, and 1.96 standard errors of real images, which do not get smaller with more
+seeds, as all of them share the images scored against. It is rather too wide. The floor's images are drawn anew for each
+seed, and their errors are in both parts; errors of embeddings and aggregates, which share images, count as fully
+dependent; those of score and floor from the images scored against, which both share, are added and may cancel.
 """
 
 import math
@@ -108,6 +110,6 @@ def _half_width(means: Sequence[float], error: float) -> float | None:
 
     Args:
         means: of each seed.
-        error: standard error that all seeds share.
+        error: standard error of real images, taken as one that all seeds share.
     """
     return math.hypot(half_width(means), Z * error) if len(means) > 1 else None

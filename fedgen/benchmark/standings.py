@@ -80,7 +80,7 @@ def read_all(places: Sequence[Path]) -> tuple[list[Entry], list[str]]:
         else:
             checked.append(entry)
     entries: list[Entry] = []
-    reasons = {}
+    reasons: dict[Path, str] = {}
     for task in dict.fromkeys(entry.task for entry in checked):
         reasons |= _unlike([entry for entry in checked if entry.task == task])
     for entry in checked:
@@ -95,7 +95,7 @@ def read_all(places: Sequence[Path]) -> tuple[list[Entry], list[str]]:
 
 
 def _unlike(entries: Sequence[Entry]) -> dict[Path, str]:
-    """Why entries of one task are refused for how they were measured, by their files; "" where they are not.
+    """The reasons to refuse entries of one task for how they were measured, by their files; "" where there is none.
 
     Those that entries of the most cells are like decide; copies of a file add nothing. Where others are like as many,
     nobody knows who is right, and all of them are refused.
@@ -109,7 +109,7 @@ def _unlike(entries: Sequence[Entry]) -> dict[Path, str]:
 
 
 def _difference(entry: Entry, other: Entry) -> str:
-    """Why an entry was not measured as another one; "" if it was."""
+    """The first difference in how two entries were measured, in words; "" if there is none."""
     try:
         check_alike(entry, other)
     except ValueError as error:
