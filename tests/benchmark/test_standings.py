@@ -61,6 +61,16 @@ def test_a_refused_entry_is_named_and_the_others_are_shown(tmp_path, capsys):
     assert f"entry {FEDERATED} ({path}) is refused: it claims number 1, and its stored records show 2" in shown
 
 
+def test_texts_of_a_refused_entry_move_no_cursor(tmp_path, capsys):
+    form = make_form(FEDERATED)
+    form["runs"][0]["records"] += 2 * [{**form["runs"][0]["records"][0], "score": "\x1b[2J"}]
+    write_form(tmp_path, form)
+    assert main(["benchmark", "table", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert "\x1b[2J" not in shown
+    assert r"the model's \x1b[2J_avg in efficientnet-lite0-32 of seed 0 is there 2 times" in shown
+
+
 def test_two_entries_of_one_cell_are_not_ranked_against_each_other(tmp_path):
     first, second = write_form(tmp_path / "a"), write_form(tmp_path / "b")
     entries, (refused,) = read_all([tmp_path / "a", tmp_path / "b"])
