@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from fedgen.class_paths import nearest
 from fedgen.flags import ASK, ASK_ALL, PlainCommandParser
-from fedgen.foreign_text import printable
 from fedgen.progress import make_console
 
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch
@@ -155,6 +154,6 @@ def table(arguments: Sequence[str]) -> int:
     for text in leaderboard_texts(entries):
         console.print(text, highlight=False)
     for reason in refused:
-        console.print(printable(reason, 1000), markup=False, highlight=False, soft_wrap=True)
+        console.print(reason, markup=False, highlight=False, soft_wrap=True)
     console.print(f"leaderboard: {page}", markup=False, highlight=False, soft_wrap=True)
     return 1 if refused else 0
