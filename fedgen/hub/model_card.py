@@ -2,7 +2,8 @@
 
 import hashlib
 import html
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ from fedgen.images import save_png, tile, to_uint8
 from fedgen.io.files import read_npz
 from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import of_module
+from fedgen.recipe.recipe_keys import flatten
 from fedgen.reports.contents import read_contents
 
 CARD, PICTURE = "README.md", "samples.png"
 NUM_SAMPLES, SIDE = 36, 32  # images of the picture, and pixels that smaller ones are enlarged to
 _MARKDOWN = "\\`*_{}[]#!|~:@"  # of which links, headings, code and cells are made
+_MODULES = re.compile(r"^([a-z_]\w*\.)+")  # in front of a class's name
+_KNOWN = ("fedgen.", "torch.", "lightning.")  # packages whose classes are private by an aggregator alone
 
 
 @dataclass
@@ -40,6 +44,7 @@ class ModelCard:
         recipe: as it ran, YAML.
         license: an identifier; "" for none.
         picture: the name of a file beside the card; "" for none.
+        about: more of it, Markdown that stands as it is.
         load: the lines that load it.
     """
 
@@ -49,6 +54,7 @@ class ModelCard:
     recipe: str = ""
     license: str = ""
     picture: str = ""
+    about: str = ""
     load: str = "from fedgen.hub import from_pretrained\n\nmodel = from_pretrained(FOLDER_OR_NAME)"
 
     @classmethod
@@ -72,7 +78,7 @@ class ModelCard:
         card.facts["parameters"] = f"{sum(p.numel() for p in model.parameters() if id(p) not in copies):,}"
         card.records = [r for r in records if r.split not in GAPS and (r.is_floor or (r.is_model and r.round == round))]
         if round is not None:
-            card.facts["round"] = f"{round}, counted from 0"
+            card.facts["rounds"] = f"{round + 1:,}"
         if own := [r for r in card.records if r.is_model]:
             card.facts["scored against"] = own[0].reference
             card.facts["clients"] = str(own[0].num_clients)
@@ -90,7 +96,7 @@ class ModelCard:
         parts.append(
             "\n".join(["| | |", "|---|---|", *(f"| {plain(n)} | {plain(v)} |" for n, v in self.facts.items())])
         )
-        parts.append(self._scores())
+        parts += [self._scores(), self.about]
         parts.append(f"```python\n{self.load}\nimages = model.sample(16)  # float32 [16, C, H, W] in [-1, 1]\n```")
         if self.recipe:
             lines = (f"    {line}".rstrip() for line in printable_lines(self.recipe).split("\n"))
@@ -106,21 +112,36 @@ class ModelCard:
         lines = ["| clients' images | embedding | score | avg | floor | all | floor | images |", "|---" * 8 + "|"]
         for row in rows:
             cells = [self._cell(row, aggregate, floor) for aggregate in ("avg", "all") for floor in (False, True)]
-            number = next(r.num_generated for r in own if (r.split, r.embedding, r.score) == row)
-            lines.append(f"| {' | '.join([*map(plain, row), *cells, f'{number:,}'])} |")
-        marks = explained(own)
+            lines.append(f"| {' | '.join([*map(plain, row), *cells, self._images(row)])} |")
         words = (
             "± is one standard error. avg is the mean of the clients' scores, all the score to their pooled images; the"
             " floor is of real images in the model's place."
         )
-        return "\n".join(["## Scores", "", *lines, "", words, *("" if not marks else ["", *map(plain, marks)])])
+        remarks = [plain(mark) for mark in explained(own)] + self._notes(rows)
+        return "\n".join(["## Scores", "", *lines, "", words, *(f"\n{remark}" for remark in remarks)])
+
+    def _of(self, row: tuple[str, str, str], floor: bool) -> list[ScoreRecord]:
+        """The records of a row that the card shows: both aggregates of the model, or of the floor."""
+        shown = [r for r in self.records if (r.split, r.embedding, r.score) == row and r.aggregate in ("avg", "all")]
+        return [r for r in shown if r.is_floor == floor]
+
+    def _images(self, row: tuple[str, str, str]) -> str:
+        """How many images a row's scores are of, and its floor where these are others."""
+        own, real = ({r.num_generated for r in self._of(row, floor)} for floor in (False, True))
+        counts, floors = (", ".join(f"{number:,}" for number in sorted(numbers)) for numbers in (own, real))
+        return f"{counts}; floor {floors}" if real - own else counts
+
+    def _notes(self, rows: Sequence[tuple[str, str, str]]) -> list[str]:
+        """What must be known of the values shown, each once, behind the rows that it is of."""
+        found: dict[str, list[str]] = {}
+        for row in rows:
+            for floor in (False, True):
+                for note in dict.fromkeys(r.note for r in self._of(row, floor) if r.note):
+                    found.setdefault(note, []).append(" ".join(row) + floor * ", floor")
+        return [plain(f"{'; '.join(of)}: {note}.") for note, of in found.items()]
 
     def _cell(self, row: tuple[str, str, str], aggregate: str, floor: bool) -> str:
-        found = [
-            r
-            for r in self.records
-            if (r.split, r.embedding, r.score) == row and r.aggregate == aggregate and r.is_floor == floor
-        ]
+        found = [r for r in self._of(row, floor) if r.aggregate == aggregate]
         if not found:
             return ""
         value = format_value(found[-1].value, found[-1].standard_error)
@@ -128,15 +149,35 @@ class ModelCard:
 
 
 def card_of_run(model: LightningModule, run: str | Path, round: int | None, license: str | None = None) -> ModelCard:
-    """The card of a checkpoint's model: its run's scores, partition, privacy and recipe."""
+    """The card of a checkpoint's model: its run's scores, data, partition, privacy and recipe."""
     contents = read_contents(run)
     card = ModelCard.of(model, contents.records, round, license)
+    card.facts |= facts_of_recipe(contents.settings)
     saved = contents.folder / PARTITION
-    card.facts["partition"] = partition_hash(saved) if saved.exists() else "not kept"
+    card.facts["hash of the partition"] = partition_hash(saved) if saved.exists() else "not kept"
     epsilon = [(name, series.values[-1]) for name, series in contents.series.items() if "epsilon" in name]
-    card.facts["privacy"] = ", ".join(f"{name} {value:.4g}" for name, value in epsilon) or "no epsilon was logged"
+    if epsilon:
+        card.facts["privacy"] = ", ".join(f"{name} {value:.4g}" for name, value in epsilon)
     card.recipe = contents.recipe
     return card
+
+
+def facts_of_recipe(settings: Mapping[str, Any]) -> dict[str, str]:
+    """What a recipe tells of the data, of how they were dealt to clients, and of privacy."""
+    flat = flatten(settings)
+    facts = {}
+    for name in ("data", "partition"):
+        if kind := flat.get(f"data.init_args.{name}.class_path"):
+            start = f"data.init_args.{name}.init_args."
+            given = {k.removeprefix(start): v for k, v in flat.items() if k.startswith(start) and v is not None}
+            options = ", ".join(f"{key}={value}" for key, value in given.items())
+            facts[name] = f"{_MODULES.sub('', str(kind))}({options})"
+    classes = [str(value) for key, value in flat.items() if key.rpartition(".")[2] == "class_path"]
+    aggregator = "trainer.strategy.init_args.aggregator"
+    is_averaged = all(value is None for key, value in flat.items() if key.startswith(aggregator))
+    is_plain = bool(classes) and is_averaged and all(path.startswith(_KNOWN) for path in classes)
+    facts["privacy"] = "none: trained without differential privacy" if is_plain else "no epsilon was logged"
+    return facts
 
 
 def partition_hash(path: Path) -> str:

@@ -1,37 +1,63 @@
-"""The card of the StyleGAN2 that comes with the repository: `python -m fedgen.hub.shipped` writes it anew."""
+"""The cards of the networks that come with the repository: `python -m fedgen.hub.shipped` writes them anew."""
 
 from pathlib import Path
 
 from fedgen.evaluation import read_records
-from fedgen.hub.model_card import ModelCard
-from fedgen.io.files import atomic_write
+from fedgen.evaluation.runs.scores_file import SCORES_FILE
+from fedgen.hub.exchange import from_pretrained
+from fedgen.hub.model_card import CARD, PICTURE, ModelCard, card_of_run, facts_of_recipe
+from fedgen.io.files import atomic_write, read_yaml
 from fedgen.models import StyleGAN2
 from fedgen.models.stylegan2.network_file import NetworkFile
 
+CHECKPOINTS = Path("checkpoints")
 STEM = "stylegan2_fashion_mnist"
+FLOWS = {
+    "flow_fashion_mnist": "d53b6b5604113c415f1a19d359a0838c",
+    "flow_photo_patches": "de97ad8ceae9fb39ee477baab67a131f",
+}
+"""folders of `checkpoints/pretrained` -> `partition_hash` of their runs, whose partition files do not come with them"""
+LICENSE = "apache-2.0"
 
 
 def shipped_card(folder: Path) -> ModelCard:
-    """The card, of the files that lie beside the weights.
+    """The card of the StyleGAN2, of the files that lie beside the weights.
 
     Args:
         folder: that holds them.
     """
-    path = folder / f"{STEM}.safetensors"
+    path, recipe = folder / f"{STEM}.safetensors", folder / f"{STEM}.yaml"
     record = NetworkFile.read(path).record
     last = int(record["rounds"]) - 1
-    card = ModelCard.of(StyleGAN2.from_file(path), read_records(folder / f"{STEM}.jsonl"), last, "apache-2.0")
-    card.facts |= {
-        "images shown": f"{record['kimg']:,} thousand",
-        "partition": "ByClass, dealt by the recipe and its seed",
-        "privacy": "none: trained without noise",
-    }
-    card.picture, card.recipe = f"{STEM}.png", (folder / f"{STEM}.yaml").read_text()
+    card = ModelCard.of(StyleGAN2.from_file(path), read_records(folder / f"{STEM}.jsonl"), last, LICENSE)
+    card.facts |= {"images shown": f"{record['kimg']:,} thousand", **facts_of_recipe(read_yaml(recipe))}
+    card.picture, card.recipe = f"{STEM}.png", recipe.read_text()
     card.load = f'from fedgen.models import StyleGAN2\n\nmodel = StyleGAN2.from_file("{STEM}.safetensors")'
     return card
 
 
+def flow_card(folder: Path) -> ModelCard:
+    """The card of a federated flow, of the files that lie beside the weights.
+
+    Args:
+        folder: that holds them, of one of the names in `FLOWS`.
+    """
+    last = max(record.round for record in read_records(folder / SCORES_FILE) if record.round is not None)
+    card = card_of_run(from_pretrained(folder), folder, last, LICENSE)
+    card.facts["hash of the partition"] = FLOWS[folder.name]
+    card.picture = PICTURE
+    card.about = (
+        "[Curves of these scores](curves.png) and [scores of controls](comparisons) lie beside this card, and"
+        " [a page](../../../docs/shipped-flows.md) tells what the network compares to and what mattered for it."
+    )
+    place = f"{CHECKPOINTS}/pretrained/{folder.name}"
+    card.load = f'from fedgen.hub import from_pretrained\n\nmodel = from_pretrained("{place}")'
+    return card
+
+
 if __name__ == "__main__":
-    place = Path("checkpoints")
-    with atomic_write(place / f"{STEM}.md") as file:
-        file.write(shipped_card(place).text().encode())
+    cards = {CHECKPOINTS / f"{STEM}.md": shipped_card(CHECKPOINTS)}
+    cards |= {(folder := CHECKPOINTS / "pretrained" / name) / CARD: flow_card(folder) for name in FLOWS}
+    for place, card in cards.items():
+        with atomic_write(place) as file:
+            file.write(card.text().encode())

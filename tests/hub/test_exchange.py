@@ -181,13 +181,15 @@ def test_a_run_folder_gives_its_best_checkpoint_and_a_card_of_its_records(run, m
     card = save_pretrained(run, tmp_path / "folder", license="apache-2.0")
     text = (tmp_path / "folder" / "README.md").read_text()
     assert text == card.text()
-    assert card.facts["round"].startswith(str(best.round))
+    assert card.facts["rounds"] == str(best.round + 1)
     assert f"{best.value:.3g}"[:3] in text
-    assert len(card.facts["partition"]) == 32
+    assert len(card.facts["hash of the partition"]) == 32
+    assert card.facts["privacy"] == "none: trained without differential privacy"
     assert type(from_pretrained(tmp_path / "folder")) is WGANGP
     (run / "recipe.yaml").write_text("model: {class_path: somebody.Model}\n")
     with pytest.raises(ValueError, match=r"trains a somebody\.Model"):
         save_pretrained(run, tmp_path / "folder")
     (run / "recipe.yaml").unlink()
     given = save_pretrained(make("WGANGP"), tmp_path / "folder", run=run, round=1)
-    assert (given.facts["round"], given.facts["clients"], given.recipe) == ("1, counted from 0", "2", "")
+    assert (given.facts["rounds"], given.facts["clients"], given.recipe) == ("2", "2", "")
+    assert given.facts["privacy"] == "no epsilon was logged"  # nobody says what trained it

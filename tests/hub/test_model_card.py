@@ -10,7 +10,8 @@ import yaml
 
 from fedgen.evaluation import read_records
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.hub.model_card import ModelCard, draw_samples, partition_hash, plain
+from fedgen.experiments.engine.recipe_file import component
+from fedgen.hub.model_card import ModelCard, draw_samples, facts_of_recipe, partition_hash, plain
 from fedgen.hub.shipped import STEM, shipped_card
 from fedgen.models.ema import EMA
 
@@ -34,6 +35,53 @@ def test_both_aggregates_stand_beside_their_floors_with_errors():
     assert row == "| train | pixels | fid | 9.0±0.5 | 2.0±0.5 | 7.0±0.5 | 1.0±0.5 | 1,000 |"
     assert "| parameters | 3 |" in text
     assert "| clients | 2 |" in text
+
+
+def test_a_floor_of_fewer_images_says_so_and_notes_stand_below_each_once():
+    few = "fid of fewer images than the 64 features (20 generated) is too large"
+    records = [record(name, 9.0) for name in ("avg", "all")]
+    records += [record(name, 2.0, None, "floor", num_generated=20, note=few) for name in ("avg", "all")]
+    text = card_of([*records, record("worst", 9.0, note="of no column")]).text()
+    (row,) = [line for line in text.splitlines() if line.startswith("| train")]
+    assert row == "| train | pixels | fid | 9.0±0.5 | 2.0±0.5 | 9.0±0.5 | 2.0±0.5 | 1,000; floor 20 |"
+    assert text.count(few) == 1
+    assert f"\ntrain pixels fid, floor\\: {few}.\n" in text
+    assert "of no column" not in text
+
+
+FEDERATED = {
+    "seed_everything": 0,
+    "trainer": {"strategy": component("fedgen.federated.FedAvgStrategy", aggregator=None)},
+    "model": component("fedgen.models.GAN"),
+    "data": component(
+        "fedgen.clients.FederatedDataModule",
+        data=component("fedgen.data.PhotoPatches", size=32, stride=None),
+        partition=component("fedgen.clients.partitions.Semantic.paper", num_clients=4),
+    ),
+}
+
+
+def test_a_recipe_tells_data_partition_and_that_nothing_was_private():
+    assert facts_of_recipe(FEDERATED) == {
+        "data": "PhotoPatches(size=32)",
+        "partition": "Semantic.paper(num_clients=4)",
+        "privacy": "none: trained without differential privacy",
+    }
+
+
+NOISE = component("fedgen.federated.PrivateMean", noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": component("somebody.PrivateGAN")},
+        {"trainer": {"strategy": component("fedgen.federated.FedAvgStrategy", aggregator=NOISE)}},
+    ],
+)
+def test_privacy_is_not_denied_where_a_recipe_cannot_tell(change):
+    assert facts_of_recipe(FEDERATED | change)["privacy"] == "no epsilon was logged"
+    assert facts_of_recipe({}) == {"privacy": "no epsilon was logged"}
 
 
 def test_a_moving_averages_copy_of_the_weights_is_not_counted():

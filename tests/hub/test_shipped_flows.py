@@ -13,11 +13,12 @@ from PIL import Image
 from fedgen.evaluation import read_records
 from fedgen.hub import from_pretrained
 from fedgen.hub.model_card import CARD, PICTURE, draw_samples
+from fedgen.hub.shipped import FLOWS, flow_card
 from tests.models.stylegan2.test_shipped import contains
 
 KIT = Path(__file__).parents[2]
 PRETRAINED = KIT / "checkpoints" / "pretrained"
-NETWORKS = {"flow_fashion_mnist": 1, "flow_photo_patches": 3}  # and their channels
+NETWORKS = dict(zip(FLOWS, (1, 3)))  # and their channels
 COMPARISONS = "comparisons"  # scores of controls, and of the same recipe over other deals of the images
 PAGE = KIT / "docs" / "shipped-flows.md"
 SHOWN = r"\| ([\d,]+±\d+)? ?"
@@ -50,13 +51,24 @@ def fid_all(path, count):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_card_shows_the_last_scores_of_the_records_beside_it(name):
+def test_a_card_is_made_of_the_records_beside_it_and_its_links_lead_somewhere(name):
     folder = PRETRAINED / name
+    card = flow_card(folder)
+    text = card.text()
+    assert (folder / CARD).read_text() == text
     [value] = [record.value for record in fid_all(folder / "scores.jsonl", 10000)]
-    card = (folder / CARD).read_text()
-    assert f"| {value:.0f}±" in card
+    assert f"| {value:.0f}±" in text
     weights = sum(parameter.numel() for parameter in from_pretrained(folder).network.parameters())
-    assert f"| parameters | {weights:,} |" in card
+    assert card.facts["parameters"] == f"{weights:,}"
+    links = re.findall(r"\]\(([^)]+)\)", text.split("## Recipe")[0])
+    assert [link for link in links if not (folder / link).exists()] == []
+    assert {"curves.png", COMPARISONS} < {*links}
+    assert PAGE.resolve() in [(folder / link).resolve() for link in links]
+
+
+def test_the_photographs_card_says_that_its_floors_are_of_fewer_images():
+    rows = [row for row in (PRETRAINED / "flow_photo_patches" / CARD).read_text().splitlines() if "| fid |" in row]
+    assert [row.rpartition(" | ")[2] for row in rows] == ["10,000; floor 672 |", "10,000; floor 2,708 |"]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
