@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from setuptools.command.egg_info import FileList
 
 import fedgen
+from fedgen.hub.shipped import FLOWS, STEM
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("fedgen", "recipes", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff")
@@ -81,6 +83,24 @@ def commands(built, tmp_path_factory):
     found = run(str(python), "-c", "import fedgen; print(fedgen.__file__)", cwd=home)
     assert Path(found.strip()).is_relative_to(home)
     return home / "bin"
+
+
+def test_a_source_archive_holds_what_git_knows_but_the_shipped_weights(monkeypatch):
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout")
+    monkeypatch.chdir(ROOT)
+    files = FileList()
+    files.extend(
+        ["pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"]
+    )  # setuptools adds these, and the package's modules
+    for line in Path("MANIFEST.in").read_text().splitlines():
+        if not line.startswith("#"):
+            files.process_template_line(line)
+    known = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines()
+    left_out = {path for path in known if not path.startswith("fedgen/")} - {*files.files}
+    flows = {f"pretrained/{name}/model" for name in FLOWS}
+    weights = {f"checkpoints/{stem}.safetensors" for stem in (STEM, *flows)}
+    assert left_out == {*weights, ".gitignore", "checkpoints/.gitkeep"}
 
 
 @pytest.mark.slow
