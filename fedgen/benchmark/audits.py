@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from fedgen.benchmark.entry import AttackForm, IntervalForm, MembershipForm
-from fedgen.benchmark.parts import DATA
 from fedgen.benchmark.suite import CACHE, PAIRS, Cell
 from fedgen.embeddings import FeatureCache
 from fedgen.evaluation.audit.audit_run import audit_run, draw_nearest
@@ -33,7 +32,7 @@ def audit_of(cell: Cell, folder: Path, picture: bool) -> tuple[MembershipForm, s
         FileNotFoundError: if the run has no checkpoint.
         ValueError: if no client has images enough for an attack.
     """
-    data, (module, clients) = DATA[cell.data], rebuild(folder)
+    data, (module, clients) = cell.data_part, rebuild(folder)
     module.to("cuda" if cell.budget.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
     options: dict[str, Any] = {"embedding": data.embeddings[0], "num_images": data.num_images, "seed": clients.seed}
     (audit,) = audit_run(folder, module, clients, **options, pairs=PAIRS)

@@ -7,9 +7,8 @@ from typing import Any
 
 from fedgen.benchmark.entry import Claims, Entry, IntervalForm, MembershipForm, RunCost
 from fedgen.benchmark.number import number_of, ratios_of
-from fedgen.benchmark.parts import DATA
 from fedgen.benchmark.run_checks import CONDITIONS, FLOORED, check_runs
-from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, OwnClass
+from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, OwnClass, OwnImages
 from fedgen.benchmark.suites import find_suite
 from fedgen.evaluation.audit.estimates import IntervalEstimate, combined
 from fedgen.evaluation.records import ScoreRecord
@@ -42,7 +41,7 @@ def claims_of(
         "low": number.low,
         "high": number.high,
         "parts": dict(number.parts),
-        "beside": _beside(records, DATA[cell.data].embeddings[0]),
+        "beside": _beside(records, cell.data_part.embeddings[0]),
         "attack": _advantage(attacks),
         "sent_bytes": statistics.mean(cost["turns"] * cost["message_bytes"] for cost in costs),
         "client_seconds": statistics.mean(cost["client_seconds"] for cost in costs),
@@ -110,12 +109,17 @@ def _cell_of(entry: Entry) -> Cell:
     cell = suite.cell(entry.form["beside"])
     if cell is None:
         raise ValueError(f"suite {suite.name} of this fedgen has no cell {entry.form['beside']}")
-    if entry.name != (name := "/".join([cell.task, *entry.parts])):
-        raise ValueError(f"its parts are those of {name}")
     if (own := entry.form["own"]) is not None:
-        places = [one.beside for one in suite.cells_with(OwnClass(**own))]
+        if (own["slot"] == "data") != ("images" in own):
+            what = "nothing" if own["slot"] == "data" else "what only a data set has"
+            raise ValueError(f"it says {what} of the images of {own['class_path']}")
+        images = OwnImages(**own["images"]) if "images" in own else None
+        places = {one.beside: one for one in suite.cells_with(OwnClass(own["class_path"], own["slot"], images=images))}
         if cell.name not in places:
             raise ValueError(f"a {own['slot']} of one's own stands beside {', '.join(places)}, not {cell.name}")
+        cell = places[cell.name] if images is not None else cell
+    if entry.name != (name := "/".join([cell.task, *entry.parts])):
+        raise ValueError(f"its parts are those of {name}")
     return cell
 
 
@@ -125,7 +129,7 @@ def _check_recipe(entry: Entry, cell: Cell) -> None:
     if fingerprint(recipe) != entry.form["recipe_hash"]:
         raise ValueError("its recipe is not the one that recipe_hash stands for")
     expected = cell.recipe()
-    if own is not None:
+    if own is not None and own["slot"] != "data":
         place = expected if own["slot"] == "model" else _inside(expected)
         given = (recipe if own["slot"] == "model" else _inside(recipe)).get(own["slot"])
         if not isinstance(given, Mapping) or given.get("class_path") != own["class_path"]:

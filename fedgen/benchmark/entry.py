@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from fedgen.benchmark.provenance import Origin
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, SPLIT, Slot
@@ -20,6 +20,7 @@ FORMAT = 2  # of the file
 FOLDER = "entries"  # of a folder of results
 MOST_SEEDS, MOST_RECORDS, MOST_CLIENTS = 100, 1000, 10_000
 LONGEST_PICTURE = 2_000_000  # characters
+LARGEST_SIDE = 4096  # of images in pixels
 _PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}")
 _Name = Annotated[str, Text(200, 1)]
 _Bytes = Annotated[int, Between(0)]
@@ -93,17 +94,28 @@ class Claims(TypedDict):
     peak_memory: _Bytes
 
 
+class ImagesForm(TypedDict):
+    """The fields of `OwnImages`."""
+
+    image_size: Annotated[int, Between(1, LARGEST_SIDE)]
+    channels: Annotated[int, Between(1, 3)]
+    num_images: Annotated[int, Between(1)]
+    partition: Literal["natural", "by-class"]
+    num_clients: Annotated[int, Between(1, MOST_CLIENTS)]
+
+
 class OwnForm(TypedDict):
-    """A class in the place of a suite's generator or algorithm."""
+    """A class in the place of a suite's generator, data set or algorithm; `images` are those of a data set."""
 
     class_path: Annotated[_Name, Fits(is_class_path, "class path")]
     slot: Slot
+    images: NotRequired[ImagesForm]
 
 
 class EntryForm(TypedDict):
     """The file of an entry.
 
-    `cell` is its name, `beside` the suite's cell whose budget it has; `samples` is a picture of the first seed's
+    `cell` is its name, `beside` the suite's cell whose other parts it has; `samples` is a picture of the first seed's
     images, `nearest` one of those that are nearest to training images.
     """
 
@@ -149,13 +161,13 @@ class Entry:
     @property
     def task(self) -> tuple[str, str]:
         """The suite and the task, whose entries are compared."""
-        return self.form["suite"], "/".join(self.form["beside"].split("/")[:2])
+        return self.form["suite"], "/".join(self.form["cell"].split("/")[:2])
 
     @property
     def parts(self) -> tuple[str, str]:
         """The generator and the algorithm."""
         _, _, generator, algorithm = self.form["beside"].split("/")
-        if (own := self.form["own"]) is None:
+        if (own := self.form["own"]) is None or own["slot"] == "data":
             return generator, algorithm
         return (own["class_path"], algorithm) if own["slot"] == "model" else (generator, own["class_path"])
 

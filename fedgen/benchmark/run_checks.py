@@ -6,7 +6,7 @@ from typing import Any
 
 from fedgen.benchmark.entry import AttackForm, Entry, RunForm, measured
 from fedgen.benchmark.number import ratios_of
-from fedgen.benchmark.parts import DATA, GENERATORS
+from fedgen.benchmark.parts import GENERATORS
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, PAIRS, Cell, Suite
 from fedgen.evaluation.record_names import LOCAL_NOTE
 from fedgen.evaluation.records import FLOOR, MODEL, ScoreRecord
@@ -57,7 +57,7 @@ def check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
 
 def _check_scores(seed: int, records: Sequence[ScoreRecord], cell: Cell) -> None:
     """Refuse records that are there twice, lacking, or of others than the last round's images of the suite's number."""
-    data = DATA[cell.data]
+    data = cell.data_part
     times = Counter(record.identity for record in records)
     if twice := next((record for record in records if times[record.identity] > 1), None):
         raise ValueError(f"{_said(twice)} is there {times[twice.identity]} times")

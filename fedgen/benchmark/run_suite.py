@@ -2,15 +2,28 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import yaml
 
 from fedgen.benchmark.audits import audit_of
 from fedgen.benchmark.claims import check, claims_of
-from fedgen.benchmark.entry import FOLDER, FORMAT, Entry, EntryForm, RunCost, RunForm, measured, read_entry
+from fedgen.benchmark.entry import (
+    FOLDER,
+    FORMAT,
+    Entry,
+    EntryForm,
+    ImagesForm,
+    OwnForm,
+    RunCost,
+    RunForm,
+    measured,
+    read_entry,
+)
 from fedgen.benchmark.provenance import provenance
-from fedgen.benchmark.suite import Cell, Suite
+from fedgen.benchmark.suite import Cell, OwnClass, Suite
 from fedgen.evaluation.runs.checkpoint_names import LAST
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.experiments.engine.arms.message_bytes import message_bytes
@@ -106,7 +119,7 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
         "suite": suite.name,
         "cell": cell.name,
         "beside": cell.beside,
-        "own": None if cell.own is None else {"class_path": cell.own.class_path, "slot": cell.own.slot},
+        "own": None if cell.own is None else _form(cell.own),
         "recipe": recipe,
         "recipe_hash": fingerprint(recipe),
         "seeds": list(suite.seeds),
@@ -121,6 +134,13 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
     entry = read_entry(path)
     check(entry)
     return entry
+
+
+def _form(own: OwnClass) -> OwnForm:
+    form: OwnForm = {"class_path": own.class_path, "slot": own.slot}
+    if own.images is not None:
+        form["images"] = cast("ImagesForm", asdict(own.images))
+    return form
 
 
 def cost_of(run: Training) -> RunCost:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fedgen.benchmark.parts import ALGORITHMS, AVERAGING, DATA, GENERATORS, PARTITIONS, Part
+from fedgen.benchmark.parts import ALGORITHMS, AVERAGING, DATA, GENERATORS, PARTITIONS, DataPart, Part
 from fedgen.experiments.engine.recipe_file import component
 from fedgen.experiments.engine.trainings import Control
 
@@ -16,8 +16,8 @@ AUDIT = ("memorisation", "authenticity", "fld", "mifid")
 """of the images that runs train on: whether generated ones are copies"""
 PAIRS = 200  # of a client's training and held-out images that membership inference takes at most
 CACHE = "checkpoints/features"  # of real images
-Slot = Literal["model", "aggregator", "client_algorithm", "compression", "server_optimizer"]
-"""place in a recipe that a class of one's own may take: the model, or an argument of the strategy"""
+Slot = Literal["model", "data", "aggregator", "client_algorithm", "compression", "server_optimizer"]
+"""place in a recipe that a class of one's own may take: the model, the data set, or an argument of the strategy"""
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,39 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class OwnImages:
+    """The images of somebody's own data set, and how they are dealt and counted.
+
+    Args:
+        image_size: side in pixels.
+        channels: 1 grey, 3 colour.
+        num_images: that a generator draws.
+        partition: a name in `PARTITIONS`.
+        num_clients: whom it gives.
+    """
+
+    image_size: int
+    channels: int
+    num_images: int
+    partition: str
+    num_clients: int
+
+
+@dataclass(frozen=True)
 class OwnClass:
-    """A class that somebody enters in the place of a suite's generator or algorithm.
+    """A class that somebody enters in the place of a suite's generator, data set or algorithm.
 
     Args:
         class_path: "my_package.MyEntry".
         slot: its place in the recipe.
         takes: which of a cell's "image_size" and "channels" its constructor wants.
+        images: of a data set; None of all others.
     """
 
     class_path: str
     slot: Slot
     takes: tuple[str, ...] = ()
+    images: OwnImages | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +85,7 @@ class Cell:
         generator: one in `GENERATORS`.
         algorithm: one in `ALGORITHMS`.
         budget: of its training.
-        own: a class in the place of the generator or of the algorithm's part.
+        own: a class in the place of the generator, of the data and the partition, or of the algorithm's part.
     """
 
     data: str
@@ -77,12 +98,24 @@ class Cell:
     @property
     def task(self) -> str:
         """The data and the partition, whose cells are compared: "digits/by-class"."""
+        if self.own is not None and self.own.images is not None:
+            return f"{self.own.class_path}/{self.own.images.partition}"
         return f"{self.data}/{self.partition}"
+
+    @property
+    def data_part(self) -> DataPart:
+        """The data set, and how generators of it are measured."""
+        if self.own is None or self.own.images is None:
+            return DATA[self.data]
+        images = self.own.images
+        network = "efficientnet-lite0" if images.image_size >= 32 else "efficientnet-lite0-32"
+        recipe = component(self.own.class_path)
+        return DataPart(recipe, images.image_size, images.channels, (network, "pixels"), images.num_images)
 
     @property
     def parts(self) -> tuple[str, str]:
         """The generator and the algorithm, by name or class path."""
-        if self.own is None:
+        if self.own is None or self.own.slot == "data":
             return self.generator, self.algorithm
         own = self.own.class_path
         return (own, self.algorithm) if self.own.slot == "model" else (self.generator, own)
@@ -109,7 +142,7 @@ class Cell:
 
     def recipe(self) -> dict[str, Any]:
         """The whole recipe but for the seed."""
-        data = DATA[self.data]
+        data = self.data_part
         given = {"image_size": data.image_size, "channels": data.channels}
         model = GENERATORS[self.generator].recipe(data.image_size, data.channels)
         own = {} if self.own is None else {self.own.slot: component(self.own.class_path)}
@@ -118,17 +151,17 @@ class Cell:
         federation = component(
             "fedgen.clients.FederatedDataModule",
             data=data.recipe,
-            partition=PARTITIONS[self.partition],
+            partition=PARTITIONS[self.task.rpartition("/")[2]],
             batch_size=self.budget.batch_size,
             held_out=HELD_OUT,
             seed=DATA_SEED,
         )
-        trainer = self._trainer({slot: part for slot, part in own.items() if slot != "model"})
+        trainer = self._trainer({slot: part for slot, part in own.items() if slot not in ("model", "data")})
         return {"threads": 1, "trainer": trainer, "model": own.get("model", model), "data": federation}
 
     def _trainer(self, own: dict[str, Part]) -> dict[str, Any]:
         """Return the recipe's part on training, with what an own class changes of the strategy."""
-        data, budget = DATA[self.data], self.budget
+        data, budget = self.data_part, self.budget
         evaluation = component(
             "fedgen.callbacks.FederatedEvaluation",
             every_n_rounds=budget.rounds,
@@ -195,8 +228,16 @@ class Suite:
     def cells_with(self, own: OwnClass) -> list[Cell]:
         """The cells of an own class: a generator's stand beside one of each task, an algorithm's beside all of FedAvg.
 
-        A task's first cell of FedAvg gives the generator its budget.
+        A task's first cell of FedAvg gives the generator its budget. A data set gets each generator and algorithm that
+        some cell has together, all with the budget of the suite's first cell, whose cohorts are all clients where there
+        are no more.
         """
+        if own.images is not None:
+            pairs = {cell.parts: cell for cell in reversed(self.cells)}
+            budget = self.cells[0].budget
+            if budget.cohort is not None and budget.cohort >= own.images.num_clients:
+                budget = replace(budget, cohort=None)
+            return [replace(cell, own=own, budget=budget) for cell in reversed(pairs.values())]
         averaged = [cell for cell in self.cells if cell.algorithm == AVERAGING]
         if own.slot == "model":
             averaged = list({cell.task: cell for cell in reversed(averaged)}.values())[::-1]

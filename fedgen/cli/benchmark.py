@@ -18,7 +18,8 @@ usage: fedgen benchmark run SUITE [--entry my_package.MyEntry] [--option ...]
 Compare generators and algorithms on one suite of cells, each a data set, a
 partition, a generator and an algorithm: the same clients, budgets and scores
 for all, several seeds, real images as the floor. docs/benchmark.md defines the
-number that entries are ranked by, and says how to enter a class of your own.
+number that entries are ranked by, docs/benchmark-own.md how to enter a class of
+your own.
 
 examples:
   fedgen benchmark run tiny
@@ -29,8 +30,8 @@ examples:
 run trains a suite's cells and writes an entry, a JSON file, for each. Stopped,
 it goes on by the same command: whole cells are kept, and runs go on from their
 last round.
-  --entry CLASS         a generator or an algorithm of your own, in place of
-                        the suite's
+  --entry CLASS         a generator, an algorithm or a data set of your own, in
+                        place of the suite's
   --output DIR          folder of runs and entries (checkpoints/benchmark-SUITE)
   --cells NAMES         some of the cells, with commas between
   --parallel N          trainings at once, each on one core (1)
@@ -49,8 +50,8 @@ def run_parser() -> PlainCommandParser:
     parser.add_argument(
         "--entry",
         metavar="CLASS",
-        help="class path of a LightningModule, client algorithm, aggregator, compressor or server optimizer; its cells"
-        " are trained in place of the suite's own",
+        help="class path of a LightningModule, data set, client algorithm, aggregator, compressor or server optimizer;"
+        " its cells are trained in place of the suite's own",
     )
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="folder of runs and entries; checkpoints/benchmark-SUITE by default"

@@ -126,13 +126,13 @@ class ModelCard:
         return [r for r in shown if r.is_floor == floor]
 
     def _images(self, row: tuple[str, str, str]) -> str:
-        """How many images a row's scores are of, and its floor where these are others."""
+        """The number of images of a row's scores, and of its floor where it is another."""
         own, real = ({r.num_generated for r in self._of(row, floor)} for floor in (False, True))
         counts, floors = (", ".join(f"{number:,}" for number in sorted(numbers)) for numbers in (own, real))
         return f"{counts}; floor {floors}" if real - own else counts
 
     def _notes(self, rows: Sequence[tuple[str, str, str]]) -> list[str]:
-        """What must be known of the values shown, each once, behind the rows that it is of."""
+        """The notes of the values shown, each once, behind the rows that it is of."""
         found: dict[str, list[str]] = {}
         for row in rows:
             for floor in (False, True):
@@ -163,7 +163,7 @@ def card_of_run(model: LightningModule, run: str | Path, round: int | None, lice
 
 
 def facts_of_recipe(settings: Mapping[str, Any]) -> dict[str, str]:
-    """What a recipe tells of the data, of how they were dealt to clients, and of privacy."""
+    """The data, the partition and the privacy that a recipe tells of."""
     flat = flatten(settings)
     facts = {}
     for name in ("data", "partition"):

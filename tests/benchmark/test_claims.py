@@ -285,8 +285,8 @@ def test_an_own_generator_says_how_it_samples_and_is_attacked_and_does_so_in_all
         (("own",), {"class_path": "a b", "slot": "model"}, "has own, which has class_path, which is .* no class path"),
         (
             ("own",),
-            {"class_path": "a.B", "slot": "data"},
-            "has own, which has slot, which is 'data'",
+            {"class_path": "a.B", "slot": "trainer"},
+            "has own, which has slot, which is 'trainer'",
         ),
         (("provenance", "machine"), {}, "has provenance, which has machine"),
         (
