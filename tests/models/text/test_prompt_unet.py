@@ -1,20 +1,26 @@
 """A pretrained network of texts, tiny and random, beside diffusers' own pipeline, and its adapters over clients."""
 
 import shutil
+import sys
 from fnmatch import fnmatch
+from pathlib import Path
 
 import huggingface_hub
 import pytest
 import torch
+import yaml
 from diffusers import AutoencoderKL as Theirs
 from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel, UNet2DModel
 from transformers import CLIPTextConfig, CLIPTextModel
 
+from fedgen.__main__ import main
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Examples
+from fedgen.evaluation import Run
 from fedgen.federated import FedAvgStrategy
 from fedgen.hub import from_pretrained, save_pretrained
+from fedgen.images import save_png
 from fedgen.models import DDPM, EDM, FlowMatching, LatentSpace, PromptUNet
 from fedgen.models.diffusion.diffusion_sampling import Sampler, make_scheduler
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
@@ -26,6 +32,7 @@ from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
 
+RECIPE = Path(__file__).parents[3] / "recipes" / "ddpm_prompts.yaml"
 PROMPTS = ["a cat", "a dog", "a bee"]
 DDIM = Sampler("ddim", 4)
 SCHEDULE = NoiseSchedule("scaled_linear", 20, 0.00085, 0.012, clip=False)
@@ -203,3 +210,33 @@ def test_what_is_not_a_pipeline_of_texts_is_told(pipeline, tmp_path):
     config = dict(PromptUNet(PROMPTS, str(pipeline)).settings["config"])
     with pytest.raises(ValueError, match="has in_channels=4 and out_channels=2"):
         PromptUNet(PROMPTS, config=config | {"in_channels": 4})
+
+
+@pytest.mark.slow
+def test_the_recipe_names_the_folder_that_it_wants_and_with_it_trains_adapters(pipeline, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedgen"])
+    assert main(["fit", "--config", str(RECIPE)]) == 2
+    assert "pretrained='pipeline' is no folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    shutil.copytree(pipeline, "pipeline")
+    noise = torch.randint(0, 256, (2, 2, 5, 3, 8, 8), dtype=torch.uint8, generator=seeded())
+    for owner, theirs in zip("ab", noise):
+        for kind, images in zip(("cat", "dog"), theirs):
+            for number, image in enumerate(images):
+                save_png(tmp_path / "photographs" / owner / kind / f"{number}.png", image)
+    evaluation = {"embeddings": ["pixels"], "num_images": 4}
+    callbacks = [{"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": evaluation}]
+    trainer = {"accelerator": "cpu", "precision": "32-true", "max_epochs": 1, "callbacks": callbacks}
+    Path("smaller.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
+    short = [
+        "--trainer.strategy.init_args.communication_interval",
+        "1",
+        "--trainer.strategy.init_args.cohort_size",
+        "2",
+    ]
+    short += ["--model.init_args.sampler.steps", "2", "--data.init_args.num_workers", "0"]
+    short += ["--data.init_args.data.init_args.size", "8"]
+    assert main(["fit", "--config", str(RECIPE), "--config", "smaller.yaml", *short]) == 0
+    records = [record for record in Run("checkpoints/ddpm_prompts").records if record.is_model]
+    assert {(record.round, record.num_clients, record.sampling["guidance"]) for record in records} == {(0, 2, 3.0)}
