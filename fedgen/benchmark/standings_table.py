@@ -45,7 +45,7 @@ def figure(value: float | None) -> str:
 
 
 def task_lines(standing: Standing) -> tuple[str, str]:
-    """What entries of a task share: the training that each gets, and the scores of real images, means over seeds."""
+    """Lines on what entries of a task share: the training that each gets, and real images' scores, means over seeds."""
     first = standing.entries[0]
     trainer, seeds = first.form["recipe"]["trainer"], len(first.form["seeds"])
     strategy = trainer["strategy"]["init_args"]
