@@ -6,7 +6,7 @@
 2. `fedgen evaluate` of a folder of PNGs against ten clients' folders, without a cache: beside torch-fidelity's command
    on the same PNGs and their pool, the same network and weights. The commands take turns.
 
-    python -m benchmarks.evaluation [--images 10000] [--files 300] [--threads 1]
+    python -m benchmarks.evaluation [--images 10000] [--files 100] [--threads 1]
 """
 
 import argparse
@@ -128,7 +128,7 @@ def compare_with_torch_fidelity(files: int, threads: int, repeats: int) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000)
-    parser.add_argument("--files", type=int, default=300, help="generated ones, and as many of all clients")
+    parser.add_argument("--files", type=int, default=100, help="generated ones, and as many of all clients")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=1)
     options = parser.parse_args()
