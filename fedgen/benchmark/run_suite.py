@@ -66,7 +66,10 @@ def run_cells(suite: Suite, cells: Sequence[Cell], output: Path, parallel: int =
             for future in futures:
                 future.result()
             entry = known or write_entry(suite, cell, runs, output)
-            console.print(f"{number} of {len(cells)}: {say(entry)}", markup=False, highlight=False, soft_wrap=True)
+            kept = "" if known is None else " (kept)"
+            console.print(
+                f"{number} of {len(cells)}: {say(entry)}{kept}", markup=False, highlight=False, soft_wrap=True
+            )
             entries.append(entry)
         return entries
     finally:

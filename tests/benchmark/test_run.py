@@ -60,9 +60,11 @@ def test_a_cell_becomes_an_entry_of_its_last_round_in_avg_and_all(tmp_path, trai
     assert f"1 of 3: {FEDERATED}: 2 times the floor (2 to 2)" in capsys.readouterr().out
 
 
-def test_what_is_done_is_not_done_again_and_what_is_of_another_recipe_is(tmp_path, trained):
+def test_what_is_done_is_not_done_again_and_what_is_of_another_recipe_is(tmp_path, trained, capsys):
     run_cells(TINY, TINY.cells[:1], tmp_path)
+    assert "(kept)" not in capsys.readouterr().out
     run_cells(TINY, TINY.cells, tmp_path)
+    assert [line.endswith(" (kept)") for line in capsys.readouterr().out.splitlines()] == [True, False, False]
     assert len(trained) == 6
     longer = replace(TINY.cells[0], budget=replace(TINY.cells[0].budget, interval=3))
     path = tmp_path / "entries" / f"{longer.slug}.json"
