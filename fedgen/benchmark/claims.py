@@ -100,7 +100,7 @@ def check_alike(entry: Entry, other: Entry) -> None:
 
 
 def _cell_of(entry: Entry) -> Cell:
-    """The suite's cell that an entry is of, or stands beside.
+    """The cell that an entry is of: the suite's, or that of a class of one's own beside one of them.
 
     Raises:
         ValueError: if there is no such suite or cell.
@@ -117,9 +117,9 @@ def _cell_of(entry: Entry) -> Cell:
         places = {one.beside: one for one in suite.cells_with(OwnClass(own["class_path"], own["slot"], images=images))}
         if cell.name not in places:
             raise ValueError(f"a {own['slot']} of one's own stands beside {', '.join(places)}, not {cell.name}")
-        cell = places[cell.name] if images is not None else cell
-    if entry.name != (name := "/".join([cell.task, *entry.parts])):
-        raise ValueError(f"its parts are those of {name}")
+        cell = places[cell.name]
+    if entry.name != cell.name:
+        raise ValueError(f"its parts are those of {cell.name}")
     return cell
 
 

@@ -27,8 +27,8 @@ def check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
     """Refuses runs of other seeds than the suite's, or that were not trained, scored and attacked as its cell says.
 
     Args:
-        entry: of the cell, or of a class of one's own beside it.
-        cell: of the suite.
+        entry: of the cell.
+        cell: of the suite, or of a class of one's own.
         suite: whose seeds count.
 
     Raises:
@@ -42,8 +42,7 @@ def check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
         _check_scores(seed, records, cell)
     every = [record for records in entry.records for record in records]
     signal, sampling = GENERATORS[cell.generator].signal, GENERATORS[cell.generator].sampling
-    own = entry.form["own"]
-    if own is not None and own["slot"] == "model":  # whose own settings these are, but the same ones of all runs
+    if cell.own is not None and cell.own.slot == "model":  # whose own settings these are, but the same ones of all runs
         signal = runs[0]["membership"]["signal"]
         sampling = next(record.sampling for record in every if record.is_model)
     _check_conditions(every)

@@ -98,9 +98,13 @@ class Cell:
     @property
     def task(self) -> str:
         """The data and the partition, whose cells are compared: "digits/by-class"."""
-        if self.own is not None and self.own.images is not None:
-            return f"{self.own.class_path}/{self.own.images.partition}"
-        return f"{self.data}/{self.partition}"
+        data = self.data if self.own is None or self.own.images is None else self.own.class_path
+        return f"{data}/{self.dealt_by}"
+
+    @property
+    def dealt_by(self) -> str:
+        """The partition by name: the cell's, or that of an own data set's images."""
+        return self.partition if self.own is None or self.own.images is None else self.own.images.partition
 
     @property
     def data_part(self) -> DataPart:
@@ -151,7 +155,7 @@ class Cell:
         federation = component(
             "fedgen.clients.FederatedDataModule",
             data=data.recipe,
-            partition=PARTITIONS[self.task.rpartition("/")[2]],
+            partition=PARTITIONS[self.dealt_by],
             batch_size=self.budget.batch_size,
             held_out=HELD_OUT,
             seed=DATA_SEED,
