@@ -20,9 +20,9 @@ from fedgen.benchmark.suites import SMALL, TINY
 from fedgen.evaluation import ScoreRecord
 from fedgen.experiments.engine.recipe_file import fingerprint
 from tests.benchmark.entry_files import FEDERATED, make_form, write_form
-from tests.benchmark.few_images import few_images  # noqa: F401 - of all tests here
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmark-own.md"
+pytestmark = pytest.mark.usefixtures("few_images")
 
 
 @pytest.fixture

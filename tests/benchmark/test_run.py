@@ -20,9 +20,9 @@ from fedgen.benchmark.suites import TINY
 from fedgen.evaluation import append_records, read_records
 from fedgen.experiments.engine.trainings import Training
 from tests.benchmark.entry_files import FEDERATED, PIXEL, make_attack, make_cost, make_record, make_records
-from tests.benchmark.few_images import few_images  # noqa: F401 - of all tests here
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("few_images")
 
 
 @pytest.fixture
