@@ -86,8 +86,9 @@ bench: $(READY) ## speed and memory, one JSON line a figure (an hour on a machin
 house: $(READY) ## the shape of the package beside its goals, counted from the source (half a minute)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.house
 
-bench-peers: $(READY) ## rounds beside pfl-research and Flower's simulation, which it installs (ten minutes)
+bench-peers: $(READY) ## rounds beside pfl-research and Flower, simulated and deployed, which it installs (twenty minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.peers
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.deployed
 
 bench-gpu: $(READY) ## speed on a GPU and on several, beside the same peers, JSON lines (ten minutes); fails where there is none
 	@$(BIN)/python -W ignore -m benchmarks.gpu

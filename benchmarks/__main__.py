@@ -1,9 +1,11 @@
-"""Benchmarks one after the other, the machine's line first: `python -m benchmarks [NAME ...]`, all by default.
+"""Benchmarks one after the other, the machine's line first: `python -m benchmarks [--once] [NAME ...]`, all by default.
 
 On machines that others share, one measurement differs from the next by as much as a tenth. A benchmark with a figure
-beyond its limit is therefore run twice more, and each of its figures is then the median of three; "runs" says so.
+beyond its limit is therefore run twice more, and each of its figures is then the median of three; "runs" says so. With
+`--once` it is not: for `benchmarks.page`, which shows the spread of several runs of all.
 """
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -65,14 +67,17 @@ def _median(lines: Sequence[Line]) -> Line:
 
 
 def main() -> int:
-    names = sys.argv[1:] or NAMES
-    if unknown := [name for name in names if name not in NAMES]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n")[0])
+    parser.add_argument("names", metavar="NAME", nargs="*", help=", ".join(NAMES))
+    parser.add_argument("--once", action="store_true", help="not again where a figure is beyond its limit")
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.names if name not in NAMES]:
         print(f"no benchmark {unknown[0]!r}; known: {', '.join(NAMES)}", file=sys.stderr)
         return 2
     print(json.dumps({"machine": machine()}), flush=True)
     failed = []
-    for name in names:
-        status, figures = settle(name)
+    for name in asked.names or NAMES:
+        status, figures = measure(name) if asked.once else settle(name)
         for line in figures:
             print(json.dumps(line), flush=True)
         if status:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.compiled [--device cpu] [--mode default] [--rounds 6] [--repeats 3]
 
-Rounds of ordinary modules through the strategy, fits with and without in turn. The price is what the first round takes
+Rounds of ordinary modules through the strategy, fits with and without in turn; of GANs, whose `compile: true` it is,
+iterations without the strategy. The price is what the first round takes
 longer than the later ones, where no program of an earlier process is on disk. Times are the processor's, of one thread
 and of the C++ compiler that it calls, so that other work on the machine counts for less; with a GPU they are the wall
 clock's. About five minutes.
@@ -23,6 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch._inductor import config as inductor
 
+from benchmarks.gan import BATCH as GAN_BATCH
+from benchmarks.gan import BETAS, LR, Alone, best, make_pair
+from benchmarks.gan import make_examples as make_images
 from benchmarks.report import report
 from benchmarks.rounds import CNN, make_examples
 from fedgen.callbacks import CompileSteps
@@ -30,7 +34,9 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
-from fedgen.models.networks import DCGANCritic, UNet
+from fedgen.images import from_uint8
+from fedgen.models import AdversarialLoss, Hinge, NonSaturating
+from fedgen.models.networks import DCGANCritic, SNGANCritic, SNGANGenerator, UNet
 
 CLIENTS, BATCH, INTERVAL = 10, 32, 5
 
@@ -135,6 +141,33 @@ def compare(name: str, make: Callable[[], L.LightningModule], options: argparse.
         report(f"{what}: local steps after which it has", price / (slow - quick) * CLIENTS * INTERVAL, "steps")
 
 
+def iteration(generator: nn.Module, critic: nn.Module, loss: AdversarialLoss, compiled: bool) -> Callable[[], None]:
+    """A critic's and a generator's step on one batch."""
+    module = Alone(generator, critic, loss)
+    optimizers = [torch.optim.Adam(n.parameters(), lr=LR, betas=BETAS) for n in (module.generator, module.critic)]
+    real = from_uint8(make_images(GAN_BATCH).inputs)
+    if compiled:
+        module.compile_networks()
+
+    def step() -> None:
+        module.critic_step(optimizers[1], real, None)
+        module.generator_step(optimizers[0], GAN_BATCH, None)
+
+    return step
+
+
+def compare_iterations(repeats: int) -> None:
+    """Reports what `compile: true` gives both networks of a GAN."""
+    pairs: dict[str, Callable[[], tuple[nn.Module, nn.Module, AdversarialLoss]]] = {
+        "DCGAN of width 32": lambda: (*make_pair(), NonSaturating()),
+        "SNGAN of width 32": lambda: (SNGANGenerator(width=32), SNGANCritic(width=32), Hinge()),
+    }
+    for name, make in pairs.items():
+        plain, fast = (best(iteration(*make(), compiled), repeats) for compiled in (False, True))
+        report(f"an iteration of critic and generator, {name} at 32x32, batch {GAN_BATCH}", plain, "s")
+        report(f"a compiled iteration over an uncompiled one, {name}", fast / plain, "ratio")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -148,6 +181,8 @@ def main() -> int:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     for name, make in MODULES.items():
         compare(name, make, options)
+    if options.device == "cpu":
+        compare_iterations(options.repeats)
     return 0
 
 

@@ -1,10 +1,9 @@
-"""GAN training against bare loops, the price of FID as a loss, and what torch.compile gives, on one thread.
+"""GAN training against bare loops, and the price of FID as a loss, on one thread.
 
     python -m benchmarks.gan [--repeats 5]
 
 A federated round of WGAN-GP's critic steps beside a plain PyTorch loop that ends with the same weights; a generator's
-step with FID beside one without, less the embedding's own forward and backward; one iteration compiled and not. About
-five minutes.
+step with FID beside one without, less the embedding's own forward and backward. About two minutes.
 """
 
 import argparse
@@ -27,8 +26,8 @@ from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
 from fedgen.images import from_uint8
 from fedgen.losses import AdaptiveWeight, EmbeddedLoss, FastFIDLoss
-from fedgen.models import GAN, WGANGP, AdversarialLoss, Hinge, NonSaturating
-from fedgen.models.networks import DCGANCritic, DCGANGenerator, SNGANCritic, SNGANGenerator
+from fedgen.models import GAN, WGANGP, Hinge
+from fedgen.models.networks import DCGANCritic, DCGANGenerator
 from fedgen.seeds import generator, seed_all
 
 CLIENTS, PER_CLIENT, BATCH, INTERVAL = 2, 320, 64, 5
@@ -185,35 +184,6 @@ def price_of_fid(repeats: int) -> bool:
     return report("FID's share beyond the embedding, of the generator step", (scored - own) / plain - 1, "ratio", 0.25)
 
 
-# ---- torch.compile ----
-
-
-def iteration(generator: nn.Module, critic: nn.Module, loss: AdversarialLoss, compiled: bool) -> Callable[[], None]:
-    """A critic's and a generator's step on one batch."""
-    module = Alone(generator, critic, loss)
-    optimizers = [torch.optim.Adam(n.parameters(), lr=LR, betas=BETAS) for n in (module.generator, module.critic)]
-    real = from_uint8(make_examples(BATCH).inputs)
-    if compiled:
-        module.compile_networks()
-
-    def step() -> None:
-        module.critic_step(optimizers[1], real, None)
-        module.generator_step(optimizers[0], BATCH, None)
-
-    return step
-
-
-def factor_of_compiling(repeats: int) -> None:
-    pairs: dict[str, Callable[[], tuple[nn.Module, nn.Module, AdversarialLoss]]] = {
-        "DCGAN of width 32": lambda: (*make_pair(), NonSaturating()),
-        "SNGAN of width 32": lambda: (SNGANGenerator(width=32), SNGANCritic(width=32), Hinge()),
-    }
-    for name, make in pairs.items():
-        plain, fast = (best(iteration(*make(), compiled), repeats) for compiled in (False, True))
-        report(f"iteration of both steps, {name} at 32x32, batch 64", plain, "s")
-        report(f"torch.compile: {name}, compiled over plain", fast / plain, "ratio")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
@@ -222,7 +192,6 @@ def main() -> int:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
     within = [compare_rounds(repeats), price_of_fid(repeats)]
-    factor_of_compiling(repeats)
     return 0 if all(within) else 1
 
 

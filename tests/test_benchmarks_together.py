@@ -65,3 +65,15 @@ def test_all_benchmarks_are_there():
     import importlib.util
 
     assert all(importlib.util.find_spec(f"benchmarks.{name}") for name in NAMES)
+
+
+def test_a_run_for_a_page_of_several_measures_once_whatever_comes_out(monkeypatch, capsys):
+    measured, asked = runs(1.2)
+    monkeypatch.setattr("benchmarks.__main__.measure", measured)
+    monkeypatch.setattr("benchmarks.__main__.machine", dict)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--once", "rounds"])
+    assert main() == 1
+    assert asked == ["rounds"]
+    told = capsys.readouterr()
+    assert '"value": 1.2' in told.out
+    assert "failed, or beyond a limit: rounds" in told.err

@@ -1,33 +1,33 @@
-"""A deployed round on this machine: a SuperLink and three SuperNodes, beside Flower's minimal app of the same training.
+"""Deployed rounds on this machine, beside Flower's minimal app of the same training.
 
-    python -m benchmarks.deployed [--rounds 8] [--part messages]
+    python -m benchmarks.deployed [--parts messages nodes simulation]
 
-The quickstart's model and steps on three clients' folders. Both apps run on the same SuperLink and SuperNodes, over
-TLS, one after the other; a round's seconds are the median of those after the first, in which processes start. Before
-that the work of one message alone, in this process, without Flower's. Some four minutes; messages alone half a minute.
+The quickstart's model and steps. First the work of one message alone, of three clients in this process, without
+Flower's: half a minute. Then a SuperLink and three SuperNodes, over TLS: both apps run on them one after the other, and
+a round's seconds are the median of those after the first, in which processes start: four minutes. Then ten clients in
+Flower's simulation, which is installed with the peers: two minutes.
 """
 
 import argparse
-import copy
 import logging
-import shutil
 import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import chdir
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from benchmarks.deployed import minimal
-from benchmarks.deployed.processes import MESSAGE, WORKER, Watch
+from benchmarks.deployed.processes import MESSAGE, WORKER, Watch, memory_of_lightning
+from benchmarks.deployed.recipes import quickstart, seconds_of, write_minimal
+from benchmarks.deployed.simulated import simulated
 from benchmarks.report import report
 from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.app.apps import client_app
@@ -36,45 +36,7 @@ from tests.flower.federation import Federation
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import IMAGES, write_images
 
-ROOT = Path(__file__).parents[2]
 SIZES = {"a": 144, "b": 144, "c": 144}
-MINIMAL = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-[project]
-name = "minimal"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = []
-[tool.flwr.app]
-publisher = "benchmarks"
-[tool.flwr.app.components]
-serverapp = "minimal.app:server"
-clientapp = "minimal.app:client"
-[tool.flwr.app.config]
-rounds = 1
-clients = 3
-stamps = ""
-"""
-
-
-def quickstart(rounds: int, stamps: Path | None = None) -> dict[str, Any]:
-    """The quickstart's recipe for all of the clients in each round, without scores."""
-    found: dict[str, Any] = yaml.safe_load((ROOT / "recipes" / "quickstart.yaml").read_text())
-    trainer, data = found["trainer"], found["data"]["init_args"]
-    trainer |= {"max_epochs": rounds, "logger": False, "callbacks": []}
-    if stamps is not None:
-        trainer["callbacks"] = [{"class_path": "benchmarks.deployed.stamps.Stamps", "init_args": {"path": str(stamps)}}]
-    trainer["strategy"]["init_args"]["cohort_size"] = len(SIZES)
-    data["data"] = copy.deepcopy(IMAGES)
-    return found
-
-
-def seconds_of(stamps: Path) -> float:
-    """A round's median seconds, of those after the first."""
-    times = [float(line) for line in stamps.read_text().split()]
-    return statistics.median(after - before for before, after in list(pairwise(times))[1:])
 
 
 # ---- the whole ----
@@ -85,20 +47,18 @@ def deployed(rounds: int, folder: Path) -> bool:
     images = write_images(folder / "clients", SIZES)
     ours, theirs = folder / "ours.txt", folder / "minimal.txt"
     with chdir(folder):  # so that the app takes no modules of the current folder with it
-        write_app(quickstart(rounds, ours), IMAGES, folder / "app", len(SIZES), "")
-    (folder / "minimal" / "minimal").mkdir(parents=True)
-    (folder / "minimal" / "pyproject.toml").write_text(MINIMAL)
-    (folder / "minimal" / "minimal" / "__init__.py").write_text("")
-    shutil.copy(minimal.__file__, folder / "minimal" / "minimal" / "app.py")
+        write_app(quickstart(rounds, len(SIZES), ours), IMAGES, folder / "app", len(SIZES), "")
+    write_minimal(folder / "minimal")
     with Federation(folder, {name: images / name for name in SIZES}) as federation:
         with Watch(folder / "flwr") as own:
             federation.run(folder / "app", output=str(folder / "run"))
         with Watch(folder / "flwr") as other:
-            federation.run(folder / "minimal", rounds=rounds, clients=len(SIZES), stamps=str(theirs))
+            federation.run(folder / "minimal", rounds=rounds, clients=len(SIZES), cohort=len(SIZES), stamps=str(theirs))
     title = f"a round of {len(SIZES)} SuperNodes"
     report(f"{title}: the kit", seconds_of(ours), "s")
     report(f"{title}: Flower's minimal app", seconds_of(theirs), "s")
     report("a client's worker: memory of its own", own.most[WORKER], "GB")
+    report("a process that imports Lightning and nothing else: memory of its own", memory_of_lightning(), "GB")
     report("a client's worker: started in the run", len(own.started[WORKER]), "processes")
     report("a message's process beside a worker: memory of its own", own.most[MESSAGE], "GB")
     report("a message's process of the minimal app: memory of its own", other.most[MESSAGE], "GB")
@@ -138,10 +98,10 @@ def seconds_between(nodes: Iterable[Timed]) -> float:
     return statistics.median(own) / len(SIZES)
 
 
-def messages(rounds: int, folder: Path) -> None:
-    """What a turn's message takes a client, and the server, without Flower's processes."""
+def messages(rounds: int, folder: Path) -> bool:
+    """What a turn's message takes a client, and the server, without Flower's processes; no figure has a limit."""
     images = write_images(folder / "clients", SIZES)
-    write_app(quickstart(rounds), IMAGES, folder / "app", len(SIZES), "")
+    write_app(quickstart(rounds, len(SIZES)), IMAGES, folder / "app", len(SIZES), "")
     recipe, run = folder / "app" / "federation" / "recipe.yaml", {"clients": len(SIZES), "output": str(folder / "run")}
     nodes = {
         number: Timed(client_app(recipe), {"data-path": str(images / name)}, run)
@@ -152,7 +112,7 @@ def messages(rounds: int, folder: Path) -> None:
     kit, other, unit = seconds_of_turns(nodes.values()), minimal_messages(rounds, images), "processor seconds"
     report("a turn's message at a client: the kit", kit, unit)
     report("a turn's message at a client: Flower's minimal app", other, unit)
-    report("a turn's message at the server: the kit", seconds_between(nodes.values()), unit)
+    return report("a turn's message at the server: the kit", seconds_between(nodes.values()), unit)
 
 
 def minimal_messages(rounds: int, images: Path) -> float:
@@ -173,20 +133,26 @@ def _content(reply: Message) -> RecordDict:
     return reply.content
 
 
+PARTS: dict[str, tuple[Callable[[int, Path], bool], int]] = {  # with rounds
+    "messages": (messages, 8),
+    "nodes": (deployed, 8),
+    "simulation": (simulated, 100),
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--part", choices=["messages", "all"], default="all")
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
-    with tempfile.TemporaryDirectory() as folder:
-        messages(chosen.rounds, Path(folder))
-    if chosen.part == "messages":
-        return 0
-    with tempfile.TemporaryDirectory() as folder:
-        return 0 if deployed(chosen.rounds, Path(folder)) else 1
+    within = True
+    for name in chosen.parts:
+        measure, rounds = PARTS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            within &= measure(rounds, Path(folder))
+    return 0 if within else 1
 
 
 if __name__ == "__main__":

@@ -110,11 +110,18 @@ def train_on(state: dict[str, Tensor], folder: Path) -> tuple[dict[str, Tensor],
     return state_of(networks, moments), len(images)
 
 
+def folder_of(context: Context) -> Path:
+    """The client's images; a simulated one has those of its number."""
+    own = context.node_config
+    if "data-path" in own:
+        return Path(str(own["data-path"]))
+    return sorted(Path(str(context.run_config["data"])).iterdir())[int(own["partition-id"])]
+
+
 @client.train()
 def train(message: Message, context: Context) -> Message:
     """A client's answer in a round."""
-    state, folder = message.content["arrays"].to_torch_state_dict(), Path(str(context.node_config["data-path"]))
-    found, count = train_on(state, folder)
+    found, count = train_on(message.content["arrays"].to_torch_state_dict(), folder_of(context))
     content: dict[str, Any] = {"arrays": ArrayRecord(found), "metrics": MetricRecord({"num-examples": count})}
     return Message(RecordDict(content), reply_to=message)
 
@@ -122,15 +129,16 @@ def train(message: Message, context: Context) -> Message:
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
     """All rounds; their ends are written down."""
-    stamps, clients = Path(str(context.run_config["stamps"])), int(context.run_config["clients"])
+    stamps = Path(str(context.run_config["stamps"]))
+    clients, cohort = int(context.run_config["clients"]), int(context.run_config["cohort"])
     networks = make_networks()
 
     def note(round: int, arrays: ArrayRecord) -> None:
         with stamps.open("a") as file:
             file.write(f"{time.time()}\n")
 
-    nodes = {"min_train_nodes": clients, "min_evaluate_nodes": 0, "min_available_nodes": clients}
-    FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **nodes).start(
+    nodes = {"min_train_nodes": cohort, "min_evaluate_nodes": 0, "min_available_nodes": clients}
+    FedAvg(fraction_train=cohort / clients, fraction_evaluate=0.0, **nodes).start(
         grid=grid,
         initial_arrays=ArrayRecord(state_of(networks, no_moments(networks))),
         num_rounds=int(context.run_config["rounds"]),

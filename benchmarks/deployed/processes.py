@@ -1,10 +1,13 @@
 """The processes that clients' messages start, and the memory of each, looked at while a federation runs."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import TracebackType
 
+SELF = Path("/proc/self")
 WORKER, MESSAGE = "fedgen.flower.client.worker", "flwr-clientapp"
 LOOK = 0.3  # seconds
 
@@ -48,7 +51,18 @@ class Watch:
         kind = next((one for one in self.most if one.encode() in command), None)
         if kind is None or self._mark not in folder.joinpath("environ").read_bytes().split(b"\0"):
             return
-        lines = folder.joinpath("smaps_rollup").read_text().splitlines()
-        own = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+        own = own_memory(folder)
         self.started[kind].add(process)
-        self.most[kind] = max(self.most[kind], own * 1024 / 1e9)
+        self.most[kind] = max(self.most[kind], own)
+
+
+def own_memory(process: Path) -> float:
+    """Memory in GB that a process, by its folder in /proc, shares with no other one."""
+    lines = process.joinpath("smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e9
+
+
+def memory_of_lightning() -> float:
+    """Memory of its own of a process that has imported Lightning and nothing else, in GB."""
+    script = "import lightning.pytorch; from benchmarks.deployed import processes as p; print(p.own_memory(p.SELF))"
+    return float(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout)

@@ -26,9 +26,20 @@ def python_of(peer: str) -> str:
     if not ready.exists() or ready.read_text() != wanted:
         print(f"installing {peer} into {folder}", file=sys.stderr)
         venv.create(folder, clear=True, with_pip=True)
-        own = sysconfig.get_path("purelib", "venv", {"base": str(folder)})
-        Path(own, "kit.pth").write_text(sysconfig.get_path("purelib"))  # looked up after the environment's own
+        Path(_own_packages(folder), "kit.pth").write_text(
+            sysconfig.get_path("purelib")
+        )  # looked up after the environment's own
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
         subprocess.run(install, check=True)
         ready.write_text(wanted)
     return str(python)
+
+
+def packages_of(peer: str) -> str:
+    """The folder of what a peer has beside the kit's packages; the environment is made as by `python_of`."""
+    python_of(peer)
+    return _own_packages(FOLDER / peer)
+
+
+def _own_packages(folder: Path) -> str:
+    return sysconfig.get_path("purelib", "venv", {"base": str(folder)})

@@ -31,15 +31,15 @@ def answers(port):
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def environment_in(folder):
-    """That of Flower's commands, which keep their own files in a folder."""
+def environment_in(folder, *packages):
+    """That of Flower's commands, which keep their own files in a folder and find packages in others, too."""
     # Flower's names resolve its own tools by PATH, and its processes are to import this checkout
     paths = os.pathsep.join([str(BIN), os.environ["PATH"]])
     here = str(Path(__file__).parent.parent.parent)
     own = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     own["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"  # seconds, not 1: every message waits for it
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    return {**kept, "PATH": paths, "PYTHONPATH": here, "NO_COLOR": "1", **own}
+    return {**kept, "PATH": paths, "PYTHONPATH": os.pathsep.join([here, *map(str, packages)]), "NO_COLOR": "1", **own}
 
 
 class Federation:
@@ -144,6 +144,13 @@ class Federation:
         while not holds():
             assert time.monotonic() < end, f"{what} is missing after {seconds} s\n{self.log('superlink')[-3000:]}"
             time.sleep(0.2)
+
+
+def wait_for(holds, seconds=400):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 def make_certificates(folder):

@@ -1,53 +1,19 @@
 """Flower's own simulation runs the app that a deployment runs: the page's command, in actors of Ray."""
 
-import os
 import re
 import shlex
-import signal
-import subprocess
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
 from fedgen.evaluation import read_records
-from tests.flower.federation import BIN, answers, environment_in, free_port
+from tests.flower.engine import ended, superlink
 from tests.flower.runs import app_of, read, recipe, same_weights, simulate, write_images
-from tests.flower.test_federation import wait_for
 
 ROOT = Path(__file__).parents[2]
 SCORES = {"every_n_rounds": 10, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid"]}
 SIZES = {"a": 12, "b": 25, "c": 16}
-
-
-@contextmanager
-def superlink(folder):
-    """The local SuperLink that `flwr run` would start and leave running, with a port of its own; the environment."""
-    port = free_port()
-    own = {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port), "RAY_USAGE_STATS_ENABLED": "0"}
-    environment = environment_in(folder) | own
-    command = [str(BIN / "flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    with (folder / "superlink.log").open("w") as log:
-        options = {"env": environment, "cwd": folder, "stdout": log, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, start_new_session=True, **options)
-    try:
-        wait_for(lambda: process.poll() is not None or answers(port), 120)
-        yield environment
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def ended(command, folder, environment):
-    """What a command in a folder printed; it must have ended well."""
-    options = {"env": environment, "cwd": folder, "capture_output": True, "text": True, "timeout": 500}
-    done = subprocess.run([str(BIN / command[0]), *command[1:]], **options)
-    log = folder / "superlink.log"
-    said = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{log.read_text()[-3000:] if log.exists() else ''}"
-    assert done.returncode == 0, said
-    return said
 
 
 @pytest.mark.slow

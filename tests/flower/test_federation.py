@@ -1,12 +1,11 @@
 """A recipe on a real SuperLink and SuperNodes: TLS, authenticated nodes, each client's folder its own."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from fedgen.evaluation import read_records
-from tests.flower.federation import Federation
+from tests.flower.federation import Federation, wait_for
 from tests.flower.fine_tuning import fine_tuning
 from tests.flower.runs import app_of, read, recipe, same_weights, simulate, write_images
 
@@ -115,10 +114,3 @@ def test_a_node_that_says_only_which_client_it_is_takes_no_folder_from_the_run(t
     assert "this node's config does not say where its data lie" in said, said[-900:]
     assert not (tmp_path / "run" / "last.ckpt").exists()
     assert not list(images.glob(".*"))  # what a client keeps between turns
-
-
-def wait_for(holds, seconds=400):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.2)

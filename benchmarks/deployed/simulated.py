@@ -1,0 +1,39 @@
+"""The quickstart's rounds on Flower's simulation, as its page runs them, beside Flower's minimal app there.
+
+Five of ten clients a round, in actors of Ray, which is installed where the peers are.
+"""
+
+from pathlib import Path
+
+from benchmarks.deployed.recipes import quickstart, seconds_of, write_minimal
+from benchmarks.peers.environments import packages_of
+from benchmarks.report import report
+from fedgen.flower.app.write_app import write_app
+from tests.flower.engine import ended, superlink
+from tests.flower.runs import IMAGES, write_images
+
+SIZES = dict.fromkeys("abcdefghij", 140)
+COHORT = 5
+
+
+def simulated(rounds: int, folder: Path) -> bool:
+    """Reports both apps' rounds; returns whether their ratio is within its limit."""
+    images = write_images(folder / "clients", SIZES)
+    ours, theirs = folder / "ours.txt", folder / "theirs.txt"
+    write_app(quickstart(rounds, COHORT, ours), IMAGES, folder / "app", len(SIZES), str(images))
+    write_minimal(folder / "minimal")
+    told = {
+        "app": {"output": folder / "run"},
+        "minimal": {"rounds": rounds, "clients": len(SIZES), "cohort": COHORT, "stamps": theirs, "data": images},
+    }
+    with superlink(folder, packages_of("flower")) as environment:
+        for app, config in told.items():
+            options = " ".join(
+                f"{key}={value}" if isinstance(value, int) else f'{key}="{value}"' for key, value in config.items()
+            )
+            command = ["flwr", "run", str(folder / app), "local", "--stream", "--run-config", options]
+            ended([*command, "--federation-config", f"num-supernodes={len(SIZES)}"], folder, environment)
+    title = f"a round of {COHORT} of {len(SIZES)} clients in Flower's simulation"
+    report(f"{title}: the kit", seconds_of(ours), "s")
+    report(f"{title}: Flower's minimal app", seconds_of(theirs), "s")
+    return report(f"{title}: the kit over Flower's minimal app", seconds_of(ours) / seconds_of(theirs), "ratio", 1.3)
