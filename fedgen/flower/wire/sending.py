@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from fedgen.progress import track
 
 Key = TypeVar("Key", bound=Hashable)
-LOOK = 0.1  # seconds between looks for replies
+LOOK, LONGEST_LOOK = 0.005, 0.1  # seconds between looks for replies: after one has come, and at most
 
 
 class Silence(str):
@@ -44,9 +44,12 @@ def replies_to(
 
 
 def _pulled(grid: Grid, waiting: Mapping[str, object], start: float, deadline: float | None) -> Iterator[Message]:
+    pause = LOOK
     while waiting:
-        yield from list(grid.pull_messages(list(waiting)))
+        found = list(grid.pull_messages(list(waiting)))
+        yield from found
+        pause = LOOK if found else min(1.5 * pause, LONGEST_LOOK)
         if deadline is not None and time.monotonic() - start > deadline:
             return
         if waiting:
-            time.sleep(LOOK)
+            time.sleep(pause)
