@@ -1,19 +1,34 @@
-"""Scripts that start several processes, as tests run them."""
+"""Scripts that start several processes, as tests run them.
 
+`python -m tests.launched MODULE DESCRIPTOR` is the process of `Imported`.
+"""
+
+import importlib
+import json
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+from select import select
+from socket import recv_fds, send_fds, socket, socketpair
 
 ROOT = Path(__file__).parent.parent
+ENDED = "the first process ended with"
+
+
+def environment(**variables):
+    """That of a script's processes."""
+    free = {key: value for key, value in os.environ.items() if not key.startswith(("MASTER_", "PYTEST_"))}
+    return {**free, "OMP_NUM_THREADS": "1", **variables}
 
 
 def start(module, *arguments, **variables):
     """`python -m module arguments` with environment variables, begun; its output is kept."""
     command = [sys.executable, "-W", "ignore", "-m", module, *map(str, arguments)]
-    free = {key: value for key, value in os.environ.items() if not key.startswith(("MASTER_", "PYTEST_"))}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env={**free, "OMP_NUM_THREADS": "1", **variables}, **options)
+    return subprocess.Popen(command, cwd=ROOT, env=environment(**variables), **options)
 
 
 def end(process):
@@ -21,3 +36,95 @@ def end(process):
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 0, out[-3000:]
     return out
+
+
+class Imported:
+    """A process that has imported a script, which takes seconds, and runs it again and again, in forks of itself.
+
+    Args:
+        module: the script, with a function `run` of its arguments.
+    """
+
+    def __init__(self, module):
+        self._calls, theirs = socketpair()
+        with theirs:
+            command = [sys.executable, "-W", "ignore", "-m", __name__, module, str(theirs.fileno())]
+            self._process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
+
+    def start(self, *arguments, ranks=1):
+        """A run on so many processes, begun; torchrun would have started them with the same variables."""
+        output, written = os.pipe()
+        send_fds(self._calls, [json.dumps([ranks, *map(str, arguments)]).encode()], [written])
+        os.close(written)
+        return Forks(output)
+
+    def close(self):
+        self._calls.close()
+        assert self._process.wait(timeout=60) == 0
+
+
+class Forks:
+    """A run's processes, as `end` takes them.
+
+    Args:
+        output: descriptor of what they say.
+    """
+
+    def __init__(self, output):
+        self._output, self.returncode = output, None
+
+    def communicate(self, timeout):
+        """What they have said when the last one has ended."""
+        parts, until = [], time.monotonic() + timeout
+        with os.fdopen(self._output, "rb", buffering=0) as output:
+            while not parts or parts[-1]:
+                assert select([output], [], [], until - time.monotonic())[0], b"".join(parts).decode()[-3000:]
+                parts.append(output.read(2**16))
+        said = b"".join(parts).decode()
+        self.returncode = int(re.search(rf"^{ENDED} (-?\d+)$", said, re.MULTILINE)[1])
+        return said, None
+
+
+def serve(script, calls):
+    """Returns in forks that have run the script, and when there are no more calls."""
+    while True:
+        told, descriptors, *_ = recv_fds(calls, 2**16, 1)
+        if not told:
+            return
+        (output,), (ranks, *arguments) = descriptors, json.loads(told)
+        if not os.fork():
+            calls.close()
+            become_fork(output)
+            fork_ranks(ranks)
+            script.run(arguments)
+            return
+        os.close(output)
+
+
+def become_fork(output):
+    """Returns in a fork, which says to a descriptor what it says; this process waits for it and tells how it ended."""
+    if child := os.fork():
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.write(output, f"\n{ENDED} {status}\n".encode())
+        os._exit(0)
+    for standard in (1, 2):
+        os.dup2(output, standard)
+    os.close(output)
+
+
+def fork_ranks(number):
+    """Makes this process the first of so many, the others forks of it."""
+    if number == 1:
+        return
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    os.environ.update(meeting, WORLD_SIZE=str(number), NODE_RANK="0", LOCAL_RANK="0")
+    for rank in range(1, number):
+        if not os.fork():
+            os.environ["LOCAL_RANK"] = str(rank)
+            return
+
+
+if __name__ == "__main__":
+    serve(importlib.import_module(sys.argv[1]), socket(fileno=int(sys.argv[2])))

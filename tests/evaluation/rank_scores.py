@@ -114,5 +114,10 @@ def main(devices, folder):
     )
 
 
+def run(arguments):
+    """What the script's arguments ask for."""
+    main(int(arguments[0]), arguments[1])
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    run(sys.argv[1:])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.launched import end, start
+from tests.launched import Imported, end
 
 CHUNKS = 2 * 3  # of 500 images: 1,300 for each of two splits, before training and after it
 
@@ -12,10 +12,11 @@ CHUNKS = 2 * 3  # of 500 images: 1,300 for each of two splits, before training a
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Folders of the same evaluation on 1, 2 and 3 processes."""
-    found = {}
+    found, script = {}, Imported("tests.evaluation.rank_scores")
     for devices in (1, 2, 3):
         found[devices] = tmp_path_factory.mktemp(f"ranks-{devices}")
-        end(start("tests.evaluation.rank_scores", devices, found[devices]))
+        end(script.start(devices, found[devices], ranks=devices))
+    script.close()
     return found
 
 

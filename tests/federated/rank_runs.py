@@ -271,17 +271,23 @@ def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
         trainer.strategy.barrier()
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "dies":
-        death = Dies(int(sys.argv[3]), signal.Signals[sys.argv[4]])
-        train("personal", 2, Path(sys.argv[2]) / "personal", callbacks=[death])
-    elif sys.argv[1] == "scored":
-        scoring = FederatedEvaluation(every_n_rounds=1, num_images=600, embeddings=["pixels"], dirpath=sys.argv[2])
-        resume = Path(sys.argv[2]) / "last.ckpt"
-        deaths = [DiesScoring(int(rank)) for rank in sys.argv[3:]]
-        train("gan", 2, sys.argv[2], resume if resume.exists() else None, [scoring, *deaths])
-    elif sys.argv[1] == "node":
-        module, _, trainer = train("adam-average", 1, Path(sys.argv[2]) / "adam-average", num_nodes=2)
-        torch.save(module.state_dict(), Path(sys.argv[2]) / f"{trainer.global_rank}.pt")
+def run(arguments):
+    """What the script's arguments ask for."""
+    first, folder, *rest = arguments
+    if first == "dies":
+        death = Dies(int(rest[0]), signal.Signals[rest[1]])
+        train("personal", 2, Path(folder) / "personal", callbacks=[death])
+    elif first == "scored":
+        scoring = FederatedEvaluation(every_n_rounds=1, num_images=600, embeddings=["pixels"], dirpath=folder)
+        resume = Path(folder) / "last.ckpt"
+        deaths = [DiesScoring(int(rank)) for rank in rest]
+        train("gan", 2, folder, resume if resume.exists() else None, [scoring, *deaths])
+    elif first == "node":
+        module, _, trainer = train("adam-average", 1, Path(folder) / "adam-average", num_nodes=2)
+        torch.save(module.state_dict(), Path(folder) / f"{trainer.global_rank}.pt")
     else:
-        main(int(sys.argv[1]), *sys.argv[2:])
+        main(int(first), folder, *rest)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])

@@ -10,7 +10,7 @@ from fedgen.federated import Mean
 from fedgen.ranks import share_out
 from tests.federated.kit_rules import aggregators
 from tests.federated.rank_runs import CONFIGURATIONS, RESUMED, ROUNDS, SIZES
-from tests.launched import end, start
+from tests.launched import Imported, end, start
 
 SCRIPT = "tests.federated.rank_runs"
 # Adam divides by the root of a mean square: where a gradient is nothing but rounding, that becomes a step. Such are the
@@ -29,12 +29,20 @@ LOOSE = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def script():
+    """The script, imported once: where a test is of no process that dies, it need not be started as users start one."""
+    imported = Imported(SCRIPT)
+    yield imported
+    imported.close()
+
+
+@pytest.fixture(scope="module")
+def runs(script, tmp_path_factory):
     """Folders of the results by number of processes, and what rank 0 said."""
     root = tmp_path_factory.mktemp("ranks")
     found = {}
     for devices in (1, 2, 3):  # one after the other: they are as many processes as this machine has cores, or more
-        found[devices] = root / str(devices), end(start(SCRIPT, devices, root / str(devices)))
+        found[devices] = root / str(devices), end(script.start(devices, root / str(devices), ranks=devices))
     return found
 
 
@@ -44,10 +52,10 @@ def test_every_aggregator_of_the_kit_trains_on_several_processes():
 
 
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory):
+def scored(script, tmp_path_factory):
     """A folder of a GAN trained and scored on two processes that nothing disturbed."""
     folder = tmp_path_factory.mktemp("scored")
-    end(start(SCRIPT, "scored", folder))
+    end(script.start("scored", folder, ranks=2))
     assert {record["round"] for record in scores(folder) if record["generator"] == "model"} == set(range(ROUNDS))
     return folder
 
@@ -128,8 +136,8 @@ def test_a_client_that_fails_on_another_rank_is_named_on_the_first(runs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
-def test_a_checkpoint_goes_on_on_another_number_of_processes(runs, before, after, tmp_path):
-    end(start(SCRIPT, after, tmp_path, runs[before][0]))
+def test_a_checkpoint_goes_on_on_another_number_of_processes(script, runs, before, after, tmp_path):
+    end(script.start(after, tmp_path, runs[before][0], ranks=after))
     for name in RESUMED:
         straight = read(runs, 1, name)["weights"]
         resumed = torch.load(tmp_path / f"{name}.pt", weights_only=True)["weights"]
@@ -148,9 +156,9 @@ def dies(*arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "sent"), [(0, "SIGKILL"), (1, "SIGKILL"), (1, "SIGTERM")])
-def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(runs, rank, sent, tmp_path):
+def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(script, runs, rank, sent, tmp_path):
     dies("dies", tmp_path, rank, sent)
-    end(start(SCRIPT, 1, tmp_path / "alone", tmp_path, "last.ckpt"))
+    end(script.start(1, tmp_path / "alone", tmp_path, "last.ckpt"))
     straight = read(runs, 1, "personal")["weights"]
     resumed = torch.load(tmp_path / "alone" / "personal.pt", weights_only=True)["weights"]
     for key, value in straight.items():
@@ -159,10 +167,12 @@ def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(runs,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_dies_in_an_evaluation_changes_nothing_of_what_a_restart_ends_with(scored, rank, tmp_path):
+def test_a_process_that_dies_in_an_evaluation_changes_nothing_of_what_a_restart_ends_with(
+    script, scored, rank, tmp_path
+):
     dies("scored", tmp_path, rank)
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == ROUNDS - 2
-    end(start(SCRIPT, "scored", tmp_path))
+    end(script.start("scored", tmp_path, ranks=2))
     straight, resumed = (torch.load(folder / "last.ckpt", weights_only=True) for folder in (scored, tmp_path))
     assert straight["epoch"] == resumed["epoch"] == ROUNDS - 1
     for key, value in straight["state_dict"].items():

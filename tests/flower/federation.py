@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 BIN = Path(sys.executable).parent
+EAGER = (sys.executable, "-W", "ignore", "-m", "tests.flower.eager_supernode")  # starts a node that waits less
 
 
 def free_port():

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fedgen.evaluation import read_records
-from tests.flower.federation import Federation, wait_for
+from tests.flower.federation import EAGER, Federation, wait_for
 from tests.flower.fine_tuning import fine_tuning
 from tests.flower.runs import app_of, read, recipe, same_weights, simulate, write_images
 
@@ -22,7 +22,7 @@ def images(tmp_path_factory):
 @pytest.fixture(scope="module")
 def federation(images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("federation")
-    with Federation(folder, {name: images / name for name in "abc"}) as running:
+    with Federation(folder, {name: images / name for name in "abc"}, dict.fromkeys("abc", EAGER)) as running:
         yield running
 
 
@@ -82,7 +82,7 @@ def test_a_node_that_vanishes_in_a_round_is_left_out_and_may_come_back(federatio
         wait_for(lambda: run.done() or federation.log("b").count("Receiving: train message") > before)
         federation.kill("b")
         wait_for(lambda: run.done() or (output / "last.ckpt").exists())
-        federation.start_node("b")
+        federation.start_node("b", *EAGER)
         run.result(timeout=600)
     left_out = read(output)["fedavg"]["left_out"]
     assert {one["name"] for one in left_out} == {"b"}

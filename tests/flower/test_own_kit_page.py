@@ -11,7 +11,7 @@ from fedgen.__main__ import main
 from fedgen.evaluation import Run, read_records
 from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.app.apps import client_app
-from tests.flower.federation import Federation
+from tests.flower.federation import EAGER, Federation
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import read
 
@@ -63,7 +63,7 @@ def test_nodes_with_data_of_their_own_import_what_the_app_took_along(here, tmp_p
         "a": {"partition-id": 0, "num-partitions": 3, "state-path": str(here / "a")},
         "b": {"data-config": str(here / "mine.yaml"), "state-path": str(here / "b")},
     }
-    with Federation(tmp_path_factory.mktemp("federation"), nodes) as running:
+    with Federation(tmp_path_factory.mktemp("federation"), nodes, dict.fromkeys(nodes, EAGER)) as running:
         running.run(path.parent.parent, output=str(here / "run"), clients=2)
     found = read(here / "run")
     assert found["fedavg"]["left_out"] == []
