@@ -32,7 +32,11 @@ def simulated(rounds: int, folder: Path) -> bool:
                 f"{key}={value}" if isinstance(value, int) else f'{key}="{value}"' for key, value in config.items()
             )
             command = ["flwr", "run", str(folder / app), "local", "--stream", "--run-config", options]
-            ended([*command, "--federation-config", f"num-supernodes={len(SIZES)}"], folder, environment)
+            ended(
+                [*command, "--federation-config", f"num-supernodes={len(SIZES)} client-resources-num-cpus=1"],
+                folder,
+                environment,
+            )
     title = f"a round of {COHORT} of {len(SIZES)} clients in Flower's simulation"
     report(f"{title}: the kit", seconds_of(ours), "s")
     report(f"{title}: Flower's minimal app", seconds_of(theirs), "s")

@@ -88,7 +88,7 @@ gradients in generated features; the type and text of its errors. With a `Privat
 Try it on one machine, by Flower's simulation (in a checkout of fedgen `pip install ".[flower]" "flwr[simulation]"`;
 needs `simulation-data` in pyproject.toml, or data that take `partition_id`):
 
-    flwr run . local --stream --federation-config 'num-supernodes={clients}'
+    flwr run . local --stream --federation-config 'num-supernodes={clients} client-resources-num-cpus=1'
 
 Deploy it. Each machine has fedgen {version} with its extra, from the wheel that `make dist` writes in a checkout:
 `pip install "fedgen-{version}-py3-none-any.whl[flower]"`. On the server, with a certificate for its name:
