@@ -163,7 +163,7 @@ def compare_iterations(repeats: int) -> None:
         "SNGAN of width 32": lambda: (SNGANGenerator(width=32), SNGANCritic(width=32), Hinge()),
     }
     for name, make in pairs.items():
-        plain, fast = (best(iteration(*make(), compiled), repeats) for compiled in (False, True))
+        plain, fast = best([iteration(*make(), compiled) for compiled in (False, True)], repeats)
         report(f"an iteration of critic and generator, {name} at 32x32, batch {GAN_BATCH}", plain, "s")
         report(f"a compiled iteration over an uncompiled one, {name}", fast / plain, "ratio")
 

@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -149,15 +149,17 @@ class Alone(GAN):
         loss.backward(*args, **kwargs)
 
 
-def best(work: Callable[[], Any], repeats: int) -> float:
-    """Seconds of the fastest of some calls, after one to warm up."""
-    work()
-    seconds = []
-    for _ in range(repeats):
-        start = SECONDS()
+def best(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Seconds of the fastest of some calls of each, after one to warm up; in turns, as a machine's pace drifts."""
+    for work in works:
         work()
-        seconds.append(SECONDS() - start)
-    return min(seconds)
+    seconds: list[list[float]] = [[] for _ in works]
+    for _ in range(repeats):
+        for found, work in zip(seconds, works):
+            start = SECONDS()
+            work()
+            found.append(SECONDS() - start)
+    return list(map(min, seconds))
 
 
 def generator_step(losses: list[EmbeddedLoss]) -> Callable[[], None]:
@@ -176,8 +178,8 @@ def price_of_fid(repeats: int) -> bool:
     def embedding() -> None:
         torch.autograd.grad((loss.encode(images) * pull).sum(), images)
 
-    plain, scored = best(generator_step([]), repeats), best(generator_step([loss]), repeats)
-    own = best(embedding, repeats)
+    # a difference of great times over a small one: a few calls would show their noise
+    plain, scored, own = best([generator_step([]), generator_step([loss]), embedding], 6 * repeats)
     report("generator step, DCGAN of width 32 at 32x32, batch 64", plain, "s")
     report("generator step with FID in efficientnet-lite0-32 (D = 1280)", scored, "s")
     report("the embedding's own forward and backward", own, "s")
