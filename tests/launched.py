@@ -31,6 +31,13 @@ def start(module, *arguments, **variables):
     return subprocess.Popen(command, cwd=ROOT, env=environment(**variables), **options)
 
 
+def meeting():
+    """The variables that say where a job's processes meet, at a port that was free."""
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+
+
 def end(process):
     """What it said; it must have ended well."""
     out, _ = process.communicate(timeout=300)
@@ -116,10 +123,7 @@ def fork_ranks(number):
     """Makes this process the first of so many, the others forks of it."""
     if number == 1:
         return
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    os.environ.update(meeting, WORLD_SIZE=str(number), NODE_RANK="0", LOCAL_RANK="0")
+    os.environ.update(meeting(), WORLD_SIZE=str(number), NODE_RANK="0", LOCAL_RANK="0")
     for rank in range(1, number):
         if not os.fork():
             os.environ["LOCAL_RANK"] = str(rank)

@@ -3,6 +3,7 @@
 Five of ten clients a round, in actors of Ray, which is installed where the peers are.
 """
 
+from contextlib import chdir
 from pathlib import Path
 
 from benchmarks.deployed.recipes import quickstart, seconds_of, write_minimal
@@ -10,33 +11,35 @@ from benchmarks.peers.environments import packages_of
 from benchmarks.report import report
 from fedgen.flower.app.write_app import write_app
 from tests.flower.engine import ended, superlink
+from tests.flower.federation import config_text
 from tests.flower.runs import IMAGES, write_images
 
 SIZES = dict.fromkeys("abcdefghij", 140)
 COHORT = 5
+NODES = f"num-supernodes={len(SIZES)} client-resources-num-cpus=1"
 
 
 def simulated(rounds: int, folder: Path) -> bool:
     """Reports both apps' rounds; returns whether their ratio is within its limit."""
     images = write_images(folder / "clients", SIZES)
     ours, theirs = folder / "ours.txt", folder / "theirs.txt"
-    write_app(quickstart(rounds, COHORT, ours), IMAGES, folder / "app", len(SIZES), str(images))
+    with chdir(folder):  # so that the app takes no modules of the current folder with it
+        write_app(quickstart(rounds, COHORT, ours), IMAGES, folder / "app", len(SIZES), str(images))
     write_minimal(folder / "minimal")
     told = {
-        "app": {"output": folder / "run"},
-        "minimal": {"rounds": rounds, "clients": len(SIZES), "cohort": COHORT, "stamps": theirs, "data": images},
+        "app": {"output": str(folder / "run")},
+        "minimal": {
+            "rounds": rounds,
+            "clients": len(SIZES),
+            "cohort": COHORT,
+            "stamps": str(theirs),
+            "data": str(images),
+        },
     }
     with superlink(folder, packages_of("flower")) as environment:
         for app, config in told.items():
-            options = " ".join(
-                f"{key}={value}" if isinstance(value, int) else f'{key}="{value}"' for key, value in config.items()
-            )
-            command = ["flwr", "run", str(folder / app), "local", "--stream", "--run-config", options]
-            ended(
-                [*command, "--federation-config", f"num-supernodes={len(SIZES)} client-resources-num-cpus=1"],
-                folder,
-                environment,
-            )
+            command = ["flwr", "run", str(folder / app), "local", "--stream", "--run-config", config_text(config)]
+            ended([*command, "--federation-config", NODES], folder, environment)
     title = f"a round of {COHORT} of {len(SIZES)} clients in Flower's simulation"
     report(f"{title}: the kit", seconds_of(ours), "s")
     report(f"{title}: Flower's minimal app", seconds_of(theirs), "s")

@@ -26,9 +26,8 @@ def python_of(peer: str) -> str:
     if not ready.exists() or ready.read_text() != wanted:
         print(f"installing {peer} into {folder}", file=sys.stderr)
         venv.create(folder, clear=True, with_pip=True)
-        Path(_own_packages(folder), "kit.pth").write_text(
-            sysconfig.get_path("purelib")
-        )  # looked up after the environment's own
+        kits = sysconfig.get_path("purelib")
+        Path(_own_packages(folder), "kit.pth").write_text(kits)  # looked up after the environment's own
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
         subprocess.run(install, check=True)
         ready.write_text(wanted)

@@ -1,7 +1,6 @@
 """Several processes give the model of one, to rounding, and a checkpoint of several goes on on any number."""
 
 import json
-from socket import socket
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from fedgen.federated import Mean
 from fedgen.ranks import share_out
 from tests.federated.kit_rules import aggregators
 from tests.federated.rank_runs import CONFIGURATIONS, RESUMED, ROUNDS, SIZES
-from tests.launched import Imported, end, start
+from tests.launched import Imported, end, meeting, start
 
 SCRIPT = "tests.federated.rank_runs"
 # Adam divides by the root of a mean square: where a gradient is nothing but rounding, that becomes a step. Such are the
@@ -187,10 +186,8 @@ def scores(folder):
 
 @pytest.mark.slow
 def test_two_nodes_train_the_model_of_one_process(runs, tmp_path):
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    nodes = [start(SCRIPT, "node", tmp_path, NODE_RANK=str(rank), **meeting) for rank in range(2)]
+    where = meeting()
+    nodes = [start(SCRIPT, "node", tmp_path, NODE_RANK=str(rank), **where) for rank in range(2)]
     for node in nodes:
         end(node)
     straight = read(runs, 1, "adam-average")["weights"]

@@ -95,7 +95,9 @@ class Federation:
             "--disable-runtime-dependency-installation",
         ]
         self._start("superlink", *(command or ("flower-superlink",)), *certificates, *options)
-        self._wait_for(lambda: answers(self.port), "the SuperLink's port")
+        wait_for(
+            lambda: answers(self.port), 120, lambda: f"the SuperLink's port is missing\n{self.log('superlink')[-3000:]}"
+        )
 
     def start_node(self, name, *command, **config):
         """By Flower's command, or by another one that takes its options."""
@@ -126,8 +128,7 @@ class Federation:
 
     def run(self, app, timeout=600, **config):
         """Runs an app to its end; what it printed."""
-        told = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        options = ["--run-config", told] if told else []
+        options = ["--run-config", config_text(config)] if config else []
         return self.flwr("run", str(app), "here", "--stream", *options, timeout=timeout)
 
     def log(self, name):
@@ -140,17 +141,17 @@ class Federation:
             options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
             self.processes[name] = subprocess.Popen(arguments, env=self.environment, **options)
 
-    def _wait_for(self, holds, what, seconds=120):
-        end = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < end, f"{what} is missing after {seconds} s\n{self.log('superlink')[-3000:]}"
-            time.sleep(0.2)
+
+def config_text(config):
+    """A run's config as `flwr run --run-config` takes it."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
 
 
-def wait_for(holds, seconds=400):
+def wait_for(holds, seconds=400, told=lambda: ""):
+    """Waits until something holds; `told` gives what else is known where it never does."""
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, f"it does not hold after {seconds} s; {told()}"
         time.sleep(0.2)
 
 
