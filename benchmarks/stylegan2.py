@@ -186,9 +186,10 @@ def timed(work: Callable[[], Tensor]) -> tuple[float, Tensor]:
 
 
 def shortest(works: Sequence[Callable[[], Tensor]], repeats: int) -> list[tuple[float, Tensor]]:
-    """The shortest time of each, and what it gave; in turns, so that a busy machine is busy for all of them."""
-    for work in works:
-        work()  # the first call allocates
+    """The shortest time of each, and what it gave; in turns, so that a busy machine is busy for all of them.
+
+    The first call of each allocates, and is not its shortest.
+    """
     runs = [[timed(work) for work in works] for _ in range(repeats)]
     return [min(own, key=lambda one: one[0]) for own in zip(*runs)]
 

@@ -16,7 +16,10 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+PRINTED = ("benchmark-figures.md", "gpu-figures.md")  # tables that a command prints, to look things up in
+
+
+@pytest.mark.parametrize("page", [page for page in WRITTEN if page.name not in PRINTED], ids=lambda page: page.name)
 def test_a_page_can_be_read_at_one_sitting(page):
     assert len(page.read_text().split()) <= MOST_WORDS
 

@@ -23,8 +23,9 @@ from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
 
-from benchmarks.deployed import minimal
+from benchmarks.deployed import minimal, with_lightning
 from benchmarks.deployed.processes import MESSAGE, WORKER, Watch, memory_of_lightning
 from benchmarks.deployed.recipes import quickstart, seconds_of, write_minimal
 from benchmarks.deployed.simulated import simulated
@@ -109,15 +110,18 @@ def messages(rounds: int, folder: Path) -> bool:
     }
     time.sleep(2)  # images that have just been written are read again
     run_server(recipe, Loopback(nodes), run)
-    kit, other, unit = seconds_of_turns(nodes.values()), minimal_messages(rounds, images), "processor seconds"
-    report("a turn's message at a client: the kit", kit, unit)
-    report("a turn's message at a client: Flower's minimal app", other, unit)
+    kit, unit, title = seconds_of_turns(nodes.values()), "processor seconds", "a turn's message at a client"
+    report(f"{title}: the kit", kit, unit)
+    report(f"{title}: Flower's minimal app", minimal_messages(minimal.client, rounds, images), unit)
+    fitted = minimal_messages(with_lightning.client, rounds, images)
+    report(f"{title}: Flower's minimal app with Lightning's fit", fitted, unit)
+    report(f"{title}: the kit over Flower's minimal app with Lightning's fit", kit / fitted, "ratio")
     return report("a turn's message at the server: the kit", seconds_between(nodes.values()), unit)
 
 
-def minimal_messages(rounds: int, images: Path) -> float:
-    """A turn's processor seconds of the minimal app."""
-    nodes = {n: Timed(minimal.client, {"data-path": str(images / name)}, {}) for n, name in enumerate(SIZES, 10)}
+def minimal_messages(client: ClientApp, rounds: int, images: Path) -> float:
+    """A turn's processor seconds of a minimal app."""
+    nodes = {n: Timed(client, {"data-path": str(images / name)}, {}) for n, name in enumerate(SIZES, 10)}
     grid, networks = Loopback(nodes), minimal.make_networks()
     state = minimal.state_of(networks, minimal.no_moments(networks))
     for _ in range(rounds):

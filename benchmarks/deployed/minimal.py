@@ -1,10 +1,11 @@
 """Flower's minimal app of the same training: what its templates do, with a plain loop of WGAN-GP in place of theirs.
 
-It is copied into an app of its own, and imports nothing of the kit: the networks, the images' folder, two iterations of
-the critic and one of the generator by Adam, whose moments travel and are averaged with the weights.
+It is copied into an app of its own, and imports nothing of the kit, nor Lightning: the networks, the images' folder,
+two iterations of the critic and one of the generator by Adam, whose moments travel and are averaged with the weights.
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 WIDTH, LATENT, BATCH, ITERATIONS, LR, BETAS, PENALTY = 128, 32, 32, 2, 1e-3, (0.0, 0.99), 10.0
 FIRST, SECOND = "exp_avg", "exp_avg_sq"
+Optimizers = dict[str, torch.optim.Adam]  # by the name of the network
 
 client = ClientApp()
 server = ServerApp()
@@ -73,11 +75,9 @@ def generator_loss(networks: nn.ModuleDict) -> Tensor:
     return loss
 
 
-def take_turn(networks: nn.ModuleDict, optimizers: dict[str, torch.optim.Adam], images: Tensor) -> None:
-    """A client's local steps."""
-    order = torch.randperm(len(images))
-    for iteration in range(ITERATIONS):
-        real = images[order[iteration * BATCH : (iteration + 1) * BATCH]]
+def take_turn(networks: nn.ModuleDict, optimizers: Optimizers, batches: list[Tensor]) -> None:
+    """A client's local steps, of a batch of images each."""
+    for real in batches:
         step(networks["critic"], optimizers["critic"], critic_loss(networks, real))
     step(networks["generator"], optimizers["generator"], generator_loss(networks))
 
@@ -89,7 +89,11 @@ def step(network: nn.Module, optimizer: torch.optim.Adam, loss: Tensor) -> None:
     optimizer.step()
 
 
-def train_on(state: dict[str, Tensor], folder: Path) -> tuple[dict[str, Tensor], int]:
+def train_on(
+    state: dict[str, Tensor],
+    folder: Path,
+    take_turn: Callable[[nn.ModuleDict, Optimizers, list[Tensor]], None] = take_turn,
+) -> tuple[dict[str, Tensor], int]:
     """What the state becomes by a turn on a folder's images, and how many these are."""
     torch.set_num_threads(1)
     networks, images = make_networks(), read_folder(folder)
@@ -101,7 +105,8 @@ def train_on(state: dict[str, Tensor], folder: Path) -> tuple[dict[str, Tensor],
     for name, parameter in named.items():
         own = optimizers[name.split(".")[0]].state[parameter]
         own |= {kind: state[f"{kind}/{name}"].clone() for kind in (FIRST, SECOND)} | {"step": torch.tensor(0.0)}
-    take_turn(networks, optimizers, images)
+    order = torch.randperm(len(images))[: ITERATIONS * BATCH]
+    take_turn(networks, optimizers, list(images[order].split(BATCH)))
     moments = {
         f"{kind}/{name}": optimizers[name.split(".")[0]].state[parameter][kind]
         for kind in (FIRST, SECOND)
@@ -118,12 +123,16 @@ def folder_of(context: Context) -> Path:
     return sorted(Path(str(context.run_config["data"])).iterdir())[int(own["partition-id"])]
 
 
-@client.train()
-def train(message: Message, context: Context) -> Message:
+def reply(message: Message, found: dict[str, Tensor], count: int) -> Message:
     """A client's answer in a round."""
-    found, count = train_on(message.content["arrays"].to_torch_state_dict(), folder_of(context))
     content: dict[str, Any] = {"arrays": ArrayRecord(found), "metrics": MetricRecord({"num-examples": count})}
     return Message(RecordDict(content), reply_to=message)
+
+
+@client.train()
+def train(message: Message, context: Context) -> Message:
+    """Takes a turn."""
+    return reply(message, *train_on(message.content["arrays"].to_torch_state_dict(), folder_of(context)))
 
 
 @server.main()

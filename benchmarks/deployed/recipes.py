@@ -5,11 +5,12 @@ import shutil
 import statistics
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
 
-from benchmarks.deployed import minimal
+from benchmarks.deployed import minimal, with_lightning
 from tests.flower.runs import IMAGES
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +26,8 @@ dependencies = []
 [tool.flwr.app]
 publisher = "benchmarks"
 [tool.flwr.app.components]
-serverapp = "minimal.app:server"
-clientapp = "minimal.app:client"
+serverapp = "minimal.minimal:server"
+clientapp = "minimal.CLIENT:client"
 [tool.flwr.app.config]
 rounds = 1
 clients = 3
@@ -54,9 +55,10 @@ def seconds_of(stamps: Path) -> float:
     return statistics.median(after - before for before, after in list(pairwise(times))[1:])
 
 
-def write_minimal(folder: Path) -> None:
-    """Writes the minimal app."""
+def write_minimal(folder: Path, client: ModuleType = minimal) -> None:
+    """Writes the minimal app, with the clients of one of its two modules."""
     (folder / "minimal").mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(MINIMAL)
+    (folder / "pyproject.toml").write_text(MINIMAL.replace("CLIENT", client.__name__.rpartition(".")[2]))
     (folder / "minimal" / "__init__.py").write_text("")
-    shutil.copy(minimal.__file__, folder / "minimal" / "app.py")
+    for module in (minimal, with_lightning):
+        shutil.copy(str(module.__file__), folder / "minimal")
