@@ -1,5 +1,7 @@
 """What a client makes once for a run's messages changes no bit of them, and spares it no check."""
 
+import itertools
+import logging
 import os
 import random
 import time
@@ -14,6 +16,7 @@ from torch import nn
 from fedgen.data.formats.image_folder import ImageFolder
 from fedgen.embeddings import load_embedding
 from fedgen.embeddings.module import ModuleEmbedding
+from fedgen.flower.app import app_sides
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.client import made_once
 from fedgen.flower.client.client_node import ClientNode
@@ -397,3 +400,37 @@ def test_networks_of_ones_own_are_made_anew():
     assert not is_pure_embedding(ModuleEmbedding(nn.Sequential(nn.Flatten(), Doubled()), name="own"))
     assert is_of_kit(nn.Linear(1, 1))
     assert not is_of_kit(nn.Linear(1, 1), Doubled())
+
+
+class Heard(logging.Handler):
+    """Keeps what is said."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+def test_devices_and_seeds_are_told_of_in_a_processs_first_message_alone(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(app_sides, "_MESSAGES", itertools.count())
+    settings = {"data-path": str(images / "a"), "state-path": str(tmp_path / "state")}
+    node = Node(client_app(app_of(recipe(1), tmp_path / "app", 3)), settings, {})
+    loggers, heard, found = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")], Heard(), []
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        logger.addHandler(heard)
+    try:
+        for _ in range(2):
+            asked(node, "query", RecordDict())
+            found.append([text for text in heard.texts if text.startswith(("GPU available", "Seed set to"))])
+            heard.texts.clear()
+        assert [logger.level for logger in loggers] == [logging.INFO] * 2
+    finally:
+        for logger, level in zip(loggers, levels):
+            logger.removeHandler(heard)
+            logger.setLevel(level)
+    assert len(found[0]) == 2
+    assert found[1] == []

@@ -1,5 +1,7 @@
 """The sides of the two Flower apps of a deployed recipe: a client's answers, and the server's run."""
 
+import itertools
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,6 +46,7 @@ from fedgen.seeds import isolated
 from fedgen.training.fit import FedgenCLI, train
 
 ABOUT_LOSS = "loss"  # the kind of question
+_MESSAGES = itertools.count()  # that this process has answered
 
 
 def client_side(recipe: Path) -> ClientApp:
@@ -58,7 +61,7 @@ def client_side(recipe: Path) -> ClientApp:
         @wraps(handle)
         def handled(message: Message, context: Context) -> Message:
             promised = is_promised(read_settings(recipe), context.run_config)
-            with telling_types(promised), isolated(), _forgetting(context):
+            with telling_types(promised), isolated(), _forgetting(context), _telling_of_devices(next(_MESSAGES) == 0):
                 return handle(message, context)
 
         return handled
@@ -92,6 +95,24 @@ def client_side(recipe: Path) -> ClientApp:
         return Message(to_records(_client_node(recipe, context).tell(question)), reply_to=message)
 
     return app
+
+
+@contextmanager
+def _telling_of_devices(told: bool) -> Iterator[None]:
+    """Lightning tells of devices and of the seed wherever a Trainer is made; of a client's thousands once is enough.
+
+    Args:
+        told: whether it tells inside the block. Its warnings are told in any case.
+    """
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers if not told else ():
+        logger.setLevel(max(logger.getEffectiveLevel(), logging.WARNING))
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels):
+            logger.setLevel(level)
 
 
 def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI:
