@@ -42,9 +42,10 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --q
 test: $(READY) ## the quick tests, some of everything (five minutes on two cores)
 	$(PYTEST) --dist worksteal --durations 10 -m 'not slow and not browser and not gpu'
 
-# a file's tests stay in one process, where they share what they train; in the order of tests/conftest.py
+# A file's tests stay in one process, where they share what they train; in the order of tests/conftest.py. Three
+# processes: many of these tests wait for processes that they start.
 test-slow: $(READY) ## all others: whole trainings, real federations, kills, a thousand damaged files (half an hour)
-	$(PYTEST) --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow and not browser and not gpu'
+	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow and not browser and not gpu'
 
 # chromium and its driver are Debian's; where they are missing the tests fail, and say so
 test-browser: $(READY) ## reports in a real browser, which it installs on Debian as root (a minute)

@@ -46,16 +46,22 @@ def page(runs: Sequence[str]) -> str:
     figures: dict[tuple[str, str, str], list[Line]] = {}
     for line in (line for run in lines for line in run if "value" in line):
         figures.setdefault((line["benchmark"], line["name"], line["unit"]), []).append(line)
-    count = f"{len(runs)} runs" if len(runs) > 1 else "one run"
+    counts = {key[0]: len(found) for key, found in figures.items()}
     of = {"where": "", "target": "bench", "threads": "one thread a process unless a figure says otherwise"}
     if "GPU" in machines[0]:
         of = {"where": " on a GPU", "target": "bench-gpu", "threads": "all threads of its machine beside it"}
-    parts = [HEAD.format(runs=count, **of), _machine(machines[0])]
+    parts = [HEAD.format(runs=_runs(len(runs)), **of), _machine(machines[0])]
     for benchmark in dict.fromkeys(key[0] for key in figures):
         parts.append(f"## `python -m benchmarks.{benchmark}`\n")
+        if counts[benchmark] < len(runs):
+            parts.append(f"Of {_runs(counts[benchmark])}.\n")
         rows = [_row(key, found) for key, found in figures.items() if key[0] == benchmark]
         parts.append(_table(("figure", "value", "unit", "limit"), rows))
     return "\n".join(parts)
+
+
+def _runs(count: int) -> str:
+    return f"{count} runs" if count > 1 else "one run"
 
 
 def _row(key: tuple[str, str, str], found: Sequence[Line]) -> tuple[str, str, str, str]:

@@ -24,6 +24,14 @@ def test_a_figure_is_the_median_over_runs_with_its_spread():
     assert "| a step | 1.25 (1 to 2) | ratio | 1.5 |" in text
 
 
+def test_a_benchmark_that_fewer_runs_hold_says_how_many():
+    other = figure(1.0).replace("rounds", "ddpm")
+    text = page(["\n".join([MACHINE, figure(1.0), other]), "\n".join([MACHINE, figure(1.0)])])
+    assert "`make bench`, 2 runs" in text
+    assert text.count("Of ") == 1
+    assert "## `python -m benchmarks.ddpm`\n\nOf one run.\n" in text
+
+
 def test_a_figure_beyond_its_limit_is_marked_and_bars_are_escaped():
     text = page(["\n".join([MACHINE, figure(2.0, 1.5), figure(3.0, name="a | b")])])
     assert "| a step | **2** | ratio | 1.5 (beyond) |" in text
