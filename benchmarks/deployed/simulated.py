@@ -1,7 +1,9 @@
 """The quickstart's rounds on Flower's simulation, as its page runs them, beside Flower's minimal app there.
 
 The minimal app runs twice: bare, and with a fit of Lightning's Trainer around its steps, the least that a kit for
-Lightning can take. Five of ten clients a round, in actors of Ray, which is installed where the peers are.
+Lightning can take. Five of ten clients a round, in actors of Ray, which is installed where the peers are. Flower looks
+for messages each tenth of a second, so that rounds take whole tenths, and no ratio of them has a limit: those of single
+messages do (`--parts messages`).
 """
 
 from contextlib import chdir
@@ -22,7 +24,7 @@ NODES = f"num-supernodes={len(SIZES)} client-resources-num-cpus=1"
 
 
 def simulated(rounds: int, folder: Path) -> bool:
-    """Reports both apps' rounds; returns whether their ratio is within its limit."""
+    """Reports the apps' rounds; there is no limit that they could be beyond."""
     images = write_images(folder / "clients", SIZES)
     ours, theirs = folder / "ours.txt", {"minimal": folder / "minimal.txt", "lightning": folder / "lightning.txt"}
     with chdir(folder):  # so that the app takes no modules of the current folder with it
