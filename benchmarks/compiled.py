@@ -5,7 +5,7 @@
 Rounds of ordinary modules through the strategy, fits with and without in turn; of GANs, whose `compile: true` it is,
 iterations without the strategy. The price is what the first round takes longer than the later ones, where no program of
 an earlier process is on disk. Times are the processor's, of one thread and of the C++ compiler that it calls, so that
-other work on the machine counts for less; with a GPU they are the wall clock's. About seven minutes.
+other work on the machine counts for less; with a GPU they are the wall clock's. About a quarter of an hour.
 """
 
 import argparse

@@ -64,13 +64,15 @@ def main() -> int:
     cost, time_ = in_products(lambda: large.score(generated, errors=False), repeats)
     kept = report("FID, one full-rank client with cached factor", cost, unit, 4.0)
     report("FID, one full-rank client with cached factor", time_, "s")
-    report("the same with standard errors", in_products(lambda: large.score(generated), 1)[0], unit)
+    cost = in_products(lambda: large.score(generated), 1)[0]
+    report("FID, one full-rank client with cached factor, with standard errors", cost, unit)
     cost, time_ = in_products(lambda: small.per_client(generated), repeats)
     kept &= report("FID, 100 clients of 21 images", cost, unit, 2.0)
     report("FID, 100 clients of 21 images", time_, "s")
     cost = in_products(lambda: small.score(generated, errors=False), repeats)[0]
     report("FID, 100 clients of 21 images and their pool of 2100", cost, unit)
-    report("the same with standard errors", in_products(lambda: small.score(generated), 1)[0], unit)
+    cost = in_products(lambda: small.score(generated), 1)[0]
+    report("FID, 100 clients of 21 images and their pool of 2100, with standard errors", cost, unit)
     summary = summarize(client)
     report("torch-fidelity, one client", in_products(lambda: peer(summary, generated), 1)[0], unit)
     ours = large.score(generated, errors=False).values["all"]

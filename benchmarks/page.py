@@ -22,6 +22,7 @@ run; seconds beside them are of this machine. Medians over the runs, with the le
 they mean](benchmarks.md).
 """
 Line = dict[str, Any]
+Key = tuple[str, str, str]  # benchmark, name and unit of a figure
 
 
 def lines_of(text: str) -> list[Line]:
@@ -37,15 +38,16 @@ def page(runs: Sequence[str]) -> str:
 
     Raises:
         ValueError: if the runs are of different machines or versions, whose figures are not to be mixed, or say nothing
-            of theirs.
+            of theirs; if a run has two figures of one name and unit.
     """
     lines = [lines_of(text) for text in runs]
     machines = [line["machine"] for run in lines for line in run if "machine" in line]
     if not machines or any(machine != machines[0] for machine in machines):
         raise ValueError(f"figures of one machine and one set of versions make a page; these are of {machines}")
-    figures: dict[tuple[str, str, str], list[Line]] = {}
-    for line in (line for run in lines for line in run if "value" in line):
-        figures.setdefault((line["benchmark"], line["name"], line["unit"]), []).append(line)
+    figures: dict[Key, list[Line]] = {}
+    for run in lines:
+        for key, line in _figures(run).items():
+            figures.setdefault(key, []).append(line)
     counts = {key[0]: len(found) for key, found in figures.items()}
     of = {"where": "", "target": "bench", "threads": "one thread a process unless a figure says otherwise"}
     if "GPU" in machines[0]:
@@ -60,16 +62,28 @@ def page(runs: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
+def _figures(run: Sequence[Line]) -> dict[Key, Line]:
+    found: dict[Key, Line] = {}
+    for line in run:
+        if "value" in line:
+            key = line["benchmark"], line["name"], line["unit"]
+            if key in found:
+                raise ValueError(f"one run has two figures {line['name']!r} of benchmarks.{line['benchmark']}")
+            found[key] = line
+    return found
+
+
 def _runs(count: int) -> str:
     return f"{count} runs" if count > 1 else "one run"
 
 
-def _row(key: tuple[str, str, str], found: Sequence[Line]) -> tuple[str, str, str, str]:
+def _row(key: Key, found: Sequence[Line]) -> tuple[str, str, str, str]:
     """A figure's row; one that is beyond its limit is marked."""
     _, name, unit = key
     values = [line["value"] for line in found]
     middle, limit = statistics.median(values), found[0]["limit"]
-    spread = f" ({min(values):.3g} to {max(values):.3g})" if min(values) < max(values) else ""
+    least, largest = f"{min(values):.3g}", f"{max(values):.3g}"
+    spread = f" ({least} to {largest})" if least != largest else ""
     beyond = limit is not None and middle > limit
     value = f"**{middle:.3g}**" if beyond else f"{middle:.3g}"
     return name, value + spread, unit, "-" if limit is None else f"{limit:g}" + (" (beyond)" if beyond else "")

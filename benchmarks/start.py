@@ -56,10 +56,14 @@ def commands(folder: Path) -> dict[str, list[str]]:
     }
 
 
+def keeping_bytecode() -> dict[str, str]:
+    """This environment, in which processes use the bytecode of those before."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def processor_seconds(arguments: list[str]) -> float:
     """User and system time of a process, and of those that it waits for."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": keeping_bytecode()}
     process = subprocess.Popen([sys.executable, *arguments], **silent)  # type: ignore[call-overload]
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -69,7 +73,7 @@ def processor_seconds(arguments: list[str]) -> float:
 def fit_beside_lightning() -> float:
     """Processor seconds of a process that imports what `fedgen fit` needs, over those in which it imports Lightning."""
     command = [sys.executable, "-c", FIT_BESIDE_LIGHTNING]
-    return float(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return float(subprocess.run(command, stdout=subprocess.PIPE, env=keeping_bytecode(), check=True).stdout)
 
 
 def main() -> int:
@@ -79,6 +83,7 @@ def main() -> int:
             processor_seconds(arguments)  # which also compiles what is new
         runs = [{name: processor_seconds(arguments) for name, arguments in started.items()} for _ in range(RUNS)]
     least = {name: min(run[name] for run in runs) for name in started}
+    fit_beside_lightning()  # which compiles what is new, too
     beside = statistics.median(fit_beside_lightning() for _ in range(RUNS))
     printed = [report(name, least[name], "processor seconds") for name in (TORCH, LIGHTNING)]
     printed.append(report(FIT, beside, f"times `{LIGHTNING}`", 1.05))

@@ -45,8 +45,15 @@ def test_figures_of_other_machines_or_of_none_make_no_page(other):
         page(runs)
 
 
+def test_two_figures_of_one_name_in_a_run_are_not_taken_for_two_runs():
+    assert "| a step | 1 | s |" in page(["\n".join([MACHINE, figure(1.0).replace("ratio", "s"), figure(2.0)])])
+    with pytest.raises(ValueError, match=r"one run has two figures 'a step' of benchmarks\.rounds"):
+        page(["\n".join([MACHINE, figure(1.0), figure(2.0)])])
+
+
 def test_a_benchmark_prints_what_the_page_reads(capsys):
     assert report("a step", 1.234567, "ratio", 2.0)
     assert not report("a step", 3.0, "ratio", 2.0)
-    text = page(["\n".join([json.dumps({"machine": machine()}), *capsys.readouterr().out.splitlines()])])
+    own = json.dumps({"machine": machine()})
+    text = page(["\n".join([own, line]) for line in capsys.readouterr().out.splitlines()])
     assert "| a step | **2.12** (1.23 to 3) | ratio | 2 (beyond) |" in text
