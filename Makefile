@@ -36,8 +36,9 @@ demo: $(RUN) ## a toy that makes the point, then ten clients of digits: train, s
 	@echo "2 of 2: a GAN over ten clients of one digit each (two to three minutes; checkpoints/quickstart)"
 	$(BIN)/fedgen fit quickstart
 
-# whatever the environment says of bytecode: each process that a test starts would compile the package anew
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2
+# Whatever the environment says of bytecode: each process that a test starts would compile the package anew. A worker that
+# dies fails its test once: others in its place would die of it too, or wait for ever.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2 --max-worker-restart 0
 
 test: $(READY) ## the quick tests, some of everything (five minutes on two cores)
 	$(PYTEST) --dist worksteal --durations 10 -m 'not slow and not browser and not gpu'
