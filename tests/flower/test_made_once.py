@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import nn
 
 from fedgen.data.formats.image_folder import ImageFolder
@@ -417,7 +418,14 @@ def test_devices_and_seeds_are_told_of_in_a_processs_first_message_alone(images,
     monkeypatch.setattr(app_sides, "_MESSAGES", itertools.count())
     settings = {"data-path": str(images / "a"), "state-path": str(tmp_path / "state")}
     node = Node(client_app(app_of(recipe(1), tmp_path / "app", 3)), settings, {})
-    loggers, heard, found = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")], Heard(), []
+    loggers, heard = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")], Heard()
+    found, said, hello = [], [], ClientNode.hello
+
+    def greeting(client_node):
+        rank_zero_info("hello")
+        return hello(client_node)
+
+    monkeypatch.setattr(ClientNode, "hello", greeting)
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.INFO)
@@ -426,6 +434,7 @@ def test_devices_and_seeds_are_told_of_in_a_processs_first_message_alone(images,
         for _ in range(2):
             asked(node, "query", RecordDict())
             found.append([text for text in heard.texts if text.startswith(("GPU available", "Seed set to"))])
+            said.append([text for text in heard.texts if text not in found[-1]])
             heard.texts.clear()
         assert [logger.level for logger in loggers] == [logging.INFO] * 2
     finally:
@@ -434,3 +443,5 @@ def test_devices_and_seeds_are_told_of_in_a_processs_first_message_alone(images,
             logger.setLevel(level)
     assert len(found[0]) == 2
     assert found[1] == []
+    assert "hello" in said[0]
+    assert said[1] == ["hello"]

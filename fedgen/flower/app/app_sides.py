@@ -47,6 +47,8 @@ from fedgen.training.fit import FedgenCLI, train
 
 ABOUT_LOSS = "loss"  # the kind of question
 _MESSAGES = itertools.count()  # that this process has answered
+_LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed")
+_OF_DEVICES = ("GPU available", "TPU available", "Seed set to", "💡")  # how what they tell of them begins
 
 
 def client_side(recipe: Path) -> ClientApp:
@@ -102,17 +104,19 @@ def _telling_of_devices(told: bool) -> Iterator[None]:
     """Lightning tells of devices and of the seed wherever a Trainer is made; of a client's thousands once is enough.
 
     Args:
-        told: whether it tells inside the block. Its warnings are told in any case.
+        told: whether it tells inside the block. Whatever else is said is said in any case.
     """
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers if not told else ():
-        logger.setLevel(max(logger.getEffectiveLevel(), logging.WARNING))
+
+    def is_heard(line: logging.LogRecord) -> bool:
+        return told or not line.getMessage().startswith(_OF_DEVICES)
+
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(is_heard)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels):
-            logger.setLevel(level)
+        for name in _LOGGERS:
+            logging.getLogger(name).removeFilter(is_heard)
 
 
 def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI:
