@@ -63,8 +63,8 @@ def keeping_bytecode() -> dict[str, str]:
 
 def processor_seconds(arguments: list[str]) -> float:
     """User and system time of a process, and of those that it waits for."""
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": keeping_bytecode()}
-    process = subprocess.Popen([sys.executable, *arguments], **silent)  # type: ignore[call-overload]
+    command, none = [sys.executable, *arguments], subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=none, stderr=none, env=keeping_bytecode())
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return float(usage.ru_utime + usage.ru_stime)
