@@ -1,10 +1,10 @@
 """What a client makes once for a run's messages changes no bit of them, and spares it no check."""
 
-import itertools
 import logging
 import os
 import random
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -17,38 +17,75 @@ from torch import nn
 from fedgen.data.formats.image_folder import ImageFolder
 from fedgen.embeddings import load_embedding
 from fedgen.embeddings.module import ModuleEmbedding
+from fedgen.federated import Mean
 from fedgen.flower.app import app_sides
 from fedgen.flower.app.apps import client_app
-from fedgen.flower.client import made_once
+from fedgen.flower.client import fit_copies, made_once
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.local_data import LocalDataModule
-from fedgen.flower.client.made_once import MOST_BYTES, MadeOnce, is_of_kit, is_pure_embedding, made_in, state_of
+from fedgen.flower.client.made_once import (
+    MOST_BYTES,
+    MadeOnce,
+    copies,
+    is_of_kit,
+    is_pure_embedding,
+    itself,
+    made_in,
+    state_of,
+)
 from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Hello, Item, Question, Told
 from fedgen.flower.wire.serialization import from_bytes
 from fedgen.images import save_png
+from fedgen.io.files import read_yaml
+from fedgen.models.networks import SmallCritic
 from fedgen.training.fit import FedgenCLI
+from tests.cli.test_deploy import ROOT
 from tests.flower.fine_tuning import fine_tuning
 from tests.flower.forked import Forked
 from tests.flower.loopback import Loopback, Node
-from tests.flower.runs import HIDDEN, app_of, deploy, names_of, node_of, recipe, write_images
+from tests.flower.runs import HIDDEN, app_of, deploy, names_of, node_of, recipe, small_gan, write_images
+from tests.flower.test_conditional import DDPM
 from tests.quick import first_quick
 
 SIZES = {"a": 12, "b": 25, "c": 16}
 SCORES = {"every_n_rounds": 1, "num_images": 20, "embeddings": ["pixels"], "report": False}
 KEPT = {"personal": ["shift"], "optimizer_state": "keep", "cohort_size": 2}
-pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning", "ignore:labels are drawn as if:UserWarning")
 
 
 def stateful(name):
     return {"class_path": f"tests.flower.stateful.{name}"}
 
 
+def of_federated(name, **options):
+    return {"class_path": f"fedgen.federated.{name}", "init_args": options}
+
+
+COPIED = {  # whose module, data module and Trainer are made once, and copied for each message
+    "a GAN with averaged optimizers": (recipe(2, SCORES, optimizer_state="average"), ()),
+    "a GAN whose clients keep parts, models and optimizers": (
+        recipe(3, client_algorithm=of_federated("Ditto"), personal=["critic.*"], optimizer_state="keep"),
+        (),
+    ),
+    "compressed updates": (recipe(3, SCORES, compression=of_federated("compression.TopK"), cohort_size=2), ()),
+    "control variates and schedules": (
+        recipe(
+            3,
+            client_algorithm=of_federated("Scaffold"),
+            client_schedule=of_federated("ExponentialDecay", rate=0.5, rounds=1),
+            cohort_size=2,
+        ),
+        (),
+    ),
+    "a diffusion model": (recipe(2, None, DDPM), ()),
+    "somebody's module, as if it were the kit's": (recipe(3, SCORES, stateful("Stateful"), **KEPT), ()),
+}
 RUNS = {
+    **COPIED,
     "a module with a counter, an average, a schedule and draws": (recipe(2, SCORES, stateful("Restless")), ()),
     "the same, with what clients keep": (recipe(3, SCORES, stateful("Restless"), **KEPT), ()),
-    "a GAN with averaged optimizers": (recipe(2, SCORES, optimizer_state="average"), ()),
     "a turn that fails after it has trained": (recipe(3, SCORES, stateful("Failing")), ()),
     "secure aggregation": (recipe(2, {**SCORES, "scores": ["fid"]}), HIDDEN),
     "a loss at the server": (fine_tuning("exact"), ()),
@@ -76,18 +113,23 @@ def elsewhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def work(monkeypatch):
-    """What has been done, in order: a parsing of settings, or the folder of images that were read."""
-    found, parse, load = [], FedgenCLI.parse_arguments, ImageFolder.read
+    """What has been done, in order: settings parsed, objects made of them, or the folder of images that were read."""
+    found, parse, make, load = [], FedgenCLI.parse_arguments, FedgenCLI.instantiate_classes, ImageFolder.read
 
     def parsing(self, *arguments):
         found.append("parse")
         return parse(self, *arguments)
+
+    def making(self):
+        found.append("make")
+        return make(self)
 
     def reading(self, split):
         found.append(self.roots["train"].name)
         return load(self, split)
 
     monkeypatch.setattr(FedgenCLI, "parse_arguments", parsing)
+    monkeypatch.setattr(FedgenCLI, "instantiate_classes", making)
     monkeypatch.setattr(ImageFolder, "read", reading)
     return found
 
@@ -138,8 +180,10 @@ def assert_same(fresh, kept):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(RUNS))
-def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path, work):
+def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path, work, monkeypatch):
     settings, config = RUNS[name]
+    if name.startswith("somebody's"):
+        monkeypatch.setattr(fit_copies, "LIBRARIES", (*fit_copies.LIBRARIES, "tests"))
     learn_types(app_of(settings, tmp_path / "types", 3), images, tmp_path)
     fresh = train(Forked, settings, images, tmp_path / "fresh" / "run", config)
     work.clear()
@@ -149,6 +193,8 @@ def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path,
     again = 2 if name.startswith("a turn that fails") else 1
     assert [work.count(one) for one in SIZES] == [again, 1, 1]
     assert work.count("parse") == 1 + len(SIZES) + again - 1  # of the server, of each client, and again after a failure
+    is_own = "stateful" in str(settings) and name not in COPIED
+    assert (work.count("make") > len(SIZES)) == is_own
     left_out = [one["reason"].split(": ")[-1] for one in kept[0].get("fedavg", {}).get("left_out", [])]
     assert left_out == ["no more of this"] * (again - 1)
 
@@ -249,10 +295,10 @@ def test_a_message_that_raises_leaves_nothing(images, tmp_path, work):
     node.config["state-path"] = str(tmp_path / "state")
     for _ in range(2):
         assert from_records(Hello, asked(node, "query", RecordDict())).examples == 12
-    assert work == ["parse", "a"]
+    assert work == ["parse", "make", "a"]
     assert asked(node, "train", RecordDict()).has_error()
     from_records(Hello, asked(node, "query", RecordDict()))
-    assert work == ["parse", "a"] * 2
+    assert work == ["parse", "make", "a"] * 2
     question = Question({}, [Item("kid", "train", "pixels", "of other weights", "kid")], 0, tuple("0123456789"))
     assert from_records(Told, asked(node, "evaluate", to_records(question))).failure
     from_records(Hello, asked(node, "query", RecordDict()))
@@ -363,7 +409,7 @@ def test_other_settings_are_parsed_again_and_objects_are_never_shared(images, wo
     asked(node, "query", RecordDict())
     node.config["name"] = "another"
     assert from_records(Hello, asked(node, "query", RecordDict())).name == "another"
-    assert work == ["parse", "a", "parse", "a"]
+    assert work == ["parse", "make", "a", "parse", "make", "a"]
 
 
 def test_an_object_is_used_again_as_if_it_had_just_been_made():
@@ -375,7 +421,7 @@ def test_an_object_is_used_again_as_if_it_had_just_been_made():
 
     def drawn(made_of, is_pure=True):
         torch.manual_seed(len(made))  # whatever has been drawn before
-        found = once.same("it", made_of, make, lambda value: is_pure)
+        found = once.same("it", made_of, make, lambda value: itself(value) if is_pure else None)
         return found, float(torch.rand(())), random.random(), float(np.random.rand())
 
     first = drawn("a")
@@ -403,6 +449,90 @@ def test_networks_of_ones_own_are_made_anew():
     assert not is_of_kit(nn.Linear(1, 1), Doubled())
 
 
+# ---- copies ----
+
+
+def fit_of(settings, images, folder):
+    """A client's objects, just made."""
+    once = MadeOnce()
+    client = ClientNode(app_of(settings, folder / "app", 3), NodeData(images / "a"), folder / "state", once=once)
+    return once.fit({**client._settings, "seed_everything": 3})
+
+
+RECIPES = (  # those whose models need no file
+    "quickstart", "dcgan_digits", "ddpm_digits", "ddpm_digits_conditional", "edm_digits", "flow_digits", "glow_digits",
+    "sagan_digits", "sngan_digits", "stylegan2_digits", "vae_digits", "wgan_gp_digits_private",
+    "wgan_gp_digits_scaffold", "wgan_gp_digits_server_generator",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_kits_own_objects_are_copied(name, images, tmp_path):
+    own = read_yaml(ROOT / "recipes" / f"{name}.yaml")
+    strategy = own["trainer"]["strategy"]  # "auto" of those that are trained centrally
+    fit = fit_of(
+        recipe(2, None, own["model"], **({} if strategy == "auto" else strategy["init_args"])), images, tmp_path
+    )
+    again = copies(fit)
+    one, other = again.give(), again.give()
+    assert again.num_bytes == sum(t.nbytes for t in (*fit.model.parameters(), *fit.model.buffers())) > 1000
+    for tensor in (*one.model.parameters(), *one.model.buffers()):
+        tensor.data.zero_()
+    torch.testing.assert_close(other.model.state_dict(), fit.model.state_dict(), rtol=0, atol=0)
+    assert len({id(part) for made in (fit, one, other) for part in (*made, made.trainer.strategy)}) == 12
+
+
+class OwnMean(Mean):
+    """Somebody's own."""
+
+
+class OwnNetwork(SmallCritic):
+    """Likewise."""
+
+
+def of_the_kit(function):
+    """A function as if it were the kit's."""
+    function.__module__ = "fedgen.models"
+    return function
+
+
+OWN = {
+    "aggregator": recipe(2, aggregator={"class_path": f"{__name__}.OwnMean"}),
+    "network": recipe(2, None, small_gan(critic={"class_path": f"{__name__}.OwnNetwork", "init_args": {"width": 4}})),
+    "layers without a shape": recipe(2, None, stateful("Lazy")),
+}
+
+
+@pytest.mark.parametrize("name", first_quick(OWN))
+def test_objects_with_a_part_of_somebodys_own_are_made_anew(name, images, tmp_path):
+    assert copies(fit_of(OWN[name], images, tmp_path)) is None
+
+
+def test_objects_whose_copies_would_share_something_are_made_anew(images, tmp_path, monkeypatch):
+    fit, kept = fit_of(recipe(2), images, tmp_path), []
+    assert copies(fit) is not None
+    harmless = [None, 3, (1, "two"), of_the_kit(lambda: 3), {"a": [kept]}, torch.Generator(), weakref.ref]
+    for value in harmless:
+        fit.model.value = value
+        assert copies(fit) is not None, value
+    shared = [
+        of_the_kit(lambda: kept),
+        of_the_kit(lambda value=kept: value),
+        (of_the_kit(lambda: fit.model),),
+        kept.append,
+        {"a": weakref.ref(fit.model)},
+    ]
+    somebodys = [lambda: 3, [Doubled()], (stateful,), {"a": Heard()}]
+    for value in shared + somebodys:
+        fit.model.value = value
+        assert copies(fit) is None, value
+    fit.model.value = None
+    assert copies(fit) is not None
+    monkeypatch.setattr(fit_copies, "MOST_BYTES", 1000)
+    assert copies(fit) is None
+
+
 class Heard(logging.Handler):
     """Keeps what is said."""
 
@@ -414,34 +544,29 @@ class Heard(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def test_devices_and_seeds_are_told_of_in_a_processs_first_message_alone(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(app_sides, "_MESSAGES", itertools.count())
-    settings = {"data-path": str(images / "a"), "state-path": str(tmp_path / "state")}
-    node = Node(client_app(app_of(recipe(1), tmp_path / "app", 3)), settings, {})
+def test_what_a_trainer_says_of_each_message_is_said_once_in_a_process(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(app_sides, "_SAID", set())
     loggers, heard = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")], Heard()
-    found, said, hello = [], [], ClientNode.hello
+    take = ClientNode.take
 
-    def greeting(client_node):
-        rank_zero_info("hello")
-        return hello(client_node)
+    def taking(client_node, task):
+        rank_zero_info("a notice")
+        return take(client_node, task)
 
-    monkeypatch.setattr(ClientNode, "hello", greeting)
+    monkeypatch.setattr(ClientNode, "take", taking)
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.INFO)
         logger.addHandler(heard)
     try:
-        for _ in range(2):
-            asked(node, "query", RecordDict())
-            found.append([text for text in heard.texts if text.startswith(("GPU available", "Seed set to"))])
-            said.append([text for text in heard.texts if text not in found[-1]])
-            heard.texts.clear()
+        deploy(recipe(2), images, tmp_path / "run")
         assert [logger.level for logger in loggers] == [logging.INFO] * 2
     finally:
         for logger, level in zip(loggers, levels):
             logger.removeHandler(heard)
             logger.setLevel(level)
-    assert len(found[0]) == 2
-    assert found[1] == []
-    assert "hello" in said[0]
-    assert said[1] == ["hello"]
+    said = {start: sum(text.startswith(start) for text in heard.texts) for start in app_sides._OF_EACH}
+    assert heard.texts.count("a notice") == 2 * len(SIZES)
+    of_server = 1
+    assert said.pop("💡") <= 1 + of_server
+    assert set(said.values()) == {1 + of_server}

@@ -1,6 +1,5 @@
 """The sides of the two Flower apps of a deployed recipe: a client's answers, and the server's run."""
 
-import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,9 +45,10 @@ from fedgen.seeds import isolated
 from fedgen.training.fit import FedgenCLI, train
 
 ABOUT_LOSS = "loss"  # the kind of question
-_MESSAGES = itertools.count()  # that this process has answered
 _LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed")
-_OF_DEVICES = ("GPU available", "TPU available", "Seed set to", "💡")  # how what they tell of them begins
+# how lines begin that they would say of each of thousands of messages
+_OF_EACH = ("GPU available", "TPU available", "Seed set to", "💡", "`Trainer.fit` stopped", "each client sends")
+_SAID: set[str] = set()  # those of them that this process has said
 
 
 def client_side(recipe: Path) -> ClientApp:
@@ -63,7 +63,7 @@ def client_side(recipe: Path) -> ClientApp:
         @wraps(handle)
         def handled(message: Message, context: Context) -> Message:
             promised = is_promised(read_settings(recipe), context.run_config)
-            with telling_types(promised), isolated(), _forgetting(context), _telling_of_devices(next(_MESSAGES) == 0):
+            with telling_types(promised), isolated(), _forgetting(context), _saying_once():
                 return handle(message, context)
 
         return handled
@@ -100,15 +100,16 @@ def client_side(recipe: Path) -> ClientApp:
 
 
 @contextmanager
-def _telling_of_devices(told: bool) -> Iterator[None]:
-    """Lightning tells of devices and of the seed wherever a Trainer is made; of a client's thousands once is enough.
-
-    Args:
-        told: whether it tells inside the block. Whatever else is said is said in any case.
-    """
+def _saying_once() -> Iterator[None]:
+    """Says once in a process what a Trainer says of devices, the seed and its end; all else as often as it comes."""
 
     def is_heard(line: logging.LogRecord) -> bool:
-        return told or not line.getMessage().startswith(_OF_DEVICES)
+        text = line.getMessage()
+        start = next((one for one in _OF_EACH if text.startswith(one)), None)
+        is_new = start not in _SAID
+        if start is not None:
+            _SAID.add(start)
+        return is_new
 
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(is_heard)

@@ -14,8 +14,9 @@ from fedgen.federated.federation_state import check_packed
 from fedgen.flower.app.recipe import evaluations, evaluations_in, for_client, questions_in, read_settings
 from fedgen.flower.client.answering import Answering, sent_in
 from fedgen.flower.client.client_statistics import FEATURES, answers_to
+from fedgen.flower.client.fit_copies import Fit
 from fedgen.flower.client.local_data import LocalDataModule
-from fedgen.flower.client.made_once import MadeOnce, is_of_kit, is_pure_embedding
+from fedgen.flower.client.made_once import Again, MadeOnce, copies, is_of_kit, is_pure_embedding, itself
 from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.client.pins import count_question, hold_to_split
 from fedgen.flower.client.policy import Policy
@@ -29,7 +30,6 @@ from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import bytes_of
 from fedgen.statistics import Privacy
 from fedgen.statistics.statistic_messages import Message, MessageError
-from fedgen.training.fit import FedgenCLI
 
 
 class ClientNode:
@@ -66,9 +66,9 @@ class ClientNode:
         self._settings, self._evaluation = for_client(settings, own, self.name, state / FEATURES), evaluations(settings)
 
     @cached_property
-    def _made(self) -> FedgenCLI:
+    def _made(self) -> Fit:
         settings = {**self._settings, "seed_everything": self._settings.get("seed_everything", 0)}
-        made = self._once.same("answering", repr(settings), partial(self._once.cli, settings), _remembers_nothing)
+        made = self._once.same("fit", repr(settings), partial(self._once.fit, settings), _way_to_such)
         made.datamodule.once = self._once
         made.datamodule.read_again()
         return made
@@ -255,16 +255,16 @@ class ClientNode:
                 path.unlink()  # of a run begun again, of a turn that the server did not hear of, or too old
 
 
-def _remembers_nothing(made: FedgenCLI) -> bool:
-    """Whether a client only answers a loss, with objects and data that are nobody's own."""
+def _way_to_such(made: Fit) -> Again | None:
+    """Return the way to such objects for later messages: those that only answer a loss leave no trace in themselves."""
     model, data = made.model, made.datamodule
-    return (
-        isinstance(model, Answering)
-        and is_of_kit(*model.modules())
-        and all(isinstance(one, Embedding) and is_pure_embedding(one) for one in model.objective.embeddings)
-        and isinstance(data, LocalDataModule)
-        and data.places() is not None
-    )
+    if not isinstance(data, LocalDataModule) or data.places() is None:
+        return None
+    if not isinstance(model, Answering):
+        return copies(made)
+    embeddings = model.objective.embeddings
+    is_pure = all(isinstance(one, Embedding) and is_pure_embedding(one) for one in embeddings)
+    return itself(made) if is_pure and is_of_kit(*model.modules()) else None
 
 
 def _hash_of(message: Message) -> str:

@@ -3,7 +3,7 @@
 import json
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.federated.left_out import shorten
 from fedgen.flower.app.run_config import LEDGER
 from fedgen.flower.app.run_statistics import DELTA, RefusedError
-from fedgen.flower.client.made_once import MadeOnce, is_of_kit, is_pure_embedding
+from fedgen.flower.client.made_once import Again, MadeOnce, is_of_kit, is_pure_embedding, itself
 from fedgen.flower.client.pins import count_question, hold_to_embeddings
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.client.released import (
@@ -74,12 +74,13 @@ def panels_of(evaluation: Mapping[str, Any]) -> list[Panel]:
     return panels
 
 
-def _remember_nothing(panels: Sequence[Panel]) -> bool:
-    """Whether embeddings and scores are nobody's own, which may keep something of what they are asked."""
-    return all(
+def _way_to_such(panels: list[Panel]) -> Again | None:
+    """Return the way to such panels for later messages; somebody's own may keep something of what they are asked."""
+    are_pure = all(
         is_pure_embedding(panel.embedding) and is_of_kit(*(choice.definition for choice in panel.choices))
         for panel in panels
     )
+    return itself(panels) if are_pure else None
 
 
 def sketch_of(choice: ScoreChoice, dim: int, centre: Tensor | None) -> CubicSketch | FourierSketch:
@@ -126,7 +127,7 @@ def answers_to(
             asked for others.
     """
     policy, made = policy or Policy(), partial(panels_of, evaluation)
-    own = (once or MadeOnce()).same("panels", repr(evaluation), made, _remember_nothing)
+    own = (once or MadeOnce()).same("panels", repr(evaluation), made, _way_to_such)
     panels = {panel.embedding.name: panel for panel in own}
     if len(set(map(tuple, question.items))) != len(question.items):
         raise RefusedError("one thing is asked twice in a question")

@@ -2,8 +2,8 @@
 
 They are its settings as they are parsed, its images as they are read, and objects of the kit's own that answer
 questions and remember nothing. Whoever takes them from here has the numbers of a new process. A module that trains, its
-optimizers, Trainer, strategy and data module are made anew for each message, and so is whatever comes of somebody's own
-code, which may answer otherwise another time.
+Trainer, strategy and data module remember what they did: each message has copies of those that were made first, which
+nobody has used. Whatever comes of somebody's own code, which may answer otherwise another time, is made anew.
 """
 
 import copy
@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,12 +26,13 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fedgen.data import Examples
 from fedgen.embeddings import Embedding
 from fedgen.federated.lightning.lightning_internals import look_for_plugins_once
+from fedgen.flower.client.fit_copies import LIBRARIES, Fit, copy_of
+from fedgen.io.tensor_files import bytes_of
 from fedgen.training.fit import FedgenCLI
 
 T = TypeVar("T")
 RECENT = 2.0  # seconds within which a file may change again without a new time of change
 _SEED = "PL_GLOBAL_SEED"  # of the environment, in which Lightning keeps what it was seeded with
-_LIBRARIES = ("fedgen", "torch", "torchvision", "torch_fidelity", "torchmetrics")
 MOST_NODES, MOST_BYTES = 64, 2**28  # of one process that several nodes share, as in Flower's simulation
 
 
@@ -53,11 +55,24 @@ class _Read:
 
 
 @dataclass(frozen=True)
+class Again:
+    """The way to an object that is as one just made, once there has been one.
+
+    Args:
+        give: returns it.
+        num_bytes: of memory that is kept for it.
+    """
+
+    give: Callable[[], Any]
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class _Object:
-    """An object, and the states of the global generators once it was made."""
+    """The way to an object, and the states of the global generators once it was made."""
 
     made_of: str
-    value: Any
+    again: Again
     generators: tuple[Any, ...]
 
 
@@ -80,10 +95,11 @@ class MadeOnce:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the images."""
-        return 0 if self._read is None else self._read.examples.inputs.nbytes
+        """Memory of the images, and of modules that are kept to be copied."""
+        images = 0 if self._read is None else self._read.examples.inputs.nbytes
+        return images + sum(one.again.num_bytes for one in self._objects.values())
 
-    def cli(self, settings: dict[str, Any]) -> FedgenCLI:
+    def fit(self, settings: dict[str, Any]) -> Fit:
         """Module, data, strategy and Trainer of settings, made anew; equal settings are parsed once."""
         text = repr(settings)
         if self._parsed is not None and self._parsed.settings != text:
@@ -91,25 +107,28 @@ class MadeOnce:
         made = _FromParsed(settings, self._parsed)
         if self._parsed is None and made.config_before is not None:
             self._parsed = _Parsed(text, made.parser, made.config_before)
-        return made
+        return Fit(made.model, made.datamodule, made.trainer)
 
-    def same(self, what: str, made_of: str, make: Callable[[], T], is_pure: Callable[[T], bool]) -> T:
+    def same(self, what: str, made_of: str, make: Callable[[], T], keep: Callable[[T], Again | None]) -> T:
         """An object that is made of the same as before, or a new one; generators are then as if it had just been made.
 
         Args:
             what: its name.
             made_of: text of all that it is made of.
             make: makes it.
-            is_pure: whether its use leaves no trace in it, so that it may be used again.
+            keep: of one that has just been made returns the way to such a one for later messages: `itself` where its
+                use leaves no trace in it, `copies`, or None where it must be made anew.
         """
         found = self._objects.pop(what, None)
         if found is not None and found.made_of == made_of:
-            _set_generators(found.generators)
-        else:
-            found = _Object(made_of, make(), _generators())
-        if is_pure(found.value):
             self._objects[what] = found
-        value: T = found.value
+            value: T = found.again.give()
+            _set_generators(found.generators)
+            return value
+        value, generators = make(), _generators()
+        if again := keep(value):
+            self._objects[what] = _Object(made_of, again, generators)
+            _set_generators(generators)
         return value
 
     def read(self, places: Sequence[Path] | None, load: Callable[[], Examples]) -> Examples:
@@ -195,12 +214,25 @@ def _below(places: Sequence[Path]) -> Iterator[str]:
 
 def is_of_kit(*objects: object) -> bool:
     """Whether objects are of classes of the kit or of libraries that it takes networks from, and of nobody else's."""
-    return all(type(one).__module__.split(".")[0] in _LIBRARIES for one in objects)
+    return all(type(one).__module__.split(".")[0] in LIBRARIES for one in objects)
 
 
 def is_pure_embedding(embedding: Embedding) -> bool:
     """Whether an embedding is nobody's own, with all of its network: then it is frozen, and remembers nothing."""
     return is_of_kit(embedding, *embedding.network.modules())
+
+
+def itself(value: T) -> Again:
+    """The same object each time."""
+    return Again(lambda: value)
+
+
+def copies(fit: Fit) -> Again | None:
+    """A copy each time of objects that have just been made, as they are now; None where they must be made anew."""
+    kept = copy_of(fit)
+    if kept is None:
+        return None
+    return Again(partial(copy.deepcopy, kept), bytes_of([*kept.model.parameters(), *kept.model.buffers()]))
 
 
 def _generators() -> tuple[Any, ...]:
