@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -20,10 +21,11 @@ from fedgen.embeddings.module import ModuleEmbedding
 from fedgen.federated import Mean
 from fedgen.flower.app import app_sides
 from fedgen.flower.app.apps import client_app
-from fedgen.flower.client import fit_copies, made_once
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.local_data import LocalDataModule
-from fedgen.flower.client.made_once import (
+from fedgen.flower.client.node_data import NodeData
+from fedgen.flower.client.reuse import fit_copies, made_once
+from fedgen.flower.client.reuse.made_once import (
     MOST_BYTES,
     MadeOnce,
     copies,
@@ -33,7 +35,6 @@ from fedgen.flower.client.made_once import (
     made_in,
     state_of,
 )
-from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Hello, Item, Question, Told
 from fedgen.flower.wire.serialization import from_bytes
@@ -522,6 +523,7 @@ def test_objects_whose_copies_would_share_something_are_made_anew(images, tmp_pa
         (of_the_kit(lambda: fit.model),),
         kept.append,
         {"a": weakref.ref(fit.model)},
+        threading.Lock(),
     ]
     somebodys = [lambda: 3, [Doubled()], (stateful,), {"a": Heard()}]
     for value in shared + somebodys:

@@ -28,11 +28,11 @@ from fedgen.flower.app.run_labels import RunLabels
 from fedgen.flower.app.run_statistics import SECURE, RunStatistics, refuse_open
 from fedgen.flower.app.server_cli import ServerCLI
 from fedgen.flower.client.client_node import ClientNode, use_threads
-from fedgen.flower.client.made_once import forget, made_in
 from fedgen.flower.client.node_data import NAME, PARTITION, PARTITIONS, STATE, NodeData, is_simulated
 from fedgen.flower.client.pins import hold_to_clients
 from fedgen.flower.client.policy import VARIABLE, Policy
 from fedgen.flower.client.redaction import is_promised, telling_types
+from fedgen.flower.client.reuse.made_once import forget, made_in
 from fedgen.flower.secure_aggregation.agreement import AskedSum
 from fedgen.flower.secure_aggregation.secure_mean import RANGE, masked
 from fedgen.flower.secure_aggregation.secure_strategy import summand

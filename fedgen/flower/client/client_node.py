@@ -14,14 +14,14 @@ from fedgen.federated.federation_state import check_packed
 from fedgen.flower.app.recipe import evaluations, evaluations_in, for_client, questions_in, read_settings
 from fedgen.flower.client.answering import Answering, sent_in
 from fedgen.flower.client.client_statistics import FEATURES, answers_to
-from fedgen.flower.client.fit_copies import Fit
 from fedgen.flower.client.local_data import LocalDataModule
-from fedgen.flower.client.made_once import Again, MadeOnce, copies, is_of_kit, is_pure_embedding, itself
 from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.client.pins import count_question, hold_to_split
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.client.redaction import failure_of, untold
 from fedgen.flower.client.released import note_exact, refuse_after_noise
+from fedgen.flower.client.reuse.fit_copies import Fit
+from fedgen.flower.client.reuse.made_once import Again, MadeOnce, copies, is_of_kit, is_pure_embedding, itself
 from fedgen.flower.client.turn_strategy import TurnStrategy
 from fedgen.flower.wire.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack
 from fedgen.flower.wire.serialization import from_bytes, to_bytes

@@ -19,7 +19,6 @@ from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.federated.left_out import shorten
 from fedgen.flower.app.run_config import LEDGER
 from fedgen.flower.app.run_statistics import DELTA, RefusedError
-from fedgen.flower.client.made_once import Again, MadeOnce, is_of_kit, is_pure_embedding, itself
 from fedgen.flower.client.pins import count_question, hold_to_embeddings
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.client.released import (
@@ -31,6 +30,7 @@ from fedgen.flower.client.released import (
     release_once,
     release_path,
 )
+from fedgen.flower.client.reuse.made_once import Again, MadeOnce, is_of_kit, is_pure_embedding, itself
 from fedgen.flower.wire.messages import Item, Question
 from fedgen.io.files import write_once
 from fedgen.io.hashing import hash_tensors

@@ -20,7 +20,7 @@ from fedgen.data.anybody import DatasetReading
 from fedgen.data.items import Items
 from fedgen.data.lazy_examples import LazyExamples, NoImagesError
 from fedgen.data.renumber import renumber, with_classes
-from fedgen.flower.client.made_once import MadeOnce
+from fedgen.flower.client.reuse.made_once import MadeOnce
 from fedgen.losses import EmbeddedLoss
 from fedgen.seeds import resolve
 

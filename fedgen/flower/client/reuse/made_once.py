@@ -26,7 +26,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fedgen.data import Examples
 from fedgen.embeddings import Embedding
 from fedgen.federated.lightning.lightning_internals import look_for_plugins_once
-from fedgen.flower.client.fit_copies import LIBRARIES, Fit, copy_of
+from fedgen.flower.client.reuse.fit_copies import LIBRARIES, Fit, copy_of
 from fedgen.io.tensor_files import bytes_of
 from fedgen.training.fit import FedgenCLI
 

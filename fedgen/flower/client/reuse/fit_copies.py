@@ -6,13 +6,14 @@ import sys
 import weakref
 from enum import Enum
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from torch.nn.parameter import is_lazy
 
 from fedgen.io.tensor_files import bytes_of
 
+T = TypeVar("T")
 # of whose classes and functions the kit's own objects are made
 LIBRARIES = ("fedgen", "torch", "torchvision", "torch_fidelity", "torchmetrics", "diffusers", "normflows")
 _OF_TRAINERS = ("lightning", "lightning_utilities", "jsonargparse", "numpy")
@@ -35,7 +36,7 @@ def copy_of(fit: Fit) -> Fit | None:
 
     Returns:
         the copy; None where any part is somebody's own, as its copy may not be what its constructor makes, where a copy
-        shares with the original what a turn could change, or where the module is large.
+        would share with the original what a turn could change, where there can be none, or where the module is large.
     """
     tensors = [*fit.model.parameters(), *fit.model.buffers()]
     if any(map(is_lazy, tensors)) or bytes_of(tensors) > MOST_BYTES:
@@ -43,13 +44,23 @@ def copy_of(fit: Fit) -> Fit | None:
     parts = _reachable(fit)
     if not all(map(_is_of_libraries, parts.values())):
         return None
-    made = copy.deepcopy(fit)
+    made = _copied(fit)
+    if made is None:
+        return None
     shared = _reachable(made).keys() & parts.keys()
     return made if all(_is_fixed(parts[address]) for address in shared) else None
 
 
+def _copied(one: T) -> T | None:
+    """A copy with all that it leads to; None if anything there cannot be copied, as a lock or a file."""
+    try:
+        return copy.deepcopy(one)
+    except Exception:  # whatever its class raises
+        return None
+
+
 def _reachable(root: object) -> dict[int, Any]:
-    """By address all objects that one leads to, but modules, classes and members; of functions what they close over."""
+    """The objects that one leads to, by address, but modules, classes, members; of functions what they close over."""
     found: dict[int, Any] = {}
     rest = [root]
     while rest:
@@ -71,4 +82,4 @@ def _is_of_libraries(one: object) -> bool:
 
 def _is_fixed(one: object) -> bool:
     """Whether nothing can be kept in an object; what a function closes over is looked at by itself."""
-    return not isinstance(one, weakref.ReferenceType) and copy.deepcopy(one) is one
+    return not isinstance(one, weakref.ReferenceType) and _copied(one) is one

@@ -1,0 +1,1 @@
+"""What a client makes once for all messages of a run."""
