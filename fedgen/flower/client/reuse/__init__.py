@@ -1,1 +1,1 @@
-"""What a client makes once for all messages of a run."""
+"""Parts that a client makes once for all messages of a run."""
