@@ -6,6 +6,7 @@ import random
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -25,16 +26,8 @@ from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.local_data import LocalDataModule
 from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.client.reuse import fit_copies, made_once
-from fedgen.flower.client.reuse.made_once import (
-    MOST_BYTES,
-    MadeOnce,
-    copies,
-    is_of_kit,
-    is_pure_embedding,
-    itself,
-    made_in,
-    state_of,
-)
+from fedgen.flower.client.reuse.fit_copies import Again, copies, is_of_kit
+from fedgen.flower.client.reuse.made_once import MOST_BYTES, MadeOnce, is_pure_embedding, itself, made_in, state_of
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Hello, Item, Question, Told
 from fedgen.flower.wire.serialization import from_bytes
@@ -60,6 +53,14 @@ def stateful(name):
     return {"class_path": f"tests.flower.stateful.{name}"}
 
 
+SIZE = {"image_size": 8, "channels": 1, "width": 4}
+SNGAN = {
+    "generator": {"class_path": "fedgen.models.networks.SNGANGenerator", "init_args": {"latent_dim": 3, **SIZE}},
+    "critic": {"class_path": "fedgen.models.networks.SNGANCritic", "init_args": SIZE},
+    "loss": {"class_path": "fedgen.models.Hinge"},
+}
+
+
 def of_federated(name, **options):
     return {"class_path": f"fedgen.federated.{name}", "init_args": options}
 
@@ -81,6 +82,7 @@ COPIED = {  # whose module, data module and Trainer are made once, and copied fo
         (),
     ),
     "a diffusion model": (recipe(2, None, DDPM), ()),
+    "spectral norm": (recipe(2, None, {"class_path": "fedgen.models.GAN", "init_args": SNGAN}), ()),
     "somebody's module, as if it were the kit's": (recipe(3, SCORES, stateful("Stateful"), **KEPT), ()),
 }
 RUNS = {
@@ -184,7 +186,7 @@ def assert_same(fresh, kept):
 def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path, work, monkeypatch):
     settings, config = RUNS[name]
     if name.startswith("somebody's"):
-        monkeypatch.setattr(fit_copies, "LIBRARIES", (*fit_copies.LIBRARIES, "tests"))
+        monkeypatch.setattr(fit_copies, "LIBRARIES", fit_copies.LIBRARIES | {"tests"})
     learn_types(app_of(settings, tmp_path / "types", 3), images, tmp_path)
     fresh = train(Forked, settings, images, tmp_path / "fresh" / "run", config)
     work.clear()
@@ -453,11 +455,17 @@ def test_networks_of_ones_own_are_made_anew():
 # ---- copies ----
 
 
-def fit_of(settings, images, folder):
-    """A client's objects, just made."""
+def client_of(settings, images, folder):
+    """A client, and the settings that it makes its objects of."""
     once = MadeOnce()
     client = ClientNode(app_of(settings, folder / "app", 3), NodeData(images / "a"), folder / "state", once=once)
-    return once.fit({**client._settings, "seed_everything": 3})
+    return client, {**client._settings, "seed_everything": 3}
+
+
+def made_of(settings, images, folder):
+    """A client's objects, just made, and their settings."""
+    client, own = client_of(settings, images, folder)
+    return client._once.fit(own), own
 
 
 RECIPES = (  # those whose models need no file
@@ -472,12 +480,11 @@ RECIPES = (  # those whose models need no file
 def test_the_kits_own_objects_are_copied(name, images, tmp_path):
     own = read_yaml(ROOT / "recipes" / f"{name}.yaml")
     strategy = own["trainer"]["strategy"]  # "auto" of those that are trained centrally
-    fit = fit_of(
-        recipe(2, None, own["model"], **({} if strategy == "auto" else strategy["init_args"])), images, tmp_path
-    )
-    again = copies(fit)
+    settings = recipe(2, None, own["model"], **({} if strategy == "auto" else strategy["init_args"]))
+    fit, own = made_of(settings, images, tmp_path)
+    again = copies(fit, own)
     one, other = again.give(), again.give()
-    assert again.num_bytes == sum(t.nbytes for t in (*fit.model.parameters(), *fit.model.buffers())) > 1000
+    assert again.num_bytes >= sum(t.nbytes for t in (*fit.model.parameters(), *fit.model.buffers())) > 1000
     for tensor in (*one.model.parameters(), *one.model.buffers()):
         tensor.data.zero_()
     torch.testing.assert_close(other.model.state_dict(), fit.model.state_dict(), rtol=0, atol=0)
@@ -492,47 +499,141 @@ class OwnNetwork(SmallCritic):
     """Likewise."""
 
 
-def of_the_kit(function):
-    """A function as if it were the kit's."""
-    function.__module__ = "fedgen.models"
-    return function
+class OwnSpectral(nn.Linear):
+    """A layer of somebody's own, whose class torch makes anew as its own where a parametrization is put on it."""
+
+    def __init__(self):
+        super().__init__(64, 1)
+        nn.utils.parametrizations.spectral_norm(self)
+
+
+def own_critic() -> nn.Module:
+    """Returns a network of torch's parts alone."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 1))
+
+
+def critic(name, **options):
+    return recipe(2, None, small_gan(critic={"class_path": f"{__name__}.{name}", "init_args": options}))
 
 
 OWN = {
     "aggregator": recipe(2, aggregator={"class_path": f"{__name__}.OwnMean"}),
-    "network": recipe(2, None, small_gan(critic={"class_path": f"{__name__}.OwnNetwork", "init_args": {"width": 4}})),
+    "network": critic("OwnNetwork", width=4),
+    "what a function of one's own returns": critic("own_critic"),
     "layers without a shape": recipe(2, None, stateful("Lazy")),
 }
 
 
 @pytest.mark.parametrize("name", first_quick(OWN))
 def test_objects_with_a_part_of_somebodys_own_are_made_anew(name, images, tmp_path):
-    assert copies(fit_of(OWN[name], images, tmp_path)) is None
+    assert copies(*made_of(OWN[name], images, tmp_path)) is None
 
 
-def test_objects_whose_copies_would_share_something_are_made_anew(images, tmp_path, monkeypatch):
-    fit, kept = fit_of(recipe(2), images, tmp_path), []
-    assert copies(fit) is not None
-    harmless = [None, 3, (1, "two"), of_the_kit(lambda: 3), {"a": [kept]}, torch.Generator(), weakref.ref]
-    for value in harmless:
-        fit.model.value = value
-        assert copies(fit) is not None, value
+def of_the_kit(function):
+    """A function as if it were the kit's."""
+    function.__module__ = "fedgen.models"
+    return function
+
+
+def with_hook(parameter):
+    parameter.register_hook(lambda gradient: gradient)
+    return parameter
+
+
+def with_attribute(parameter):
+    parameter.scale = 2
+    return parameter
+
+
+def test_objects_whose_copies_would_not_be_whole_or_share_something_are_made_anew(images, tmp_path, monkeypatch):
+    (fit, settings), kept = made_of(recipe(2), images, tmp_path), []
+    tensor = torch.zeros(3)
+    harmless = [None, 3, (1, "two"), of_the_kit(lambda: 3), {"a": [kept]}, torch.Generator(), nn.Parameter(tensor)]
     shared = [
         of_the_kit(lambda: kept),
         of_the_kit(lambda value=kept: value),
         (of_the_kit(lambda: fit.model),),
         kept.append,
         {"a": weakref.ref(fit.model)},
+        [weakref.proxy(fit.model)],
+        weakref.WeakKeyDictionary({fit.model: 3}),
         threading.Lock(),
+        [tensor, tensor[1:]],
+        with_hook(nn.Parameter(torch.zeros(3))),
+        with_attribute(nn.Parameter(torch.zeros(3))),
+        nn.UninitializedParameter(),
     ]
-    somebodys = [lambda: 3, [Doubled()], (stateful,), {"a": Heard()}]
-    for value in shared + somebodys:
-        fit.model.value = value
-        assert copies(fit) is None, value
-    fit.model.value = None
-    assert copies(fit) is not None
-    monkeypatch.setattr(fit_copies, "MOST_BYTES", 1000)
-    assert copies(fit) is None
+    of_files = [load_embedding("pixels")]
+    somebodys = [lambda: 3, [Doubled()], (stateful,), {"a": Heard()}, OwnSpectral()]
+    for values, are_copied in ((harmless, True), (shared + of_files + somebodys, False)):
+        for value in values:
+            fit.model.__dict__["value"] = value
+            assert (copies(fit, settings) is not None) == are_copied, value
+    del fit.model.__dict__["value"]
+    assert copies(fit, settings) is not None
+    monkeypatch.setattr(fit_copies, "MOST_COPIED", 1000)
+    assert copies(fit, settings) is None
+
+
+def test_objects_of_settings_that_name_files_hubs_or_own_code_are_made_anew(images, tmp_path, monkeypatch):
+    fit, settings = made_of(recipe(2), images, tmp_path)
+    (tmp_path / "weights").touch()
+    monkeypatch.chdir(tmp_path)
+    for text, are_copied in {
+        "cpu": True,
+        "critic.*": True,
+        "torch.nn.ReLU": True,
+        "weights": False,
+        "owner/model": False,
+        "tests.flower.test_made_once.own_critic": False,
+    }.items():
+        settings["model"]["init_args"]["value"] = [{"a": text}]
+        assert (copies(fit, settings) is not None) == are_copied, text
+
+
+def test_an_object_that_cannot_be_copied_once_more_is_made_anew_from_then_on():
+    once, made, asked = MadeOnce(), [], []
+
+    def make():
+        made.append(torch.rand(()))
+        return made[-1]
+
+    def give():
+        asked.append(1)
+        if len(asked) > 1:
+            raise MemoryError
+        return made[0].clone()
+
+    def drawn():
+        torch.manual_seed(3)
+        found = once.same("it", "a", make, lambda value: Again(give, 8))
+        return found.clone(), torch.rand(())
+
+    first = drawn()
+    for count in (1, 2, 3):
+        assert drawn() == first
+        assert len(made) == count
+    assert len(asked) == 2
+
+
+def test_copies_count_and_are_forgotten_before_images(images, monkeypatch):
+    monkeypatch.setattr(made_once, "_NODES", OrderedDict())
+    monkeypatch.setattr(made_once, "MOST_BYTES", 20_000)
+    data = ImageFolder(images / "a", channels=1)
+    nodes = []
+    for number in range(2):
+        nodes.append(made_in(8, number, ""))
+        nodes[-1].read(data.read_from(), data.load)
+        nodes[-1].same("fit", "a", list, lambda value: Again(list, 9_000))
+        nodes[-1].same("panels", "a", list, itself)
+    read = 12 * 64
+    assert [node.num_bytes for node in nodes] == [read + 9_000] * 2
+    made_in(8, 1, "")
+    assert [node.num_bytes for node in nodes] == [read + 9_000] * 2
+    monkeypatch.setattr(made_once, "MOST_BYTES", 12_000)
+    assert made_in(8, 1, "") is nodes[1]
+    assert [node.num_bytes for node in nodes] == [read, read + 9_000]
+    assert made_in(8, 0, "") is nodes[0]
 
 
 class Heard(logging.Handler):

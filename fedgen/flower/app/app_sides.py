@@ -47,7 +47,14 @@ from fedgen.training.fit import FedgenCLI, train
 ABOUT_LOSS = "loss"  # the kind of question
 _LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed")
 # how lines begin that they would say of each of thousands of messages
-_OF_EACH = ("GPU available", "TPU available", "Seed set to", "💡", "`Trainer.fit` stopped", "each client sends")
+_OF_EACH = (
+    "GPU available",
+    "TPU available",
+    "Seed set to",
+    "💡",
+    "`Trainer.fit` stopped: `max_epochs",
+    "each client sends",
+)
 _SAID: set[str] = set()  # those of them that this process has said
 
 
@@ -101,7 +108,7 @@ def client_side(recipe: Path) -> ClientApp:
 
 @contextmanager
 def _saying_once() -> Iterator[None]:
-    """Says once in a process what a Trainer says of devices, the seed and its end; all else as often as it comes."""
+    """Says once in a process what a fit says of devices, the seed, its bytes and its end; all else as it comes."""
 
     def is_heard(line: logging.LogRecord) -> bool:
         text = line.getMessage()

@@ -1,7 +1,7 @@
 """A client's side: it introduces itself, takes turns, and keeps between them what is its own."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,8 +20,8 @@ from fedgen.flower.client.pins import count_question, hold_to_split
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.client.redaction import failure_of, untold
 from fedgen.flower.client.released import note_exact, refuse_after_noise
-from fedgen.flower.client.reuse.fit_copies import Fit
-from fedgen.flower.client.reuse.made_once import Again, MadeOnce, copies, is_of_kit, is_pure_embedding, itself
+from fedgen.flower.client.reuse.fit_copies import Again, Fit, copies, is_of_kit
+from fedgen.flower.client.reuse.made_once import MadeOnce, is_pure_embedding, itself
 from fedgen.flower.client.turn_strategy import TurnStrategy
 from fedgen.flower.wire.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
@@ -68,7 +68,8 @@ class ClientNode:
     @cached_property
     def _made(self) -> Fit:
         settings = {**self._settings, "seed_everything": self._settings.get("seed_everything", 0)}
-        made = self._once.same("fit", repr(settings), partial(self._once.fit, settings), _way_to_such)
+        keep = partial(_way_to_such, settings=settings)
+        made = self._once.same("fit", repr(settings), partial(self._once.fit, settings), keep)
         made.datamodule.once = self._once
         made.datamodule.read_again()
         return made
@@ -255,13 +256,16 @@ class ClientNode:
                 path.unlink()  # of a run begun again, of a turn that the server did not hear of, or too old
 
 
-def _way_to_such(made: Fit) -> Again | None:
-    """Return the way to such objects for later messages: those that only answer a loss leave no trace in themselves."""
+def _way_to_such(made: Fit, settings: Mapping[str, Any]) -> Again | None:
+    """Return the way to such objects for later messages: those that only answer a loss leave no trace in themselves.
+
+    There is none where somebody's own class reads the data, which may keep something of them.
+    """
     model, data = made.model, made.datamodule
     if not isinstance(data, LocalDataModule) or data.places() is None:
         return None
     if not isinstance(model, Answering):
-        return copies(made)
+        return copies(made, settings)
     embeddings = model.objective.embeddings
     is_pure = all(isinstance(one, Embedding) and is_pure_embedding(one) for one in embeddings)
     return itself(made) if is_pure and is_of_kit(*model.modules()) else None

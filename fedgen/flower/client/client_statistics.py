@@ -30,7 +30,8 @@ from fedgen.flower.client.released import (
     release_once,
     release_path,
 )
-from fedgen.flower.client.reuse.made_once import Again, MadeOnce, is_of_kit, is_pure_embedding, itself
+from fedgen.flower.client.reuse.fit_copies import Again, is_of_kit
+from fedgen.flower.client.reuse.made_once import MadeOnce, is_pure_embedding, itself
 from fedgen.flower.wire.messages import Item, Question
 from fedgen.io.files import write_once
 from fedgen.io.hashing import hash_tensors
@@ -74,7 +75,7 @@ def panels_of(evaluation: Mapping[str, Any]) -> list[Panel]:
     return panels
 
 
-def _way_to_such(panels: list[Panel]) -> Again | None:
+def _way_to_panels(panels: list[Panel]) -> Again | None:
     """Return the way to such panels for later messages; somebody's own may keep something of what they are asked."""
     are_pure = all(
         is_pure_embedding(panel.embedding) and is_of_kit(*(choice.definition for choice in panel.choices))
@@ -127,7 +128,7 @@ def answers_to(
             asked for others.
     """
     policy, made = policy or Policy(), partial(panels_of, evaluation)
-    own = (once or MadeOnce()).same("panels", repr(evaluation), made, _way_to_such)
+    own = (once or MadeOnce()).same("panels", repr(evaluation), made, _way_to_panels)
     panels = {panel.embedding.name: panel for panel in own}
     if len(set(map(tuple, question.items))) != len(question.items):
         raise RefusedError("one thing is asked twice in a question")

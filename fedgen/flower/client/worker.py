@@ -1,7 +1,7 @@
 """A client's worker: `python -m fedgen.flower.client.worker RECIPE PLACE RUN IDLE PARENT`, started by `worker_calls`.
 
-It answers messages of one run at one node, one after the other, each with a module and data module that no other has
-used. Its socket lies in a folder that only its user can open.
+It answers messages of one run at one node, one after the other, each with a module to train that no other has trained.
+Its socket lies in a folder that only its user can open.
 """
 
 import gc

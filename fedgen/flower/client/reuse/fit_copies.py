@@ -2,22 +2,31 @@
 
 import copy
 import gc
+import os
 import sys
 import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedgen.embeddings import Embedding
 from fedgen.io.tensor_files import bytes_of
 
-T = TypeVar("T")
-# of whose classes and functions the kit's own objects are made
-LIBRARIES = ("fedgen", "torch", "torchvision", "torch_fidelity", "torchmetrics", "diffusers", "normflows")
-_OF_TRAINERS = ("lightning", "lightning_utilities", "jsonargparse", "numpy")
-MOST_BYTES = 2**26  # of a module that is kept to be copied; making a larger one is little beside its training
+# the kit, what it takes networks from, what a Trainer is made of: packages of whose classes and functions none is
+# somebody's own
+LIBRARIES = frozenset(
+    {"fedgen", "torch", "torchvision", "torch_fidelity", "torchmetrics", "diffusers", "normflows"}
+    | {"lightning", "lightning_utilities", "jsonargparse", "numpy", *sys.stdlib_module_names}
+)
+MOST_COPIED = 2**24  # bytes of a module that is kept to be copied; making a larger one is little beside its training
+_WEAK = (weakref.ReferenceType, weakref.ProxyType, weakref.CallableProxyType)
 
 
 class Fit(NamedTuple):
@@ -28,58 +37,114 @@ class Fit(NamedTuple):
     trainer: Trainer
 
 
-def copy_of(fit: Fit) -> Fit | None:
-    """A copy of objects that have just been made, to be copied again.
+@dataclass(frozen=True)
+class Again:
+    """The way to an object that is as one just made, once there has been one.
+
+    Args:
+        give: returns it.
+        num_bytes: of memory that is kept for it.
+    """
+
+    give: Callable[[], Any]
+    num_bytes: int = 0
+
+
+def copies(fit: Fit, settings: Mapping[str, Any]) -> Again | None:
+    """A copy each time of objects that have just been made, as they are now.
 
     Args:
         fit: the objects.
+        settings: that they were made of.
 
     Returns:
-        the copy; None where any part is somebody's own, as its copy may not be what its constructor makes, where a copy
-        would share with the original what a turn could change, where there can be none, or where the module is large.
+        the way to the copies; None where the objects must be made anew, as a copy may not be what the settings make the
+        next time, or may share with the others what a turn changes: where a part is somebody's own, was read from a
+        file, or cannot be copied, and where the module is large.
     """
-    tensors = [*fit.model.parameters(), *fit.model.buffers()]
-    if any(map(is_lazy, tensors)) or bytes_of(tensors) > MOST_BYTES:
+    trainer = {name: value for name, value in settings["trainer"].items() if name != "default_root_dir"}
+    if not all(map(_is_made_of_nothing_else, _texts_in([settings["model"], trainer]))):
         return None
-    parts = _reachable(fit)
-    if not all(map(_is_of_libraries, parts.values())):
+    parts: dict[int, object] = {}
+    for part in _reachable(fit):
+        if issubclass(type(part), (*_WEAK, Embedding)) or not is_of_kit(part):
+            return None
+        parts[id(part)] = part
+    tensors = [part for part in parts.values() if isinstance(part, Tensor)]
+    if not _are_plain(tensors) or (num_bytes := bytes_of(tensors)) > MOST_COPIED:
         return None
-    made = _copied(fit)
-    if made is None:
-        return None
-    shared = _reachable(made).keys() & parts.keys()
-    return made if all(_is_fixed(parts[address]) for address in shared) else None
-
-
-def _copied(one: T) -> T | None:
-    """A copy with all that it leads to; None if anything there cannot be copied, as a lock or a file."""
     try:
-        return copy.deepcopy(one)
-    except Exception:  # whatever its class raises
+        kept = copy.deepcopy(fit)
+    except Exception:  # a lock, a file: whatever its class raises
         return None
+    shared = (parts[id(part)] for part in _reachable(kept) if id(part) in parts)
+    return Again(partial(copy.deepcopy, kept), num_bytes) if all(map(_is_fixed, shared)) else None
 
 
-def _reachable(root: object) -> dict[int, Any]:
-    """The objects that one leads to, by address, but modules, classes, members; of functions what they close over."""
-    found: dict[int, Any] = {}
+def is_of_kit(*objects: object) -> bool:
+    """Whether objects are of classes of the kit and of libraries, and of nobody else's, functions likewise."""
+    return all(_package_of(kind) in LIBRARIES for one in objects for kind in _kinds_of(one))
+
+
+def _kinds_of(one: object) -> tuple[Any, ...]:
+    return (one,) if isinstance(one, FunctionType) else type(one).__mro__
+
+
+def _package_of(kind: Any) -> str:
+    return str(kind.__module__).split(".")[0]
+
+
+def _texts_in(settings: object) -> Iterator[str]:
+    """All texts but keys in nested settings."""
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, Mapping):
+        for value in settings.values():
+            yield from _texts_in(value)
+    elif isinstance(settings, (list, tuple)):
+        for value in settings:
+            yield from _texts_in(value)
+
+
+def _is_made_of_nothing_else(text: str) -> bool:
+    """Whether a text in settings names neither a file or a hub's model nor somebody's own class or function."""
+    if "/" in text or "\\" in text or os.path.exists(text):
+        return False
+    package, dot, _ = text.partition(".")
+    return not dot or package in LIBRARIES or package not in sys.modules
+
+
+def _are_plain(tensors: list[Tensor]) -> bool:
+    """Whether a copy of tensors has all that belongs to them: a shape, and neither attributes nor hooks nor memory of
+    other tensors.
+    """
+    if any(map(is_lazy, tensors)):
+        return False
+    if any(vars(one) or one._backward_hooks for one in tensors if isinstance(one, nn.Parameter)):
+        return False
+    places = [one.untyped_storage().data_ptr() for one in tensors if one.numel()]
+    return len(places) == len(set(places))
+
+
+def _reachable(root: object) -> Iterator[object]:
+    """All objects that one leads to, but modules, classes and members of enumerations; of a function its closure."""
+    seen: set[int] = set()
     rest = [root]
     while rest:
         one = rest.pop()
-        if id(one) in found or isinstance(one, (ModuleType, type, Enum)):
+        if id(one) in seen or issubclass(type(one), (ModuleType, type, Enum)):
             continue
-        found[id(one)] = one
+        seen.add(id(one))
+        yield one
         if isinstance(one, FunctionType):
             rest += [*(one.__closure__ or ()), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
-        else:
+        elif not issubclass(type(one), _WEAK):
             rest += gc.get_referents(one)
-    return found
-
-
-def _is_of_libraries(one: object) -> bool:
-    place = one.__module__ if isinstance(one, FunctionType) else type(one).__module__
-    return str(place).split(".")[0] in {*LIBRARIES, *_OF_TRAINERS, *sys.stdlib_module_names}
 
 
 def _is_fixed(one: object) -> bool:
     """Whether nothing can be kept in an object; what a function closes over is looked at by itself."""
-    return not isinstance(one, weakref.ReferenceType) and _copied(one) is one
+    try:
+        return copy.deepcopy(one) is one
+    except Exception:  # a closure's cell, among others
+        return False

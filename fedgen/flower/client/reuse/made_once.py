@@ -3,7 +3,7 @@
 They are its settings as they are parsed, its images as they are read, and objects of the kit's own that answer
 questions and remember nothing. Whoever takes them from here has the numbers of a new process. A module that trains, its
 Trainer, strategy and data module remember what they did: each message has copies of those that were made first, which
-nobody has used. Whatever comes of somebody's own code, which may answer otherwise another time, is made anew.
+nobody has used. Whatever comes of somebody's own code or of a file, which may be otherwise another time, is made anew.
 """
 
 import copy
@@ -13,8 +13,8 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,8 +26,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fedgen.data import Examples
 from fedgen.embeddings import Embedding
 from fedgen.federated.lightning.lightning_internals import look_for_plugins_once
-from fedgen.flower.client.reuse.fit_copies import LIBRARIES, Fit, copy_of
-from fedgen.io.tensor_files import bytes_of
+from fedgen.flower.client.reuse.fit_copies import Again, Fit, is_of_kit
 from fedgen.training.fit import FedgenCLI
 
 T = TypeVar("T")
@@ -55,24 +54,11 @@ class _Read:
 
 
 @dataclass(frozen=True)
-class Again:
-    """The way to an object that is as one just made, once there has been one.
-
-    Args:
-        give: returns it.
-        num_bytes: of memory that is kept for it.
-    """
-
-    give: Callable[[], Any]
-    num_bytes: int = 0
-
-
-@dataclass(frozen=True)
 class _Object:
-    """The way to an object, and the states of the global generators once it was made."""
+    """The way to an object, None if it is made anew, and the states of the global generators once it was made."""
 
     made_of: str
-    again: Again
+    again: Again | None
     generators: tuple[Any, ...]
 
 
@@ -97,7 +83,11 @@ class MadeOnce:
     def num_bytes(self) -> int:
         """Memory of the images, and of modules that are kept to be copied."""
         images = 0 if self._read is None else self._read.examples.inputs.nbytes
-        return images + sum(one.again.num_bytes for one in self._objects.values())
+        return images + sum(one.again.num_bytes for one in self._objects.values() if one.again)
+
+    def drop_copies(self) -> None:
+        """Forgets the modules that are kept to be copied."""
+        self._objects = {name: one for name, one in self._objects.items() if not (one.again and one.again.num_bytes)}
 
     def fit(self, settings: dict[str, Any]) -> Fit:
         """Module, data, strategy and Trainer of settings, made anew; equal settings are parsed once."""
@@ -120,15 +110,16 @@ class MadeOnce:
                 use leaves no trace in it, `copies`, or None where it must be made anew.
         """
         found = self._objects.pop(what, None)
-        if found is not None and found.made_of == made_of:
-            self._objects[what] = found
-            value: T = found.again.give()
-            _set_generators(found.generators)
-            return value
+        is_same = found is not None and found.made_of == made_of
+        if found is not None and is_same and found.again:
+            with suppress(Exception):  # whatever keeps it from being copied once more
+                value: T = found.again.give()
+                self._objects[what] = found
+                _set_generators(found.generators)
+                return value
         value, generators = make(), _generators()
-        if again := keep(value):
-            self._objects[what] = _Object(made_of, again, generators)
-            _set_generators(generators)
+        self._objects[what] = _Object(made_of, None if is_same else keep(value), generators)
+        _set_generators(generators)
         return value
 
     def read(self, places: Sequence[Path] | None, load: Callable[[], Examples]) -> Examples:
@@ -164,9 +155,16 @@ def made_in(run: int, node: int, made_of: str) -> MadeOnce:
     if found is None or found.made_of != made_of:
         found = MadeOnce(made_of)
     _NODES[run, node] = found
-    while len(_NODES) > 1 and (len(_NODES) > MOST_NODES or sum(one.num_bytes for one in _NODES.values()) > MOST_BYTES):
+    for other in list(_NODES.values())[:-1]:  # copies first: images take longer to read than objects to make
+        if _num_bytes() > MOST_BYTES:
+            other.drop_copies()
+    while len(_NODES) > 1 and (len(_NODES) > MOST_NODES or _num_bytes() > MOST_BYTES):
         _NODES.popitem(last=False)
     return found
+
+
+def _num_bytes() -> int:
+    return sum(one.num_bytes for one in _NODES.values())
 
 
 def forget(run: int, node: int) -> None:
@@ -212,11 +210,6 @@ def _below(places: Sequence[Path]) -> Iterator[str]:
             yield from (os.path.join(folder, name) for name in (*folders, *sorted(files)))
 
 
-def is_of_kit(*objects: object) -> bool:
-    """Whether objects are of classes of the kit or of libraries that it takes networks from, and of nobody else's."""
-    return all(type(one).__module__.split(".")[0] in LIBRARIES for one in objects)
-
-
 def is_pure_embedding(embedding: Embedding) -> bool:
     """Whether an embedding is nobody's own, with all of its network: then it is frozen, and remembers nothing."""
     return is_of_kit(embedding, *embedding.network.modules())
@@ -225,14 +218,6 @@ def is_pure_embedding(embedding: Embedding) -> bool:
 def itself(value: T) -> Again:
     """The same object each time."""
     return Again(lambda: value)
-
-
-def copies(fit: Fit) -> Again | None:
-    """A copy each time of objects that have just been made, as they are now; None where they must be made anew."""
-    kept = copy_of(fit)
-    if kept is None:
-        return None
-    return Again(partial(copy.deepcopy, kept), bytes_of([*kept.model.parameters(), *kept.model.buffers()]))
 
 
 def _generators() -> tuple[Any, ...]:
