@@ -1,6 +1,6 @@
-"""The keys of a recipe's settings: one level of dotted ones, and those that lack what belongs below them."""
+"""The keys and texts of a recipe's settings: one level of dotted keys, and those that lack what belongs below them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedgen.class_paths import nearest
@@ -70,3 +70,15 @@ def _empty(settings: Any, prefix: str = "") -> list[str]:
         key for name, part in settings.items() for key in _empty(part, f"{prefix}.{name}" if prefix else str(name))
     ]
     return [*([f"{prefix}.init_args"] if here else []), *below]
+
+
+def texts_in(settings: Any) -> Iterator[str]:
+    """All texts in nested settings but keys."""
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, Mapping):
+        for value in settings.values():
+            yield from texts_in(value)
+    elif isinstance(settings, Sequence):
+        for value in settings:
+            yield from texts_in(value)

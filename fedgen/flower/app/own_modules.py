@@ -1,11 +1,11 @@
 """A recipe's own modules, which an app takes with it: those of the folder that it is written from."""
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedgen.class_paths import is_class_path
+from fedgen.recipe.recipe_keys import texts_in
 
 RESERVED = "federation"  # the app's own package
 
@@ -22,7 +22,7 @@ def own_modules(settings: Any, folder: Path) -> list[Path]:
     Raises:
         ValueError: for a module with the name of the app's own package.
     """
-    tops = dict.fromkeys(text.split(".")[0] for text in _texts(settings) if is_class_path(text))
+    tops = dict.fromkeys(text.split(".")[0] for text in texts_in(settings) if is_class_path(text))
     found: list[Path] = []
     for name in tops:
         package, module = folder / name, folder / f"{name}.py"
@@ -40,14 +40,3 @@ def _is_imported_from(name: str, folder: Path) -> bool:
     spec = importlib.util.find_spec(name)
     origin = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
     return origin is not None and folder.resolve() in origin.parents and name != "fedgen"
-
-
-def _texts(settings: Any) -> Iterator[str]:
-    if isinstance(settings, str):
-        yield settings
-    elif isinstance(settings, Mapping):
-        for value in settings.values():
-            yield from _texts(value)
-    elif isinstance(settings, Sequence):
-        for value in settings:
-            yield from _texts(value)

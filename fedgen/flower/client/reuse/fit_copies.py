@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from fedgen.embeddings import Embedding
 from fedgen.io.tensor_files import bytes_of
+from fedgen.recipe.recipe_keys import texts_in
 
 # the kit, what it takes networks from, what a Trainer is made of: packages of whose classes and functions none is
 # somebody's own
@@ -63,7 +64,7 @@ def copies(fit: Fit, settings: Mapping[str, Any]) -> Again | None:
         file, or cannot be copied, and where the module is large.
     """
     trainer = {name: value for name, value in settings["trainer"].items() if name != "default_root_dir"}
-    if not all(map(_is_made_of_nothing_else, _texts_in([settings["model"], trainer]))):
+    if not all(map(_is_made_of_nothing_else, texts_in([settings["model"], trainer]))):
         return None
     parts: dict[int, object] = {}
     for part in _reachable(fit):
@@ -92,18 +93,6 @@ def _kinds_of(one: object) -> tuple[Any, ...]:
 
 def _package_of(kind: Any) -> str:
     return str(kind.__module__).split(".")[0]
-
-
-def _texts_in(settings: object) -> Iterator[str]:
-    """All texts but keys in nested settings."""
-    if isinstance(settings, str):
-        yield settings
-    elif isinstance(settings, Mapping):
-        for value in settings.values():
-            yield from _texts_in(value)
-    elif isinstance(settings, (list, tuple)):
-        for value in settings:
-            yield from _texts_in(value)
 
 
 def _is_made_of_nothing_else(text: str) -> bool:
