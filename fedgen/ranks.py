@@ -116,7 +116,8 @@ def _leave() -> None:
 def share_out(sizes: Sequence[int], ranks: int) -> list[list[int]]:
     """Places of clients dealt to ranks: largest first to the rank that has least, as many to each but for one.
 
-    Equal numbers keep Lightning's loops in step, which exchange a word after every batch.
+    Equal numbers keep Lightning's loops in step, which exchange a word before every batch where its handler of SIGTERM
+    stays.
 
     Args:
         sizes: examples of each client.

@@ -75,6 +75,22 @@ class Counted:
         dist.all_reduce(*arguments)
 
 
+class Broadcasts(L.Callback):
+    """Counts what training's loops tell all processes."""
+
+    count = 0
+
+    def on_train_start(self, trainer, module):
+        self.plain, dist.broadcast = dist.broadcast, self.counted
+
+    def counted(self, *arguments, **options):
+        self.count += 1
+        return self.plain(*arguments, **options)
+
+    def on_train_end(self, trainer, module):
+        dist.broadcast = self.plain
+
+
 class DiesScoring(Dies):
     """Kills a rank in the last round's evaluation, when it has drawn its share of the images."""
 
@@ -259,13 +275,14 @@ def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
     for name in resumed or places_and_names()[1] or CONFIGURATIONS:
         start = Path(resume_from) / name / checkpoint if resumed else None
         ranks.dist = counted = Counted()
-        module, strategy, trainer = train(name, devices, Path(folder) / name, resume=start)
+        broadcasts = Broadcasts()
+        module, strategy, trainer = train(name, devices, Path(folder) / name, start, [broadcasts])
         memory, local = strategy.round.memory, strategy.round.local
         held = ranks.Ranks().gather((memory.completed, sorted(memory.personal), sorted(local.clients)))
         if trainer.is_global_zero:
             saved = torch.load(Path(folder) / name / "last.ckpt", weights_only=True)
             found = {"weights": dict(module.state_dict()), "clients": saved["fedavg"], "left_out": strategy.left_out}
-            found["sums"], found["held"] = counted.sums, held
+            found["sums"], found["broadcasts"], found["held"] = counted.sums, broadcasts.count, held
             found["metrics"] = {key: float(value) for key, value in trainer.callback_metrics.items()}
             torch.save(found, Path(folder) / f"{name}.pt")
         trainer.strategy.barrier()

@@ -114,8 +114,10 @@ def test_a_checkpoint_holds_every_ranks_clients(runs, devices):
 @pytest.mark.parametrize(
     "name", ["sgd", "uniform", "adam", "personal", "fails", "ddpm", "flow", "edm", "vae", "latent-flow", "latent-edm"]
 )
-def test_a_round_is_one_sum_over_processes(runs, devices, name):
-    assert read(runs, devices, name)["sums"] == (ROUNDS if devices > 1 else 0)
+def test_a_round_is_one_sum_over_processes_and_its_turns_wait_for_nobody(runs, devices, name):
+    found = read(runs, devices, name)
+    assert found["sums"] == (ROUNDS if devices > 1 else 0)
+    assert found["broadcasts"] == 0
 
 
 @pytest.mark.slow

@@ -2,13 +2,17 @@
 
 import logging
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+import torch
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from fedgen.federated.lightning.lightning_internals import tell_of_sigterm
 from fedgen.federated.lightning.one_or_many import end_on_sigterm
+from tests.trainers import quiet_trainer
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ def test_the_process_ends_and_who_listened_before_hears_it_once(environment, tol
     monkeypatch.setattr(logger, "handlers", [caplog.handler])
     monkeypatch.setattr(logger, "propagate", False)
     trainer = trainer_in(environment)
-    end_on_sigterm(trainer)
+    assert end_on_sigterm(trainer)
     with pytest.raises(SIGTERMException):
         signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)  # of somebody impatient
@@ -45,5 +49,22 @@ def test_the_process_ends_and_who_listened_before_hears_it_once(environment, tol
 
 def test_under_requeueing_the_present_handler_stays(told):
     present = signal.getsignal(signal.SIGTERM)
-    end_on_sigterm(trainer_in(SLURMEnvironment(auto_requeue=True)))
+    assert not end_on_sigterm(trainer_in(SLURMEnvironment(auto_requeue=True)))
     assert signal.getsignal(signal.SIGTERM) is present
+
+
+def test_in_a_thread_the_present_handler_stays(told):
+    present = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor() as pool:
+        assert not pool.submit(end_on_sigterm, trainer_in(LightningEnvironment())).result()
+    assert signal.getsignal(signal.SIGTERM) is present
+
+
+def test_processes_tell_each_other_of_it_before_each_batch_where_a_handler_of_lightnings_stays(monkeypatch):
+    trainer, words = quiet_trainer(1), []
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, src: words.append(src))
+    loop = trainer.fit_loop.epoch_loop
+    for tells in (False, True, False):
+        tell_of_sigterm(trainer, tells)
+        loop._broadcast_sigterm_tensor()
+    assert words == [0]

@@ -240,10 +240,12 @@ class Mean(Aggregator):
             return
         # of the tensors' type, so that it travels with them: one exchange
         weight = torch.tensor([self._weight if self._count else 0.0], dtype=(self._mean or [torch.empty(0)])[0].dtype)
-        sums = [m * self._weight if self._count else torch.zeros_like(m) for m in self._mean]
-        *sums, total = ranks.add([*sums, weight], device)
+        for mean in self._mean:  # in place, as the sums are: there may be gigabytes of them
+            mean.mul_(self._weight) if self._count else mean.zero_()
+        *self._mean, total = ranks.add([*self._mean, weight], device)
         self._weight = float(total)
-        self._mean = [sum / self._weight for sum in sums]
+        for sum in self._mean:
+            sum.div_(self._weight)
 
     def result(self) -> list[Tensor]:
         return self._mean

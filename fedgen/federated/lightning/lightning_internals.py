@@ -82,6 +82,21 @@ def handler_before_fit(trainer: Trainer, signum: int) -> Any:
     return trainer._signal_connector._original_handlers.get(signum)
 
 
+def tell_of_sigterm(trainer: Trainer, tells: bool) -> None:
+    """Have the processes tell each other before each batch whether the first was told to end, or leave that out.
+
+    Only Lightning's own handler of SIGTERM needs it, and each batch waits for the slowest process.
+    """
+    own = vars(trainer.fit_loop.epoch_loop)
+    own.pop("_broadcast_sigterm_tensor", None)
+    if not tells:
+        own["_broadcast_sigterm_tensor"] = _tell_nothing
+
+
+def _tell_nothing() -> None:
+    """Do nothing."""
+
+
 def validation_interval(trainer: Trainer) -> Any:
     """Return the batches, share of an epoch, or time, after which training stops for validation.
 

@@ -15,9 +15,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.nn import Module
 
 from fedgen.federated.lightning.checks import check_finders, warn_of_exchange_in_turn
-from fedgen.federated.lightning.lightning_internals import handler_before_fit
+from fedgen.federated.lightning.lightning_internals import handler_before_fit, tell_of_sigterm
 from fedgen.federated.lightning.turn_clock import TurnClock
-from fedgen.ranks import heard, leave_at_exit
+from fedgen.ranks import Ranks, heard, leave_at_exit
 
 
 class OneOrManyProcesses(DDPStrategy):
@@ -67,13 +67,14 @@ class OneOrManyProcesses(DDPStrategy):
     def on_train_start(self) -> None:
         super().on_train_start()
         if not self._is_alone:
-            end_on_sigterm(self._module.trainer)
+            trainer = self._module.trainer
+            tell_of_sigterm(trainer, tells=not all(Ranks().gather(end_on_sigterm(trainer))))
 
     def _setup_model(self, model: Module) -> Module:
         return model  # no DistributedDataParallel: gradients stay with the client
 
 
-def end_on_sigterm(trainer: Trainer) -> None:
+def end_on_sigterm(trainer: Trainer) -> bool:
     """Lets SIGTERM end this process of several at once, in place of Lightning's handler, until fitting ends.
 
     Lightning's tells the others in a broadcast of its own, within the signal: where only one process is told to end, as
@@ -84,12 +85,15 @@ def end_on_sigterm(trainer: Trainer) -> None:
 
     Args:
         trainer: of several processes, that has begun to train.
+
+    Returns:
+        Whether it does: Lightning's handler stays under requeueing, and in a thread, which may set none.
     """
     if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
-        return
+        return False
     environment = trainer.strategy.cluster_environment
     if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
-        return
+        return False
     before = handler_before_fit(trainer, signal.SIGTERM)
 
     def end(signum: int, frame: FrameType | None) -> None:
@@ -104,3 +108,4 @@ def end_on_sigterm(trainer: Trainer) -> None:
         raise SIGTERMException
 
     signal.signal(signal.SIGTERM, end)
+    return True
