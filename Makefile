@@ -12,12 +12,14 @@ help: ## this list
 
 setup: $(READY) ## install everything into .venv, the tests' tools too
 
-# torch and torchvision come from one index in one resolution: mixed builds do not import
+# torch and torchvision come from one index in one resolution: mixed builds do not import. Bytecode is compiled on all cores,
+# where pip takes one; what does not compile is for other Pythons, as torch has some.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13) and "fedgen needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.11 " )'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing $(2) into $(VENV): minutes, and some 6 GB where pip takes torch's GPU build (README: the CPU build)"
-	$(BIN)/pip install --disable-pip-version-check --editable '$(1)'
+	$(BIN)/pip install --no-compile --disable-pip-version-check --editable '$(1)'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@$(BIN)/python -W ignore -c 'import torchvision' 2>/dev/null || \
 	{ echo "torchvision does not load with the torch in $(VENV); mend it by: $(BIN)/pip install --force-reinstall torch torchvision" >&2; exit 1; }
 endef

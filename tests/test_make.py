@@ -60,7 +60,8 @@ def test_tests_and_checks_install_their_tools_too_in_one_resolution(tmp_path, ta
 def test_a_torchvision_that_does_not_load_is_told_right_after_installing(tmp_path):
     shown = commands_of("demo", tmp_path / "env")
     words = (
-        "pip install --disable",
+        "pip install --no-compile",
+        "compileall",
         "-c 'import torchvision'",
         "--force-reinstall torch torchvision",
         "touch ",
