@@ -241,7 +241,10 @@ class Mean(Aggregator):
         # of the tensors' type, so that it travels with them: one exchange
         weight = torch.tensor([self._weight if self._count else 0.0], dtype=(self._mean or [torch.empty(0)])[0].dtype)
         for mean in self._mean:  # in place, as the sums are: there may be gigabytes of them
-            mean.mul_(self._weight) if self._count else mean.zero_()
+            if self._count:
+                mean.mul_(self._weight)
+            else:
+                mean.zero_()
         *self._mean, total = ranks.add([*self._mean, weight], device)
         self._weight = float(total)
         for sum in self._mean:

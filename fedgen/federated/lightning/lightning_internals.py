@@ -90,11 +90,7 @@ def tell_of_sigterm(trainer: Trainer, tells: bool) -> None:
     own = vars(trainer.fit_loop.epoch_loop)
     own.pop("_broadcast_sigterm_tensor", None)
     if not tells:
-        own["_broadcast_sigterm_tensor"] = _tell_nothing
-
-
-def _tell_nothing() -> None:
-    """Do nothing."""
+        own["_broadcast_sigterm_tensor"] = lambda: None
 
 
 def validation_interval(trainer: Trainer) -> Any:

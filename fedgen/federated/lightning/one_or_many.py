@@ -81,15 +81,15 @@ def end_on_sigterm(trainer: Trainer) -> bool:
     by `kill` or on a machine that is taken away, the others are elsewhere, and all of them wait for one another. Here
     the round is dropped, as rounds cut short are, and the others end with LostRankError. The first process passes the
     signal on to those that it has started. A handler of before the training is called, as by Lightning's. Under SLURM's
-    requeueing Lightning's handler stays.
+    requeueing Lightning's handler stays, and in a thread, which may set none.
 
     Args:
         trainer: of several processes, that has begun to train.
 
     Returns:
-        Whether it does: Lightning's handler stays under requeueing, and in a thread, which may set none.
+        Whether it does.
     """
-    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+    if threading.current_thread() is not threading.main_thread():
         return False
     environment = trainer.strategy.cluster_environment
     if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
