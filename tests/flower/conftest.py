@@ -49,6 +49,12 @@ def images(tmp_path_factory):
 
 
 @pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A folder without modules, which apps of recipes that name some would take with them."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def by_flowers_simulation(monkeypatch):
     """Nodes are simulated: apps run in processes of Ray, and in none of a SuperNode's."""
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
