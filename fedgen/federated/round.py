@@ -141,9 +141,10 @@ class Round:
         self.number = number
         self.model.aggregator.announce(Federation(self._seed, number, clients, cohort, folder))
         self.model.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
-        per_round = (self.local, self.algorithm, self.memory, self.model.counters, self.outside, self.clock)
-        for part in (*per_round, self.compressed):
+        per_round = (self.algorithm, self.memory, self.model.counters, self.outside, self.clock, self.compressed)
+        for part in per_round:
             part.start_round()
+        self.local.start_round(self.outside.continuing)
         self.errors = []
         self.factor = factor_in(self.settings.client_schedule, number)
         self.is_open = True
@@ -186,6 +187,7 @@ class Round:
                 if self.algorithm.trains_own:
                     self._train_own(turn, train)
                 output = train()
+                self.local.settle()
                 self.model.aggregator.tell_loss(turn.client, self.loss)
                 self.exchange.settle(interval)
                 if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
@@ -205,6 +207,7 @@ class Round:
         self.local.forget_states()
         self.algorithm.start_own(turn.client, self.exchange.live)
         train()
+        self.local.settle()
         self.exchange.settle(self.settings.interval)
         if self.tell_turn_end(completed=False):
             self.exchange.settle(self.settings.interval)

@@ -241,6 +241,8 @@ class FedAvgStrategy(CheckpointingStrategy):
         for part in (self._loop, self._schedules, self._clock):
             if part is not None:
                 part.release()
+        if self._round is not None:
+            self._round.local.release()
         if self._clock is not None:
             speak_globally(self._clock.trainer)
 

@@ -298,9 +298,9 @@ def test_a_failed_turn_leaves_a_kept_history_of_gradients_alone():
     for _ in range(2):
         optimizer.step(closure)
     local.end_turn(0, 1.0)
-    before = copy.deepcopy(local.clients[0][0][w]["old_dirs"])
+    before = copy.deepcopy(local.clients[0][0][0]["old_dirs"])
     local.start_turn(0)
     for _ in range(2):
         optimizer.step(closure)
     assert len(optimizer.state[w]["old_dirs"]) > len(before) > 0
-    assert local.clients[0][0][w]["old_dirs"] == before
+    assert local.clients[0][0][0]["old_dirs"] == before

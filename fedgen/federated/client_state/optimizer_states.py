@@ -56,7 +56,7 @@ def check_slots(optimizer: Optimizer, slots: Any) -> None:
         if not isinstance(slot, Mapping):
             raise ValueError(f"what an optimizer keeps of parameter {place} is {type(slot).__name__}, not by name")
         for name, value in slot.items():
-            if any(map(_is_nan, leaves(value))) or (known and not _fits(name, value, parameters[place])):
+            if any(map(is_nan, leaves(value))) or (known and not _fits(name, value, parameters[place])):
                 raise ValueError(f"an optimizer's {name} of parameter {place} is not of its shape or kind, or is NaN")
     first = 0
     for group in optimizer.param_groups if known else ():
@@ -90,10 +90,10 @@ def _check_group(own: Mapping[str, Any], found: Any, torch_made: bool) -> None:
         if name == "params":
             same = _is_list(said, len(value)) and all(type(one) is int for one in said) and list(said) == value
         elif _is_number(value):
-            same = _is_number(said) and not _is_nan(said) and (name not in ("lr", "initial_lr") or said >= -_ROUNDING)
+            same = _is_number(said) and not is_nan(said) and (name not in ("lr", "initial_lr") or said >= -_ROUNDING)
         elif isinstance(value, list | tuple):
             same = _is_list(said, len(value)) and all(
-                _is_number(b) and not _is_nan(b) for a, b in zip(value, said) if _is_number(a)
+                _is_number(b) and not is_nan(b) for a, b in zip(value, said) if _is_number(a)
             )
         else:
             same = not isinstance(value, bool) or isinstance(said, bool) or (torch_made and said is None)
@@ -108,7 +108,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) or (type(value) is int and value.bit_length() < 64)
 
 
-def _is_nan(value: Any) -> bool:
+def is_nan(value: Any) -> bool:
+    """Whether a value is NaN, or a tensor that holds some."""
     return bool(value.isnan().any()) if isinstance(value, Tensor) else isinstance(value, float) and math.isnan(value)
 
 

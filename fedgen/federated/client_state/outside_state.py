@@ -11,6 +11,7 @@ import numpy as np
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
+from fedgen.federated.client_state.continuing import continues
 from fedgen.federated.client_state.exchange import accumulates
 from fedgen.federated.client_state.module_nodes import (
     NonPersistentBuffers,
@@ -85,6 +86,7 @@ class OutsideState:
         self.found: dict[str, str] = {}
         self.opaque: dict[str, str] = {}
         self.exchanges = True
+        self.continuing: list[Any] = []  # schedulers and quasi-random generators, which go on from turn to turn
         self._values: dict[str, Any] = {}  # of a checkpoint, for the round that starts next
         self._check: Callable[[], None] | None = None
         self.server_values: dict[str, Any] = {}
@@ -114,6 +116,7 @@ class OutsideState:
         self._owned = by_identity([*modules, *saved, *self._foreign])
         self._storages = {storage_of(tensor) for tensor in saved} - {0}
         self._metrics = [part for part in modules if accumulates(part)]
+        self.continuing = []
         roots: list[Node] = [attributes_of(prefix, part) for prefix, part in parts]
         roots += [NonPersistentBuffers(prefix, part) for prefix, part in parts if unsaved_buffers(part)]
         self._state = PythonState(roots, self._enter)
@@ -151,6 +154,9 @@ class OutsideState:
             return False  # a view of a parameter or saved buffer, which is isolated with it
         if isinstance(value, nn.Module) and accumulates(value):
             self._metrics.append(value)  # held in a list or dictionary, so that the module does not know it
+            return False
+        if continues(value):
+            self.continuing.append(value)
             return False
         kind = type(value).__module__ or ""
         return not kind.startswith("fedgen.")

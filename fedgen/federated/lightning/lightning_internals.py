@@ -27,6 +27,8 @@ from fedgen.pytorch_lightning_alias import OTHER, REMEDY
 
 # what torch and Lightning keep in every module: hooks, registrations, and links to trainer and logs
 KEPT_IN_MODULES = frozenset(vars(LightningModule())) | {"_forward_module", "_compiled_call_impl", "_compiler_ctx"}
+# what torch keeps in every optimizer beside its state, and schedulers and wrappers of steps leave there
+KEPT_IN_OPTIMIZERS = frozenset(vars(torch.optim.SGD([torch.zeros(1)], lr=0.1))) | {"_opt_called"}
 # the dictionaries of a module for what hangs in it
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 TensorCalls = TorchDispatchMode  # a block that sees each of torch's calls in it, those of backward passes too
@@ -290,8 +292,9 @@ def is_compiled(part: nn.Module) -> bool:
 
 
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether somebody has registered hooks around an optimizer's steps, whose dictionaries have no public names."""
-    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+    """Whether others have registered hooks around an optimizer's steps, whose dictionaries have no public names."""
+    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    return any(not str(hook.__module__).startswith("fedgen.federated.client_state") for hook in hooks)
 
 
 def note_step(optimizer: torch.optim.Optimizer) -> None:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.client_state.exchange import copy_tensors
+from fedgen.federated.client_state.trained_parameters import parameters_of
 from fedgen.federated.round import Round
 from fedgen.federated.vectorised.stacked_optimizer import StackedOptimizer
 from fedgen.federated.vectorised.trial import Trial, WithTensors
@@ -64,13 +65,14 @@ class StackedClients:
         round, interval = setting.round, setting.round.settings.interval
         self._done = [round.memory.iterations.get(turn.client, 0) for turn in turns]
         starts = [_Start(setting, turn.client) for turn in turns]
-        states = [round.local.starting_states(turn.client) for turn in turns]
+        contents = [round.local.starting_contents(turn.client) for turn in turns]
         self._optimizers: dict[int, StackedOptimizer] = {}
         for place, names in trial.stepped.items():
             own = round.local.optimizers.index(setting.optimizers[place])
-            self._optimizers[place] = StackedOptimizer(
-                setting.optimizers[place], names, starts, [state[own] for state in states]
-            )
+            optimizer = setting.optimizers[place]
+            parameters = parameters_of(optimizer)
+            states = [{p: held[own][i] for i, p in enumerate(parameters) if i in held[own]} for held in contents]
+            self._optimizers[place] = StackedOptimizer(optimizer, names, starts, states)
         stepped = {name for names in trial.stepped.values() for name in names.values()}
         kept = [name for name in round.exchange.personal if name not in stepped]  # which differ, and may not change
         self._buffers = {

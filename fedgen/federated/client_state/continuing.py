@@ -1,0 +1,64 @@
+"""Objects that go on from round to round as in one client's fit: learning-rate schedules, quasi-random generators.
+
+Every turn of a round begins with their state at the round's beginning, and after the round it is that of the round's
+last completed turn. Their plain values are all that moves: functions that are bound to an object, and objects of the
+module that they hold, stay themselves.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.quasirandom import SobolEngine
+
+from fedgen.federated.client_state.module_nodes import Places
+from fedgen.federated.client_state.optimizer_contents import copied
+from fedgen.federated.client_state.python_state import Attributes, PythonState
+from fedgen.federated.client_state.state_values import is_plain
+
+_QUASI_RANDOM = ("Sobol", "Halton")  # of scipy.stats, which takes long to import
+
+
+def continues(value: Any) -> bool:
+    """Whether an object goes on from round to round, wherever the module keeps it."""
+    return isinstance(value, (LRScheduler, ReduceLROnPlateau, SobolEngine)) or any(
+        kind.__name__ in _QUASI_RANDOM and kind.__module__.startswith("scipy.stats") for kind in type(value).__mro__
+    )
+
+
+class Continuing:
+    """Snapshots of such objects, by place and dotted path.
+
+    Args:
+        objects: in the same order in every process.
+    """
+
+    def __init__(self, objects: Sequence[Any] = ()) -> None:
+        self._state = PythonState([Attributes(str(place), one) for place, one in enumerate(objects)], _enter)
+
+    def changes(self) -> dict[str, Any]:
+        """Return the plain values that differ from the snapshot's."""
+        changes = [change for node in self._state.changed() for change in node.changes()]
+        return {change.path: copied(change.after) for change in changes if is_plain(change.after)}
+
+    def values(self) -> dict[str, Any]:
+        """Return the snapshot's plain values."""
+        return {path: copied(value) for path, value in Places(self._state).values().items() if is_plain(value)}
+
+    def restore(self) -> None:
+        """Put the snapshot's values back."""
+        for node in self._state.changed():
+            node.restore()
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Write values by path into the objects; those without a place are left out."""
+        places = Places(self._state)
+        for path, value in values.items():
+            if (place := places.find(path)) is not None:
+                place[0].write(place[1], copied(value))
+
+
+def _enter(path: str, value: Any) -> bool:
+    return not isinstance(value, (nn.Module, nn.Parameter, Optimizer))

@@ -1,0 +1,323 @@
+"""What an optimizer holds, wherever it holds it: read, put back and averaged over clients.
+
+`Optimizer.state` is one place of several. Optimizers count in their `param_groups` (`step`, `k`, `weight_sum`, `d`),
+keep attributes, and wrap other optimizers (SAM, Lookahead) whose states are theirs. Hyperparameters are something else:
+what schedules and modules set in `param_groups` goes on from round to round. What an optimizer's own steps change there
+is its state.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedgen.federated.client_state.optimizer_states import check_slots, is_nan
+from fedgen.federated.client_state.python_state import MISSING
+from fedgen.federated.client_state.state_values import is_plain
+from fedgen.federated.client_state.trained_parameters import parameters_of
+from fedgen.federated.lightning.lightning_internals import KEPT_IN_OPTIMIZERS, version_of
+from fedgen.io.tensor_files import leaves
+from fedgen.ranks import Ranks
+
+# Values by name, of a parameter's place in the optimizer, or of "path of a wrapped optimizer/kind/place"
+Key = int | str
+Contents = dict[Key, dict[str, Any]]
+STATE, GROUPS, ATTRIBUTES = "state", "groups", "attributes"  # kinds
+LOOSE = ""  # the name of a value in `state` that is no dictionary
+
+
+class OptimizerContents:
+    """An optimizer with those that it wraps.
+
+    Args:
+        optimizer: as `configure_optimizers` has made it.
+
+    Attributes:
+        parameters: the optimizer's, in its order.
+        fresh: its contents before its first step.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer, self.parameters = optimizer, parameters_of(optimizer)
+        self._themselves = {id(parameter): parameter for parameter in self.parameters}
+        self._members = dict(_members("", optimizer, set()))
+        self._stepped: set[str] = set()  # names in `param_groups` that steps change
+        self._marks: list[tuple[dict[str, Any], dict[str, int]]] = []
+        self._handles: list[Any] = []
+        self._made: Contents = {}  # groups and attributes, of which `read` leaves out what no step has changed
+        self._made = self._copied(dict(self._groups_and_attributes(lambda group: group.keys() - {"params"})))
+        self.fresh: Contents = self._copied(self.read())
+        self._watch()
+
+    def switch(self, mode: Literal["train", "eval"]) -> None:
+        """Have an optimizer that trains other weights than it evaluates, as schedule-free ones do, change them."""
+        optimizer: Any = self.optimizer
+        if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
+            self._mark()
+            getattr(optimizer, mode)()
+            self._note()
+
+    # ---- hyperparameters ----
+
+    @property
+    def hyperparameters(self) -> list[dict[str, Any]]:
+        """The values in each parameter group that no step of the optimizer changes."""
+        groups, without = self.optimizer.param_groups, {"params", *self._stepped}
+        return [self._copied({k: value for k, value in group.items() if k not in without}) for group in groups]
+
+    @hyperparameters.setter
+    def hyperparameters(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        for own, saved in zip(self.optimizer.param_groups, groups):
+            own.update(self._copied(saved))
+
+    def _watch(self) -> None:
+        """Note what steps change in `param_groups`; a step's closure is the module's, and what it sets is not state."""
+
+        def start(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+            self._mark()
+            args = tuple(self._unwatched(one) if callable(one) and one is not args[0] else one for one in args)
+            closure = kwargs.get("closure")
+            return args, kwargs if closure is None else {**kwargs, "closure": self._unwatched(closure)}
+
+        def end(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._note()
+
+        for member in self._members.values():
+            if isinstance(member, Optimizer):
+                self._handles += [member.register_step_pre_hook(start), member.register_step_post_hook(end)]
+
+    def release(self) -> None:
+        """Watch steps no more."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _unwatched(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def compute() -> Any:
+            self._note()
+            result = closure()
+            self._mark()
+            return result
+
+        return compute
+
+    def _mark(self) -> None:
+        """Take each group's values, and how often those that are tensors have been changed in place."""
+        groups = self.optimizer.param_groups
+        self._marks = [(dict(g), {k: version_of(v) for k, v in g.items() if isinstance(v, Tensor)}) for g in groups]
+
+    def _note(self) -> None:
+        for group, (known, versions) in zip(self.optimizer.param_groups, self._marks):
+            if len(group) != len(known) or any(group.get(name, MISSING) is not known[name] for name in known):
+                names = group.keys() | known.keys()
+                self._stepped |= {n for n in names if group.get(n, MISSING) is not known.get(n, MISSING)}
+            self._stepped |= {name for name, version in versions.items() if version_of(known[name]) != version}
+
+    # ---- contents ----
+
+    def read(self) -> Contents:
+        """Return what the optimizer holds now: the objects themselves."""
+        found: Contents = {}
+        for path, member in self._members.items():
+            places = {id(parameter): place for place, parameter in enumerate(parameters_of(member))}
+            for key, slots in vars(member).get("state", {}).items():
+                place = places.get(id(key), key)
+                values = slots if isinstance(slots, MutableMapping) else {LOOSE: slots}
+                found[place if type(place) is int and not path else f"{path}/{STATE}/{place}"] = values
+        return found | dict(self._groups_and_attributes(self._state_names))
+
+    def _groups_and_attributes(self, names: Callable[[Mapping[str, Any]], set[str]]) -> Iterator[tuple[Key, Any]]:
+        for path, member in self._members.items():
+            for place, group in enumerate(vars(member).get("param_groups", ())):
+                if values := {name: group[name] for name in group.keys() & names(group)}:
+                    yield f"{path}/{GROUPS}/{place}", values
+            key = f"{path}/{ATTRIBUTES}/"
+            attributes = {name: value for name, value in vars(member).items() if _is_kept(name, value)}
+            made = self._made.get(key, {})
+            if values := {name: v for name, v in attributes.items() if made.get(name, MISSING) is not v}:
+                yield key, values
+
+    def _state_names(self, group: Mapping[str, Any]) -> set[str]:
+        """Return the names in a group that are state: of a wrapped optimizer's own groups, all."""
+        is_outer = any(group is own for own in self.optimizer.param_groups)
+        return self._stepped if is_outer else group.keys() - {"params"}
+
+    def write(self, contents: Contents) -> None:
+        """Make the optimizer hold copies of contents, and nothing else."""
+        values = self._copied(contents)
+        for path, member in self._members.items():
+            own, parameters = vars(member), parameters_of(member)
+            if isinstance(state := own.get("state"), MutableMapping):
+                state.clear()
+                for key, slots in values.items():
+                    at, kind, place = _parsed(key)
+                    if (at, kind) == (path, STATE):
+                        slot = slots[LOOSE] if slots.keys() == {LOOSE} else slots
+                        state[parameters[int(place)] if place.isdecimal() else place] = slot
+            for place, group in enumerate(own.get("param_groups", ())):
+                key = f"{path}/{GROUPS}/{place}"
+                if any(group is outer for outer in self.optimizer.param_groups):
+                    self._stepped |= values.get(key, {}).keys()
+                self._restore(group, self._state_names(group), values, key)
+            kept = {name for name, value in own.items() if _is_kept(name, value)}
+            self._restore(own, kept, values, f"{path}/{ATTRIBUTES}/")
+
+    def _restore(self, own: dict[str, Any], names: set[str], contents: Contents, key: Key) -> None:
+        """Put the values of these names back to what contents have of them, or what they were made with."""
+        made, found = self._made.get(key, {}), contents.get(key, {})
+        for name in names | found.keys():
+            if name in found:
+                own[name] = found[name]
+            elif name in made:
+                if own.get(name) is not made[name]:
+                    own[name] = self._copied(made[name])
+            else:
+                own.pop(name, None)
+
+    def _copied(self, value: Any) -> Any:
+        return copied(value, dict(self._themselves))
+
+    # ---- contents from files and messages ----
+
+    def placed(self, contents: Mapping[Key, Mapping[str, Any]]) -> Contents:
+        """Return contents with tensors on the devices where the optimizer keeps them."""
+        return {key: self._on_device(key, slots) for key, slots in contents.items()}
+
+    def _on_device(self, key: Key, slots: Mapping[str, Any]) -> dict[str, Any]:
+        path, kind, place = _parsed(key)
+        parameters = parameters_of(self._members[path])
+        own = parameters[int(place) if kind == STATE and place.isdecimal() else 0]
+        group = next(g for g in self._members[path].param_groups if any(own is p for p in g["params"]))
+        counts_there = group.get("capturable") or group.get("fused")  # else torch counts steps on the CPU
+        return {
+            name: copied(value, device=None if name == "step" and not counts_there else own.device)
+            for name, value in slots.items()
+        }
+
+    def check(self, contents: Any) -> None:
+        """Refuse what the optimizer cannot hold.
+
+        Raises:
+            ValueError: naming the first value of another kind, shape or place.
+        """
+        if not isinstance(contents, Mapping) or not self.has_places(contents):
+            raise ValueError("an optimizer's contents are of places that it does not have")
+        check_slots(self.optimizer, {key: slots for key, slots in contents.items() if isinstance(key, int)})
+        for key, slots in contents.items():
+            if not isinstance(slots, Mapping) or not all(isinstance(name, str) for name in slots):
+                raise ValueError(f"an optimizer's contents of {str(key)[:80]!r} are not by name")
+            if any(map(is_nan, leaves(slots))):
+                raise ValueError(f"an optimizer's {str(key)[:80]!r} holds NaN")
+
+    def has_places(self, keys: Iterable[Any]) -> bool:
+        """Whether the optimizer, or one that it wraps, has places of all these keys."""
+        return all(type(key) in (int, str) and self._has_place(*_parsed(key)) for key in keys)
+
+    def _has_place(self, path: str, kind: str, place: str) -> bool:
+        if path not in self._members or kind not in (STATE, GROUPS, ATTRIBUTES):
+            return False
+        many = len(parameters_of(self._members[path]) if kind == STATE else self._members[path].param_groups)
+        return not place.isdecimal() or (len(place) < 10 and int(place) < many)
+
+
+def _parsed(key: Key) -> tuple[str, str, str]:
+    path, kind, place = ["", STATE, str(key)] if isinstance(key, int) else ["", "", *key.rsplit("/", 2)][-3:]
+    return path, kind, place
+
+
+def _members(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield an optimizer and those that it wraps, in attributes or in lists and dictionaries there, by dotted path."""
+    seen.add(id(value))
+    yield path, value
+    for name, held in vars(value).items():
+        inner = held.items() if isinstance(held, dict) else enumerate(held) if isinstance(held, list | tuple) else ()
+        for key, one in ((name, held), *((f"{name}.{key}", one) for key, one in inner)):
+            if hasattr(one, "param_groups") and id(one) not in seen:
+                yield from _members(f"{path}.{key}" if path else key, one, seen)
+
+
+def _is_kept(name: str, value: Any) -> bool:
+    """Whether an attribute of an optimizer is a plain value of its own."""
+    return name not in KEPT_IN_OPTIMIZERS and is_plain(value)
+
+
+def copied(value: Any, memo: dict[int, Any] | None = None, device: torch.device | None = None) -> Any:
+    """Return a copy of nested values; what occurs twice in it is one object in the copy, too.
+
+    Args:
+        value: tensors, containers, objects.
+        memo: copies by the identity of what they are of, such as parameters that are to stay themselves.
+        device: of the copy's tensors; None leaves each where it is.
+    """
+    memo = {} if memo is None else memo
+    if id(value) in memo:
+        return memo[id(value)]
+    made: Any
+    if isinstance(value, Tensor):
+        made = value.detach().clone() if device is None else value.detach().to(device, copy=True)
+    elif type(value) is dict:
+        made = {key: copied(part, memo, device) for key, part in value.items()}
+    elif type(value) in (list, tuple):
+        made = type(value)(copied(part, memo, device) for part in value)
+    else:
+        return copy.deepcopy(value, memo)  # immutable ones are themselves
+    memo[id(value)] = made
+    return made
+
+
+class MeanContents:
+    """The weighted running mean of an optimizer's contents over clients: of floats; all else is the first client's."""
+
+    def __init__(self) -> None:
+        self.contents: Contents = {}
+        self._weights: dict[tuple[Key, str], float] = {}
+
+    def add(self, contents: Contents, weight: float) -> None:
+        """Take a client's contents."""
+        for key, slots in contents.items():
+            mean = self.contents.setdefault(key, {})
+            for name, value in slots.items():
+                total = self._weights[key, name] = self._weights.get((key, name), 0.0) + weight
+                if name not in mean:
+                    mean[name] = copied(value)
+                elif _is_averaged(value) and type(value) is type(mean[name]):  # L-BFGS keeps a number as either kind
+                    mean[name] = _between(mean[name], value, weight / total)
+
+    def merge(self, ranks: Ranks, device: torch.device, parameters: Sequence[Tensor], first: int) -> None:
+        """Make it the mean over all ranks' clients.
+
+        Args:
+            ranks: the processes.
+            device: through which tensors are exchanged.
+            parameters: the optimizer's, in its order.
+            first: number of this rank's first client in the mean.
+        """
+        own = {(key, name): value for key, slots in self.contents.items() for name, value in slots.items()}
+        averaged = {key: torch.as_tensor(v, dtype=getattr(v, "dtype", torch.float64)) for key, v in own.items() if
+                    _is_averaged(v)}  # fmt: skip
+        sums = ranks.add_named({key: value * self._weights[key] for key, value in averaged.items()}, device)
+        weights = {key: torch.tensor(self._weights[key], dtype=torch.float64) for key in averaged}
+        totals = ranks.add_named(weights, device)
+        means = {key: total / float(totals[key]) for key, total in sums.items()}
+        home = {key: parameters[key[0]].device if isinstance(key[0], int) else device for key in means}
+        beside = [key for key, value in averaged.items() if value.device != home[key]]  # step counts
+        rest = {key: copied(v, device=torch.device("cpu")) for key, v in own.items() if not isinstance(v, Tensor) or
+                key not in averaged}  # fmt: skip
+        for _, theirs, others in sorted(ranks.gather((first, beside, rest)), key=lambda one: -one[0]):
+            beside, rest = [*beside, *theirs], {**rest, **others}  # in the end the first client's
+        placed: dict[tuple[Key, str], Any] = dict(rest)
+        for key, mean in means.items():
+            placed[key] = float(mean) if key in rest else mean.to("cpu" if key in beside else home[key])
+        self.contents = {}
+        for (key, name), value in placed.items():
+            self.contents.setdefault(key, {})[name] = value
+
+
+def _is_averaged(value: Any) -> bool:
+    return type(value) is float or (isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()))
+
+
+def _between(mean: Any, value: Any, part: float) -> Any:
+    return mean.lerp_(value, part) if isinstance(mean, Tensor) else mean + (value - mean) * part
