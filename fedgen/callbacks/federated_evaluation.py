@@ -3,11 +3,14 @@
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, LambdaCallback, ModelCheckpoint
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fedgen.callbacks.client_models import personal_panels, personal_tensors, sampler_in
@@ -21,10 +24,12 @@ from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from
 from fedgen.evaluation.personal.own_models import OwnModels
 from fedgen.evaluation.records import BALANCE, BALANCED
+from fedgen.evaluation.runs.checkpoints import tensors_in_place
 from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.evaluation.tables.one_line import evaluation_line, headline, join_parts, say_round
 from fedgen.federated import FedAvgStrategy
+from fedgen.federated.lightning.lightning_internals import checkpoint_of
 from fedgen.federated.simulated_time.round_time import TIME_FILE, write_times
 from fedgen.images import save_png
 from fedgen.io.files import remove_unfinished, require_writable
@@ -49,7 +54,8 @@ class FederatedEvaluation(Callback):
     `simulated_time.jsonl`. Of "precision", "recall", "density",
     "coverage", "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`,
     and "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are
-    put back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
+    put back. It scores the weights that a checkpoint of the round holds, which callbacks such as `EMAWeightAveraging`
+    replace. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
     clients' models is scored. Where clients keep only some tensors, those that take part are scored with their own
     models as far as these tensors change scores, without all columns, as no one model is held against the pool: see
     `evaluation.own_models`. Several processes share the sampling, the embedding and the scores of clients; images and
@@ -151,6 +157,11 @@ class FederatedEvaluation(Callback):
             raise ValueError(
                 "two FederatedEvaluation callbacks would write the same columns; give one all the embeddings"
             )
+        # Behind averages of weights, which take in a round in the same hook as it is scored.
+        others = [callback for callback in trainer.callbacks if callback is not self]
+        behind = [others.index(one) + 1 for one in _swapping(trainer) if not isinstance(one, Checkpoint)]
+        place = max([trainer.callbacks.index(self), *behind])
+        trainer.callbacks = [*others[:place], self, *others[place:]]
         require_writable(self._folder(trainer))
         self.evaluator = self._make_evaluator(trainer)
         self.evaluator.sampler_of(pl_module)
@@ -230,7 +241,7 @@ class FederatedEvaluation(Callback):
         sample, note = sampler_in(trainer, self.evaluator, pl_module)
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
         optimised_on, began = of_module(pl_module).optimised_on, time.perf_counter()
-        with paused(trainer), together():
+        with paused(trainer), together(), _as_saved(trainer, pl_module):
             personal = personal_tensors(trainer, self._models, pl_module, self._kept_elsewhere(trainer))
             evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
             self._tell(trainer, evaluation, round)
@@ -327,6 +338,29 @@ class FederatedEvaluation(Callback):
 
 def _keeps_checkpoints(trainer: Trainer) -> bool:
     return any(isinstance(callback, RoundCheckpoint) for callback in trainer.checkpoint_callbacks)
+
+
+def _swapping(trainer: Trainer) -> list[Callback]:
+    """Return the callbacks that may put other weights than the module's into checkpoints, such as an average."""
+    return [callback for callback in trainer.callbacks if is_overridden("on_save_checkpoint", callback, Callback)]
+
+
+def _as_saved(trainer: Trainer, module: LightningModule) -> AbstractContextManager[None]:
+    """The module with the weights that a checkpoint of this moment would hold, while the context lasts."""
+    kept = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
+    # Lightning lets callbacks change no checkpoint of weights alone.
+    if not _swapping(trainer) or (kept and all(one.save_weights_only for one in kept)):
+        return nullcontext()
+    states: list[dict[str, Any]] = []  # the module's, and what callbacks make of it
+    look = LambdaCallback(on_save_checkpoint=lambda trainer, module, saved: states.append(dict(saved["state_dict"])))
+    callbacks, trainer.callbacks = trainer.callbacks, [look, *trainer.callbacks, look]
+    try:
+        checkpoint_of(trainer)
+    finally:
+        trainer.callbacks = callbacks
+    live, saved = states
+    swapped = {n: value for n, value in saved.items() if isinstance(value, Tensor) and value is not live.get(n, value)}
+    return tensors_in_place(module, swapped)
 
 
 def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> None:
