@@ -23,6 +23,7 @@ class Turn:
         is_first, is_last: whether the turn opens or closes its round, on this rank.
         num_examples: the client's training examples, its weight under `client_weights="examples"`.
         times: how often the client was drawn, as often as it counts.
+        is_left_out: whether it failed, so that it has no part in the round.
         following: gives the turn after this one, of the next round after the last; None where that is not known.
 
     Examples:
@@ -37,6 +38,7 @@ class Turn:
     """
 
     following: "Callable[[], Turn | None] | None" = None
+    is_left_out = False
 
     def __init__(
         self, examples: Examples, indices: Tensor, batch_size: int, seed: int, client: int, name: str, round: int

@@ -6,7 +6,7 @@ from clients' messages.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -36,6 +36,8 @@ from fedgen.federated.state_table import StateRow, require_round, state_rows, te
 from fedgen.models.optional_hooks import of_module
 from fedgen.ranks import Ranks
 from fedgen.seeds import seed_all
+
+Result = TypeVar("Result")
 
 
 class StepCount(Protocol):
@@ -117,6 +119,7 @@ class Round:
         self.starts = StartPoints()
         self.loss: float | None = None
         self.turn: Turn | None = None
+        self._is_servers = False  # whether the module holds the server's tensors, so that a turn need not load them
         self.is_open, self._has_told, self.tells_state = False, False, True
         self.errors: list[Exception] = []
 
@@ -147,7 +150,7 @@ class Round:
         self.local.start_round(self.outside.continuing)
         self.errors = []
         self.factor = factor_in(self.settings.client_schedule, number)
-        self.is_open = True
+        self.is_open = self._is_servers = True
 
     # ---- turns ----
 
@@ -155,8 +158,9 @@ class Round:
         """Make the module what the client starts from: the server's, and what is the client's own."""
         self.loss = None
         if not turn.is_elsewhere:
-            if not (self.starts.start_turn(turn) or turn.is_first):
+            if not (self.starts.start_turn(turn) or self._is_servers):
                 self.exchange.load_server()
+            self._is_servers = False
             self.factor = factor_in(self.settings.client_schedule, self.starts.round_of(turn))
             self.memory.load_personal(turn.client, self.exchange)
             self.local.start_turn(turn.client)
@@ -172,7 +176,7 @@ class Round:
             self._hooks.on_turn_start(turn)
 
     def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
-        """Take a turn in this process; a client whose training raises is left out.
+        """Take a turn in this process.
 
         Args:
             turn: that has begun.
@@ -181,26 +185,55 @@ class Round:
         Returns:
             What training gave; None of a client left out.
         """
-        output, interval = None, self.settings.interval
-        try:
-            with self.model.switches.restored_on_error():
-                if self.algorithm.trains_own:
-                    self._train_own(turn, train)
-                output = train()
-                self.local.settle()
-                self.model.aggregator.tell_loss(turn.client, self.loss)
+        interval = self.settings.interval
+
+        def work() -> tuple[Any, Mapping[str, Tensor]]:
+            if self.algorithm.trains_own:
+                self._train_own(turn, train)
+            output = train()
+            self.local.settle()
+            self.model.aggregator.tell_loss(turn.client, self.loss)
+            self.exchange.settle(interval)
+            if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
                 self.exchange.settle(interval)
-                if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
-                    self.exchange.settle(interval)
-                received = self.compressed.compress(turn.client, turn.round)
-        except Exception as error:
-            self.leave_out(turn, error)
-            self._close_turn(turn, completed=False)
-        else:
+            return output, self.compressed.compress(turn.client, turn.round)
+
+        output, received = self.attempt(turn, work) or (None, None)
+        if received is not None:
             self._complete(turn, received)
-        finally:
-            turn.current = None
+        turn.current = None
         return output
+
+    def attempt(self, turn: Turn, work: Callable[[], Result]) -> Result | None:
+        """Do a client's part of the round, here or with what it sent; a client whose part raises is left out.
+
+        The one place that decides what becomes of a client that fails, wherever it trains: the module is the server's
+        again before anything else runs, the client has no part in the round, and the error is kept for its report.
+
+        Args:
+            turn: the client's.
+            work: its part.
+
+        Returns:
+            What the work gave; None of a client left out.
+        """
+        try:
+            return work()
+        except Exception as error:
+            turn.is_left_out = True
+            self.starts.end_turn()
+            self.exchange.restore_forms()
+            self.exchange.load_server()
+            self.model.switches.restore()
+            self.model.switches.clear_gradients()
+            free_memory(error)
+            self.errors.append(error)
+            self.algorithm.leave_out(turn.client)
+            self.memory.leave_out(make_entry(turn, error))
+            self.tell_turn_end(completed=False)
+            if not turn.is_elsewhere:
+                self._close_turn(turn, completed=False)
+        return None
 
     def _train_own(self, turn: Turn, train: Callable[[], Any]) -> None:
         """Have the client's own model trained, as in a turn that is left out, and begin the turn anew."""
@@ -213,17 +246,7 @@ class Round:
             self.exchange.settle(self.settings.interval)
         self.algorithm.end_own(turn.client, self.exchange.of_turn)
         self._close_turn(turn, completed=False)
-        self.exchange.load_server()
         self.begin_turn(turn)
-
-    def leave_out(self, turn: Turn, error: Exception) -> None:
-        """Take down a client that is no part of the round."""
-        self.errors.append(error)
-        self.exchange.restore_forms()
-        free_memory(error)
-        self.algorithm.leave_out(turn.client)
-        self.memory.leave_out(make_entry(turn, error))
-        self.tell_turn_end(completed=False)
 
     def tell_turn_end(self, completed: bool) -> bool:
         """Tell the module that a turn is over, if it wants to know; whether it does."""

@@ -45,6 +45,9 @@ where a case names it. Three clients of 12, 20 and 7 examples, two or three roun
 nets, one CPU. A source that is a package is used as published; other modules are written anew after the paper or the
 repository named, with its hooks and names of state.
 
+Every optimizer of torch, timm, pytorch_optimizer and schedulefree, and every schedule of torch, has a line in
+[optimizers and schedules](optimizers.md).
+
 Largest deviation: of any number of the final state, in float32 (about 1e-7 is rounding; integers and flags are equal).
 This page is written by `python -m tests.foreign.table`; `pip install ".[foreign]"` installs the packages.
 """

@@ -49,13 +49,20 @@ class LocalState:
         schedulers: learning-rate schedulers.
         scaler: the fp16 grad scaler, if any.
         mode: "reset", "keep" or "average".
+        wrappers: Lightning's of the optimizers; none by default.
     """
 
     def __init__(
-        self, optimizers: Sequence[Optimizer], schedulers: Sequence[Any], scaler: Any, mode: OptimizerState
+        self,
+        optimizers: Sequence[Optimizer],
+        schedulers: Sequence[Any],
+        scaler: Any,
+        mode: OptimizerState,
+        wrappers: Sequence[Any] = (),
     ) -> None:
         self.optimizers, self.schedulers, self.scaler, self.mode = list(optimizers), list(schedulers), scaler, mode
-        self._contents = [OptimizerContents(optimizer) for optimizer in optimizers]
+        by_optimizer = {id(wrapper.optimizer): wrapper for wrapper in wrappers}
+        self._contents = [OptimizerContents(one, by_optimizer.get(id(one))) for one in optimizers]
         self.clients: dict[int, list[Contents]] = {}
         self._means: list[MeanContents] = []
         self._server: list[Contents] = []  # averaged, of the round before
@@ -92,20 +99,26 @@ class LocalState:
     def start_turn(self, client: int) -> None:
         self._continuing.restore()
         self._write_settings(self._before)
-        for contents, own in zip(self._contents, self.starting_contents(client)):
-            contents.write(own)  # copies, which steps change: a turn that fails leaves what the client had before it
+        kept = self._server if self.mode == "average" else self.clients.get(client)
+        for i, contents in enumerate(self._contents):
+            if kept:
+                contents.write(kept[i])  # copies, which steps change: a turn that fails leaves them as they were
+            else:
+                contents.renew()
+            contents.allow_modes(True)
             contents.switch("train")
 
     def forget_states(self) -> None:
         """Make the optimizers hold, within a turn, what they were made with."""
         for contents in self._contents:
-            contents.write(contents.fresh)
+            contents.renew()
             contents.switch("train")
 
     def settle(self) -> None:
         """End the training of a turn, before what the client sends is looked at."""
         for contents in self._contents:
             contents.switch("eval")
+            contents.allow_modes(False)
 
     def end_turn(self, client: int, weight: float) -> None:
         self._after = self._read_settings()
@@ -151,10 +164,11 @@ class LocalState:
         if not stays:
             self._continuing.write(self._after[1])
         for i, contents in enumerate(self._contents):
+            contents.allow_modes(False)
             if self.mode == "average":
                 contents.write(self._server[i] if dropped else self._means[i].contents)
             else:
-                contents.write(contents.fresh)
+                contents.renew()
 
     @property
     def moved(self) -> bool:
@@ -180,7 +194,7 @@ class LocalState:
             forget_stages(self.scaler)
 
     def release(self) -> None:
-        """Watch optimizers' steps no more."""
+        """Leave the optimizers alone from now on."""
         for contents in self._contents:
             contents.release()
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from fedgen.federated.client_state.optimizer_states import check_slots, is_nan
 from fedgen.federated.client_state.python_state import MISSING
+from fedgen.federated.client_state.random_generators import GENERATORS, read_generator, write_generator
 from fedgen.federated.client_state.state_values import is_plain
 from fedgen.federated.client_state.trained_parameters import parameters_of
 from fedgen.federated.lightning.lightning_internals import KEPT_IN_OPTIMIZERS, version_of
@@ -34,14 +35,16 @@ class OptimizerContents:
 
     Args:
         optimizer: as `configure_optimizers` has made it.
+        wrapper: Lightning's, which modules are given; None without.
 
     Attributes:
         parameters: the optimizer's, in its order.
         fresh: its contents before its first step.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, wrapper: Any = None) -> None:
         self.optimizer, self.parameters = optimizer, parameters_of(optimizer)
+        self._callers = [optimizer] if wrapper is None else [optimizer, wrapper]
         self._themselves = {id(parameter): parameter for parameter in self.parameters}
         self._members = dict(_members("", optimizer, set()))
         self._stepped: set[str] = set()  # names in `param_groups` that steps change
@@ -50,15 +53,49 @@ class OptimizerContents:
         self._made: Contents = {}  # groups and attributes, of which `read` leaves out what no step has changed
         self._made = self._copied(dict(self._groups_and_attributes(lambda group: group.keys() - {"params"})))
         self.fresh: Contents = self._copied(self.read())
+        self._weights = self._names_of_weights()
         self._watch()
 
+    def _names_of_weights(self) -> set[str]:
+        """Return the names in fresh state that are copies of the weights, as of optimizers that keep slow ones."""
+        state = [(self.parameters[key], slots) for key, slots in self.fresh.items() if isinstance(key, int)]
+        names = set.intersection(*(set(slots) for _, slots in state)) if state else set()
+        vary = any(bool((parameter != parameter.flatten()[0]).any()) for parameter, _ in state if parameter.numel())
+        return {name for name in names if vary and all(_is_equal(slots[name], own) for own, slots in state)}
+
+    def renew(self) -> None:
+        """Make the optimizer what `configure_optimizers` would make of the present weights."""
+        self.write(self.fresh)
+        for parameter in self.parameters if self._weights else ():
+            slots = self.optimizer.state[parameter]
+            slots.update({name: parameter.detach().clone() for name in self._weights})
+
+    # ---- weights that are trained and weights that are evaluated ----
+
+    @property
+    def has_modes(self) -> bool:
+        """Whether it trains other weights than it evaluates, as schedule-free optimizers do."""
+        kind: Any = type(self.optimizer)
+        return callable(getattr(kind, "train", None)) and callable(getattr(kind, "eval", None))
+
     def switch(self, mode: Literal["train", "eval"]) -> None:
-        """Have an optimizer that trains other weights than it evaluates, as schedule-free ones do, change them."""
-        optimizer: Any = self.optimizer
-        if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
+        """Go to the weights that are trained or evaluated, where these differ."""
+        if self.has_modes:
+            optimizer: Any = self.optimizer
             self._mark()
-            getattr(optimizer, mode)()
+            getattr(type(optimizer), mode)(optimizer)
             self._note()
+
+    def allow_modes(self, allowed: bool) -> None:
+        """Let a module's own calls of `train` and `eval` through, or have them do nothing.
+
+        Between turns the module has weights that are evaluated, and no state by which they could be changed.
+        """
+        for caller in self._callers if self.has_modes else ():
+            for name in ("train", "eval"):
+                vars(caller).pop(name, None)
+                if not allowed:
+                    vars(caller)[name] = _nothing
 
     # ---- hyperparameters ----
 
@@ -90,7 +127,8 @@ class OptimizerContents:
                 self._handles += [member.register_step_pre_hook(start), member.register_step_post_hook(end)]
 
     def release(self) -> None:
-        """Watch steps no more."""
+        """Leave the optimizer alone from now on."""
+        self.allow_modes(True)
         for handle in self._handles:
             handle.remove()
 
@@ -124,8 +162,8 @@ class OptimizerContents:
             places = {id(parameter): place for place, parameter in enumerate(parameters_of(member))}
             for key, slots in vars(member).get("state", {}).items():
                 place = places.get(id(key), key)
-                values = slots if isinstance(slots, MutableMapping) else {LOOSE: slots}
-                found[place if type(place) is int and not path else f"{path}/{STATE}/{place}"] = values
+                name = place if type(place) is int and not path else f"{path}/{STATE}/{place}"
+                found[name] = slots if isinstance(slots, dict) else {LOOSE: slots}
         return found | dict(self._groups_and_attributes(self._state_names))
 
     def _groups_and_attributes(self, names: Callable[[Mapping[str, Any]], set[str]]) -> Iterator[tuple[Key, Any]]:
@@ -134,7 +172,7 @@ class OptimizerContents:
                 if values := {name: group[name] for name in group.keys() & names(group)}:
                     yield f"{path}/{GROUPS}/{place}", values
             key = f"{path}/{ATTRIBUTES}/"
-            attributes = {name: value for name, value in vars(member).items() if _is_kept(name, value)}
+            attributes = {name: _value(value) for name, value in vars(member).items() if _is_kept(name, value)}
             made = self._made.get(key, {})
             if values := {name: v for name, v in attributes.items() if made.get(name, MISSING) is not v}:
                 yield key, values
@@ -156,11 +194,11 @@ class OptimizerContents:
                     if (at, kind) == (path, STATE):
                         slot = slots[LOOSE] if slots.keys() == {LOOSE} else slots
                         state[parameters[int(place)] if place.isdecimal() else place] = slot
-            for place, group in enumerate(own.get("param_groups", ())):
-                key = f"{path}/{GROUPS}/{place}"
+            for number, group in enumerate(own.get("param_groups", ())):
+                at = f"{path}/{GROUPS}/{number}"
                 if any(group is outer for outer in self.optimizer.param_groups):
-                    self._stepped |= values.get(key, {}).keys()
-                self._restore(group, self._state_names(group), values, key)
+                    self._stepped |= values.get(at, {}).keys()
+                self._restore(group, self._state_names(group), values, at)
             kept = {name for name, value in own.items() if _is_kept(name, value)}
             self._restore(own, kept, values, f"{path}/{ATTRIBUTES}/")
 
@@ -168,13 +206,12 @@ class OptimizerContents:
         """Put the values of these names back to what contents have of them, or what they were made with."""
         made, found = self._made.get(key, {}), contents.get(key, {})
         for name in names | found.keys():
-            if name in found:
-                own[name] = found[name]
-            elif name in made:
-                if own.get(name) is not made[name]:
-                    own[name] = self._copied(made[name])
-            else:
+            if name not in found and name not in made:
                 own.pop(name, None)
+            elif isinstance(own.get(name), GENERATORS):
+                write_generator(own[name], found.get(name, made.get(name)))
+            elif name in found or own.get(name) is not made[name]:
+                own[name] = found[name] if name in found else self._copied(made[name])
 
     def _copied(self, value: Any) -> Any:
         return copied(value, dict(self._themselves))
@@ -239,8 +276,20 @@ def _members(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]
 
 
 def _is_kept(name: str, value: Any) -> bool:
-    """Whether an attribute of an optimizer is a plain value of its own."""
-    return name not in KEPT_IN_OPTIMIZERS and is_plain(value)
+    """Whether an attribute of an optimizer is a plain value of its own, or a random generator."""
+    return name not in KEPT_IN_OPTIMIZERS and (is_plain(value) or isinstance(value, GENERATORS))
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _value(value: Any) -> Any:
+    return read_generator(value) if isinstance(value, GENERATORS) else value
+
+
+def _is_equal(value: Any, parameter: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == parameter.shape and torch.equal(value, parameter.to(value))
 
 
 def copied(value: Any, memo: dict[int, Any] | None = None, device: torch.device | None = None) -> Any:
@@ -294,22 +343,22 @@ class MeanContents:
             parameters: the optimizer's, in its order.
             first: number of this rank's first client in the mean.
         """
+        cpu = torch.device("cpu")
         own = {(key, name): value for key, slots in self.contents.items() for name, value in slots.items()}
-        averaged = {key: torch.as_tensor(v, dtype=getattr(v, "dtype", torch.float64)) for key, v in own.items() if
-                    _is_averaged(v)}  # fmt: skip
-        sums = ranks.add_named({key: value * self._weights[key] for key, value in averaged.items()}, device)
-        weights = {key: torch.tensor(self._weights[key], dtype=torch.float64) for key in averaged}
+        averaged = {at: _as_tensor(value) for at, value in own.items() if _is_averaged(value)}
+        sums = ranks.add_named({at: value * self._weights[at] for at, value in averaged.items()}, device)
+        weights = {at: torch.tensor(self._weights[at], dtype=torch.float64) for at in averaged}
         totals = ranks.add_named(weights, device)
-        means = {key: total / float(totals[key]) for key, total in sums.items()}
-        home = {key: parameters[key[0]].device if isinstance(key[0], int) else device for key in means}
-        beside = [key for key, value in averaged.items() if value.device != home[key]]  # step counts
-        rest = {key: copied(v, device=torch.device("cpu")) for key, v in own.items() if not isinstance(v, Tensor) or
-                key not in averaged}  # fmt: skip
+        means = {at: total / float(totals[at]) for at, total in sums.items()}
+        home = {at: parameters[at[0]].device if isinstance(at[0], int) else device for at in means}
+        beside = [at for at, value in averaged.items() if value.device != home[at]]  # step counts
+        # Python floats, too: whether a mean is one again is seen here
+        rest = {at: copied(value, device=cpu) for at, value in own.items() if averaged.get(at) is not value}
         for _, theirs, others in sorted(ranks.gather((first, beside, rest)), key=lambda one: -one[0]):
             beside, rest = [*beside, *theirs], {**rest, **others}  # in the end the first client's
         placed: dict[tuple[Key, str], Any] = dict(rest)
-        for key, mean in means.items():
-            placed[key] = float(mean) if key in rest else mean.to("cpu" if key in beside else home[key])
+        for at, mean in means.items():
+            placed[at] = float(mean) if at in rest else mean.to(cpu if at in beside else home[at])
         self.contents = {}
         for (key, name), value in placed.items():
             self.contents.setdefault(key, {})[name] = value
@@ -317,6 +366,10 @@ class MeanContents:
 
 def _is_averaged(value: Any) -> bool:
     return type(value) is float or (isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()))
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
 def _between(mean: Any, value: Any, part: float) -> Any:

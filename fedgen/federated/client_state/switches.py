@@ -1,8 +1,5 @@
 """The switches and gradients that a client's turn may leave behind in a module."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from torch import nn
 
 
@@ -32,16 +29,6 @@ class Switches:
         for part, mode in zip(self._modules, modes):
             if part.training != mode:
                 part.training = mode
-
-    @contextmanager
-    def restored_on_error(self) -> Iterator[None]:
-        """Puts the switches back, and drops gradients, if the block raises."""
-        try:
-            yield
-        except Exception:
-            self.restore()
-            self.clear_gradients()
-            raise
 
     def clear_gradients(self) -> None:
         for parameter in self._parameters:

@@ -67,6 +67,7 @@ def make_round(
         [config.scheduler for config in strategy.lr_scheduler_configs],
         scaler_of(trainer),
         settings.optimizer_state,
+        optimizers_of(trainer),
     )
     check_rates(settings.client_schedule, local.optimizers)
     algorithm.start_fit(model.trainable, local.optimizers, shares)

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fedgen.clients.turn import Turn
+from fedgen.federated.lightning.boundary import RoundBoundary
 from fedgen.federated.lightning.lightning_internals import (
     call_module_hook,
     logged_values,
@@ -273,7 +275,8 @@ class BatchHooks:
     """A module's own hooks around batches, run at each local iteration, and callbacks' hooks with real batches.
 
     Lightning calls both once a batch of its own, which is a turn. The module's are called by the strategy, so
-    Lightning's call finds nothing; the callbacks' get the turn's first batch, and at its end the last one.
+    Lightning's call finds nothing; the callbacks' get the turn's first batch, and at its end the last one. Of a turn
+    in which nobody trains there is neither, and no end of one that is left out; progress bars count them all the same.
 
     Args:
         trainer: whose module and callbacks they are.
@@ -291,8 +294,8 @@ class BatchHooks:
             self._replace(self._module, "optimizer_step", _plain_step)
         for callback in trainer.callbacks:
             for name in BATCH_HOOKS:
-                if is_overridden(name, callback, Callback):
-                    self._replace(callback, name, _with_real_batch(getattr(callback, name), real_batch))
+                if is_overridden(name, callback, Callback) and not isinstance(callback, RoundBoundary):
+                    self._replace(callback, name, _of_batches(callback, name, real_batch))
 
     def _replace(self, owner: Any, name: str, hook: Any) -> None:
         self._replaced.append((owner, name, vars(owner).get(name)))
@@ -349,8 +352,13 @@ def _plain_step(epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: A
     optimizer.step(closure=optimizer_closure)
 
 
-def _with_real_batch(hook: Callable[..., Any], real_batch: Callable[[Turn], Any]) -> Callable[..., Any]:
+def _of_batches(callback: Callback, name: str, real_batch: Callable[[Turn], Any]) -> Callable[..., Any]:
+    hook, counts_turns = getattr(callback, name), isinstance(callback, ProgressBar)
+
     def wrapper(*args: Any) -> Any:
+        turn = next((arg for arg in args if isinstance(arg, Turn)), None)
+        if turn is not None and (turn.is_idle or turn.is_left_out) and not counts_turns:
+            return None
         return hook(*(real_batch(arg) if isinstance(arg, Turn) else arg for arg in args))
 
     return wrapper

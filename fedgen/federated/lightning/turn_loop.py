@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import Trainer
 from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResult
@@ -127,7 +126,7 @@ class TurnLoop:
         self._batch: Any = None
         self._batch_idx = self.client_iteration = 0
         self._num_arguments = 0  # that Lightning passes to the module's training_step; 0: not known yet
-        self.awaits_step = self._skips_step = False
+        self.awaits_step = False
         self._last_step, self._is_unseen = NO_STEP, False
         self.at_once = None if vectorised is None else TurnsAtOnce(
             vectorised, trainer, round, clock, self._moved, bool(schedules), trainer.strategy.seed
@@ -147,15 +146,13 @@ class TurnLoop:
     # ---- Lightning's calls ----
 
     def training_step(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Do what Lightning's call of a training step means: an iteration, a whole turn, or nothing.
+        """Do what Lightning's call of a training step means: an iteration or a whole turn.
 
         Args:
             plain: Lightning's own.
             args: Lightning's.
             kwargs: Lightning's.
         """
-        if self._skips_step:
-            return torch.full((), float("nan"), device=self._device, requires_grad=True)
         if self._round.turn is None:
             return plain(*args, **kwargs)
         if self._module.automatic_optimization:
@@ -179,12 +176,9 @@ class TurnLoop:
         errors, turn = self._round.errors, self._round.turn
         failed, step = len(errors), self._automatic_step(plain, optimizer, closure, is_bare)
         output = self.take(step, lambda _: _outputs_of(closure), partial(_give_loss, closure))
-        # Lightning wants a result from the closure whatever happened in it
+        # Lightning wants a result from the closure, also of a turn in which nothing was trained, or that is left out
         if len(errors) > failed or (turn is not None and turn.is_elsewhere) or result_of(closure) is None:
-            self._skips_step = True
-            closure()
-            self._skips_step = False
-            self._round.model.switches.clear_gradients()
+            give_result(closure, ClosureResult(None))
         self._clock.leave_a_step()
         return output
 

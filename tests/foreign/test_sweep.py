@@ -1,0 +1,61 @@
+"""Optimizers and schedules of any origin do in clients' turns what they do in one plain Lightning fit."""
+
+import pytest
+
+from tests.foreign.optimizers import GROUPS
+from tests.foreign.schedules import MADE, OPTIMIZERS
+from tests.foreign.sweep import (
+    PAGE,
+    TOLERANCE,
+    NotInAPlainFitError,
+    deviations_of_optimizer,
+    deviations_of_schedule,
+    intervals_of,
+    settings_of,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries, about their own calls
+QUICK = {
+    *("Adam", "Adagrad", "LBFGS", "SGD, momentum", "adahessian", "AdamWScheduleFree", "prodigy", "splus", "shampoo"),
+    *("SAM of SGD, momentum", "Lookahead of Adam (timm)", "Lookahead of Adam (pytorch_optimizer)"),
+    *("ScheduleFreeWrapper of Adam (pytorch_optimizer)", "a count and a list in attributes"),
+}
+CASES = [
+    pytest.param(name, maker, id=f"{group}: {name}", marks=[] if name in QUICK else pytest.mark.slow)
+    for group, makers in GROUPS.items()
+    for name, maker in makers.items()
+]
+SCHEDULES = [
+    pytest.param(
+        schedule, optimizer, interval, marks=[] if (optimizer, interval) == ("Adam", "step") else pytest.mark.slow
+    )
+    for schedule in MADE
+    for interval in intervals_of(schedule)
+    for optimizer in OPTIMIZERS
+]
+
+
+@pytest.mark.parametrize(("name", "maker"), CASES)
+def test_an_optimizer_keeps_and_resets_all_that_it_holds(name, maker) -> None:
+    if f"| {name} | not in a plain fit: " in PAGE.read_text():
+        with pytest.raises(NotInAPlainFitError):
+            settings_of(name, maker)
+        return
+    found = deviations_of_optimizer(name, maker)
+    assert max(found.values()) <= TOLERANCE, found
+
+
+@pytest.mark.parametrize(("schedule", "optimizer", "interval"), SCHEDULES)
+def test_a_schedule_goes_on(schedule, optimizer, interval) -> None:
+    found = deviations_of_schedule(schedule, optimizer, interval)
+    assert max(found.values()) <= TOLERANCE, found
+
+
+def test_the_page_has_a_line_for_each_with_no_deviation_beyond_rounding() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and "one client" not in line]
+    names = [name for makers in GROUPS.values() for name in makers]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows[: len(names)]] == names
+    assert len(rows) == len(names) + len(SCHEDULES)
+    for row in rows:
+        cells = row.strip("| ").split(" | ")[1:]
+        assert cells[0].startswith("not in a plain fit") or all(float(cell) <= TOLERANCE for cell in cells), row
