@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import lightning as L
+import schedulefree
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -131,6 +132,37 @@ class Net(L.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
 
 
+class Hooked(Net):
+    """Needs what its hooks are given: gradients, and a loss that is a number."""
+
+    def __init__(self):
+        super().__init__(fails=True)
+
+    def on_after_backward(self):
+        self.norm = float(self.head.weight.grad.norm())
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        assert outputs["loss"].isfinite()
+
+
+class Continuing(Net):
+    """Keeps a schedule and a quasi-random sequence as attributes, and trains weights that are not those evaluated."""
+
+    def __init__(self):
+        super().__init__()
+        self.points, self.schedule = torch.quasirandom.SobolEngine(2), None
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx) + (self.points.draw(4) * self.head.weight[:, :2].sum()).mean()
+        self.schedule.step()
+        return loss
+
+    def configure_optimizers(self):
+        optimizer = schedulefree.SGDScheduleFree(self.parameters(), 0.1)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
+        return optimizer
+
+
 class Stateful(Net):
     """Has an average of its own weights, a flag, a counter, a schedule by steps, and values logged over processes."""
 
@@ -239,11 +271,13 @@ CONFIGURATIONS = {
     "latent-flow": (latent_flow, {}),
     "latent-edm": (latent_edm, {}),
     "stateful": (Stateful, {}),
+    "hooked": (Hooked, {}),
+    "continuing": (Continuing, {"optimizer_state": "average"}),
     "sparse": (Net, {"compression": TopK(0.2), "cohort_size": 4}),
     "low-rank": (Net, {"compression": PowerSGD(1), "cohort_size": 3}),
 }
 PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm", "vae", "latent-flow", "latent-edm")
-RESUMED = ("personal", "adam-average", "scaffold", "ditto", "sparse")
+RESUMED = ("personal", "continuing", "adam-average", "scaffold", "ditto", "sparse")
 
 
 def train(name, devices, folder, resume=None, callbacks=(), num_nodes=1):

@@ -15,7 +15,7 @@ from torch.quasirandom import SobolEngine
 
 from fedgen.federated.client_state.module_nodes import Places
 from fedgen.federated.client_state.optimizer_contents import copied
-from fedgen.federated.client_state.python_state import Attributes, PythonState
+from fedgen.federated.client_state.python_state import Attributes, Keyed, PythonState
 from fedgen.federated.client_state.state_values import is_plain
 
 _QUASI_RANDOM = ("Sobol", "Halton")  # of scipy.stats, which takes long to import
@@ -44,8 +44,11 @@ class Continuing:
         return {change.path: copied(change.after) for change in changes if is_plain(change.after)}
 
     def values(self) -> dict[str, Any]:
-        """Return the snapshot's plain values."""
-        return {path: copied(value) for path, value in Places(self._state).values().items() if is_plain(value)}
+        """Return the snapshot's plain values: numbers and texts one by one, lists and tensors as a whole."""
+        single = [c for node in self._state.nodes if isinstance(node, Keyed) for c in node.children()]
+        found = {path: value for _, path, value in single if isinstance(value, (int, float, str, type(None)))}
+        whole = {node.path: node.contents for node in self._state.nodes if not isinstance(node, Keyed)}
+        return found | {path: copied(value) for path, value in whole.items() if is_plain(value)}
 
     def restore(self) -> None:
         """Put the snapshot's values back."""
