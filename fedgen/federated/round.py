@@ -331,7 +331,7 @@ class Round:
             rows = self.state_table()
             if self.tells_state:
                 tell_state(rows)
-            warn_of_state(rows, self.model.rules.unmatched)
+            warn_of_state(rows, self.model.rules.unmatched, self.outside.remedies)
         self.leave()
         if not self.exchange.is_empty:
             self._tell_round_end()

@@ -1,6 +1,6 @@
 """A table of what becomes of a module's state under federated averaging, as found in training."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +48,7 @@ def state_rows(exchange: Exchange, counters: Counters, outside: OutsideState) ->
         _row("constant, does not travel", {**exchange.quiet, **_rest(exchange.counters, counted)}),
     ]
     words = {
+        "averaged": "not in state_dict, averaged",
         "mean": "not in state_dict, averaged as declared",
         "max": "not in state_dict, a counter: the largest",
         "personal": "not in state_dict, stays with each client as declared",
@@ -92,18 +93,21 @@ def tell_state(rows: Sequence[StateRow]) -> None:
     rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
 
 
-def warn_of_state(rows: Sequence[StateRow], unmatched: Sequence[str] = ()) -> None:
+def warn_of_state(
+    rows: Sequence[StateRow], unmatched: Sequence[str] = (), remedies: Mapping[str, str] | None = None
+) -> None:
     """Warns, once the first round is over, of what may surprise in the module's state.
 
     Args:
         rows: of `state_rows`.
         unmatched: patterns of rules that have matched nothing.
+        remedies: the rule that fits what is reset, by path; "personal" where none is named.
     """
     for row in (row for row in rows if row.fate.startswith(RESET)):
+        fitting = {name: (remedies or {}).get(name, "personal") for name in row.names[:MOST_NAMES]}
         rank_zero_warn(
             f"clients' turns change state that is not in state_dict and is not exchanged:\n{table_of([row])}\n"
-            "Declare what becomes of it, or that it is well so: FedAvgStrategy(rules={"
-            f"{row.names[0]!r}: 'mean', 'max', 'personal' or 'server'}})",
+            f"FedAvgStrategy(rules={fitting}) declares what becomes of it; with 'server' it is reset without a warning",
             category=UnexchangedStateWarning,
         )
     for row in (row for row in rows if row.fate.startswith(OPAQUE)):

@@ -67,12 +67,11 @@ def assigning(**values):
 
 
 CHANGES = {
-    "number": (lambda m: setattr(m, "number", m.number / 2), lambda m: m.number == 0.5, "number"),
     "text": (lambda m: setattr(m, "text", "cold"), lambda m: m.text == "warm", "text"),
     "list": (lambda m: m.items.append(3), lambda m: m.items == [1, 2], "items"),
     "new list": (lambda m: setattr(m, "items", [*m.items, 3]), lambda m: m.items == [1, 2], "items"),
-    "dictionary": (lambda m: m.table.update(a=2.5), lambda m: m.table == {"a": 1.5}, "table.a"),
-    "slots": (lambda m: setattr(m.slots, "level", 2.0), lambda m: m.slots.level == 1, "slots.level"),
+    "dictionary": (lambda m: m.table.update(a="2.5"), lambda m: m.table == {"a": 1.5}, "table.a"),
+    "slots": (lambda m: setattr(m.slots, "level", "2"), lambda m: m.slots.level == 1, "slots.level"),
     "tensor": (lambda m: m.tensor.add_(1), lambda m: m.tensor.tolist() == [0, 0], "tensor"),
     "new tensor": (lambda m: setattr(m, "tensor", torch.ones(3)), lambda m: m.tensor.tolist() == [0, 0], "tensor"),
     "array": (lambda m: m.array.fill(1), lambda m: m.array.tolist() == [0, 0], "array"),
@@ -98,6 +97,52 @@ def test_every_turn_starts_from_the_servers_state_and_so_does_the_next_round(nam
     assert seen == [True] * 4
     assert is_servers(module)
     assert outside.found == {path: "reset"}
+
+
+FLOATS = {
+    "attribute": (lambda m: m.number, lambda m, v: setattr(m, "number", v), "number"),
+    "dictionary": (lambda m: m.table["a"], lambda m, v: m.table.update(a=v), "table.a"),
+    "slots": (lambda m: m.slots.level, lambda m, v: setattr(m.slots, "level", v), "slots.level"),
+    "a whole number that becomes none": (lambda m: m.steps, lambda m, v: setattr(m, "steps", v), "steps"),
+    "NumPy's": (lambda m: m.number, lambda m, v: setattr(m, "number", np.float64(v)), "number"),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_python_floats_are_averaged_as_floating_buffers_are(name):
+    """(1 * 2.5 + 3 * 4.5) / 4 = 4; the client that failed has no part."""
+    read, write, path = FLOATS[name]
+    module, seen = Holding(), []
+
+    def turn(value):
+        return lambda m: (seen.append(read(m)), write(m, value))
+
+    outside = outside_of(module)
+    before = read(module)
+    play(outside, turn(2.5), turn(4.5), turn(9.5), weights=[1.0, 3.0, 5.0], failing=[2])
+    assert (read(module), seen) == (4.0, [before] * 3)
+    play(outside, turn(5.0), turn(5.0))
+    assert (read(module), seen[3:]) == (5.0, [4.0] * 2)
+    assert outside.found == {path: "averaged"}
+
+
+def test_under_noise_and_masks_python_floats_are_reset_and_the_remedy_is_to_say_so():
+    module = Holding()
+    outside = outside_of(module)
+    outside.exchanges = False
+    play(outside, assigning(number=2.0), assigning(number=4.0))
+    assert module.number == 0.5
+    assert (outside.found, outside.remedies) == ({"number": "reset"}, {"number": "server"})
+
+
+def test_what_is_reset_has_the_rule_that_fits():
+    """A mean for tensors and arrays, each client's own for lists and for numbers that fell."""
+    module = Holding()
+    outside = outside_of(module)
+    module.steps = 5
+    play(outside, lambda m: (m.tensor.add_(1), m.array.fill(1), m.items.append(3), setattr(m, "steps", 3)))
+    assert outside.found == {"tensor": "reset", "array": "reset", "items": "reset", "steps": "reset"}
+    assert outside.remedies == {"tensor": "mean", "array": "mean"}  # "personal" where none is named
 
 
 def test_the_objects_themselves_stay():

@@ -85,7 +85,7 @@ def test_plain_values_are_those_that_load_without_unpickling_objects(value, expe
         ({"tensor": [1.0]}, r"'tensor', and the server's module has no such .* of shape \[1\]"),
         ({"absent": 1.0}, "'absent', and the server's module has no such"),
         ({"flag": 1.0}, "'flag', and the server's module has no such"),
-        ({"steps": 1.0}, "'steps', which has no rule 'mean'"),
+        ({"steps": 1.0}, "'steps', which has no rule 'mean' and is no Python float"),
     ],
 )
 def test_means_that_a_turn_elsewhere_cannot_have_are_refused(told, named):
@@ -96,10 +96,11 @@ def test_means_that_a_turn_elsewhere_cannot_have_are_refused(told, named):
         outside.messages.heard_means({path: torch.tensor(value, dtype=torch.float64) for path, value in told.items()})
 
 
-def test_means_of_turns_elsewhere_are_those_of_turns_here():
-    """Weights 1, 3 and 4; the last client leaves 0.5 alone."""
+@pytest.mark.parametrize("declared", [{"number": "mean"}, {}])
+def test_means_of_turns_elsewhere_are_those_of_turns_here(declared):
+    """Weights 1, 3 and 4; the last client leaves 0.5 alone. A Python float is averaged though nobody declared it."""
     here, there = Holding(), Holding()
-    rules = {"number": "mean", "tensor": "mean", "array": "mean"}
+    rules = {"tensor": "mean", "array": "mean", **declared}
     near, far = outside_of(here, rules), outside_of(there, rules)
     near.start_round()
     far.start_round()
@@ -115,7 +116,7 @@ def test_means_of_turns_elsewhere_are_those_of_turns_here():
     assert here.number == there.number == (1 * 2 + 3 * 4 + 4 * 0.5) / 8
     assert torch.equal(here.tensor, there.tensor)
     assert here.array.tolist() == there.array.tolist() == [0, (1 * 2 + 3 * 4) / 8]
-    assert set(far.messages.server_means) == set(rules)
+    assert set(far.messages.server_means) == {"number", "tensor", "array"}
 
 
 RULES = {"number": "mean", "tensor": "mean", "array": "mean", "cache": "mean", "level": "server", "items*": "max"}

@@ -13,18 +13,19 @@ from tests.federated.modules import Automatic, make_data, make_trainer, same, we
 
 
 class Stateful(Automatic):
-    """Anneals by a step count of its own, and keeps a running value and the losses of an epoch."""
+    """Anneals by a step count of its own, and keeps a running value, a text and the losses of an epoch."""
 
     seen: ClassVar[list] = []
 
     def __init__(self):
         super().__init__("SGD")
-        self.steps, self.level, self.losses = 0, 0.0, []
+        self.steps, self.level, self.phase, self.losses = 0, 0.0, "cold", []
 
     def training_step(self, batch, batch_idx):
         self.seen.append((self.steps, self.level))
         self.steps += 1
         self.level += 0.5
+        self.phase = "warm"
         loss = super().training_step(batch, batch_idx)
         self.losses.append(loss.detach())
         return loss
@@ -43,18 +44,18 @@ def fit(rounds, **options):
 
 
 def test_a_running_module_counts_gathers_and_warns_of_what_is_reset():
-    """Two clients of two iterations each: the count goes on in the next round, the level does not."""
+    """Two clients of two iterations each: count and level go on in the next round, the text does not."""
     module, trainer = fit(2)
-    with pytest.warns(UnexchangedStateWarning, match=r"reset at every turn: level\n.*rules=\{'level': 'mean', 'max'"):
+    with pytest.warns(UnexchangedStateWarning, match=r"reset at every turn: phase\n.*rules=\{'phase': 'personal'\}"):
         trainer.fit(module, make_data((8, 8)))
-    assert module.seen == [(0, 0.0), (1, 0.5)] * 2 + [(2, 0.0), (3, 0.5)] * 2
-    assert (module.steps, module.level) == (4, 0.0)
+    assert module.seen == [(0, 0.0), (1, 0.5)] * 2 + [(2, 1.0), (3, 1.5)] * 2
+    assert (module.steps, module.level, module.phase) == (4, 2.0, "cold")
     assert trainer.callback_metrics["losses"] == 2 * 2
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("mean", 2.0), ("max", 2.0), ("server", 0.0), ("personal", 0.0)])
 def test_a_declared_rule_does_not_warn(rule, expected):
-    module, trainer = fit(2, rules={"level": rule})
+    module, trainer = fit(2, rules={"level": rule, "phase": "server"})
     trainer.fit(module, make_data((8, 8)))
     assert module.level == expected
     assert module.seen[-1][1] == (0.5 if rule == "server" else 1.5)
@@ -71,7 +72,7 @@ def test_turns_do_not_hang_on_who_trained_before():
     for kind in (FedAvgStrategy, Second):
         torch.manual_seed(3)
         module = Stateful()
-        strategy = kind(2, seed=0, personal=["*"], rules={"level": "server"})
+        strategy = kind(2, seed=0, personal=["*"], rules={"phase": "server"})
         make_trainer(strategy, 1).fit(module, make_data((8, 8)))
         with strategy.client_model(1):
             ends.append(weights(module))
@@ -80,7 +81,7 @@ def test_turns_do_not_hang_on_who_trained_before():
 
 def test_the_table_says_what_becomes_of_all_state_once(caplog):
     """The net has 24 + 16 weights and 8 + 8 + 8 + 2 other parameters, 16 statistics and one count."""
-    module, trainer = fit(2, rules={"level": "server"})
+    module, trainer = fit(2, rules={"phase": "server"})
     module.frozen = nn.Linear(1, 1, bias=False).requires_grad_(False)
     with caplog.at_level(logging.INFO):
         trainer.fit(module, make_data((8, 8)))
@@ -91,6 +92,7 @@ def test_the_table_says_what_becomes_of_all_state_once(caplog):
     assert rows["counters and flags, the largest"] == (("net.1.num_batches_tracked",), 8)
     assert rows["constant, does not travel"] == (("frozen.weight",), 0)
     assert rows["not in state_dict, a counter: the largest"] == (("steps",), 0)
+    assert rows["not in state_dict, averaged"] == (("level",), 0)
     assert rows["lists of the round's outputs, gathered over clients"] == (("losses",), 0)
     assert sum("what becomes of the module's state" in record.getMessage() for record in caplog.records) == 1
 
@@ -186,7 +188,7 @@ class Looked(Stateful):
 def test_a_look_at_a_clients_model_shows_what_it_keeps_and_leaves_nothing_behind():
     """Each client has raised its level by 0.5 in each of 2 rounds' 2 iterations."""
     module = Looked()
-    trainer = make_trainer(FedAvgStrategy(2, seed=0, rules={"level": "personal"}), 2)
+    trainer = make_trainer(FedAvgStrategy(2, seed=0, rules={"level": "personal", "phase": "server"}), 2)
     trainer.fit(module, make_data((8, 8)))
     module.train()
     before = weights(module)

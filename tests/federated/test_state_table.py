@@ -103,8 +103,12 @@ def test_nothing_is_warned_of_that_is_exchanged_declared_or_made_anew(word):
 
 
 def test_state_that_had_a_value_and_is_reset_is_warned_of_with_the_remedy():
-    with pytest.warns(UnexchangedStateWarning, match=r"reset at every turn: pool\.images\n.*\{'pool\.images': 'mean'"):
+    with pytest.warns(
+        UnexchangedStateWarning, match=r"reset at every turn: pool\.images\n.*\{'pool\.images': 'personal'\}"
+    ):
         warn_of_state(parts({"pool.images": "reset", "steps": "max"}))
+    with pytest.warns(UnexchangedStateWarning, match=r"rules=\{'scale': 'mean'\}\)"):
+        warn_of_state(parts({"scale": "reset"}), remedies={"scale": "mean"})
 
 
 def test_what_cannot_be_looked_into_is_warned_of_with_another_remedy():
@@ -115,19 +119,19 @@ def test_what_cannot_be_looked_into_is_warned_of_with_another_remedy():
 
 
 class Remembers(Automatic):
-    """Sets a number that was None, and one that was 0."""
+    """Sets a number that was None, and a tensor that was 0."""
 
     def __init__(self):
         super().__init__("SGD")
-        self.last, self.level = None, 0.0
+        self.last, self.level = None, torch.zeros(())
 
     def training_step(self, batch, batch_idx):
         self.last = float(batch[0].sum())
-        self.level += 0.5
+        self.level = self.level + 0.5
         return super().training_step(batch, batch_idx)
 
 
-def test_a_fit_warns_of_the_number_that_had_a_value_alone():
+def test_a_fit_warns_of_the_tensor_that_had_a_value_alone():
     strategy = FedAvgStrategy(1, seed=0)
     with pytest.warns(UnexchangedStateWarning) as said:
         make_trainer(strategy, 1).fit(Remembers(), make_data((8, 8)))

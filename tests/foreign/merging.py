@@ -5,8 +5,8 @@
 - Integer and boolean tensors of the `state_dict`: the largest over clients; the server's, if one of them fell.
 - State beside the `state_dict` (non-persistent buffers, attributes of modules, of objects that they hold, and entries
   of dictionaries): the server's, but for Python integers and flags, which take the largest over clients if all of them
-  only grew. Those of an object whose tensors or lists are reset are reset with them, if nothing is declared of the
-  object: the length of a list that is emptied is no count.
+  only grew, and Python floats, which take the mean. Those of an object whose tensors or lists are reset are reset with
+  them, if nothing is declared of the object: the length of a list that is emptied is no count.
 - A declared rule has the last word: "mean", "max", "server", or "personal", for what every client keeps to itself.
 
 Attributes have dotted names as tensors have: `ema.num_updates` is the number in the object that the module has as
@@ -199,6 +199,12 @@ def _merge_holder(server: Holder, clients: Sequence[Holder], shares: Sequence[fl
             server.put(key, _largest(found))
         elif not emptied and all(isinstance(value, int) for value in (before, *found)) and min(found) >= before:
             server.put(key, max(found))
+        elif (
+            not emptied
+            and all(type(value) in (int, float) for value in (before, *found))
+            and any(type(value) is float for value in (before, *found))
+        ):
+            server.put(key, sum(share * value for share, value in zip(shares, found, strict=True)))
 
 
 def _largest(values: Sequence[Any]) -> Any:

@@ -165,7 +165,7 @@ def test_floats_are_averaged_counters_and_flags_take_the_largest_and_the_rest_is
     assert server.weight.tolist() == server.queue.tolist() == [2.5, 2.5]
     assert (int(server.steps), bool(server.flag), server.ticks, server.ready) == (9, True, 7, True)
     assert server.unsaved.tolist() == [0.0, 0.0]
-    assert server.rate == 0.5
+    assert server.rate == 2.5
 
 
 def test_an_integer_that_fell_stays_the_servers() -> None:
@@ -179,7 +179,7 @@ def test_an_integer_that_fell_stays_the_servers() -> None:
 def test_a_count_beside_a_list_that_is_reset_is_reset_with_it() -> None:
     server = Stateful()
     merge(server, [turned(4.0), turned(2.0)], SHARES, {})
-    assert (server.shelf.count, server.shelf.items) == (0, [torch.zeros(1)])
+    assert (server.shelf.count, server.shelf.rate, server.shelf.items) == (0, 1.0, [torch.zeros(1)])
 
 
 def test_declared_rules_have_the_last_word() -> None:
@@ -190,7 +190,7 @@ def test_declared_rules_have_the_last_word() -> None:
     assert server.weight.tolist() == [4.0, 4.0]
     assert server.unsaved.tolist() == [2.5, 2.5]
     assert server.rate == 2.5
-    assert (server.shelf.count, server.shelf.rate) == (4, 1.0)
+    assert (server.shelf.count, server.shelf.rate) == (4, 2.5)
     assert same(server.shelf.items, [torch.full((1,), 2.5)])
 
 

@@ -34,7 +34,7 @@ from fedgen.federated.client_state.python_state import (
     RandomState,
     reseed,
 )
-from fedgen.federated.client_state.rules import Rules, with_ancestors
+from fedgen.federated.client_state.rules import Rule, Rules, with_ancestors
 from fedgen.federated.client_state.state_values import has_floats, is_plain, storage_of
 from fedgen.federated.lightning.lightning_internals import parameters_in, unsaved_buffers
 from fedgen.io.tensor_files import bytes_of, tensors_in
@@ -48,8 +48,10 @@ class OutsideState:
     What a turn changes is put back to the server's value after it, unless something else holds:
 
     - Python integers and booleans that only grow in the round's turns, such as a step count that anneals a loss, are
-      counters: the server takes the largest. Those of an object whose tensors or lists are reset are reset with them,
-      unless something of the object is declared: the length of a pool that is emptied is no count.
+      counters: the server takes the largest. Python floats are averaged, as floating buffers are. Numbers of an object
+      whose tensors or lists are reset are reset with them, unless something of the object is declared: the length of a
+      pool that is emptied is no count.
+    - Schedulers and quasi-random generators go on from turn to turn (`continuing`).
     - Lists of the LightningModule that its own epoch hooks read (`training_step_outputs`) gather what completed turns
       add to them.
     - Random generators are seeded at (seed, round, client) before each turn.
@@ -75,6 +77,7 @@ class OutsideState:
         rules: the declared ones.
         round_values: of the present round's turns.
         server_values: counters and means that rounds so far have made, by path.
+        remedies: the rule that fits a state which is reset, by path; "personal" where none is named.
         opaque: what cannot be looked into, and so not isolated: type names by path.
     """
 
@@ -84,6 +87,7 @@ class OutsideState:
         self._gathered_names = set(epoch_lists(module))
         self.personal: dict[int, dict[str, Any]] = {}
         self.found: dict[str, str] = {}
+        self.remedies: dict[str, Rule] = {}
         self.opaque: dict[str, str] = {}
         self.exchanges = True
         self.continuing: list[Any] = []  # schedulers and quasi-random generators, which go on from turn to turn
@@ -232,21 +236,28 @@ class OutsideState:
             if rule is None and (added := self._added(change)) is not None:
                 self._gathered.setdefault(change.path, (change.container, change.key, []))[2].extend(added)
                 self.found[change.path] = "gathered"
-            elif rule == "mean" and self.exchanges and _is_averaged(change):
+            elif self.exchanges and (_is_averaged(change) if rule == "mean" else rule is None and _is_float(change)):
                 self.round_values.add(change.path, change.after, weight)
-                self.found[change.path] = "mean"
+                self.found[change.path] = "averaged" if rule is None else "mean"
             elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
                 self._raise_to(change)
             elif rule is None and (_was_empty(change) or _is_recomputed(change)):
                 self.found.setdefault(change.path, "rebuilt")
             else:
-                self.found[change.path] = "server" if rule == "server" else "reset"
+                self._reset(change, rule)
+
+    def _reset(self, change: Change, rule: str | None) -> None:
+        self.found[change.path] = "server" if rule == "server" else "reset"
+        if not self.exchanges:
+            self.remedies[change.path] = "server"
+        elif _is_averaged(change) and not _is_count(change):
+            self.remedies[change.path] = "mean"
 
     def _raise_to(self, change: Change) -> None:
         declared = self.rules.rule_of(with_ancestors(change.path)) == "max"
         if not declared and bool(change.after < change.before):
             self.round_values.shrink(change.path)
-            self.found[change.path] = "reset"
+            self._reset(change, None)
             return
         self.round_values.raise_to(change.path, change.after if _was_empty(change) else change.before, change.after)
         self.found.setdefault(change.path, "max")
@@ -270,17 +281,19 @@ class OutsideState:
 
     def news(self) -> dict[str, Any]:
         """Return what other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
-        return {**self.round_values.news(), "found": {p: word for p, word in self.found.items() if word != "gathered"}}
+        found = {path: word for path, word in self.found.items() if word != "gathered"}
+        return {**self.round_values.news(), "found": found, "remedies": self.remedies}
 
     def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
         """Takes every rank's `news`."""
         self.round_values.hear(told)
         self.found = {path: word for one in reversed(told) for path, word in one["found"].items()} | self.found
+        self.remedies = {path: rule for one in told for path, rule in one["remedies"].items()}
 
     def end_round(self) -> None:
         """Writes the round's values into the module, which holds the server's state."""
-        for path in [path for path in self.round_values.largest if self.is_reset_with_others(path)]:
-            del self.round_values.largest[path]
+        for path in [path for path in self.round_values.paths if self.is_reset_with_others(path)]:
+            self.round_values.forget(path)
             self.found[path] = "reset"
         places = self.places
         values = self.round_values.counters | self.round_values.means(places.values() if self.round_values else {})
@@ -297,7 +310,7 @@ class OutsideState:
         return Places(self._state)
 
     def is_reset_with_others(self, path: str) -> bool:
-        """Whether a counter that nobody declared lies in an object, not a module, whose tensors or lists are reset."""
+        """Whether a number that nobody declared lies in an object, not a module, whose tensors or lists are reset."""
         parent = path.rpartition(".")[0]
         below = [other for other in self.found if other.startswith(f"{parent}.")]
         if not parent or any(self.rules.rule_of(with_ancestors(other)) is not None for other in below):
@@ -357,6 +370,14 @@ def _present(node: Node, key: Any) -> Any:
 def _is_count(change: Change) -> bool:
     before, after = change.before, change.after
     return type(before) is type(after) and isinstance(before, (bool, int, np.integer, np.bool_))
+
+
+def _is_float(change: Change) -> bool:
+    """Whether a turn changed a number that is no whole one, before or after; truth values are none."""
+    kinds = [type(value) for value in (change.before, change.after)]
+    return all(issubclass(kind, (int, float, np.number)) and kind is not bool for kind in kinds) and any(
+        issubclass(kind, (float, np.floating)) for kind in kinds
+    )
 
 
 def _is_averaged(change: Change) -> bool:

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedgen.federated.client_state.module_nodes import Places, value_of
+from fedgen.federated.client_state.module_nodes import Place, Places, value_of
 from fedgen.federated.client_state.python_state import MISSING
 from fedgen.federated.client_state.rules import Rules, with_ancestors
 from fedgen.federated.client_state.state_values import as_number, has_floats, larger, on_cpu
@@ -42,6 +42,16 @@ class OutsideValues:
     def __bool__(self) -> bool:
         """Whether there is a mean to be worked out."""
         return bool(self._sums)
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all values of the round."""
+        return [*self._sums, *self.largest]
+
+    def forget(self, path: str) -> None:
+        """Leaves a value out of the round."""
+        self._sums.pop(path, None)
+        self.largest.pop(path, None)
 
     def add(self, path: str, value: Any, weight: float) -> None:
         """Adds a client's value to a mean."""
@@ -148,8 +158,12 @@ class OutsideMessages:
 
     @property
     def means(self) -> dict[str, Tensor]:
-        """The values that the turn before gave to means, float64, by path."""
-        return {path: told_number(value) for path, value in self._outside.round_values.given.items()}
+        """The values that the turn before gave to means, float64, by path, as far as nothing keeps them here."""
+        outside = self._outside
+        given = {path: v for path, v in outside.round_values.given.items() if not outside.is_reset_with_others(path)}
+        places, rules = outside.places, {path: outside.rules.rule_of(with_ancestors(path)) for path in given}
+        taken = [path for path in given if rules[path] == "mean" or _is_float_at(places.find(path), rules[path])]
+        return {path: told_number(given[path]) for path in taken}
 
     def take_counts(self, counts: Mapping[str, int]) -> None:
         """Takes counters that a turn elsewhere has raised.
@@ -173,13 +187,14 @@ class OutsideMessages:
         """Return what a turn elsewhere has given to means, in the kinds of the server's own values.
 
         Raises:
-            ValueError: for what has no rule "mean" or no place in the module, has another shape or is not finite.
+            ValueError: for what is neither declared "mean" nor a Python float, has no place in the module, has another
+                shape or is not finite.
         """
         places, found = self._outside.places, {}
         for path, told in means.items():
-            if self._outside.rules.rule_of(with_ancestors(path)) != "mean":
-                raise ValueError(f"it tells {path!r}, which has no rule 'mean'")
-            place = places.find(path)
+            place, rule = places.find(path), self._outside.rules.rule_of(with_ancestors(path))
+            if rule != "mean" and not _is_float_at(place, rule):
+                raise ValueError(f"it tells {path!r}, which has no rule 'mean' and is no Python float of the server's")
             found[path] = heard_number(path, told, None if place is None else value_of(place))
         return found
 
@@ -188,7 +203,8 @@ class OutsideMessages:
         self._outside.round_values.weight += weight
         for path, value in means.items():
             self._outside.round_values.add(path, value, weight)
-            self._outside.found[path] = "mean"
+            declared = self._outside.rules.rule_of(with_ancestors(path)) is not None
+            self._outside.found[path] = "mean" if declared else "averaged"
 
 
 def told_number(value: Any) -> Tensor:
@@ -282,14 +298,21 @@ def check_means(means: Mapping[str, Tensor], places: Places, rules: Rules) -> No
         ToldStateError: naming the value and what is wrong with it.
     """
     for path, told in means.items():
-        if (rule := rules.rule_of(with_ancestors(path))) not in ("mean", "max"):
+        place, rule = places.find(path), rules.rule_of(with_ancestors(path))
+        if rule not in ("mean", "max") and not _is_float_at(place, rule):
             raise ToldStateError(f"'{printable(path)}' has the rule {rule!r} and is no mean")
-        place = places.find(path)
         own = None if place is None else value_of(place)
         if not _has_form_of(own, told):
             raise ToldStateError(f"the mean '{printable(path)}' has the shape {list(told.shape)}, which is not its own")
         if told.dtype != torch.float64 or not bool(Tensor.isfinite(told).all()):
             raise ToldStateError(f"the mean '{printable(path)}' is not finite, or {told.dtype} and not float64")
+
+
+def _is_float_at(place: Place | None, rule: str | None) -> bool:
+    """Whether a number stands there that is averaged although nobody declared it."""
+    if place is None or rule is not None or _is_constant(type(place[0].holder), place[1]):
+        return False
+    return isinstance(value_of(place), float | np.floating)
 
 
 def _has_form_of(own: Any, told: Tensor) -> bool:
