@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torchmetrics import MeanMetric, SumMetric
+from torchmetrics import MeanMetric, MetricCollection, SumMetric
+from torchmetrics.classification import BinaryPrecision, BinaryRecall
 
 from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.client_state.rules import Rules
@@ -371,6 +372,29 @@ def test_metrics_accumulate_over_completed_turns_alone():
     assert module.mean.compute().item() == 2.5
     assert module.sum.compute().item() == 5
     assert module.sum.update_count == 2
+
+
+@pytest.mark.parametrize("groups", [True, False])
+def test_a_collection_of_metrics_with_shared_states_counts_each_example_once(groups):
+    """Three turns of four examples in each of two rounds; the second turn fails and leaves nothing behind."""
+    module = Holding()
+    made = {"precision": BinaryPrecision(), "recall": BinaryRecall()}
+    module.metrics = MetricCollection(made, compute_groups=groups)
+    outside = outside_of(module)
+    said, true = torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 1, 0])
+
+    def turn(said, times=1):
+        return lambda m: [m.metrics.update(said, true) for _ in range(times)]
+
+    for _ in range(2):
+        play(outside, turn(said), turn(1 - said, 7), turn(true, 2), failing=[1])
+    counted = module.metrics["precision"], module.metrics["recall"]
+    assert [int(m.tp + m.fp + m.tn + m.fn) for m in counted] == [2 * 3 * 4] * 2
+    # of 12 examples a round, 5 are found of the 6 positive ones, and 1 is not one
+    assert {name: float(value) for name, value in module.metrics.compute().items()} == pytest.approx(
+        {"precision": 5 / 6, "recall": 5 / 6}
+    )
+    assert outside.found == {}
 
 
 def test_parts_that_say_so_and_attributes_of_own_turns_are_left_alone():

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from fedgen.federated.client_state.forms import Forms
 from fedgen.federated.client_state.rules import Rule, Rules
@@ -307,8 +307,8 @@ def _declared_role(name: str, tensor: Tensor, rule: Rule, trains: bool) -> str:
 
 
 def accumulates(module: nn.Module) -> bool:
-    """Whether a module is a torchmetrics metric: it accumulates over turns, and is no state of a client's turn."""
-    return isinstance(module, Metric)
+    """Whether a module is a torchmetrics metric or collection: it accumulates over turns, and is no state of a client's turn."""
+    return isinstance(module, (Metric, MetricCollection))
 
 
 def is_floating(tensor: Tensor) -> bool:
