@@ -344,6 +344,8 @@ class Round:
         """Bring together what clients' optimizers and algorithms tell of the round."""
         self.local.merge(ranks, self.device)
         self.algorithm.merge(ranks, self.device)
+        if ranks is not self.ranks:
+            self.local.merge_continuing(ranks)
 
     def _pass_over(self, why: str) -> None:
         """End a round that is whole and of which nothing can be made: the server's model and state stay."""

@@ -5,15 +5,16 @@ last completed turn. Their plain values are all that moves: functions that are b
 module that they hold, stay themselves.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.quasirandom import SobolEngine
 
-from fedgen.federated.client_state.module_nodes import Places
+from fedgen.federated.client_state.module_nodes import Places, value_of
 from fedgen.federated.client_state.optimizer_contents import copied
 from fedgen.federated.client_state.python_state import Attributes, Keyed, PythonState
 from fedgen.federated.client_state.state_values import is_plain
@@ -50,6 +51,17 @@ class Continuing:
         whole = {node.path: node.contents for node in self._state.nodes if not isinstance(node, Keyed)}
         return found | {path: copied(value) for path, value in whole.items() if is_plain(value)}
 
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse values by path that are not like the snapshot's.
+
+        Raises:
+            ValueError: naming the first path.
+        """
+        places = Places(self._state)
+        for path, value in values.items():
+            if (place := places.find(path)) is None or not _alike(value_of(place), value):
+                raise ValueError(f"{path[:80]!r} of a schedule or quasi-random generator is not like the server's")
+
     def restore(self) -> None:
         """Put the snapshot's values back."""
         for node in self._state.changed():
@@ -61,6 +73,16 @@ class Continuing:
         for path, value in values.items():
             if (place := places.find(path)) is not None:
                 place[0].write(place[1], copied(value))
+
+
+def _alike(own: Any, value: Any) -> bool:
+    if isinstance(own, Tensor):
+        return isinstance(value, Tensor) and (own.shape, own.dtype) == (value.shape, value.dtype)
+    if isinstance(own, (list, tuple)):
+        return isinstance(value, (list, tuple)) and len(own) == len(value) and all(map(_alike, own, value))
+    if isinstance(own, (int, float)) and not isinstance(own, bool):
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    return type(own) is type(value)
 
 
 def _enter(path: str, value: Any) -> bool:

@@ -307,7 +307,7 @@ def _declared_role(name: str, tensor: Tensor, rule: Rule, trains: bool) -> str:
 
 
 def accumulates(module: nn.Module) -> bool:
-    """Whether a module is a torchmetrics metric or collection: it accumulates over turns, and is no state of a client's turn."""
+    """Whether a module is a metric of torchmetrics, or a collection of them: it accumulates over turns."""
     return isinstance(module, (Metric, MetricCollection))
 
 

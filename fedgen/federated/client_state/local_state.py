@@ -73,13 +73,14 @@ class LocalState:
         self._after: Settings = []
         self._completed: list[int] = []  # clients of this round
 
-    def start_round(self, found: Sequence[Any] = ()) -> None:
+    def start_round(self, found: Sequence[Any] | None = None) -> None:
         """Take the present state as the server's.
 
         Args:
-            found: schedulers and quasi-random generators that the module keeps.
+            found: schedulers and quasi-random generators that the module keeps; None for those of before.
         """
-        self._objects = [*self.schedulers, *found]
+        self._objects = self._objects if found is None else [*self.schedulers, *found]
+        self._received: dict[str, Any] = {}
         self._continuing = Continuing(self._objects)
         if self._given:
             self._continuing.write(self._given)
@@ -153,6 +154,22 @@ class LocalState:
             for contents, mean in zip(self._contents, self._means):
                 mean.merge(ranks, device, contents.parameters, first)
 
+    def merge_continuing(self, ranks: Ranks) -> None:
+        """Take the last client's values of what the module keeps, from clients whose turns are not in this job.
+
+        Raises:
+            ValueError: for values that no turn can have made.
+        """
+        if len(self._objects) > len(self.schedulers):
+            own = self._of_module(self._after[1]) if self._after else {}
+            told = ranks.gather((self._completed[-1] if self._completed else -1, own))
+            self._received = max(told, key=lambda one: one[0])[1]
+            self._continuing.check(self._received)
+
+    def _of_module(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of objects that the module keeps, which configured schedulers are not."""
+        return {path: v for path, v in values.items() if int(path.split(".")[0]) >= len(self.schedulers)}
+
     def end_round(self, dropped: bool = False) -> None:
         """Leaves the optimizers with the server's state, of before the round if it is dropped.
 
@@ -161,8 +178,8 @@ class LocalState:
         stays = dropped or not self._after
         self._continuing.restore()
         self._write_settings(self._before if stays else self._after)
-        if not stays:
-            self._continuing.write(self._after[1])
+        if not dropped:
+            self._continuing.write(self._after[1] if self._after else self._received)
         for i, contents in enumerate(self._contents):
             contents.allow_modes(False)
             if self.mode == "average":
@@ -220,8 +237,7 @@ class LocalState:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint of optimizers and schedulers lacks: kept contents, and averaged ones beside `state`."""
         beside = [{key: v for key, v in one.read().items() if isinstance(key, str)} for one in self._contents]
-        values = Continuing(self._objects).values()
-        found = {path: v for path, v in values.items() if int(path.split(".")[0]) >= len(self.schedulers)}
+        found = self._of_module(Continuing(self._objects).values())
         state: dict[str, Any] = {"clients": {client: list(own) for client, own in self.clients.items()}}
         state |= {"averaged": beside} if self.mode == "average" and any(beside) else {}
         return state | ({"continuing": found} if found else {})

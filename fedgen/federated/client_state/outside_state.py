@@ -159,7 +159,7 @@ class OutsideState:
         if isinstance(value, nn.Module) and accumulates(value):
             self._metrics.append(value)  # held in a list or dictionary, so that the module does not know it
             return False
-        if continues(value):
+        if self.exchanges and continues(value):
             self.continuing.append(value)
             return False
         kind = type(value).__module__ or ""
