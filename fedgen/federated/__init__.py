@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.federated.aggregators.collecting import CollectingAggregator
     from fedgen.federated.aggregators.mean import Aggregator, Mean
     from fedgen.federated.aggregators.private_mean import PrivateMean
     from fedgen.federated.aggregators.q_fedavg import QFedAvg
-    from fedgen.federated.aggregators.robust import Krum, Median, NormClipping, TrimmedMean
+    from fedgen.federated.aggregators.robust import CollectingAggregator, Krum, Median, NormClipping, TrimmedMean
     from fedgen.federated.algorithms.algorithm import ClientAlgorithm
     from fedgen.federated.algorithms.ditto import Ditto
     from fedgen.federated.algorithms.prox import FedProx

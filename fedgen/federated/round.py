@@ -28,14 +28,39 @@ from fedgen.federated.left_out import (
     tell_remarks,
     warn_of_dropped_round,
 )
-from fedgen.federated.round_news import hear, news_of
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.server_model import RoundSettings, ServerModel
-from fedgen.federated.start_points import StartPoints
 from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state, warn_of_state
 from fedgen.models.optional_hooks import of_module
 from fedgen.ranks import Ranks
 from fedgen.seeds import seed_all
+
+
+class StartPoints:
+    """The server's present tensors, from which every turn of a synchronous round starts."""
+
+    def start_round(self, number: int) -> None:
+        """Before the first turn of a round, with the server's tensors taken."""
+
+    def start_turn(self, turn: Turn) -> bool:
+        """Make the server's tensors those that a client starts from; whether the module holds them, too."""
+        return False
+
+    def round_of(self, turn: Turn) -> int:
+        """Return the round in which a turn has started."""
+        return turn.round
+
+    def rebase(self, update: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return what a turn's tensors mean to the server of this round.
+
+        Args:
+            update: the tensors that travel, in their order, as the turn left them.
+        """
+        return update
+
+    def end_turn(self) -> None:
+        """Put the server's present tensors back in place, whatever became of the turn; any number of times."""
+
 
 Result = TypeVar("Result")
 
@@ -392,3 +417,25 @@ class Round:
         """
         require_round(self._has_told)
         return state_rows(self.exchange, self.model.counters, self.outside)
+
+
+def news_of(round: Round) -> dict[str, Any]:
+    """Return what other ranks do not know of a round."""
+    return {
+        "memory": round.memory.news(),
+        "local": round.local.news(),
+        "found": round.exchange.found,
+        "counters": round.model.counters.news(),
+        "outside": round.outside.news(),
+        "clock": round.clock.news(),
+        "logged": round.logged.news() if round.ranks.size > 1 else {},
+    }
+
+
+def hear(round: Round, told: Sequence[Mapping[str, Any]]) -> None:
+    """Take every rank's `news_of` into a round, but what is told of the memory, which decides whether it is one."""
+    for part, name in ((round.model.counters, "counters"), (round.outside, "outside"), (round.clock, "clock")):
+        part.hear([one[name] for one in told])
+    round.local.hear([one["local"] for one in told])
+    round.model.grow(sorted({name for one in told for name in one["found"]}))
+    round.logged.hear([one["logged"] for one in told], round.device)

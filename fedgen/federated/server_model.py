@@ -6,16 +6,13 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedgen.federated.aggregators.client_weights import ClientWeights, weight_of
-from fedgen.federated.aggregators.mean import Aggregator, Mean, wide
+from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, Mean, weight_of, wide
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.counters import Counters
-from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange, Switches, trained_parameters
 from fedgen.federated.client_state.local_state import OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.rules import Rule, Rules
-from fedgen.federated.client_state.switches import Switches
-from fedgen.federated.client_state.trained_parameters import trained_parameters
 from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.promises import check_counters
 from fedgen.federated.schedules import Schedule, check_rates, factor_in

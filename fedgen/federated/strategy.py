@@ -15,11 +15,9 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedgen.clients.samplers.cohort_draws import CohortDraws
-from fedgen.clients.samplers.sampler import CohortSampler
+from fedgen.clients.samplers.sampler import CohortDraws, CohortSampler
 from fedgen.clients.turn import Turn
-from fedgen.federated.aggregators.client_weights import ClientWeights, shares_of
-from fedgen.federated.aggregators.mean import Aggregator, Mean
+from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, Mean, shares_of
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.local_state import OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedgen.federated.aggregators.client_weights import shares_of, weight_of
+from fedgen.federated.aggregators.mean import shares_of, weight_of
 from tests.federated.modules import make_data
 
 KINDS: Any = [("examples", [0.25, 0.75], 9.0), ("uniform", [0.5, 0.5], 1.0)]

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from fedgen.clients import sample_cohort
-from fedgen.federated.aggregators.participations import RELEASES, Participations
+from fedgen.federated.aggregators.private_mean import RELEASES, Participations
 
 
 def counted(*rounds, clients=6, cohort=2, seed=4):

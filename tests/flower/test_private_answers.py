@@ -7,7 +7,7 @@ import pytest
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients import sample_cohort
-from fedgen.federated.aggregators.participations import Participations
+from fedgen.federated.aggregators.private_mean import Participations
 from fedgen.flower.client.redaction import is_promised
 from fedgen.flower.server.remote_rounds import RESERVED
 from fedgen.flower.wire.flower_records import METRICS, from_records, to_records

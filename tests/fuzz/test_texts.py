@@ -21,7 +21,7 @@ from fedgen.evaluation.runs.recipe_data import load_federation
 from fedgen.experiments.engine.recipe_file import read_recipe
 from fedgen.experiments.engine.results import read_results, save_results
 from fedgen.experiments.ranking.sizes.paper_table import COLUMNS, read_table
-from fedgen.federated.aggregators.participations import RELEASES, Participations
+from fedgen.federated.aggregators.private_mean import RELEASES, Participations
 from fedgen.io.files import read_csv, read_json, read_yaml
 from tests.evaluation.samples import record
 from tests.fuzz.damage import Lost, fuzz, overwrite, refuses

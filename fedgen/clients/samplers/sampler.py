@@ -2,8 +2,35 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
-from fedgen.clients.cohort import sample_cohort
+import numpy as np
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from fedgen.seeds import numpy_generator
+
+
+def sample_cohort(num_clients: int, size: int | None, seed: int, round: int) -> list[int]:
+    """The round's clients, sorted: all of them if size is None, else `size` drawn uniformly without replacement.
+
+    A function of (seed, round) alone, so a resumed run draws the same cohorts.
+
+    Raises:
+        ValueError: if size is not in 1..num_clients.
+
+    Examples:
+        >>> from fedgen.clients import sample_cohort
+        >>> len(sample_cohort(num_clients=10, size=3, seed=0, round=7))
+        3
+        >>> sample_cohort(num_clients=3, size=None, seed=0, round=0)
+        [0, 1, 2]
+    """
+    if size is None:
+        return list(range(num_clients))
+    if not 1 <= size <= num_clients:
+        raise ValueError(f"cohort_size={size}, but there are {num_clients} clients; choose 1 to {num_clients}, or null")
+    draws = numpy_generator(seed, "cohort", round)
+    return sorted(int(client) for client in draws.choice(np.arange(num_clients), size, replace=False))
 
 
 class CohortSampler(ABC):
@@ -76,3 +103,53 @@ class UniformSampler(CohortSampler):
 
     def draw(self, sizes: Sequence[int], size: int | None, seed: int, round: int) -> list[int]:
         return sample_cohort(len(sizes), size, seed, round)
+
+
+class CohortDraws:
+    """The clients of each round, drawn uniformly or by a sampler.
+
+    Args:
+        size: clients a round; None takes all.
+        sampler: draws in place of the uniform draw.
+    """
+
+    def __init__(self, size: int | None, sampler: CohortSampler | None) -> None:
+        self._size, self._sampler = size, sampler
+        self._examples: list[int] = []  # of the clients among whom the sampler draws
+
+    def start(self, clients: Sequence[Any] | None, rounds: int) -> None:
+        """Tell the sampler among whom it draws, before the first round.
+
+        Args:
+            clients: of the data, as far as those name them.
+            rounds: of the run; negative where nobody says.
+
+        Raises:
+            MisconfigurationException: for a sampler where the data name no clients.
+        """
+        if self._sampler is None:
+            return
+        if not clients:
+            raise MisconfigurationException(
+                f"{type(self._sampler).__name__} draws among clients, and the trainer's data module names none; pass a"
+                " FederatedDataModule to fit"
+            )
+        self._examples = [len(client.train) for client in clients]
+        self._sampler.start([str(client.name) for client in clients], self._examples, rounds)
+
+    def draw(self, num_clients: int, seed: int, round: int) -> list[int]:
+        """Return the clients of a round, one that counts several times as often.
+
+        Args:
+            num_clients: of the federation.
+            seed: base of all draws.
+            round: from 0.
+        """
+        if self._sampler is None:
+            return sample_cohort(num_clients, self._size, seed, round)
+        return self._sampler.draw(self._examples, self._size, seed, round)
+
+    def sizes(self, clients: Sequence[Any] | None) -> tuple[int, int]:
+        """Return the number of clients, as far as the data name them, and of those that a round draws."""
+        number = len(clients or ()) or self._size or 1
+        return number, min(self._size or number, number)

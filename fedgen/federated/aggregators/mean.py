@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from fedgen.models.optional_hooks import of_data
 from fedgen.ranks import Ranks
 
 
@@ -252,3 +253,25 @@ class Mean(Aggregator):
 
     def result(self) -> list[Tensor]:
         return self._mean
+
+
+ClientWeights = Literal["examples", "uniform"]
+
+
+def weight_of(num_examples: int, kind: ClientWeights) -> float:
+    """A client's weight, not normalised: its number of training examples, or 1."""
+    return float(num_examples) if kind == "examples" else 1.0
+
+
+def shares_of(data: Any, kind: ClientWeights) -> list[float] | None:
+    """The weights of all clients that train, adding up to 1; None for data that names no clients.
+
+    Args:
+        data: a data module; `FederatedDataModule` has `clients`, each with positions `train`.
+        kind: what weighs.
+    """
+    clients = of_data(data).clients
+    if clients is None:
+        return None
+    weights = [weight_of(len(client.train), kind) for client in clients]
+    return [weight / sum(weights) for weight in weights]

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm, parameter_names
-from fedgen.federated.client_state.trained_parameters import parameters_of
+from fedgen.federated.client_state.exchange import parameters_of
 
 
 class FedRep(ClientAlgorithm):

@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 from torchmetrics import Metric, MetricCollection
 
 from fedgen.federated.client_state.forms import Forms
@@ -359,3 +360,77 @@ def describe_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]
     parts += [f"{len(missing)} tensors missing (first: {missing[0]})"] if missing else []
     parts += [f"{len(extra)} tensors unknown to the model (first: {extra[0]})"] if extra else []
     return "; ".join(parts) or "no difference in names or shapes"
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """The parameters that an optimizer holds, in its order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> list[Tensor]:
+    """The parameters that train in clients' turns.
+
+    A frozen copy such as a moving average does not, though `Adam(self.parameters())` holds it: an optimizer passes over
+    parameters without a gradient. One that holds nothing but frozen parameters is there for when they thaw: GANs turn
+    requires_grad off for the net that rests. Of what requires a gradient and no optimizer holds, such as a copy that is
+    moved by hand, nothing trains.
+
+    Args:
+        module: whose parts may hold optimizers of their own, too.
+        optimizers: those of `configure_optimizers`.
+
+    Returns:
+        Each once; where there is no optimizer at all, every parameter that requires a gradient.
+    """
+    held = [parameters_of(optimizer) for optimizer in (*optimizers, *_own_optimizers(module))]
+    if not held:
+        return [parameter for parameter in module.parameters() if parameter.requires_grad]
+    found: dict[int, Tensor] = {}
+    for parameters in held:
+        rests = not any(parameter.requires_grad for parameter in parameters)
+        found |= {id(parameter): parameter for parameter in parameters if rests or parameter.requires_grad}
+    return list(found.values())
+
+
+def _own_optimizers(module: nn.Module) -> Iterator[Optimizer]:
+    """Optimizers that hang in a module's parts themselves, or in lists and dictionaries there."""
+    for part in module.modules():
+        for value in vars(part).values():
+            if isinstance(value, Optimizer):
+                yield value
+            elif type(value) in (list, tuple, dict) and value:  # asked in each round, of each attribute
+                yield from (
+                    one for one in (value.values() if type(value) is dict else value) if isinstance(one, Optimizer)
+                )
+
+
+class Switches:
+    """A module's gradients, and its switches: requires_grad of parameters, training modes of submodules."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._parameters, self._modules = list(module.parameters()), list(module.modules())
+        self._flags = [p.requires_grad for p in self._parameters]
+        self.start_turn()
+
+    def thawed_or_frozen(self) -> bool:
+        """Whether requires_grad is another than when this was made."""
+        return self._flags != [p.requires_grad for p in self._module.parameters()]
+
+    def start_turn(self) -> None:
+        """Takes the present switches as those that `restore` puts back."""
+        self._before = [p.requires_grad for p in self._parameters], [m.training for m in self._modules]
+
+    def restore(self) -> None:
+        """Puts the switches back to what they were when the turn started."""
+        flags, modes = self._before
+        for parameter, flag in zip(self._parameters, flags):
+            if parameter.requires_grad != flag:
+                parameter.requires_grad_(flag)
+        for part, mode in zip(self._modules, modes):
+            if part.training != mode:
+                part.training = mode
+
+    def clear_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedgen.federated.client_state.exchange import parameters_of
 from fedgen.federated.client_state.optimizer_states import check_slots, is_nan
-from fedgen.federated.client_state.python_state import MISSING
-from fedgen.federated.client_state.random_generators import GENERATORS, read_generator, write_generator
+from fedgen.federated.client_state.python_state import GENERATORS, MISSING, read_generator, write_generator
 from fedgen.federated.client_state.state_values import is_plain
-from fedgen.federated.client_state.trained_parameters import parameters_of
 from fedgen.federated.lightning.lightning_internals import KEPT_IN_OPTIMIZERS, version_of
 from fedgen.io.tensor_files import leaves
 from fedgen.ranks import Ranks

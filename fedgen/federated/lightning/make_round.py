@@ -7,10 +7,10 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.optim import Optimizer
 
 from fedgen.allocator import keep_freed_memory
+from fedgen.federated.client_state.exchange import parameters_of
 from fedgen.federated.client_state.local_state import LocalState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.outside_state import OutsideState
-from fedgen.federated.client_state.trained_parameters import parameters_of
 from fedgen.federated.lightning.hyperparameters import warn_of_objects
 from fedgen.federated.lightning.lazy_parameters import materialise
 from fedgen.federated.lightning.lightning_internals import optimizers_of

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedgen.clients.turn import Turn
-from fedgen.federated.client_state.trained_parameters import parameters_of
+from fedgen.federated.client_state.exchange import parameters_of
 from fedgen.federated.lightning.checks import warn_of_remainder, warn_unseen_steps
 from fedgen.federated.lightning.lightning_internals import (
     give_result,

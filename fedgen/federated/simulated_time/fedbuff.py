@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients.samplers.sampler import CohortSampler
-from fedgen.federated.aggregators.client_weights import ClientWeights
+from fedgen.federated.aggregators.mean import ClientWeights
 from fedgen.federated.federation_view import started
 from fedgen.federated.round import Round
 from fedgen.federated.simulated_time.buffered_clock import BufferedClock

@@ -10,9 +10,9 @@ from torch import Tensor
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.mean import wide
 from fedgen.federated.client_state.exchange import Exchange, copy_tensors
+from fedgen.federated.round import StartPoints
 from fedgen.federated.server_model import ServerModel
 from fedgen.federated.simulated_time.buffered_clock import BufferedClock
-from fedgen.federated.start_points import StartPoints
 
 
 class ServerVersions(StartPoints):

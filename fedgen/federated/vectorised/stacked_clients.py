@@ -10,8 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
 from fedgen.clients.turn import Turn
-from fedgen.federated.client_state.exchange import copy_tensors
-from fedgen.federated.client_state.trained_parameters import parameters_of
+from fedgen.federated.client_state.exchange import copy_tensors, parameters_of
 from fedgen.federated.round import Round
 from fedgen.federated.vectorised.stacked_optimizer import StackedOptimizer
 from fedgen.federated.vectorised.trial import Trial, WithTensors

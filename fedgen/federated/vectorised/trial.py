@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedgen.federated.client_state.trained_parameters import parameters_of
+from fedgen.federated.client_state.exchange import parameters_of
 from fedgen.federated.lightning.lightning_internals import TensorCalls, version_of
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from fedgen.models.functional_step import Drawn, FunctionalStep

@@ -11,8 +11,7 @@ from fedgen.evaluation.runs.checkpoint_names import LAST
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments.engine.trainings import Training
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-from fedgen.federated.client_state.exchange import Exchange
-from fedgen.federated.client_state.trained_parameters import trained_parameters
+from fedgen.federated.client_state.exchange import Exchange, trained_parameters
 from fedgen.federated.compression import Compressor
 from fedgen.federated.federation_state import CHECKPOINT_KEY
 from fedgen.federated.server_model import compressed_bytes
