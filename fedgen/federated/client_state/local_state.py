@@ -50,6 +50,9 @@ class LocalState:
         scaler: the fp16 grad scaler, if any.
         mode: "reset", "keep" or "average".
         wrappers: Lightning's of the optimizers; none by default.
+
+    Attributes:
+        contents: of the optimizers.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class LocalState:
     ) -> None:
         self.optimizers, self.schedulers, self.scaler, self.mode = list(optimizers), list(schedulers), scaler, mode
         by_optimizer = {id(wrapper.optimizer): wrapper for wrapper in wrappers}
-        self._contents = [OptimizerContents(one, by_optimizer.get(id(one))) for one in optimizers]
+        self.contents = [OptimizerContents(one, by_optimizer.get(id(one))) for one in optimizers]
         self.clients: dict[int, list[Contents]] = {}
         self._means: list[MeanContents] = []
         self._server: list[Contents] = []  # averaged, of the round before
@@ -89,19 +92,19 @@ class LocalState:
         self._after, self._completed = [], []
         self._means = [MeanContents() for _ in self.optimizers]
         if self.mode == "average":
-            self._server = [contents.read() for contents in self._contents]
+            self._server = [contents.read() for contents in self.contents]
 
     def starting_contents(self, client: int) -> list[Contents]:
         """Return, by optimizer, what a client's turn in the present round begins with."""
         if self.mode == "average":
             return self._server
-        return self.clients.get(client) or [contents.fresh for contents in self._contents]
+        return self.clients.get(client) or [contents.fresh for contents in self.contents]
 
     def start_turn(self, client: int) -> None:
         self._continuing.restore()
         self._write_settings(self._before)
         kept = self._server if self.mode == "average" else self.clients.get(client)
-        for i, contents in enumerate(self._contents):
+        for i, contents in enumerate(self.contents):
             if kept:
                 contents.write(kept[i])  # copies, which steps change: a turn that fails leaves them as they were
             else:
@@ -111,13 +114,13 @@ class LocalState:
 
     def forget_states(self) -> None:
         """Make the optimizers hold, within a turn, what they were made with."""
-        for contents in self._contents:
+        for contents in self.contents:
             contents.renew()
             contents.switch("train")
 
     def settle(self) -> None:
         """End the training of a turn, before what the client sends is looked at."""
-        for contents in self._contents:
+        for contents in self.contents:
             contents.switch("eval")
             contents.allow_modes(False)
 
@@ -126,12 +129,12 @@ class LocalState:
         self._completed.append(client)
         if self.mode == "keep":
             first = not self.clients
-            self.clients[client] = [contents.read() for contents in self._contents]
+            self.clients[client] = [contents.read() for contents in self.contents]
             if first:
                 size = in_bytes(self.num_bytes(client))
                 rank_zero_info(f"optimizer_state='keep' holds {size} of optimizer state for every client")
         elif self.mode == "average":
-            for mean, contents in zip(self._means, self._contents):
+            for mean, contents in zip(self._means, self.contents):
                 mean.add(contents.read(), weight)
 
     def news(self) -> tuple[int, Settings]:
@@ -151,7 +154,7 @@ class LocalState:
         """
         if ranks.size > 1 and self.mode == "average":
             first = self._completed[0] if self._completed else sys.maxsize
-            for contents, mean in zip(self._contents, self._means):
+            for contents, mean in zip(self.contents, self._means):
                 mean.merge(ranks, device, contents.parameters, first)
 
     def merge_continuing(self, ranks: Ranks) -> None:
@@ -180,7 +183,7 @@ class LocalState:
         self._write_settings(self._before if stays else self._after)
         if not dropped:
             self._continuing.write(self._after[1] if self._after else self._received)
-        for i, contents in enumerate(self._contents):
+        for i, contents in enumerate(self.contents):
             contents.allow_modes(False)
             if self.mode == "average":
                 contents.write(self._server[i] if dropped else self._means[i].contents)
@@ -201,10 +204,10 @@ class LocalState:
 
     def _read_settings(self) -> Settings:
         scaler = copy.copy(self.scaler.state_dict()) if self.scaler is not None else None
-        return [[contents.hyperparameters for contents in self._contents], self._continuing.changes(), scaler]
+        return [[contents.hyperparameters for contents in self.contents], self._continuing.changes(), scaler]
 
     def _write_settings(self, settings: Settings) -> None:
-        for contents, groups in zip(self._contents, settings[0]):
+        for contents, groups in zip(self.contents, settings[0]):
             contents.hyperparameters = groups
         if settings[2]:
             self.scaler.load_state_dict(settings[2])
@@ -212,7 +215,7 @@ class LocalState:
 
     def release(self) -> None:
         """Leave the optimizers alone from now on."""
-        for contents in self._contents:
+        for contents in self.contents:
             contents.release()
 
     def server_state(self) -> dict[str, Any]:
@@ -230,13 +233,13 @@ class LocalState:
         """
         hyperparameters, self._given, scaler = state["settings"]
         self._write_settings([hyperparameters, {}, scaler])
-        for contents, averaged in zip(self._contents, state["states"]):
+        for contents, averaged in zip(self.contents, state["states"]):
             contents.check(averaged)
             contents.write(contents.placed(averaged))
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint of optimizers and schedulers lacks: kept contents, and averaged ones beside `state`."""
-        beside = [{key: v for key, v in one.read().items() if isinstance(key, str)} for one in self._contents]
+        beside = [{key: v for key, v in one.read().items() if isinstance(key, str)} for one in self.contents]
         found = self._of_module(Continuing(self._objects).values())
         state: dict[str, Any] = {"clients": {client: list(own) for client, own in self.clients.items()}}
         state |= {"averaged": beside} if self.mode == "average" and any(beside) else {}
@@ -249,20 +252,20 @@ class LocalState:
             MisconfigurationException: if it is of other optimizers.
             ValueError: if it is damaged.
         """
-        sizes = [len(contents.parameters) for contents in self._contents]
+        sizes = [len(contents.parameters) for contents in self.contents]
         for client, own in state["clients"].items():
             fits = isinstance(own, list) and len(own) == len(sizes) and all(isinstance(one, Mapping) for one in own)
-            if not fits or not all(one.has_places(held) for one, held in zip(self._contents, own)):
+            if not fits or not all(one.has_places(held) for one, held in zip(self.contents, own)):
                 raise MisconfigurationException(
                     f"the checkpoint keeps the state of other optimizers for client {client} than the model's"
                     f" {len(sizes)} of {sizes} parameters; resume with the same model and optimizers"
                 )
         self.clients = {int(client): self._checked(own) for client, own in state["clients"].items()}
-        for contents, beside in zip(self._contents, self._checked(state.get("averaged", []))):
+        for contents, beside in zip(self.contents, self._checked(state.get("averaged", []))):
             contents.write(contents.read() | beside)
         self._given = dict(state.get("continuing", {}))
 
     def _checked(self, held: Sequence[Any]) -> list[Contents]:
-        for contents, one in zip(self._contents, held):
+        for contents, one in zip(self.contents, held):
             contents.check(one)
-        return [contents.placed(one) for contents, one in zip(self._contents, held)]
+        return [contents.placed(one) for contents, one in zip(self.contents, held)]

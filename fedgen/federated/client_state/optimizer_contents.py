@@ -7,7 +7,7 @@ is its state.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -222,9 +222,8 @@ class OptimizerContents:
         return {key: self._on_device(key, slots) for key, slots in contents.items()}
 
     def _on_device(self, key: Key, slots: Mapping[str, Any]) -> dict[str, Any]:
-        path, kind, place = _parsed(key)
-        parameters = parameters_of(self._members[path])
-        own = parameters[int(place) if kind == STATE and place.isdecimal() else 0]
+        path = _parsed(key)[0]
+        own = parameters_of(self._members[path])[self.parameter_at(key) or 0]
         group = next(g for g in self._members[path].param_groups if any(own is p for p in g["params"]))
         counts_there = group.get("capturable") or group.get("fused")  # else torch counts steps on the CPU
         return {
@@ -247,9 +246,15 @@ class OptimizerContents:
             if any(map(is_nan, leaves(slots))):
                 raise ValueError(f"an optimizer's {str(key)[:80]!r} holds NaN")
 
-    def has_places(self, keys: Iterable[Any]) -> bool:
+    def parameter_at(self, key: Key) -> int | None:
+        """Return the place of the parameter whose state is under a key; None for what is of none."""
+        _, kind, place = _parsed(key)
+        return int(place) if kind == STATE and place.isdecimal() else None
+
+    def has_places(self, keys: Collection[Any]) -> bool:
         """Whether the optimizer, or one that it wraps, has places of all these keys."""
-        return all(type(key) in (int, str) and self._has_place(*_parsed(key)) for key in keys)
+        known = (type(key) is str or (type(key) is int and key >= 0) for key in keys)
+        return all(known) and all(self._has_place(*_parsed(key)) for key in keys)
 
     def _has_place(self, path: str, kind: str, place: str) -> bool:
         if path not in self._members or kind not in (STATE, GROUPS, ATTRIBUTES):

@@ -122,7 +122,7 @@ class RemoteRounds:
         try:
             if local.mode == "average":
                 weight = self._round.weight_of(turn)
-                check_states(answer.told, local.optimizers, turn.client, weight)
+                check_states(answer.told, local.contents, turn.client, weight)
             check_forms(forms_of(answer.told), self._forms)
             self._round.merge(Replies([*self._told[:1], answer.told]))
             outside.messages.heard_means(answer.means)

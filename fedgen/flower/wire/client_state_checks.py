@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
+from fedgen.federated.client_state.optimizer_contents import OptimizerContents
 from fedgen.statistics.statistic_messages import MessageError
 
 PARTS = 3  # of an optimizer's averaged state: sums, their weights, and what is not averaged
@@ -17,8 +17,8 @@ NEVER_NEGATIVE = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "ex
 Form = tuple[tuple[int, ...], torch.dtype] | None  # of a tensor that is summed; None of a value that is not
 
 
-def check_states(told: Sequence[Any], optimizers: Sequence[Optimizer], client: int, weight: float) -> None:
-    """Refuses averaged optimizer states (`LocalState.merge`) that no optimizer has.
+def check_states(told: Sequence[Any], optimizers: Sequence[OptimizerContents], client: int, weight: float) -> None:
+    """Refuses averaged contents of optimizers (`LocalState.merge`) that no optimizer has.
 
     Args:
         told: by the client.
@@ -32,15 +32,16 @@ def check_states(told: Sequence[Any], optimizers: Sequence[Optimizer], client: i
     """
     for index, optimizer in enumerate(optimizers):
         sums, totals, (first, beside, rest) = told[PARTS * index : PARTS * (index + 1)]
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if first != client or sums.keys() != totals.keys() or not set(beside) <= sums.keys() or rest.keys() & sums:
+        doubled = [at for at in rest.keys() & sums if type(rest[at]) is not float]  # whose mean is a number again
+        if first != client or sums.keys() != totals.keys() or not set(beside) <= sums.keys() or doubled:
             raise MessageError("its optimizer states are not as it was asked for them")
         for place, name in [*sums, *rest]:
-            if type(place) is not int or not 0 <= place < len(parameters) or type(name) is not str:
+            if not optimizer.has_places([place]) or type(name) is not str:
                 raise MessageError(f"its optimizer state {name!r} is of a parameter that the model has not")
         for (place, name), tensor in sums.items():
-            if not _fits(tensor, place, parameters):
-                shape = list(parameters[place].shape)
+            is_number = type(rest.get((place, name))) is float and (tensor.shape, tensor.dtype) == ((), torch.float64)
+            if not is_number and not _fits(tensor, number := optimizer.parameter_at(place), optimizer.parameters):
+                shape = None if number is None else list(optimizer.parameters[number].shape)
                 raise MessageError(f"its {name!r} is {tensor.dtype} {list(tensor.shape)}, of a parameter of {shape}")
             if name in NEVER_NEGATIVE and bool((tensor < 0).any()):
                 raise MessageError(f"its optimizer state {name!r} is negative")
@@ -51,10 +52,9 @@ def check_states(told: Sequence[Any], optimizers: Sequence[Optimizer], client: i
             raise MessageError("its optimizer states are neither tensors nor numbers")
 
 
-def _fits(tensor: Tensor, place: int, parameters: Sequence[Tensor]) -> bool:
+def _fits(tensor: Tensor, place: int | None, parameters: Sequence[Tensor]) -> bool:
     """Whether it is of a parameter's shape, of some of its axes, or one number; or, of the first, flat over all."""
-    own = parameters[place]
-    if tensor.dtype not in (own.dtype, torch.float32):
+    if place is None or tensor.dtype not in ((own := parameters[place]).dtype, torch.float32):
         return False
     factored = tensor.ndim == own.ndim and all(
         size in (1, of) for size, of in zip(tensor.shape, own.shape, strict=True)
