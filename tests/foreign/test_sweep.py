@@ -1,9 +1,13 @@
 """Optimizers and schedules of any origin do in clients' turns what they do in one plain Lightning fit."""
 
 import pytest
+import torch
 
+from fedgen.federated import FedAvgStrategy
+from fedgen.io.tensor_files import read_torch
 from tests.foreign.optimizers import GROUPS
-from tests.foreign.schedules import MADE, OPTIMIZERS
+from tests.foreign.plain_fit import deviation
+from tests.foreign.schedules import MADE, OPTIMIZERS, Scheduled
 from tests.foreign.sweep import (
     PAGE,
     TOLERANCE,
@@ -11,8 +15,10 @@ from tests.foreign.sweep import (
     deviations_of_optimizer,
     deviations_of_schedule,
     intervals_of,
+    one_client,
     settings_of,
 )
+from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries, about their own calls
 QUICK = {
@@ -49,6 +55,21 @@ def test_an_optimizer_keeps_and_resets_all_that_it_holds(name, maker) -> None:
 def test_a_schedule_goes_on(schedule, optimizer, interval) -> None:
     found = deviations_of_schedule(schedule, optimizer, interval)
     assert max(found.values()) <= TOLERANCE, found
+
+
+@pytest.mark.parametrize("schedule", [name for name in MADE if name != "ReduceLROnPlateau"])
+def test_a_resumed_run_goes_on_with_a_schedule_and_its_file_holds_no_objects(tmp_path, schedule) -> None:
+    def fit(rounds, path=None):
+        torch.manual_seed(1)
+        module = Scheduled(OPTIMIZERS["Adam"], MADE[schedule], "step")
+        trainer = quiet_trainer(rounds, strategy=FedAvgStrategy(3, seed=0), limit_val_batches=0)
+        trainer.fit(module, one_client(), ckpt_path=path)
+        trainer.save_checkpoint(tmp_path / f"{rounds}.ckpt")
+        return module
+
+    fit(2)
+    read_torch(tmp_path / "2.ckpt")
+    assert deviation(fit(4, tmp_path / "2.ckpt"), fit(4)) == 0
 
 
 def test_the_page_has_a_line_for_each_with_no_deviation_beyond_rounding() -> None:

@@ -6,9 +6,10 @@ module that they hold, stay themselves.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -16,7 +17,7 @@ from torch.quasirandom import SobolEngine
 
 from fedgen.federated.client_state.module_nodes import Places, value_of
 from fedgen.federated.client_state.optimizer_contents import copied
-from fedgen.federated.client_state.python_state import Attributes, Keyed, PythonState
+from fedgen.federated.client_state.python_state import MISSING, Attributes, Keyed, PythonState
 from fedgen.federated.client_state.state_values import is_plain
 
 _QUASI_RANDOM = ("Sobol", "Halton")  # of scipy.stats, which takes long to import
@@ -27,6 +28,18 @@ def continues(value: Any) -> bool:
     return isinstance(value, (LRScheduler, ReduceLROnPlateau, SobolEngine)) or any(
         kind.__name__ in _QUASI_RANDOM and kind.__module__.startswith("scipy.stats") for kind in type(value).__mro__
     )
+
+
+def plain_part(value: Any) -> Any:
+    """Return what of a scheduler's state a file can hold without objects: not what it is bound to or calls."""
+    if type(value) is dict:
+        return {key: part for key, one in value.items() if (part := plain_part(one)) is not MISSING}
+    if type(value) in (list, tuple):  # of functions a scheduler's own state holds None
+        return type(value)(None if part is MISSING else part for part in map(plain_part, value))
+    if isinstance(value, np.generic):
+        return value.item()
+    is_plain_kind = isinstance(value, (Mapping, Set, Tensor))  # MultiStepLR has a Counter
+    return value if is_plain_kind or not (callable(value) or hasattr(value, "__dict__")) else MISSING
 
 
 class Continuing:

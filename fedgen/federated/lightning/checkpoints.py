@@ -10,6 +10,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.optim import Optimizer
 
+from fedgen.federated.client_state.continuing import plain_part
 from fedgen.federated.client_state.exchange import naming_difference
 from fedgen.federated.client_state.optimizer_states import check_optimizer_state
 from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
@@ -168,6 +169,8 @@ class CheckpointingStrategy(FederationView, OneOrManyProcesses):
         checkpoints = self._checkpoints
         written = settle_loops(checkpoint) if checkpoints is None else checkpoints.to_write(checkpoint, filepath)
         if written is not None:
+            if "lr_schedulers" in written:
+                written["lr_schedulers"] = plain_part(written["lr_schedulers"])
             super().save_checkpoint(written, filepath, storage_options)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
