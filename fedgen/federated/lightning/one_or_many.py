@@ -64,11 +64,10 @@ class OneOrManyProcesses(DDPStrategy):
 
     @heard()
     def barrier(self, name: str | None = None) -> None:
-        trainer = self._module.trainer
-        if name == "run-stage" and trainer.state.fn == TrainerFn.FITTING:  # Lightning has just set its handlers
-            if ends := end_on_sigterm(trainer):
+        if name == "run-stage" and self._module.trainer.state.fn == TrainerFn.FITTING:  # Lightning's handlers are set
+            if ends := end_on_sigterm(self._module.trainer):
                 watch_for_sigterm(self)
-            tell_of_sigterm(trainer, tells=not all(Ranks().gather(ends)))
+            tell_of_sigterm(self._module.trainer, tells=not all(Ranks().gather(ends)))
         super().barrier(name)
 
     broadcast = heard()(DDPStrategy.broadcast)
