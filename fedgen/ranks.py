@@ -4,6 +4,7 @@ import atexit
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Name = TypeVar("Name", bound=Hashable)
+_no = bool  # as a function without arguments
 _together: ContextVar[bool] = ContextVar("together", default=False)
 
 
@@ -98,6 +100,32 @@ class Ranks:
                 tensor.copy_(dense)
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within it torch.distributed knows this process only: the default group has world size 1 and rank 0, and for code
+    that asks `is_initialized()` is false, as in a job of one process. Other groups stay as they are."""
+    if Ranks().size == 1:
+        yield
+        return
+    world, is_initialized = dist.group.WORLD, dist.is_initialized
+    try:
+        dist.group.WORLD, torch.distributed.is_initialized = _group_within(world), _no
+        yield
+    finally:
+        dist.group.WORLD, torch.distributed.is_initialized = world, is_initialized
+
+
+def is_alone() -> bool:
+    """Whether this process of several is within `alone`."""
+    return dist.is_available() and dist.is_initialized is _no
+
+
+@lru_cache(maxsize=1)
+def _group_within(world: Any) -> Any:
+    """The group of this process alone, made once for a default group."""
+    return dist.new_group([dist.get_rank()], use_local_synchronization=True)
+
+
 def leave_at_exit() -> None:
     """Have this process leave its process group before Python ends; once, however often it is called.
 
@@ -109,6 +137,7 @@ def leave_at_exit() -> None:
 
 
 def _leave() -> None:
+    _group_within.cache_clear()
     if dist.is_initialized() and dist.get_backend() == dist.Backend.GLOO:  # NCCL's would wait for lost processes
         dist.destroy_process_group()
 

@@ -1,7 +1,9 @@
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from fedgen.ranks import Ranks, agreed, share_out, spread, together
+from fedgen.ranks import Ranks, agreed, alone, is_alone, share_out, spread, together
 
 SIZES = (3, 11, 6, 20, 9)
 
@@ -42,3 +44,37 @@ def test_one_process_does_all_the_work_as_it_is_asked_for():
 def test_what_is_raised_is_raised():
     with together(), pytest.raises(ZeroDivisionError):
         list(spread(lambda item: 1 / item, [1, 0]))
+
+
+@pytest.fixture
+def second_of_three():
+    """This process as one of several, whose others nobody sees: collectives of all of them change nothing."""
+    dist.init_process_group("fake", rank=1, world_size=3, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+def asked():
+    return is_alone(), dist.is_initialized(), Ranks().size, Ranks().rank, dist.get_world_size(), dist.get_rank()
+
+
+def test_a_process_of_several_is_alone_within_a_block_also_when_it_raises(second_of_three):
+    world = dist.group.WORLD
+    assert asked() == (False, True, 3, 1, 3, 1)
+    for _ in range(2):
+        with alone():
+            assert asked() == (True, False, 1, 0, 1, 0)
+            with alone():
+                assert asked() == (True, False, 1, 0, 1, 0)
+            assert is_alone()
+        assert asked() == (False, True, 3, 1, 3, 1)
+    with pytest.raises(ZeroDivisionError), alone():
+        raise ZeroDivisionError
+    assert dist.group.WORLD is world
+    assert asked() == (False, True, 3, 1, 3, 1)
+
+
+def test_one_process_within_a_block_is_what_it_was():
+    with alone():
+        assert not dist.is_initialized()
+        assert not is_alone()

@@ -32,7 +32,7 @@ from fedgen.federated.schedules import factor_in
 from fedgen.federated.server_model import RoundSettings, ServerModel
 from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state, warn_of_state
 from fedgen.models.optional_hooks import of_module
-from fedgen.ranks import Ranks
+from fedgen.ranks import Ranks, alone
 from fedgen.seeds import seed_all
 
 
@@ -179,6 +179,7 @@ class Round:
 
     # ---- turns ----
 
+    @alone()
     def begin_turn(self, turn: Turn) -> None:
         """Make the module what the client starts from: the server's, and what is the client's own."""
         self.loss = None
@@ -200,6 +201,7 @@ class Round:
         if self._hooks.on_turn_start is not None:
             self._hooks.on_turn_start(turn)
 
+    @alone()
     def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
         """Take a turn in this process.
 

@@ -1,7 +1,6 @@
 """Federated averaging (McMahan et al. 2017) as a Lightning strategy: an epoch is a round, a batch a client's turn."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -43,7 +42,7 @@ from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
 from fedgen.federated.vectorised.vectorised_turns import VectorisedTurns
 from fedgen.io.files import in_bytes
 from fedgen.models.optional_hooks import data_module_of, data_of
-from fedgen.ranks import Ranks
+from fedgen.ranks import Ranks, alone
 from fedgen.seeds import resolve
 
 
@@ -185,7 +184,7 @@ class FedAvgStrategy(CheckpointingStrategy):
             self._start_fit(trainer)
 
     def setup_optimizers(self, trainer: Trainer) -> None:
-        with self._clock.within() if self._clock is not None else nullcontext():  # one client's batches and steps
+        with alone(), self.clock.within():  # one client's batches and steps
             super().setup_optimizers(trainer)
 
     def _start_fit(self, trainer: Trainer) -> None:

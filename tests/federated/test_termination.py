@@ -1,7 +1,10 @@
-"""Who is told of SIGTERM to one of several processes."""
+"""SIGTERM ends a training within ten seconds, on one process and on several, and the last checkpoint is whole."""
 
 import logging
+import os
 import signal
+import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -10,9 +13,15 @@ import torch
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from fedgen.callbacks import RoundCheckpoint
+from fedgen.federated import FedAvgStrategy
 from fedgen.federated.lightning.lightning_internals import tell_of_sigterm
 from fedgen.federated.lightning.one_or_many import end_on_sigterm
+from tests.federated.modules import Quadratic, make_quadratics
+from tests.launched import start
 from tests.trainers import quiet_trainer
+
+SCRIPT = "tests.federated.collective_runs"
 
 
 @pytest.fixture
@@ -68,3 +77,128 @@ def test_processes_tell_each_other_of_it_before_each_batch_where_a_handler_of_li
         tell_of_sigterm(trainer, tells)
         loop._broadcast_sigterm_tensor()
     assert words == [0]
+
+
+# ---- one process ----
+
+
+class Signalled(Quadratic):
+    """Does something in the second client's turn of the second round."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.act = act
+
+    def training_step(self, batch, batch_idx):
+        if self.current_epoch == 1 and batch[0][0, 0] == 3.0:
+            self.act()
+        return super().training_step(batch, batch_idx)
+
+
+def fit(act, folder):
+    strategy, checkpoints = FedAvgStrategy(4, seed=0), RoundCheckpoint(folder, every_n_rounds=1)
+    trainer = quiet_trainer(3, strategy=strategy, enable_checkpointing=True, callbacks=[checkpoints])
+    trainer.fit(Signalled(act), make_quadratics())
+
+
+def descriptor():
+    """Where Python writes the numbers of signals; -1 for nowhere."""
+    present = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(present)
+    return present
+
+
+def test_a_round_that_sigterm_interrupts_is_dropped_and_all_is_put_back(told, tmp_path):
+    present, watched = signal.getsignal(signal.SIGTERM), []
+
+    def act():
+        watched.append(descriptor())
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SIGTERMException):
+        fit(act, tmp_path)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    # w = 1, rate 0.1, four steps: towards 0 by a factor 0.9 each, towards 4 by 0.7; the mean of both
+    assert saved["state_dict"]["w"].item() == pytest.approx((0.9**4 + 4 - 3 * 0.7**4) / 2)
+    assert saved["epoch"] == 0
+    assert len(watched) == 1  # the round ended at once
+    assert watched[0] != -1
+    assert descriptor() == -1
+    assert signal.getsignal(signal.SIGTERM) is present
+    assert told == [signal.SIGTERM]
+
+
+def test_a_descriptor_of_an_event_loop_is_left_alone(tmp_path):
+    with socket.socket() as loop:
+        loop.setblocking(False)
+        signal.set_wakeup_fd(loop.fileno())
+        seen = []
+        try:
+            fit(lambda: seen.append(descriptor()), tmp_path)
+        finally:
+            after = signal.set_wakeup_fd(-1)
+        assert {*seen, after} == {loop.fileno()}
+
+
+def test_sigterm_to_a_fork_ends_the_fork_alone(tmp_path):
+    ended, descriptors = [], []
+
+    def act():
+        reads, writes = os.pipe()
+        if not (child := os.fork()):
+            os.write(writes, b"forked")
+            time.sleep(60)
+            os._exit(1)
+        os.read(reads, 6)
+        os.kill(child, signal.SIGTERM)
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        descriptors.append(descriptor())
+        os.close(reads)
+        os.close(writes)
+
+    fit(act, tmp_path)
+    assert set(ended) == {-signal.SIGTERM}
+    assert -1 not in descriptors
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 2
+
+
+# ---- processes that wait for ever ----
+
+
+def children(process):
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        return [int(number) for number in file.read().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("devices", "where", "who", "status"),
+    [
+        (1, "long turn", "first", 0),
+        (1, "outside python", "first", 143),
+        (2, "long turn", "first", 0),
+        (2, "own group", "first", 143),
+        (2, "own group", "second", None),
+        (2, "own group", "all", None),
+        (2, "outside python", "second", None),
+    ],
+)
+def test_sigterm_ends_every_process_within_ten_seconds(devices, where, who, status, tmp_path):
+    """The status is that of the first process; None where it depends on who finds out first that another has ended."""
+    process = start(SCRIPT, "ends", devices, tmp_path, where)
+    waiting = 1 if where == "own group" else devices
+    while waiting > 0:
+        line = process.stdout.readline()
+        assert line, "it ended before"
+        waiting -= line.count("waits")
+    time.sleep(0.5)  # from the word to the wait
+    others = children(process)
+    assert len(others) == devices - 1
+    for number in {"first": [process.pid], "second": others, "all": [process.pid, *others]}[who]:
+        os.kill(number, signal.SIGTERM)
+    begun = time.monotonic()
+    said, _ = process.communicate(timeout=60)  # until the last one has closed its end
+    assert time.monotonic() - begun < 10
+    if status is not None:
+        assert process.returncode == status, said[-3000:]
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 0

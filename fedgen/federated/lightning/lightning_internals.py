@@ -4,6 +4,7 @@ Each function says what it is for, as there is no public way to it; all of them 
 2.14. A test keeps the rest of `fedgen.federated` away from such names.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, wraps
@@ -32,6 +33,7 @@ KEPT_IN_OPTIMIZERS = frozenset(vars(torch.optim.SGD([torch.zeros(1)], lr=0.1))) 
 # the dictionaries of a module for what hangs in it
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 TensorCalls = TorchDispatchMode  # a block that sees each of torch's calls in it, those of backward passes too
+end_process = os._exit  # without Python's own end, which waits for other threads
 NormBase = _NormBase  # BatchNorm and InstanceNorm of any dimension, lazy ones too: torch has no public name for it
 
 

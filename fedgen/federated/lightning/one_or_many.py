@@ -1,8 +1,11 @@
 """Lightning's strategy for several processes, with launcher, process group and collectives idle where there is one."""
 
 import logging
+import os
 import signal
 import threading
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -15,15 +18,14 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.nn import Module
 
 from fedgen.federated.lightning.checks import check_finders, warn_of_exchange_in_turn
-from fedgen.federated.lightning.lightning_internals import handler_before_fit, tell_of_sigterm
-from fedgen.federated.lightning.turn_clock import TurnClock
-from fedgen.ranks import Ranks, heard, leave_at_exit
+from fedgen.federated.lightning.lightning_internals import end_process, handler_before_fit, tell_of_sigterm
+from fedgen.ranks import Ranks, heard, is_alone, leave_at_exit
+
+_watches: dict[DDPStrategy, Callable[[], None]] = {}  # by who trains: ends the watch over this process
 
 
 class OneOrManyProcesses(DDPStrategy):
     """One class for a notebook, one GPU and several ranks, each of which trains clients of its own."""
-
-    _clock: TurnClock | None = None
 
     @property
     def _module(self) -> LightningModule:
@@ -31,11 +33,19 @@ class OneOrManyProcesses(DDPStrategy):
         return self.lightning_module
 
     @property
-    def _is_alone(self) -> bool:
+    def _is_one(self) -> bool:
         return self.num_processes * self.num_nodes == 1
 
+    @property
+    def world_size(self) -> int:
+        return 1 if is_alone() else super().world_size
+
+    @property
+    def global_rank(self) -> int:
+        return 0 if is_alone() else super().global_rank
+
     def _configure_launcher(self) -> None:
-        if self._is_alone:
+        if self._is_one:
             self._launcher = None
         else:
             super()._configure_launcher()
@@ -46,61 +56,55 @@ class OneOrManyProcesses(DDPStrategy):
         super().setup_environment()
 
     def setup_distributed(self) -> None:
-        if self._is_alone:
+        if self._is_one:
             self.set_world_ranks()
         else:
             super().setup_distributed()
             leave_at_exit()
 
-    barrier = heard()(DDPStrategy.barrier)
+    @heard()
+    def barrier(self, name: str | None = None) -> None:
+        if name == "run-stage" and self._module.trainer.state.fn == TrainerFn.FITTING:  # Lightning's handlers are set
+            if ends := end_on_sigterm(self._module.trainer):
+                watch_for_sigterm(self)
+            tell_of_sigterm(self._module.trainer, tells=not all(Ranks().gather(ends)))
+        super().barrier(name)
+
     broadcast = heard()(DDPStrategy.broadcast)
 
     @heard()
     def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._clock is not None and self._clock.inside:
-            # turns differ between processes: an exchange within them would wait for ever
-            if not self._is_alone:
-                warn_of_exchange_in_turn()
-            return tensor
+        if is_alone():
+            warn_of_exchange_in_turn()
         return super().reduce(tensor, *args, **kwargs)
-
-    def on_train_start(self) -> None:
-        super().on_train_start()
-        if not self._is_alone:
-            trainer = self._module.trainer
-            tell_of_sigterm(trainer, tells=not all(Ranks().gather(end_on_sigterm(trainer))))
 
     def _setup_model(self, model: Module) -> Module:
         return model  # no DistributedDataParallel: gradients stay with the client
 
+    def teardown(self) -> None:
+        if end := _watches.pop(self, None):
+            end()
+        super().teardown()
+
 
 def end_on_sigterm(trainer: Trainer) -> bool:
-    """Lets SIGTERM end this process of several at once, in place of Lightning's handler, until fitting ends.
+    """Lets SIGTERM end this process at once, in place of Lightning's handler, until fitting ends; whether it does.
 
-    Lightning's tells the others in a broadcast of its own, within the signal: where only one process is told to end, as
-    by `kill` or on a machine that is taken away, the others are elsewhere, and all of them wait for one another. Here
-    the round is dropped, as rounds cut short are, and the others end with LostRankError. The first process passes the
-    signal on to those that it has started. A handler of before the training is called, as by Lightning's. Under SLURM's
-    requeueing Lightning's handler stays, and in a thread, which may set none.
-
-    Args:
-        trainer: of several processes, that has begun to train.
-
-    Returns:
-        Whether it does.
+    Lightning's waits for the end of a batch, here a turn, and within the signal for the other processes, which may not
+    have got it. Here the round is dropped; the first process passes the signal on to those that it has started, others
+    end with LostRankError. A handler of before the training is called, as by Lightning's, which stays under SLURM's
+    requeueing and in a thread, which may set none.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    environment = trainer.strategy.cluster_environment
-    if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
+    environment, launcher, rank = trainer.strategy.cluster_environment, trainer.strategy.launcher, trainer.global_rank
+    requeues = isinstance(environment, SLURMEnvironment) and environment.auto_requeue
+    if requeues or threading.current_thread() is not threading.main_thread():
         return False
     before = handler_before_fit(trainer, signal.SIGTERM)
 
     def end(signum: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever is impatient meets no half-made farewell
-        said = rank_prefixed_message("told to end (SIGTERM): a round in the middle is dropped", trainer.global_rank)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not interrupt the end
+        said = rank_prefixed_message("told to end (SIGTERM): a round in the middle is dropped", rank)
         logging.getLogger("lightning.pytorch").info(said)
-        launcher = trainer.strategy.launcher
         if launcher is not None:
             launcher.kill(signum)
         if callable(before):
@@ -109,3 +113,36 @@ def end_on_sigterm(trainer: Trainer) -> bool:
 
     signal.signal(signal.SIGTERM, end)
     return True
+
+
+def watch_for_sigterm(strategy: DDPStrategy) -> None:
+    """Kills this process, and those that it started, if it trains on after SIGTERM: no handler runs in a collective."""
+    if (other := signal.set_wakeup_fd(-1)) != -1:
+        signal.set_wakeup_fd(other)  # of an event loop, or of a training around this one
+        return
+    (reads, writes), over, launcher = os.pipe(), threading.Event(), strategy.launcher
+    # the first process may be writing; after those that it has started Lightning looks every five seconds
+    grace = 3.0 if strategy.global_rank else 8.0
+
+    def watch() -> None:
+        sent = iter(partial(os.read, reads, 1), b"")
+        if any(number[0] == signal.SIGTERM for number in sent) and not over.wait(grace):
+            if launcher is not None:
+                launcher.kill(signal.SIGKILL)
+            end_process(128 + signal.SIGTERM)
+        os.close(reads)
+
+    def end() -> None:
+        over.set()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.close(writes)
+
+    os.set_blocking(writes, False)
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    _watches[strategy] = end
+    threading.Thread(target=watch, daemon=True).start()
+
+
+# a fork has the descriptor and the handler, too, and is not the training
+os.register_at_fork(after_in_child=lambda: [_watches.popitem()[1]() for _ in list(_watches)])
