@@ -70,7 +70,7 @@ def test_a_buffer_that_turns_fill_trains_as_in_ordinary_fits(rounds):
 
 def test_the_table_names_it_where_it_is():
     first, second = table_of(fit(make(), 1).state_table()), table_of(fit(make(), 2).state_table(), most=None)
-    assert "averaged as declared: net.centre" in first
+    assert "not in state_dict, averaged: net.centre" in first
     assert "not in state_dict, a counter: the largest: net.seen" in first
     assert second.count("net.centre") == second.count("net.seen") == 1
     assert "net.centre, net.1.running_mean" in second
@@ -135,7 +135,7 @@ def test_a_personal_one_stays_with_its_client(options):
 
 def test_what_a_robust_rule_does_not_exchange_is_reset_with_a_warning():
     module = make(Some)
-    with pytest.warns(UserWarning, match=r"not exchanged:\n.*net.centre.*\n.*'net.centre': 'mean'"):
+    with pytest.warns(UserWarning, match=r"not exchanged:\n.*net.centre.*\n.*rules=\{'net.centre': 'server'"):
         fit(module, 2, aggregator=Median())
     assert module.net.centre is None
 

@@ -241,7 +241,7 @@ class OutsideState:
                 self.found[change.path] = "gathered"
             elif self.exchanges and (_is_averaged(change) if rule == "mean" else rule is None and _is_float(change)):
                 self.round_values.add(change.path, change.after, weight)
-                self.found[change.path] = "averaged" if rule is None else "mean"
+                self.found[change.path] = "mean" if self.rules.rule_of(with_ancestors(change.path)) else "averaged"
             elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
                 self._raise_to(change)
             elif rule is None and (_was_empty(change) or _is_recomputed(change)):
