@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedgen.clients.client import Client, hold_out
-from fedgen.clients.loaders import InOrder, PooledBatches, Turns
+from fedgen.clients.loaders import ClientBatches, InOrder, PooledBatches, Read, Turns
 from fedgen.clients.partitions import Partition, check_assignment
 from fedgen.clients.sources import check_source, load_source, needs_loading, own_loader, probe, take_hooks
 from fedgen.clients.three_way import Roles, ThreeWaySplit
@@ -121,6 +121,12 @@ class FederatedDataModule(LightningDataModule):
             take_hooks(self, self._inner)
         if not needs_loading(data):
             probe(self.examples)
+
+    def __getattr__(self, name: str) -> Any:
+        inner = vars(self).get("_inner")
+        if inner is None or name.startswith("_") or hasattr(type(self), name):
+            return object.__getattribute__(self, name)  # raises what a property said, or that there is none
+        return getattr(inner, name)
 
     @cached_property
     def seed(self) -> int:
@@ -231,9 +237,12 @@ class FederatedDataModule(LightningDataModule):
         """The present round, i.e. the trainer's epoch."""
         return 0 if self.trainer is None else self.trainer.current_epoch
 
-    def train_dataloader(self) -> Turns | PooledBatches:
+    def _read(self, client: int | None) -> Read:
+        return self.examples, self.pooled("train") if client is None else self.clients[client].train, self.batch_size
+
+    def train_dataloader(self) -> ClientBatches | PooledBatches:
         if self.trainer is not None and hasattr(self.trainer.strategy, "sample_cohort"):
-            return Turns(self, self.trainer.strategy)
+            return ClientBatches(Turns(self, self.trainer.strategy), self.trainer.strategy, self._read)
         if (ranks := 1 if self.trainer is None else self.trainer.world_size) > 1:
             raise MisconfigurationException(
                 f"pooled training runs in one process: each of the {ranks} would train on the same batches; pass"

@@ -1,14 +1,16 @@
 """The data module's loaders: turns of a round, pooled batches of an epoch, held-out batches in order."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from fedgen.clients.lazy_turn import make_turn
+from fedgen.clients.sources import InMemory
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.data.lazy_examples import LazyExamples, measured_task
@@ -19,21 +21,58 @@ if TYPE_CHECKING:
     from fedgen.clients.data_module import FederatedDataModule
 
 
-class Cohorts(Protocol):
-    """The strategy, as the loader of turns asks it."""
+Read = tuple[Examples, Tensor, int]  # a data set, the positions in it that are read, and the batch size
 
-    @property
-    def seed(self) -> int: ...
 
-    def sample_cohort(self, num_clients: int, round: int) -> list[int]: ...
+class LikeLoader:
+    """Has what torch's DataLoader has beside batches, such as `dataset`, `batch_size` and `sampler`."""
 
-    def share(self, cohort: Sequence[int], sizes: Sequence[int]) -> list[int | None]: ...
+    def __init__(self, read: Callable[[], Read]) -> None:
+        self._read = read
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        examples, indices, size = self._read()
+        data: list[Dataset[Any]] = [InMemory(examples)]
+        options: dict[str, Any] = {}
+        if isinstance(examples, LazyExamples):
+            items, indices = examples.items, examples.positions[indices]
+            part = items.part_of(int(indices[0]) if len(indices) else 0)
+            data, size = [one.dataset for one in items.parts], part.batch_size or size
+            options = {"collate_fn": part.collate, "num_workers": items.num_workers}
+        # it does not shuffle: Lightning's `overfit_batches` replaces a sampler that does, in torch's loaders alone
+        own = Subset(ConcatDataset(data) if len(data) > 1 else data[0], indices.tolist())
+        return getattr(DataLoader(own, size, drop_last=True, **options), name)
+
+
+class ClientBatches(LikeLoader):
+    """The training data as a client's own code knows them: as many batches as its turn has iterations.
+
+    Outside rounds' turns the batches are those of the round's first client, and the data set is that of all clients.
+
+    Args:
+        turns: of a round, which Lightning's loops take in place of this.
+        strategy: that takes them.
+        read: what a client reads, by its number; None for all clients.
+    """
+
+    def __init__(self, turns: Any, strategy: Any, read: Callable[[int | None], Read]) -> None:
+        super().__init__(lambda: read(strategy.round.turn.client if strategy.in_turns else None))
+        self.turns, self._strategy, turns.view = turns, strategy, self
+
+    def __len__(self) -> int:
+        return int(self._strategy.communication_interval)
+
+    def __iter__(self) -> Iterator[Any]:
+        turn = self._strategy.round.turn if self._strategy.in_turns else next(iter(self.turns))
+        return iter(turn.batches(len(self)))
 
 
 class Turns:
     """One round's turns on this rank; every rank has as many, idle ones at the end."""
 
-    def __init__(self, module: "FederatedDataModule", strategy: Cohorts) -> None:
+    def __init__(self, module: "FederatedDataModule", strategy: Any) -> None:
         self._module, self._strategy = module, strategy
         self._sizes = [len(client.train) for client in module.clients]  # once: they may be many, and rounds too
         self._coming: tuple[int, list[Turn]] | None = None  # the next round's, some of which may be being read
@@ -79,10 +118,11 @@ class Turns:
         return self._coming[1][0]
 
 
-class PooledBatches:
+class PooledBatches(LikeLoader):
     """One epoch of all clients' training examples together, shuffled."""
 
     def __init__(self, module: "FederatedDataModule") -> None:
+        super().__init__(lambda: (module.examples, self._indices, module.batch_size))
         self._module = module
         self._indices = module.pooled("train")
         self._batch_size = module.batch_size

@@ -243,11 +243,11 @@ def _renumbered(one: _Own, classes: Sequence[str], client: str) -> _Own:
 
 
 def _parts_of(one: _Own) -> list[Part]:
-    return one.parts or [Part(_InMemory(one.examples))]
+    return one.parts or [Part(InMemory(one.examples))]
 
 
-class _InMemory(Dataset[Any]):
-    """Examples in memory as items, for a federation some of whose clients are read from disk."""
+class InMemory(Dataset[Any]):
+    """Examples in memory as items."""
 
     def __init__(self, examples: Examples) -> None:
         self._examples = examples

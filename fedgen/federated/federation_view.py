@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from fedgen.clients.loaders import ClientBatches
 from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.federation_state import overlay
@@ -60,6 +61,10 @@ class FederationView:
     def simulated_clock(self) -> SimulatedClock | None:
         """The clock of a simulation in which clients differ in speed; None without `speeds`."""
         return self._simulated.get("simulated")
+
+    def process_dataloader(self, dataloader: object) -> object:
+        """Return what Lightning's loops take of a loader: turns, where everybody else sees one client's batches."""
+        return dataloader.turns if isinstance(dataloader, ClientBatches) else dataloader
 
     @property
     def in_round(self) -> bool:
@@ -133,8 +138,9 @@ class FederationView:
         What the block makes of the module is put back: tensors, other state, training modes and requires_grad.
         """
         self._shares.check_is_here(client)
-        round, exchange = self.round, self.exchange
-        exchange.snapshot()
+        round = self.round
+        round.model.start_round()  # turns may have filled a buffer since the round began
+        exchange = round.exchange
         round.model.switches.start_turn()
         with round.outside.seen_by(client):
             round.memory.load_personal(client, exchange)

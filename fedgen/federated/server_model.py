@@ -14,6 +14,7 @@ from fedgen.federated.client_state.local_state import OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.rules import Rule, Rules
 from fedgen.federated.compression.compressor import Compressor
+from fedgen.federated.lightning.lightning_internals import empty_buffers
 from fedgen.federated.promises import check_counters
 from fedgen.federated.schedules import Schedule, check_rates, factor_in
 from fedgen.federated.server_optimizers import ServerUpdate, as_real
@@ -77,7 +78,8 @@ class ServerModel:
         self.switches = Switches(module)
         trained = trained_parameters(module, self._optimizers)
         self._trained = set(map(id, trained))
-        self.rules = Rules(settings.rules, module)
+        own: dict[str, Rule] = {n: "personal" for pattern in settings.personal for n in empty_buffers(module, pattern)}
+        self.rules = Rules(own | dict(settings.rules), module)
         self.exchange = Exchange(module, trained, settings.personal, self.rules, settings.fixed, moving)
         if settings.aggregator.private or settings.fixed:
             check_counters(self.exchange, module)
@@ -99,7 +101,7 @@ class ServerModel:
         """
         present = self.update
         self._make(self.exchange.moving)
-        present.check_replaceable()
+        self.update.replace(present)
 
     @property
     def trains_others(self) -> bool:

@@ -206,8 +206,8 @@ class ServerUpdate:
         self, server: dict[str, Tensor], trained: set[str], create: Callable[[Iterable[Tensor]], Optimizer] | None
     ) -> None:
         self._server, self._trained = server, trained
-        self._leaves = {n: nn.Parameter(as_real(t)) for n, t in server.items() if n in trained} if create else {}
-        self.optimizer = create(list(self._leaves.values())) if create and self._leaves else None
+        self.leaves = {n: nn.Parameter(as_real(t)) for n, t in server.items() if n in trained} if create else {}
+        self.optimizer = create(list(self.leaves.values())) if create and self.leaves else None
 
     @torch.no_grad()
     def apply(self, names: Iterable[str], combined: Iterable[Tensor], factor: float = 1.0) -> None:
@@ -217,9 +217,9 @@ class ServerUpdate:
         """
         replaced: dict[str, Tensor] = {}
         for name, value in zip(names, combined):
-            if name in self._leaves:
+            if name in self.leaves:
                 # in the aggregator's precision: rounding the average to half first would lose small updates
-                self._leaves[name].grad = as_real((self._server[name] - value).to(self._server[name].dtype))
+                self.leaves[name].grad = as_real((self._server[name] - value).to(self._server[name].dtype))
             elif name in self._trained and factor != 1:
                 replaced[name] = torch.lerp(self._server[name].to(value.dtype), value, factor)
             else:
@@ -230,13 +230,18 @@ class ServerUpdate:
                 self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
 
-    def check_replaceable(self) -> None:
-        """Refuses to give way to the update of another set of parameters once its optimizer has state.
+    def replace(self, present: "ServerUpdate") -> None:
+        """Goes on with the state of another update's optimizer, if it is of the same parameters.
 
         Raises:
-            MisconfigurationException: with the remedy.
+            MisconfigurationException: with the remedy, if it is of others.
         """
-        if self.optimizer is not None and self.optimizer.state:
+        if present.optimizer is None or not present.optimizer.state:
+            return
+        own, other = ({name: leaf.shape for name, leaf in one.leaves.items()} for one in (self, present))
+        if own == other:
+            self.load_state_dict(present.state_dict())
+        else:
             raise MisconfigurationException(
                 "parameters were frozen or unfrozen, or tensors got other shapes, between rounds, and the server"
                 " optimizer has state for the old set; use server_optimizer=None with layers that thaw or grow"

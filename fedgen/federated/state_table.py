@@ -36,7 +36,8 @@ def state_rows(exchange: Exchange, counters: Counters, outside: OutsideState) ->
     """The rows that are not empty, what travels first."""
     by_fate: dict[str, list[str]] = {}
     for path, word in outside.found.items():
-        by_fate.setdefault(word, []).append(path)
+        if path not in exchange.first_names:  # where a buffer that was None is by now
+            by_fate.setdefault(word, []).append(path)
     moving = {name: exchange.shared[name] for name in exchange.moving}
     counted = {name: t for name, t in exchange.counters.items() if name in counters.seen or name in exchange.advancing}
     rows = [

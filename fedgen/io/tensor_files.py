@@ -8,7 +8,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -179,6 +179,17 @@ def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
             continue
         if value.isnan().any() or (name in parameters and value.isinf().any()):
             raise ValueError(f"{name} holds NaN or infinity; its training diverged, or somebody changed it")
+
+
+def fill_empty(module: nn.Module, state: Mapping[str, Any]) -> None:
+    """Gives buffers that are None the form that they have in a state by name: `load_state_dict` takes no others."""
+    own = module.state_dict()
+    device = next((value.device for value in own.values() if isinstance(value, Tensor)), None)
+    for name in state.keys() - own.keys():
+        with suppress(AttributeError):  # of what is no buffer
+            if module.get_buffer(name) is None and isinstance(state[name], Tensor):
+                parent, _, key = name.rpartition(".")
+                setattr(module.get_submodule(parent), key, torch.empty_like(state[name], device=device))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients import FederatedDataModule, Turn
+from fedgen.clients.loaders import ClientBatches
 from fedgen.clients.partitions import IID, ByClass, Dirichlet, Partition
 from fedgen.data import DataSet, Digits, Examples
 from fedgen.federated import FedAvgStrategy
@@ -25,9 +26,10 @@ def make(count=40, partition=None, **options):
 
 
 def under(module, strategy, round=0):
-    """The training loader that a trainer would get."""
+    """The training loader that a trainer's loops would get."""
     module.trainer = SimpleNamespace(strategy=strategy, current_epoch=round, max_epochs=None, world_size=1)
-    return module.train_dataloader()
+    loader = module.train_dataloader()
+    return loader.turns if isinstance(loader, ClientBatches) else loader
 
 
 def fedavg(**options):

@@ -212,7 +212,7 @@ def test_the_next_turns_are_read_while_one_trains(monkeypatch):
 def test_the_next_round_is_read_ahead_unless_it_is_the_last(monkeypatch):
     log, module = Log(monkeypatch), make(Noisy(), num_workers=1)
     module.trainer = SimpleNamespace(strategy=fedavg(cohort_size=1), current_epoch=0, max_epochs=2)
-    loader = module.train_dataloader()
+    loader = module.train_dataloader().turns
     for round in range(2):
         module.trainer.current_epoch = round
         (turn,) = loader

@@ -194,6 +194,25 @@ class Stateful(Net):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
+class Fills(Net):
+    """Some clients fill buffers that are None, one alone a flag; the loss weighs by what the round before logged."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("centre", "seen", "flag"):
+            self.register_buffer(name, None)
+
+    def training_step(self, batch, batch_idx):
+        if len(batch[0]) != SIZES[0]:
+            self.centre = batch[0].mean(0) if self.centre is None else self.centre.lerp(batch[0].mean(0), 0.1)
+        if len(batch[0]) == SIZES[1]:
+            self.flag = torch.ones((), dtype=torch.bool, device=self.device)
+        self.seen = torch.ones((), dtype=torch.long, device=self.device) if self.seen is None else self.seen + 1
+        loss = super().training_step(batch, batch_idx)
+        self.log("mean", loss, on_step=True, on_epoch=True)
+        return loss * (1 + 0.01 * float(self.trainer.callback_metrics.get("mean", 0.0)))
+
+
 def points():
     draws = torch.Generator().manual_seed(5)
     owners = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
@@ -276,6 +295,7 @@ CONFIGURATIONS = {
     "stateful": (Stateful, {}),
     "hooked": (Hooked, {}),
     "continuing": (Continuing, {"optimizer_state": "average"}),
+    "fills": (Fills, {"server_optimizer": lambda p: FedAdam(p, lr=0.01)}),
     "sparse": (Net, {"compression": TopK(0.2), "cohort_size": 4}),
     "low-rank": (Net, {"compression": PowerSGD(1), "cohort_size": 3}),
 }

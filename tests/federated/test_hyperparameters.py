@@ -1,16 +1,23 @@
 """Hyperparameters that are objects are named before training, and where their checkpoints are read."""
 
+import enum
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from omegaconf import OmegaConf
 from torch import nn
 
+from fedgen.callbacks import RoundCheckpoint
+from fedgen.clients import FederatedDataModule
 from fedgen.evaluation.runs.checkpoints import load_weights
 from fedgen.federated import FedAvgStrategy
-from tests.federated.modules import Automatic, make_data, make_trainer
+from fedgen.federated.lightning.checkpoint_io import plain
+from fedgen.io.tensor_files import read_torch
+from tests.federated.modules import Automatic, Contiguous, make_data, make_trainer, same, weights
 
 SAID = r"the hyperparameter 'net' of Given is of class torch.nn.modules.linear.Linear: .*ignore=\['net'\]"
 
@@ -72,3 +79,115 @@ def test_the_remedy_lets_the_run_be_resumed(tmp_path):
 def test_plain_hyperparameters_and_runs_without_checkpoints_are_not_warned_of(tmp_path):
     fit(Given({"a": [1, "b"]}), tmp_path)
     fit(Given(nn.Linear(2, 2)), None)
+
+
+# ---- what is written as plain values ----
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclass
+class Net:
+    options: Options = field(default_factory=Options)
+    folder: Path = Path("data")
+    sizes: tuple = (PurePosixPath("a"), 2)
+
+
+CONFIG = OmegaConf.create({"width": 3, "model": {"twice": "${width}", "sizes": [1, "${width}"], "home": Path("data")}})
+PLAIN_CONFIG = {"width": 3, "model": {"twice": 3, "sizes": [1, 3], "home": "data"}}
+KINDS = {
+    "OmegaConf": (CONFIG, PLAIN_CONFIG),
+    "a list of OmegaConf": (OmegaConf.create([1, {"a": 2}]), [1, {"a": 2}]),
+    "Path": (Path("data") / "images", str(Path("data") / "images")),
+    "dataclass": (Net(), {"options": {"width": 3}, "folder": "data", "sizes": ("a", 2)}),
+    "nested": (
+        {"a": [Options(2), {"b": Path("c"), "d": CONFIG}], "e": None},
+        {"a": [{"width": 2}, {"b": "c", "d": PLAIN_CONFIG}], "e": None},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("saver", [ModelCheckpoint, RoundCheckpoint])
+def test_it_is_written_plain_and_the_run_is_resumed_bit_for_bit(tmp_path, kind, saver):
+    given, expected = KINDS[kind]
+
+    def trained(rounds, **options):
+        torch.manual_seed(0)
+        module = Given(given)
+        callback = (
+            ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+            if saver is ModelCheckpoint
+            else saver(tmp_path, every_n_rounds=1)
+        )
+        trainer = make_trainer(
+            FedAvgStrategy(1, seed=0),
+            rounds,
+            callbacks=[callback],
+            default_root_dir=tmp_path,
+            enable_checkpointing=True,
+        )
+        trainer.fit(module, make_data(), **options)
+        return weights(module)
+
+    whole = trained(2)
+    paths = sorted(tmp_path.rglob("*.ckpt"))
+    assert paths
+    for path in paths:
+        assert read_torch(path)["hyper_parameters"] == {"net": expected, "width": 3, "sizes": (1, 2), "ignore": ()}
+    first = next(path for path in paths if read_torch(path)["epoch"] == 0)
+    assert same(trained(2, ckpt_path=first), whole)
+    assert same(load_weights(Given(given), first)["state_dict"], read_torch(first)["state_dict"])
+    assert Given.load_from_checkpoint(first).hparams.net == expected
+
+
+class Whole(Automatic):
+    """Has a whole configuration for its hyperparameters, as Hydra's projects do."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.save_hyperparameters(config)
+        self.width = config["width"]
+
+
+class Configured(FederatedDataModule):
+    def __init__(self, config):
+        data = make_data()
+        super().__init__(data.data, Contiguous((12, 20, 8)), batch_size=config.model.sizes[1], held_out=0.0, seed=0)
+        self.save_hyperparameters(config)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_whole_configuration_is_written_plain_also_of_a_data_module(tmp_path):
+    def trained(rounds, **options):
+        torch.manual_seed(0)
+        module = Whole(CONFIG)
+        saver = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+        trainer = make_trainer(FedAvgStrategy(1, seed=0), rounds, callbacks=[saver], enable_checkpointing=True)
+        trainer.fit(module, Configured(CONFIG), **options)
+        return weights(module)
+
+    whole, path = trained(2), tmp_path / "epoch=0.ckpt"
+    found = read_torch(path)
+    assert found["hyper_parameters"] == found["datamodule_hyper_parameters"] == PLAIN_CONFIG
+    assert found["hparams_name"] == "config"
+    assert not any(name.endswith("hparams_type") for name in found)
+    assert same(trained(2, ckpt_path=path), whole)
+    assert Whole.load_from_checkpoint(path).hparams == PLAIN_CONFIG
+    assert Whole.load_from_checkpoint(path, config=CONFIG).hparams == CONFIG
+
+
+def test_interpolations_that_mean_nothing_here_stay_as_they_are():
+    config = OmegaConf.create({"here": "${no.such.place}", "kind": Colour.RED})
+    assert plain({"a": config}) == {"a": {"here": "${no.such.place}", "kind": "RED"}}
+
+
+def test_other_values_stay():
+    tensor, net = torch.ones(2), nn.Linear(1, 1)
+    values = [1, 2.5, "a", None, True, tensor, net, Options, {1, 2}, torch.float32]
+    assert all(one is other for one, other in zip(plain(values), values, strict=True))
+    with torch.serialization.safe_globals([Options]):
+        assert plain({"a": Options()}) == {"a": Options()}

@@ -382,3 +382,48 @@ def test_means_are_weighted_as_clients_are(kind, mean):
 )
 def test_what_a_turn_that_is_left_out_has_logged_is_dropped(fails, expected):
     assert logged(fails) == pytest.approx(expected)
+
+
+# ---- what the round before has logged ----
+
+
+class Reads(Automatic):
+    """Logs its client's number in turns and validation, and notes what a turn sees of what was logged before."""
+
+    own_turn_state = ("seen",)
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_turn_start(self, turn):
+        self.client = float(turn.client)
+
+    def training_step(self, batch, batch_idx):
+        known = self.trainer.callback_metrics
+        self.seen.append({name: round(float(value), 5) for name, value in known.items() if name != "total_steps"})
+        known["changed"] = torch.ones(())
+        self.log("client", self.client, on_step=False, on_epoch=True)
+        self.log("both", self.client, on_step=True, on_epoch=True)
+        self.log("step", self.client, on_step=True, on_epoch=False)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val", float(self.trainer.current_epoch))
+
+    def on_train_epoch_end(self):
+        self.whole = dict(self.trainer.callback_metrics)
+        self.log("end", 7.0)
+
+
+def test_a_turn_sees_what_the_last_whole_round_logged():
+    module = Reads()
+    trainer = make_trainer(FedAvgStrategy(2, seed=0), 3)
+    trainer.fit(module, make_data((12, 20, 8), held_out=0.25))
+    mean = (9 * 0 + 15 * 1 + 6 * 2) / 30
+    assert module.seen[:6] == [{}] * 6
+    assert module.seen[6:12] == [{"client": 0.9, "both": 0.9, "both_epoch": 0.9, "val": 0.0, "end": 7.0}] * 6
+    assert module.seen[12:] == [module.seen[6] | {"val": 1.0}] * 6
+    assert mean == 0.9
+    assert float(module.whole["step"]) == 2.0
+    assert "changed" not in trainer.callback_metrics

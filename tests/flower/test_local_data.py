@@ -28,7 +28,7 @@ def turn_of(data, classes):
     own = LocalDataModule(data, batch_size=2, held_out=0.0, seed=0)
     own.enroll(3, classes)
     own.trainer = SimpleNamespace(strategy=FedAvgStrategy(2, seed=0), current_epoch=1)
-    (turn,) = own.train_dataloader()
+    (turn,) = own.train_dataloader().turns
     return turn
 
 

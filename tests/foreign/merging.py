@@ -1,7 +1,7 @@
 """What the server's module takes from the clients' copies after a round, kind of state by kind of state.
 
 - Floating tensors of the `state_dict`: the clients' weighted mean, whoever changed them (trained weights, batch
-  statistics, moving averages, teachers).
+  statistics, moving averages, teachers). Buffers that are None when the round begins: the mean over those that fill it.
 - Integer and boolean tensors of the `state_dict`: the largest over clients; the server's, if one of them fell.
 - State beside the `state_dict` (non-persistent buffers, attributes of modules, of objects that they hold, and entries
   of dictionaries): the server's, but for Python integers and flags, which take the largest over clients if all of them
@@ -127,6 +127,9 @@ def transplant(source: nn.Module, target: nn.Module) -> None:
         source: stays as it is.
         target: made as the other was.
     """
+    for name, tensor in source.state_dict().items():
+        if name not in target.state_dict():  # a buffer that is None there
+            put_buffer(target, name, torch.empty_like(tensor))
     target.load_state_dict(source.state_dict())
     places = holders(target)
     for path, holder in holders(source).items():
@@ -134,6 +137,12 @@ def transplant(source: nn.Module, target: nn.Module) -> None:
             value = holder.get(key)
             if not isinstance(value, dict) and not same(value, places[path].get(key)):
                 places[path].put(key, copy.deepcopy(value))
+
+
+def put_buffer(module: nn.Module, name: str, value: Tensor) -> None:
+    """Puts a tensor into a registered buffer by its dotted name."""
+    path, _, key = name.rpartition(".")
+    setattr(module.get_submodule(path), key, value)
 
 
 @torch.no_grad()
@@ -147,6 +156,12 @@ def merge(server: nn.Module, clients: Sequence[nn.Module], shares: Sequence[floa
         rules: declared ones, by pattern.
     """
     states = [client.state_dict() for client in clients]
+    for name in {name for state in states for name in state} - server.state_dict().keys():  # None when the round began
+        filled = [(share, state[name]) for share, state in zip(shares, states, strict=True) if name in state]
+        weight = sum(share for share, _ in filled)
+        value, rule = [value for _, value in filled], rule_for(name, rules)
+        rule = rule or ("mean" if value[0].is_floating_point() else "max")
+        put_buffer(server, name, _merged_tensor(value[0], value, [share / weight for share, _ in filled], rule).clone())
     for name, tensor in server.state_dict().items():
         found = [state[name] for state in states]
         tensor.copy_(_merged_tensor(tensor, found, shares, rule_for(name, rules)))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedgen.evaluation.runs.checkpoint_names import LAST, list_checkpoints
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed, own_models
-from fedgen.io.tensor_files import check_state
+from fedgen.io.tensor_files import check_state, fill_empty
 from fedgen.models.checkpoint_file import read_checkpoint
 
 
@@ -52,6 +52,7 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
     if isinstance(module, LightningModule):
         module.on_load_checkpoint(checkpoint)
     try:
+        fill_empty(module, checkpoint["state_dict"])
         check_state(module, checkpoint["state_dict"])
         if CHECKPOINT_KEY in checkpoint:
             check_packed(checkpoint[CHECKPOINT_KEY], module.state_dict())

@@ -15,6 +15,7 @@ from torchmetrics import Metric, MetricCollection
 from fedgen.federated.client_state.forms import Forms
 from fedgen.federated.client_state.rules import Rule, Rules
 from fedgen.federated.client_state.state_values import same_numbers
+from fedgen.federated.lightning.lightning_internals import empty_buffers
 from fedgen.io.tensor_files import bytes_of
 from fedgen.models.optional_hooks import of_module, of_part
 
@@ -103,7 +104,7 @@ class Exchange:
         self.server: dict[str, Tensor] = {}
         self.beside = 0
         self.compressed: dict[str, int] = {}
-        self._forms = Forms(module, self.live)
+        self._forms = Forms(module, self.live, roles.own)
 
     def _place(self, name: str, tensor: Tensor, role: str, roles: "_Roles") -> None:
         if role == "alone":
@@ -189,7 +190,7 @@ class Exchange:
 
     def still_fits(self) -> bool:
         """Whether the model has the tensors that it had, in their forms; some may have been put in others' places."""
-        return self._forms.adopt() is None
+        return self._forms.adopt() is None and not self._forms.filled
 
     @property
     def of_turn(self) -> dict[str, Tensor]:
@@ -221,6 +222,8 @@ class Exchange:
                 f" declare what becomes of it, e.g. rules={{{self._changed[0]!r}: 'mean'}}"
             )
         sent = self.shared | self.personal | {name: self.quiet[name] for name in self._changed}
+        # a mask may hold infinity: those that turns do not change are not looked at either
+        sent |= {name: tensor for name, tensor in self._forms.filled.items() if bool(tensor.isnan().any())}
         if not all_finite(list(sent.values())):
             bad = next(name for name, tensor in sent.items() if not bool(torch.isfinite(tensor).all()))
             raise FloatingPointError(f"{bad} is not finite after {iterations} local iterations")
@@ -265,9 +268,9 @@ class _Roles:
         kinds = {f"{n}.": of_part(m).exchanged for n, m in module.named_modules()}
         self._alone = (*(p for p, kind in kinds.items() if kind is False), *of_module(module).unexchanged)
         self._alone += tuple(f"{n}." for n, m in module.named_modules() if n and accumulates(m))
-        self._own = tuple(prefix for prefix, kind in kinds.items() if kind == "personal")
+        self.own = tuple(prefix for prefix, kind in kinds.items() if kind == "personal")
         self._personal, self._rules, self._fixed, self._moving = personal, rules, fixed, moving
-        self.matched: set[str] = set()
+        self.matched = {pattern for pattern in personal if empty_buffers(module, pattern)}
         self.declared: dict[str, Rule] = {}
 
     def role_of(self, names: Sequence[str], tensor: Tensor) -> str:
@@ -285,7 +288,7 @@ class _Roles:
             return _declared_role(names[0], tensor, rule, trains)
         if apart:
             return "alone"
-        if all(n.startswith(self._own) for n in names):
+        if all(n.startswith(self.own) for n in names):
             return "frozen personal" if frozen else "personal"
         if not is_floating(tensor):
             return "counters"

@@ -26,10 +26,11 @@ class Forms:
     Args:
         module: the model.
         tensors: those that federated averaging knows, by name.
+        closed: beginnings of names of buffers that no turn may fill.
     """
 
-    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-        self._module, self._tensors = module, dict(tensors)
+    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], closed: tuple[str, ...] = ()) -> None:
+        self._module, self._tensors, self._closed = module, dict(tensors), closed
         self._kinds = {name: _kind(tensor) for name, tensor in tensors.items()}
         self._parts = list(module.modules())
         # with the dictionaries themselves: a Sequential makes a new one when a layer is deleted
@@ -38,6 +39,13 @@ class Forms:
         known = {id(tensor): name for name, tensor in tensors.items()}
         # all tensors that a checkpoint would hold; None for those that averaging leaves alone
         self._places = {place: known.get(id(own[key])) for place, (own, key) in _saved(module).items()}
+        self._empty = _saved(module, filled=False)
+
+    @property
+    def filled(self) -> dict[str, Tensor]:
+        """The tensors in the places of buffers that were None."""
+        now = {n: own.get(key) for n, (own, key) in self._empty.items() if not n.startswith(self._closed)}
+        return {n: value for n, value in now.items() if value is not None and not isinstance(value, nn.Parameter)}
 
     @torch.no_grad()
     def adopt(self) -> str | None:
@@ -72,6 +80,8 @@ class Forms:
                 present = dict(own)
                 own.clear()
                 own.update({**before, **present, **lost})
+        for own, key in self._empty.values():
+            own[key] = None
         self._remove(_saved(self._module).keys() - self._places.keys())
         for place, (own, key) in _saved(self._module).items():
             if (name := self._places[place]) is not None:
@@ -92,9 +102,13 @@ class Forms:
                     del own[key]
 
     def _find_change(self, now: Mapping[str, tuple[Contents, str]]) -> str | None:
-        if now.keys() != self._places.keys():
-            gone, new = sorted(self._places.keys() - now.keys()), sorted(now.keys() - self._places.keys())
-            return f"{gone[0]} is gone" if gone else f"{new[0]} is new, and the server has no such tensor"
+        if gone := sorted(self._places.keys() - now.keys()):
+            return f"{gone[0]} is gone"
+        if new := sorted(now.keys() - self._places.keys() - self.filled.keys()):
+            return (
+                f"{new[0]} is new, and the server has no such tensor: give it one before training starts; a buffer that"
+                " turns fill may be registered as None"
+            )
         for place, name in self._places.items():
             own, key = now[place]
             if name is not None and (kind := _kind(own[key])) != self._kinds[name]:
@@ -108,14 +122,14 @@ def _kind(tensor: Tensor) -> tuple[list[int], torch.dtype, torch.device, torch.l
     return list(tensor.shape), tensor.dtype, tensor.device, tensor.layout
 
 
-def _saved(module: nn.Module) -> dict[str, tuple[Contents, str]]:
-    """Return by tensor that a checkpoint of the module would hold the place where it hangs."""
+def _saved(module: nn.Module, filled: bool = True) -> dict[str, tuple[Contents, str]]:
+    """Return by tensor that a checkpoint of the module would hold the place where it hangs; or by name of None."""
     return {
         _joined(prefix, key): (own, key)
         for prefix, part in module.named_modules()
         for own, unsaved in ((parameters_in(part), ()), (buffers_in(part), unsaved_buffers(part)))
         for key, value in own.items()
-        if value is not None and key not in unsaved
+        if (value is not None) is filled and key not in unsaved
     }
 
 

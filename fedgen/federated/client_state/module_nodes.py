@@ -26,19 +26,22 @@ _EPOCH_HOOKS = ("on_train_epoch_end", "on_train_epoch_start", "on_train_end", "o
 Place = tuple[Node, Any]  # what holds a value and its key there; None for all that the node holds
 
 
-class NonPersistentBuffers(Node):
-    """The non-persistent buffers of a module."""
+class UnsavedBuffers(Node):
+    """The buffers of a module that `state_dict` does not hold: non-persistent ones, and those that are None so far."""
 
     def note(self) -> None:
+        unsaved = unsaved_buffers(self.holder)
+        self.empty = {name for name, value in buffers_in(self.holder).items() if value is None} - unsaved
+        self._names = sorted(unsaved | self.empty)
         self.contents = self.now()
 
     def now(self) -> dict[str, Any]:
         """The present buffers by name."""
         buffers = buffers_in(self.holder)
-        return {name: buffers.get(name) for name in sorted(unsaved_buffers(self.holder))}
+        return {name: buffers.get(name) for name in self._names}
 
     def is_same(self) -> bool:
-        return all(buffers_in(self.holder).get(name) is value for name, value in self.contents.items())
+        return all(buffers_in(self.holder).get(name, MISSING) is value for name, value in self.contents.items())
 
     def restore(self) -> None:
         buffers_in(self.holder).update(self.contents)
@@ -124,6 +127,11 @@ class Places:
         parent, _, key = path.rpartition(".")
         nodes = (node for node in self._state.nodes if node.path == parent and isinstance(node, Attributes))
         return next(((node, key) for node in nodes if not node.is_left_out(key)), None)
+
+    def fills(self, path: str) -> bool:
+        """Return whether a value is one for a buffer that was None."""
+        place = self.find(path)
+        return place is not None and place[1] in place[0].empty
 
     def values(self) -> dict[str, Any]:
         """Return all values at the snapshot, by path."""

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from fedgen.federated.client_state.continuing import continues
 from fedgen.federated.client_state.exchange import accumulates
 from fedgen.federated.client_state.module_nodes import (
-    NonPersistentBuffers,
     Places,
+    UnsavedBuffers,
     attributes_of,
     by_identity,
     epoch_lists,
@@ -36,7 +36,7 @@ from fedgen.federated.client_state.python_state import (
 )
 from fedgen.federated.client_state.rules import Rule, Rules, with_ancestors
 from fedgen.federated.client_state.state_values import has_floats, is_plain, storage_of
-from fedgen.federated.lightning.lightning_internals import parameters_in, unsaved_buffers
+from fedgen.federated.lightning.lightning_internals import buffers_in, parameters_in
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from fedgen.models.optional_hooks import of_part
 from fedgen.seeds import derive
@@ -56,6 +56,7 @@ class OutsideState:
       add to them.
     - Random generators are seeded at (seed, round, client) before each turn.
     - Metrics of torchmetrics accumulate over completed turns.
+    - Buffers that are None when a round begins take the mean over the turns that fill them, or the largest of integers.
     - A declared rule has the last word (see `rules`): "mean" and "max" of numbers and tensors, "personal" keeps a copy
       for each client, "server" resets.
 
@@ -122,7 +123,7 @@ class OutsideState:
         self._metrics = [part for part in modules if accumulates(part)]
         self.continuing = []
         roots: list[Node] = [attributes_of(prefix, part) for prefix, part in parts]
-        roots += [NonPersistentBuffers(prefix, part) for prefix, part in parts if unsaved_buffers(part)]
+        roots += [UnsavedBuffers(prefix, part) for prefix, part in parts if buffers_in(part)]
         self._state = PythonState(roots, self._enter)
         self.opaque |= self._state.opaque
         self._kept_apart = [  # of the rule "personal"
@@ -226,6 +227,8 @@ class OutsideState:
                 self.found[change.path] = "personal"
                 continue
             rule = self.rules.rule_of(with_ancestors(change.path))
+            if rule is None and change.key in change.container.empty:
+                rule = "mean" if has_floats(change.after) else "max"
             if isinstance(change.container, RandomState):
                 self.found[change.path] = "server" if rule == "server" else "seeded"
                 continue
@@ -238,7 +241,7 @@ class OutsideState:
                 self.found[change.path] = "gathered"
             elif self.exchanges and (_is_averaged(change) if rule == "mean" else rule is None and _is_float(change)):
                 self.round_values.add(change.path, change.after, weight)
-                self.found[change.path] = "averaged" if rule is None else "mean"
+                self.found[change.path] = "mean" if self.rules.rule_of(with_ancestors(change.path)) else "averaged"
             elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
                 self._raise_to(change)
             elif rule is None and (_was_empty(change) or _is_recomputed(change)):
@@ -255,7 +258,7 @@ class OutsideState:
 
     def _raise_to(self, change: Change) -> None:
         declared = self.rules.rule_of(with_ancestors(change.path)) == "max"
-        if not declared and bool(change.after < change.before):
+        if not declared and not _was_empty(change) and bool(change.after < change.before):
             self.round_values.shrink(change.path)
             self._reset(change, None)
             return
@@ -297,11 +300,14 @@ class OutsideState:
             self.found[path] = "reset"
         places = self.places
         values = self.round_values.counters | self.round_values.means(places.values() if self.round_values else {})
+        filled = {path for path in values if places.fills(path)}
+        for path in filled:
+            values[path] = values[path].to(saved_tensors(self._module)[0].device)
         places.write(values)
         for node, key, items in self._gathered.values():
             before = value_at(node, key, None)
             node.write(key, [*(before or ()), *items])
-        self.server_values = {**self.server_values, **values}
+        self.server_values |= {path: value for path, value in values.items() if path not in filled}
         self._clear_round()
 
     @property
@@ -362,7 +368,7 @@ def _was_empty(change: Change) -> bool:
 
 def _present(node: Node, key: Any) -> Any:
     """Return what a node holds now under a key; MISSING if nothing."""
-    if isinstance(node, (Keyed, NonPersistentBuffers)):
+    if isinstance(node, (Keyed, UnsavedBuffers)):
         return node.now().get(key, MISSING)
     return node.holder[key] if isinstance(key, int) and key < len(node.holder) else MISSING
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from fedgen.federated.client_state.module_nodes import Place, Places, value_of
@@ -37,6 +38,7 @@ class OutsideValues:
         self.weight = 0.0
         self.given: dict[str, Any] = {}
         self._sums: dict[str, tuple[Any, float]] = {}  # weighted sum, total weight
+        self._forms: dict[str, tuple[list[int], torch.dtype]] = {}  # of tensors
         self._shrunk: set[str] = set()
 
     def __bool__(self) -> bool:
@@ -55,13 +57,23 @@ class OutsideValues:
 
     def add(self, path: str, value: Any, weight: float) -> None:
         """Adds a client's value to a mean."""
+        self._agree(_form_of(path, value))
         self.given[path] = value = as_number(value)
         total, seen = self._sums.get(path, (0.0, 0.0))
         self._sums[path] = (total + weight * value, seen + weight)
 
     def raise_to(self, path: str, before: Any, after: Any) -> None:
         """Takes a client's value where the largest counts."""
+        self._agree(_form_of(path, after))
         self.largest[path] = larger(self.largest.get(path, before), after)
+
+    def _agree(self, forms: Mapping[str, tuple[list[int], torch.dtype]]) -> None:
+        for path, form in forms.items():
+            if (known := self._forms.setdefault(path, form)[0]) != form[0]:
+                raise MisconfigurationException(
+                    f"clients give {path} the shapes {known} and {form[0]}, which cannot be combined: let it have one"
+                    f" shape, or declare FedAvgStrategy(rules={{{path!r}: 'personal'}}) or 'server'"
+                )
 
     def shrink(self, path: str) -> None:
         """Notes that a value fell: it is no counter."""
@@ -73,7 +85,7 @@ class OutsideValues:
         return {path: value for path, value in self.largest.items() if path not in self._shrunk}
 
     def means(self, server: Mapping[str, Any]) -> dict[str, Any]:
-        """The means in double precision.
+        """The means, in double precision where the server has a value.
 
         Args:
             server: the server's values, which clients have that left theirs alone.
@@ -84,6 +96,8 @@ class OutsideValues:
             if rest and before is not None:
                 total, seen = total + rest * as_number(before), self.weight
             found[path] = total / seen
+            if before is None and path in self._forms:  # a tensor that turns have made
+                found[path] = found[path].to(self._forms[path][1])
         return found
 
     def news(self) -> dict[str, Any]:
@@ -93,12 +107,14 @@ class OutsideValues:
             "largest": {path: on_cpu(value) for path, value in self.largest.items()},
             "shrunk": sorted(self._shrunk),
             "weight": self.weight,
+            "forms": self._forms,
         }
 
     def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
         """Takes every rank's `news`."""
         self._sums, self.largest, self._shrunk = {}, {}, set()
         for one in told:
+            self._agree(one["forms"])
             for path, (total, seen) in one["sums"].items():
                 before, weight = self._sums.get(path, (0.0, 0.0))
                 self._sums[path] = (before + total, weight + seen)
@@ -106,6 +122,10 @@ class OutsideValues:
                 self.largest[path] = larger(value, self.largest.get(path, value))
             self._shrunk |= set(one["shrunk"])
         self.weight = sum(one["weight"] for one in told)
+
+
+def _form_of(path: str, value: Any) -> dict[str, tuple[list[int], torch.dtype]]:
+    return {path: (list(value.shape), value.dtype)} if isinstance(value, Tensor) else {}
 
 
 class OutsideMessages:
@@ -163,7 +183,7 @@ class OutsideMessages:
         given = {path: v for path, v in outside.round_values.given.items() if not outside.is_reset_with_others(path)}
         places, rules = outside.places, {path: outside.rules.rule_of(with_ancestors(path)) for path in given}
         taken = [path for path in given if rules[path] == "mean" or _is_float_at(places.find(path), rules[path])]
-        return {path: told_number(given[path]) for path in taken}
+        return {path: told_number(given[path]) for path in taken if not places.fills(path)}
 
     def take_counts(self, counts: Mapping[str, int]) -> None:
         """Takes counters that a turn elsewhere has raised.

@@ -13,7 +13,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from operator import is_
 from pathlib import PurePath
@@ -131,6 +131,7 @@ class Node:
     """
 
     contents: Any
+    empty: Collection[Any] = ()  # keys of buffers that are None, and of `state_dict` once they are filled
 
     def __init__(self, path: str, holder: Any) -> None:
         self.path, self.holder = path, holder

@@ -23,7 +23,7 @@ from fedgen.federated.lightning.whole_rounds import check_limits
 from fedgen.federated.round import Round
 from fedgen.federated.sharing import RankShares
 from fedgen.io.files import is_count
-from fedgen.io.tensor_files import check_state
+from fedgen.io.tensor_files import check_state, fill_empty
 from fedgen.models.rounds.round_clock import RoundClock
 
 Checkpoint = dict[str, Any]
@@ -223,6 +223,7 @@ def checked_weights(module: Any, checkpoint: Mapping[str, Any]) -> Iterator[None
     state = checkpoint.get("state_dict")
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise ValueError("it holds no model: its state_dict is none")
+    fill_empty(module, state)
     with naming_difference(module.state_dict(), state):
         check_state(module, state)
         yield

@@ -1,17 +1,12 @@
 """Hyperparameters that are objects: what a checkpoint holds of them is not read again, as reading unpickles nothing."""
 
-from collections.abc import Iterator
-from typing import Any
-
 from lightning.pytorch import Trainer
 from lightning.pytorch.core.mixins import HyperparametersMixin
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
+from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO, plain
 from fedgen.io.tensor_files import objects_in
 from fedgen.models.optional_hooks import data_module_of
-
-_PLAIN = (type(None), bool, int, float, str)
 
 
 def warn_of_objects(trainer: Trainer) -> None:
@@ -22,7 +17,7 @@ def warn_of_objects(trainer: Trainer) -> None:
     if not trainer.checkpoint_callbacks or not isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
         return
     for owner in (trainer.lightning_module, data_module_of(trainer)):
-        for name, value in _hyperparameters(owner):
+        for name, value in plain(owner.hparams if isinstance(owner, HyperparametersMixin) else {}).items():
             who, kind = type(owner).__name__, f"{type(value).__module__}.{type(value).__qualname__}"
             if objects_in(value):  # Lightning has taken out what cannot be pickled
                 rank_zero_warn(
@@ -30,10 +25,3 @@ def warn_of_objects(trainer: Trainer) -> None:
                     " they are read, to resume or to evaluate, as reading unpickles no objects; write"
                     f" self.save_hyperparameters(ignore=[{name!r}]) in {who}"
                 )
-
-
-def _hyperparameters(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Those of a module or a data module that are not plain by their very type."""
-    for name, value in dict(owner.hparams if isinstance(owner, HyperparametersMixin) else {}).items():
-        if type(value) not in _PLAIN:
-            yield str(name), value

@@ -7,6 +7,7 @@ Each function says what it is for, as there is no public way to it; all of them 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cache, wraps
 from typing import Any
 
@@ -143,8 +144,8 @@ def forget_training_loader(trainer: Trainer) -> None:
 
 
 def training_batches(trainer: Trainer) -> Any:
-    """Return a new loader of the training data, before the fit loop has made one."""
-    return trainer.fit_loop._data_source.dataloader()
+    """Return a new loader of the training data as the fit loop takes it, before it has made one."""
+    return trainer.strategy.process_dataloader(trainer.fit_loop._data_source.dataloader())
 
 
 def begin_next_epoch(trainer: Trainer) -> None:
@@ -266,6 +267,17 @@ def children_in(part: nn.Module) -> dict[str, Any]:
 def unsaved_buffers(part: nn.Module) -> set[str]:
     """Return the names of a module's non-persistent buffers, of which `register_buffer` alone is told."""
     return part._non_persistent_buffers_set
+
+
+def empty_buffers(module: nn.Module, pattern: str) -> list[str]:
+    """Return the names, of a shell pattern, of buffers that are None and of `state_dict` once they are filled."""
+    empty = [
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, part in module.named_modules()
+        for name in part._buffers.keys() - part._non_persistent_buffers_set
+        if part._buffers[name] is None
+    ]
+    return [name for name in empty if fnmatchcase(name, pattern)]
 
 
 def is_unfinished(part: nn.Module) -> bool:

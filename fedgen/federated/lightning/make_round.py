@@ -73,7 +73,7 @@ def make_round(
     algorithm.start_fit(model.trainable, local.optimizers, shares)
     check_privacy(aggregator, settings.client_weights, settings.optimizer_state, model.exchange, module, algorithm)
     check_robustness(aggregator, settings.optimizer_state, model.exchange)
-    logged, data, device = LoggedValues(trainer), data_module_of(trainer), strategy.root_device
+    logged, data, device = LoggedValues(trainer, clock), data_module_of(trainer), strategy.root_device
     return Round(module, model, settings, memory, local, outside, clock, logged, ranks, device, seed, data)
 
 

@@ -25,6 +25,7 @@ from fedgen.federated.lightning.lightning_internals import (
     logged_values,
     set_hook_name,
     set_reduced,
+    trained_values,
     without_process_group,
 )
 
@@ -49,6 +50,8 @@ class TurnClock:
         iteration: of the turn that runs, from 0.
         total_steps: optimizer steps of all clients' completed turns since training began.
         accumulation: batches of gradients a step, as the trainer was told.
+        metrics: of the round before, which all turns see as `callback_metrics`, without values of single steps.
+        reduced: those of them that turns logged, over all ranks if there are several.
         holds_accumulation: whether the trainer's own loops are told 1 in its place, as a turn is one batch there.
     """
 
@@ -57,6 +60,7 @@ class TurnClock:
         self.inside, self.iteration, self.total_steps = False, 0, 0
         self.accumulation = trainer.accumulate_grad_batches
         self.holds_accumulation = False
+        self.reduced: dict[str, Tensor] = {}
         self.start_round()
 
     @property
@@ -87,6 +91,8 @@ class TurnClock:
         """Takes the present count as the server's, and accumulation from Lightning's loops into turns."""
         self.server_steps = self._largest = self.steps
         self._total = 0
+        by_step = {one.meta.forked_name(True) for one in trained_values(self.trainer).values() if one.meta.on_step}
+        self.metrics = {n: v for n, v in self.trainer.callback_metrics.items() if n not in by_step} | self.reduced
         if not self.holds_accumulation:
             self.accumulation = self.trainer.accumulate_grad_batches
             self.trainer.accumulate_grad_batches, self.holds_accumulation = 1, True  # one turn is one batch there
@@ -210,6 +216,16 @@ class _LocalWords:
     @property
     def num_training_batches(self) -> int | float:
         return self.turn_clock.interval if self.turn_clock.inside else super().num_training_batches  # type: ignore[misc]
+
+    @property
+    def train_dataloader(self) -> Any:
+        turns = super().train_dataloader  # type: ignore[misc]
+        return getattr(turns, "view", turns)  # others' loaders have none
+
+    @property
+    def callback_metrics(self) -> Any:
+        clock = self.turn_clock
+        return dict(clock.metrics) if clock.inside else super().callback_metrics  # type: ignore[misc]
 
     @property
     def is_last_batch(self) -> bool:
@@ -380,10 +396,11 @@ class LoggedValues:
 
     Args:
         trainer: whose values they are.
+        clock: whose next round's turns see them.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer, clock: TurnClock) -> None:
+        self._trainer, self._clock = trainer, clock
         self._before: dict[str, Sums] = {}
 
     @property
@@ -419,30 +436,33 @@ class LoggedValues:
             metric.cumulated_batch_size = known[1]
 
     def news(self) -> dict[str, Any]:
-        """This rank's sums of values to be brought together, with how they were logged."""
+        """This rank's sums, with how they were logged and whether the trainer, too, is to see what all ranks' give."""
         return {
-            key: (without_process_group(metric.meta), *(tensor.cpu() for tensor in _sums(metric)))
-            for key, metric in self._results.items()
-            if metric.is_tensor and not metric.has_reset and metric.meta.on_epoch and metric.meta.sync.should
+            key: (without_process_group(one.meta), one.meta.sync.should, *(tensor.cpu() for tensor in _sums(one)))
+            for key, one in self._results.items()
+            if one.is_tensor and not one.has_reset and one.meta.on_epoch
         }
 
     def hear(self, told: Sequence[dict[str, Any]], device: torch.device) -> None:
         """Takes every rank's `news`: each then has the values over all clients."""
-        results = self._results
+        results, self._clock.reduced = self._results, {}
         for key in dict.fromkeys(key for one in told for key in one):
             found = [one[key] for one in told if key in one]
-            meta = found[0][0]
-            set_reduced(results, key, meta, _reduced(meta, found).to(device))
+            meta, shown = found[0][:2]
+            value = _reduced(meta, found).to(device)
+            self._clock.reduced |= {meta.name: value, meta.forked_name(False): value}
+            if shown:
+                set_reduced(results, key, meta, value)
 
 
 def _sums(metric: Any) -> Sums:
     return metric.value, metric.cumulated_batch_size if metric.meta.is_mean_reduction else torch.ones(())
 
 
-def _reduced(meta: Any, found: Sequence[tuple[Any, Tensor, Tensor]]) -> Tensor:
-    values = torch.stack([value for _, value, _ in found])
+def _reduced(meta: Any, found: Sequence[tuple[Any, bool, Tensor, Tensor]]) -> Tensor:
+    values = torch.stack([value for *_, value, _ in found])
     if meta.is_mean_reduction:
-        return values.sum() / torch.stack([count for _, _, count in found]).sum()
+        return values.sum() / torch.stack([count for *_, count in found]).sum()
     if meta.is_sum_reduction:
         return values.sum()
     return values.max() if meta.is_max_reduction else values.min()

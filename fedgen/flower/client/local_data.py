@@ -12,6 +12,7 @@ from lightning.pytorch import LightningDataModule
 from fedgen.clients.client import Client, hold_out
 from fedgen.clients.data_module import Source
 from fedgen.clients.lazy_turn import make_turn
+from fedgen.clients.loaders import ClientBatches
 from fedgen.clients.sources import load_source, take_hooks
 from fedgen.clients.turn import Turn
 from fedgen.data import DataSet, Examples
@@ -142,8 +143,9 @@ class LocalDataModule(LightningDataModule):
         objective.client_weights = "examples"  # the only one has all the weight, whoever else there is
         objective.set_references([self.client.train_examples.inputs], device)
 
-    def train_dataloader(self) -> "_OneTurn":
-        return _OneTurn(self)
+    def train_dataloader(self) -> ClientBatches:
+        own, strategy = self.client, self.trainer and self.trainer.strategy
+        return ClientBatches(_OneTurn(self), strategy, lambda _: (own.data, own.train, self.batch_size))
 
     def teardown(self, stage: str) -> None:
         """Ends the processes that read."""

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from fedgen.clients.client import num_held_out
+from fedgen.clients.loaders import ClientBatches
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
@@ -192,9 +193,11 @@ class RemoteClients(LightningDataModule):
         round = self.trainer.current_epoch if self.trainer else 0
         return self.connection.transport.add_up(items, tensors, self.classes, largest, round)
 
-    def train_dataloader(self) -> "_RemoteTurns | _Iterations":
+    def train_dataloader(self) -> "ClientBatches | _Iterations":
         strategy = None if self.trainer is None else self.trainer.strategy
-        return _RemoteTurns(self, strategy) if isinstance(strategy, FedAvgStrategy) else _Iterations(self)
+        if isinstance(strategy, FedAvgStrategy):
+            return ClientBatches(_RemoteTurns(self, strategy), strategy, lambda _: (_NOTHING, torch.arange(0), 1))
+        return _Iterations(self)
 
 
 class _RemoteTurns:
