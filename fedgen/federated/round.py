@@ -223,7 +223,7 @@ class Round:
             self.exchange.settle(interval)
             if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
                 self.exchange.settle(interval)
-            return output, self.compressed.compress(turn.client, turn.round)
+            return output, self.compressed.compress(turn.client, turn.round) if self.settings.compression else {}
 
         output, received = self.attempt(turn, work) or (None, None)
         if received is not None:
@@ -304,7 +304,8 @@ class Round:
         """Give a client's tensors to the aggregator, and its counters to those of the round."""
         with torch.no_grad():
             self.model.aggregator.add(client, update, weight)
-        self.model.counters.add(counters, self.exchange.server)
+        if counters:
+            self.model.counters.add(counters, self.exchange.server)
 
     def _close_turn(self, turn: Turn, completed: bool) -> None:
         """Put back what the turn changed beside saved tensors, and count it."""
@@ -327,7 +328,8 @@ class Round:
         Raises:
             RuntimeError: when the round lost every client; or an error of the user's own code that all of them met.
         """
-        told = self.ranks.gather(news_of(self))
+        several = self.ranks.size > 1
+        told = self.ranks.gather(news_of(self)) if several else [{"memory": self.memory.news()}]
         if not self.memory.hear([one["memory"] for one in told]):
             if not self.memory.lost:
                 rank_zero_info(f"round {self.number} passes without training: no client is available")
@@ -335,16 +337,18 @@ class Round:
                 return
             self.drop()
             raise loss_of_round(self.number, self.memory.lost, next(iter(self.errors), None))
-        hear(self, told)
+        if several:
+            hear(self, told)
         self.model.aggregator.merge(self.ranks, self.device)
         self.merge(self.ranks if heard is None else heard)
         if why := self.model.aggregator.shortfall():
             self._pass_over(why)
             return
         combined = self.model.aggregator.result()
-        remarks = make_entries(self.number, self.model.aggregator.remarks(), self._data, REMARK)
-        tell_remarks(remarks)
-        self.memory.remark(remarks)
+        if found := self.model.aggregator.remarks():
+            remarks = make_entries(self.number, found, self._data, REMARK)
+            tell_remarks(remarks)
+            self.memory.remark(remarks)
         self.model.apply(combined, self.number)
         self.outside.end_round()
         self.local.end_round()
@@ -352,7 +356,8 @@ class Round:
         self.clock.end_round()
         self.model.switches.clear_gradients()
         self.algorithm.end_round()
-        self.compressed.end_round()
+        if self.settings.compression:
+            self.compressed.end_round()
         if not self._has_told:
             self._has_told = True
             rows = self.state_table()
@@ -430,7 +435,7 @@ def news_of(round: Round) -> dict[str, Any]:
         "counters": round.model.counters.news(),
         "outside": round.outside.news(),
         "clock": round.clock.news(),
-        "logged": round.logged.news() if round.ranks.size > 1 else {},
+        "logged": round.logged.news(),
     }
 
 

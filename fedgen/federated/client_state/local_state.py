@@ -238,7 +238,7 @@ class LocalState:
             contents.write(contents.placed(averaged))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of optimizers and schedulers lacks: kept contents, and averaged ones beside `state`."""
+        """Kept contents, averaged ones beside `state`, and what continues: a checkpoint of optimizers lacks them."""
         beside = [{key: v for key, v in one.read().items() if isinstance(key, str)} for one in self.contents]
         found = self._of_module(Continuing(self._objects).values())
         state: dict[str, Any] = {"clients": {client: list(own) for client, own in self.clients.items()}}

@@ -1,4 +1,4 @@
-"""What an optimizer holds, wherever it holds it: read, put back and averaged over clients.
+"""Contents of optimizers, wherever they hold them: read, put back and averaged over clients.
 
 `Optimizer.state` is one place of several. Optimizers count in their `param_groups` (`step`, `k`, `weight_sum`, `d`),
 keep attributes, and wrap other optimizers (SAM, Lookahead) whose states are theirs. Hyperparameters are something else:
@@ -74,8 +74,7 @@ class OptimizerContents:
     @property
     def has_modes(self) -> bool:
         """Whether it trains other weights than it evaluates, as schedule-free optimizers do."""
-        kind: Any = type(self.optimizer)
-        return callable(getattr(kind, "train", None)) and callable(getattr(kind, "eval", None))
+        return {"train", "eval"} <= {*dir(type(self.optimizer))}
 
     def switch(self, mode: Literal["train", "eval"]) -> None:
         """Go to the weights that are trained or evaluated, where these differ."""
