@@ -50,12 +50,7 @@ class LazyTurn(Turn):
             raise
 
     def read_ahead(self, room: int, iterations: int) -> None:
-        """Begins to read at most `room` batches of this turn, and where it has fewer, of those that follow.
-
-        Args:
-            room: batches.
-            iterations: batches a turn.
-        """
+        """Begins to read at most `room` batches of this turn, and where it has fewer, of those that follow."""
         if not self.is_idle:
             self._begun = self._begun or self._stream()
             room -= self._begun.fill(min(room, iterations))

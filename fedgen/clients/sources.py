@@ -103,13 +103,7 @@ def needs_loading(data: Any) -> bool:
 
 
 def load_source(data: Any, reading: DatasetReading, measured: Any = None) -> Examples:
-    """All examples that are dealt, the owners' too where data come by client.
-
-    Args:
-        data: checked by `check_source`.
-        reading: how items are read.
-        measured: the same items as they are measured.
-    """
+    """All examples that are dealt, the owners' too where data come by client."""
     if clients := as_clients(data):
         return _join_clients(clients, reading, as_clients(measured) if measured is not None else None)
     if isinstance(data, LightningDataModule):

@@ -101,13 +101,7 @@ class ThreeWaySplit:
 
 
 def save_roles(path: str | Path, roles: Roles, names: Sequence[str]) -> Path:
-    """Writes who trains and who does not, as JSON with the clients' names for readers; returns the path.
-
-    Args:
-        path: of the file.
-        roles: of the clients.
-        names: of all clients.
-    """
+    """Writes who trains and who does not, as JSON with the clients' names for readers; returns the path."""
     found = {role: [{"client": number, "name": names[number]} for number in part] for role, part in _parts(roles)}
     write_json(path, {"version": VERSION, **found})
     return Path(path)

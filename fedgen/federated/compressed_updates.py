@@ -52,13 +52,6 @@ class CompressedUpdates:
     def compress(self, client: int, round: int) -> dict[str, Tensor]:
         """Return by name what the server takes in for the parameters of the client whose turn the model holds.
 
-        Args:
-            client: whose draws and memory count.
-            round: from 0.
-
-        Returns:
-            In the parameters' shapes and types; nothing where updates are sent as they are.
-
         Raises:
             FloatingPointError: naming a parameter whose update is too large for its type.
         """
@@ -94,10 +87,6 @@ class CompressedUpdates:
     def receive(self, name: str, payload: Mapping[str, Tensor]) -> Tensor:
         """Return a client's parameter as the server takes it in: its own, and the update that was sent.
 
-        Args:
-            name: of the parameter.
-            payload: where the model is.
-
         Raises:
             FloatingPointError: if it is not finite in the parameter's type.
         """
@@ -110,12 +99,6 @@ class CompressedUpdates:
 
     def receive_all(self, payloads: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Return the parameters of a client elsewhere, from what it says that it sends.
-
-        Args:
-            payloads: by parameter; anything may be in it.
-
-        Returns:
-            As `compress`.
 
         Raises:
             ValueError: naming the parameter, for other names, shapes, types or values than the compressor's.

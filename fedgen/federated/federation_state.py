@@ -18,23 +18,13 @@ _PARTS = ("local", "server_optimizer", "algorithm")
 
 
 def pack_state(memory: ClientMemory, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain types and tensors.
-
-    Args:
-        memory: of the clients.
-        parts: by name, anything with `state_dict()`.
-    """
+    """Plain types and tensors."""
     states = {name: part.state_dict() for name, part in parts.items()}
     return {"version": CHECKPOINT_VERSION, **memory.state_dict(), **states}
 
 
 def merge_states(states: Sequence[Mapping[str, Any]], owners: Mapping[int, int]) -> dict[str, Any]:
-    """One state of several ranks': what is kept of a client is its own rank's.
-
-    Args:
-        states: of `pack_state`, one a rank.
-        owners: the rank of each client; clients that are not named have what any rank has of them.
-    """
+    """One state of several ranks': what is kept of a client is its own rank's."""
     merged = {**states[0], **{part: dict(states[0][part]) for part in ("local", "algorithm", "outside", "compression")}}
     places = (
         ((), "personal"),
@@ -57,12 +47,7 @@ def merge_states(states: Sequence[Mapping[str, Any]], owners: Mapping[int, int])
 def overlay(
     personal: Mapping[int, Mapping[str, Tensor]], models: Mapping[int, Mapping[str, Tensor]]
 ) -> dict[int, Mapping[str, Tensor]]:
-    """Tensors of clients' own models: what clients keep, and over it the models that an algorithm trains for them.
-
-    Args:
-        personal: tensors by client and name.
-        models: likewise.
-    """
+    """Tensors of clients' own models: what clients keep, and over it the models that an algorithm trains for them."""
     return {client: {**personal.get(client, {}), **models.get(client, {})} for client in {**personal, **models}}
 
 
@@ -90,11 +75,6 @@ def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exc
 
 def check_packed(state: Any, tensors: Mapping[str, Any], parts: Iterable[str] = _PARTS) -> None:
     """Refuses what `pack_state` never packs.
-
-    Args:
-        state: as a checkpoint holds it.
-        tensors: of the model by name; clients' own of other names are for others to judge, as of losses it has not.
-        parts: the names of what was packed beside the clients' memory.
 
     Raises:
         ValueError: for a state of another version, or a damaged one.

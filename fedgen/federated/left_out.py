@@ -78,14 +78,7 @@ def make_entry(turn: "Turn", error: BaseException) -> Entry:
 
 
 def make_entries(round: int, reasons: Mapping[int, str], data: Any, kind: str = "") -> list[Entry]:
-    """Return what is kept of several clients in a round.
-
-    Args:
-        round: which.
-        reasons: by client.
-        data: the data module, whose `clients` have names, if it has any.
-        kind: what it is, where it is not being left out of the round.
-    """
+    """Return what is kept of several clients in a round."""
     clients = of_data(data).clients
     return [
         {
@@ -136,13 +129,7 @@ def are_alike(entries: Sequence[Entry]) -> bool:
 
 
 def describe_loss(round: int, entries: Sequence[Entry], error: BaseException | None) -> str:
-    """Says of a round that lost every client what the errors were, and where the first was raised.
-
-    Args:
-        round: which.
-        entries: of its clients.
-        error: the first of this process, if it had one.
-    """
+    """Says of a round that lost every client what the errors were, and where the first was raised."""
     start = f"every client of round {round} was left out"
     if not entries:
         return start
@@ -160,10 +147,6 @@ def loss_of_round(round: int, entries: Sequence[Entry], error: Exception | None)
     An error in the user's own code that all clients met alike is raised itself, with a note that says so; of all others
     a RuntimeError that describes them, with the first as its cause.
 
-    Args:
-        round: which.
-        entries: of its clients.
-        error: the first of this process, if it had one.
     """
     words = describe_loss(round, entries, error)
     if error is not None and entries and are_alike(entries) and own_frames(error):

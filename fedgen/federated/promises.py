@@ -112,11 +112,6 @@ def check_robustness(aggregator: Aggregator, optimizer_state: str, exchange: Exc
 def check_sampler(sampler: CohortSampler | None, aggregator: Aggregator, client_weights: str) -> None:
     """Refuses samplers that would weigh clients twice, or whose draws a private aggregator does not count.
 
-    Args:
-        sampler: None for uniform draws.
-        aggregator: of the rounds.
-        client_weights: the strategy's.
-
     Raises:
         MisconfigurationException: naming the setting.
     """
@@ -137,11 +132,6 @@ def check_sampler(sampler: CohortSampler | None, aggregator: Aggregator, client_
 
 def check_compression(compressor: Compressor | None, aggregator: Aggregator, fixed: bool) -> None:
     """Refuses compressed updates where they cannot be added up under masks, or leave clients beside their noise.
-
-    Args:
-        compressor: None for updates that are sent as they are.
-        aggregator: of the rounds.
-        fixed: whether what travels is fixed before training, as under secure aggregation.
 
     Raises:
         MisconfigurationException: naming the setting.

@@ -51,11 +51,7 @@ class StartPoints:
         return turn.round
 
     def rebase(self, update: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return what a turn's tensors mean to the server of this round.
-
-        Args:
-            update: the tensors that travel, in their order, as the turn left them.
-        """
+        """Return what a turn's tensors mean to the server of this round."""
         return update
 
     def end_turn(self) -> None:
@@ -156,14 +152,7 @@ class Round:
     # ---- a round's beginning ----
 
     def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None:
-        """Open a round from the module's present weights.
-
-        Args:
-            number: from 0.
-            clients: how many may be drawn.
-            cohort: how many are.
-            folder: the run's.
-        """
+        """Open a round from the module's present weights."""
         self.model.start_round()
         self.starts.start_round(number)
         self.number = number
@@ -203,15 +192,7 @@ class Round:
 
     @alone()
     def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
-        """Take a turn in this process.
-
-        Args:
-            turn: that has begun.
-            train: takes the local steps.
-
-        Returns:
-            What training gave; None of a client left out.
-        """
+        """Take a turn in this process."""
         interval = self.settings.interval
 
         def work() -> tuple[Any, Mapping[str, Tensor]]:
@@ -237,12 +218,6 @@ class Round:
         The one place that decides what becomes of a client that fails, wherever it trains: the module is the server's
         again before anything else runs, the client has no part in the round, and the error is kept for its report.
 
-        Args:
-            turn: the client's.
-            work: its part.
-
-        Returns:
-            What the work gave; None of a client left out.
         """
         try:
             return work()
@@ -320,10 +295,6 @@ class Round:
 
     def close(self, heard: Ranks | None = None, move_schedules: Callable[[], None] = _nothing) -> None:
         """Make the server's new model of what clients sent, wherever they were, and load it into the module.
-
-        Args:
-            heard: clients elsewhere, each as a rank that tells of its optimizers and algorithm; None for this job's.
-            move_schedules: called once optimizers are the server's again, if their schedules have not moved in turns.
 
         Raises:
             RuntimeError: when the round lost every client; or an error of the user's own code that all of them met.

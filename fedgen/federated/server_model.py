@@ -130,12 +130,7 @@ class ServerModel:
         return {name: server.get(first.get(name, name), value) for name, value in state.items()}
 
     def apply(self, combined: Sequence[Tensor], round: int) -> None:
-        """Take a step of the server, and put its new model into the module.
-
-        Args:
-            combined: of the clients' tensors that travel.
-            round: whose schedule's factor counts.
-        """
+        """Take a step of the server, and put its new model into the module."""
         self.update.apply(list(self.exchange.shared), combined, factor_in(self._settings.server_schedule, round))
         self.counters.end_round(self.exchange.server, self._settings.interval)
         self.exchange.load_server()

@@ -22,17 +22,7 @@ class RankShares:
         self.owners: dict[int, int] = {}
 
     def share(self, cohort: Sequence[int], sizes: Sequence[int], keeps_clients: bool, most: int) -> list[int | None]:
-        """Return the clients of a round that train on this rank, in the cohort's order, balanced by examples.
-
-        Args:
-            cohort: of the round.
-            sizes: examples of every client.
-            keeps_clients: whether something is kept of each client, which then always trains on one rank.
-            most: clients that a round may have.
-
-        Returns:
-            As many on each rank and in each round: None is a turn in which nobody trains here.
-        """
+        """Return the clients of a round that train on this rank, in the cohort's order, balanced by examples."""
         size, rank = self.ranks.size, self.ranks.rank
         if size == 1:
             return [*cohort, *[None] * (most - len(cohort))]

@@ -74,12 +74,7 @@ def _row(fate: str, names: Iterable[str], num_bytes: int = 0) -> StateRow:
 
 
 def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
-    """The rows as lines of text.
-
-    Args:
-        rows: of `state_rows`.
-        most: how many names a row shows; None shows all.
-    """
+    """The rows as lines of text."""
     lines = []
     for row in rows:
         shown = row.names if most is None else row.names[:most]
@@ -97,13 +92,7 @@ def tell_state(rows: Sequence[StateRow]) -> None:
 def warn_of_state(
     rows: Sequence[StateRow], unmatched: Sequence[str] = (), remedies: Mapping[str, str] | None = None
 ) -> None:
-    """Warns, once the first round is over, of what may surprise in the module's state.
-
-    Args:
-        rows: of `state_rows`.
-        unmatched: patterns of rules that have matched nothing.
-        remedies: the rule that fits what is reset, by path; "personal" where none is named.
-    """
+    """Warns, once the first round is over, of what may surprise in the module's state."""
     for row in (row for row in rows if row.fate.startswith(RESET)):
         fitting = {name: (remedies or {}).get(name, "personal") for name in row.names[:MOST_NAMES]}
         rank_zero_warn(

@@ -43,12 +43,7 @@ class BySize(Partition):
 
 
 def apportion(total: int, weights: np.ndarray) -> np.ndarray:
-    """Whole numbers that sum to `total`, within one of their exact shares by weight (largest remainders): int64 [C].
-
-    Args:
-        total: the sum, at least 0.
-        weights: float [C], at least 0 and not all 0; of equal remainders the first are served first.
-    """
+    """Whole numbers that sum to `total`, within one of their exact shares by weight (largest remainders): int64 [C]."""
     exact = total * (weights / weights.sum())
     whole = np.floor(exact).astype(np.int64)
     served = np.argsort(whole - exact, kind="stable")[: total - whole.sum()]

@@ -106,16 +106,7 @@ def draw_shares(
     num_clients: int,
     random: np.random.Generator,
 ) -> np.ndarray:
-    """Each client's label probabilities: float64 [num_clients, K].
-
-    Args:
-        counts: examples of each label [K], none 0.
-        group_of: the group of each label [K].
-        alpha_coarse: total concentration over groups.
-        alpha_fine: total concentration within each group.
-        num_clients: the number of clients.
-        random: the source of randomness.
-    """
+    """Each client's label probabilities: float64 [num_clients, K]."""
     present, compact = np.unique(group_of, return_inverse=True)
     sizes = np.bincount(compact, weights=counts)
     coarse = random.dirichlet(alpha_coarse * sizes / sizes.sum(), size=num_clients)

@@ -58,14 +58,7 @@ class Dirichlet(Partition):
 def deal_by_shares(
     labels: np.ndarray, shares: np.ndarray, rotate: bool, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """The positions each client gets: floor(N / num_clients) each, of labels drawn from the client's shares.
-
-    Args:
-        labels: of the examples, int64 [N] in 0..K-1, every one of them present.
-        shares: label probabilities of each client [num_clients, K].
-        rotate: see `Dirichlet`.
-        random: the source of randomness.
-    """
+    """The positions each client gets: floor(N / num_clients) each, of labels drawn from the client's shares."""
     turns = take_turns(len(shares), len(labels) // len(shares), rotate, random)
     drawn = draw_labels(shares, np.bincount(labels), turns, random)
     return take_examples(labels, turns, drawn, len(shares), random)
@@ -85,11 +78,6 @@ def draw_labels(shares: np.ndarray, counts: np.ndarray, turns: np.ndarray, rando
     Turn t draws from its client's shares over the labels not used up yet; a client whose labels are all used up draws
     in proportion to the examples that remain of each label (counted at the start of the block).
 
-    Args:
-        shares: label probabilities of each client [num_clients, K].
-        counts: examples of each label [K], at least T in all.
-        turns: client of each draw [T].
-        random: the source of randomness.
     """
     remaining = counts.astype(np.int64)
     drawn = np.empty(len(turns), dtype=np.int64)

@@ -85,10 +85,6 @@ def find_class(name: str) -> Any:
 def as_table(examples: Examples, order: np.ndarray) -> Any:
     """A `datasets.Dataset` of the examples' positions in this order, with labels and owners' names where known.
 
-    Args:
-        examples: what it is about; inputs are left out.
-        order: a permutation of 0..N-1.
-
     Raises:
         ImportError: if `datasets` is not installed.
     """

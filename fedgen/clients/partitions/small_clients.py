@@ -12,12 +12,6 @@ def fill_small(
     to their owner's centre by the least, from clients that keep `least` themselves; the smallest client is served
     first. The number of clients stays: those who give names, cohorts and weights count on it.
 
-    Args:
-        owner: client of each example, int64 [N].
-        labels: of the examples, int64 [N], in 0..K-1.
-        points: the examples' features, float64 [N, d].
-        centres: of the clients' clusters of each label, float64 [K, C, d].
-        least: examples that each client must have; C times it at most N.
     """
     owner = owner.copy()
     clients = centres.shape[1]

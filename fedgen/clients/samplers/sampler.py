@@ -120,10 +120,6 @@ class CohortDraws:
     def start(self, clients: Sequence[Any] | None, rounds: int) -> None:
         """Tell the sampler among whom it draws, before the first round.
 
-        Args:
-            clients: of the data, as far as those name them.
-            rounds: of the run; negative where nobody says.
-
         Raises:
             MisconfigurationException: for a sampler where the data name no clients.
         """
@@ -138,13 +134,7 @@ class CohortDraws:
         self._sampler.start([str(client.name) for client in clients], self._examples, rounds)
 
     def draw(self, num_clients: int, seed: int, round: int) -> list[int]:
-        """Return the clients of a round, one that counts several times as often.
-
-        Args:
-            num_clients: of the federation.
-            seed: base of all draws.
-            round: from 0.
-        """
+        """Return the clients of a round, one that counts several times as often."""
         if self._sampler is None:
             return sample_cohort(num_clients, self._size, seed, round)
         return self._sampler.draw(self._examples, self._size, seed, round)

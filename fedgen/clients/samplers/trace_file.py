@@ -39,11 +39,6 @@ def read_trace(path: str | Path, names: Sequence[str], period: int | None) -> Tr
 
     A client is named as in the data, or by its number from 0 if no client has that name. Rounds count from 0.
 
-    Args:
-        path: the file.
-        names: the clients'.
-        period: rounds after which the trace begins anew; None for one that does not.
-
     Raises:
         OSError: if it cannot be read.
         ValueError: if it is no such file, naming the line or the client and a remedy.

@@ -264,12 +264,7 @@ def weight_of(num_examples: int, kind: ClientWeights) -> float:
 
 
 def shares_of(data: Any, kind: ClientWeights) -> list[float] | None:
-    """The weights of all clients that train, adding up to 1; None for data that names no clients.
-
-    Args:
-        data: a data module; `FederatedDataModule` has `clients`, each with positions `train`.
-        kind: what weighs.
-    """
+    """The weights of all clients that train, adding up to 1; None for data that names no clients."""
     clients = of_data(data).clients
     if clients is None:
         return None

@@ -67,22 +67,13 @@ class Participations:
             self.times[client] += 1
 
     def save(self, folder: Path, noise_multiplier: float) -> None:
-        """Writes the counts into a run folder, on disk before it returns.
-
-        Args:
-            folder: of the run.
-            noise_multiplier: of every release.
-        """
+        """Writes the counts into a run folder, on disk before it returns."""
         state = {"noise_multiplier": noise_multiplier, "rounds": self.rounds, "times": self.times}
         # a digit that became another would make epsilon too small
         write_json(folder / RELEASES, with_hash({}, state))
 
     def load(self, folder: Path, noise_multiplier: float) -> None:
         """Goes on from the counts of a run folder, if it has any.
-
-        Args:
-            folder: of the run.
-            noise_multiplier: of every release.
 
         Raises:
             ValueError: for a damaged file, or one of other clients or other noise, with the remedy.
@@ -215,12 +206,7 @@ class PrivateMean(Aggregator):
         self._past = own
 
     def _check_past(self, own: Mapping[str, Any], known: int) -> None:
-        """Refuses, before any turn, rounds of which nobody knows that they had this noise, or of which others are told.
-
-        Args:
-            own: what a checkpoint says of rounds such as this one.
-            known: rounds that the folder's file counts, with their cohorts; what they made it does not say.
-        """
+        """Refuses, before any turn, rounds that are not known to have had this noise, or of which others are told."""
         is_known = known >= self.federation.round
         asked = ("noise_multiplier", "noise") if is_known else own
         told = self._past if isinstance(self._past, Mapping) else {}

@@ -139,12 +139,7 @@ def parameter_names(model: Mapping[str, Tensor]) -> dict[int, str]:
 
 
 def about_to_step(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
-    """The named parameters that an optimizer is about to step, those that have a gradient.
-
-    Args:
-        optimizer: one of several: the gradients of other optimizers' parameters are not its business.
-        names: by identity.
-    """
+    """The named parameters that an optimizer is about to step, those that have a gradient."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return {names[id(p)]: p for p in parameters if p.grad is not None and id(p) in names}
 
@@ -158,14 +153,7 @@ def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
 def pull_to_server(
     optimizer: Optimizer, names: Mapping[int, str], server: Mapping[str, Tensor], strength: float
 ) -> None:
-    """Adds the gradient of strength / 2 |w - w^t|^2 to those of the parameters that an optimizer is about to step.
-
-    Args:
-        optimizer: with gradients in place.
-        names: of parameters that travel, by identity (`parameter_names`).
-        server: the server's tensors w^t, by name.
-        strength: of the pull; 0 leaves gradients alone.
-    """
+    """Adds the gradient of strength / 2 |w - w^t|^2 to those of the parameters that an optimizer is about to step."""
     if strength and (stepped := about_to_step(optimizer, names)):
         # the difference first: g + mu w - mu w^t would lose the digits in which w and w^t differ
         distances = torch._foreach_sub(list(stepped.values()), [server[name] for name in stepped])

@@ -39,12 +39,7 @@ class Counters:
 
     @torch.no_grad()
     def add(self, tensors: Mapping[str, Tensor], server: Mapping[str, Tensor]) -> None:
-        """Takes a client's values after its turn.
-
-        Args:
-            tensors: by name; not changed.
-            server: the values that the turn began with.
-        """
+        """Takes a client's values after its turn."""
         self._clients += 1
         for name, tensor in tensors.items():
             if name in self._advancing or torch.equal(tensor, server[name]):
@@ -90,12 +85,7 @@ class Counters:
 
     @torch.no_grad()
     def end_round(self, server: Mapping[str, Tensor], interval: int) -> None:
-        """Writes the round's values into the server's tensors.
-
-        Args:
-            server: by name.
-            interval: the communication interval.
-        """
+        """Writes the round's values into the server's tensors."""
         self.seen |= {*self.changed}
         copy_tensors([server[name] for name in self.changed], [self._combined(n, server[n]) for n in self.changed])
         for name in self._advancing:

@@ -200,9 +200,6 @@ class Exchange:
     def settle(self, iterations: int) -> None:
         """Refuses tensors that a client's turn lost, added, brought into another form or broke; notes what it changed.
 
-        Args:
-            iterations: that the client took.
-
         Raises:
             ValueError: naming the first that is gone, new, or has another shape, type or device.
             FloatingPointError: naming the first that is not finite.
@@ -229,14 +226,7 @@ class Exchange:
             raise FloatingPointError(f"{bad} is not finite after {iterations} local iterations")
 
     def grow(self, names: Iterable[str] | None = None) -> list[str]:
-        """Lets tensors travel (or stay with clients, if they match a personal pattern) that turns have changed.
-
-        Args:
-            names: of quiet tensors; None takes those that the turn that was settled last has changed.
-
-        Returns:
-            The names that travel from now on and did not before, in the order of `shared`.
-        """
+        """Lets tensors travel (or stay with clients, if they match a personal pattern) that turns have changed."""
         found = [name for name in (self._changed if names is None else names) if name in self.quiet]
         self.found += found
         for name in found:
@@ -378,12 +368,6 @@ def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> li
     requires_grad off for the net that rests. Of what requires a gradient and no optimizer holds, such as a copy that is
     moved by hand, nothing trains.
 
-    Args:
-        module: whose parts may hold optimizers of their own, too.
-        optimizers: those of `configure_optimizers`.
-
-    Returns:
-        Each once; where there is no optimizer at all, every parameter that requires a gradient.
     """
     held = [parameters_of(optimizer) for optimizer in (*optimizers, *_own_optimizers(module))]
     if not held:

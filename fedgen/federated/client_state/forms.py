@@ -54,8 +54,6 @@ class Forms:
         Modules that assign their buffers anew put them there: the values are copied, and the tensor that optimizers
         and all others know hangs there again.
 
-        Returns:
-            In words, the first tensor that has another form, or is new or gone; None if there is none.
         """
         now = _saved(self._module)
         if change := self._find_change(now):
@@ -68,11 +66,7 @@ class Forms:
         return None
 
     def restore(self, server: Mapping[str, Tensor]) -> None:
-        """Hangs the tensors back where they were, in their forms; values of those that had lost it are void.
-
-        Args:
-            server: tensors of the right forms, by name.
-        """
+        """Hangs the tensors back where they were, in their forms; values of those that had lost it are void."""
         for home, kind, own, before in self._before:
             home[kind] = own
             lost = {key: value for key, value in before.items() if _is_lost(value, own.get(key))}

@@ -77,11 +77,7 @@ class LocalState:
         self._completed: list[int] = []  # clients of this round
 
     def start_round(self, found: Sequence[Any] | None = None) -> None:
-        """Take the present state as the server's.
-
-        Args:
-            found: schedulers and quasi-random generators that the module keeps; None for those of before.
-        """
+        """Take the present state as the server's."""
         self._objects = self._objects if found is None else [*self.schedulers, *found]
         self._received: dict[str, Any] = {}
         self._continuing = Continuing(self._objects)
@@ -146,12 +142,7 @@ class LocalState:
         self._after = max(told, key=lambda one: one[0])[1]
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:
-        """Averages states over the ranks' clients; before `end_round`, where not all were left out.
-
-        Args:
-            ranks: the processes.
-            device: through which tensors are exchanged.
-        """
+        """Averages states over the ranks' clients; before `end_round`, where not all were left out."""
         if ranks.size > 1 and self.mode == "average":
             first = self._completed[0] if self._completed else sys.maxsize
             for contents, mean in zip(self.contents, self._means):

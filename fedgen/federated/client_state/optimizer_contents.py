@@ -296,13 +296,7 @@ def _is_equal(value: Any, parameter: Tensor) -> bool:
 
 
 def copied(value: Any, memo: dict[int, Any] | None = None, device: torch.device | None = None) -> Any:
-    """Return a copy of nested values; what occurs twice in it is one object in the copy, too.
-
-    Args:
-        value: tensors, containers, objects.
-        memo: copies by the identity of what they are of, such as parameters that are to stay themselves.
-        device: of the copy's tensors; None leaves each where it is.
-    """
+    """Return a copy of nested values; what occurs twice in it is one object in the copy, too."""
     memo = {} if memo is None else memo
     if id(value) in memo:
         return memo[id(value)]
@@ -338,14 +332,7 @@ class MeanContents:
                     mean[name] = _between(mean[name], value, weight / total)
 
     def merge(self, ranks: Ranks, device: torch.device, parameters: Sequence[Tensor], first: int) -> None:
-        """Make it the mean over all ranks' clients.
-
-        Args:
-            ranks: the processes.
-            device: through which tensors are exchanged.
-            parameters: the optimizer's, in its order.
-            first: number of this rank's first client in the mean.
-        """
+        """Make it the mean over all ranks' clients."""
         cpu = torch.device("cpu")
         own = {(key, name): value for key, slots in self.contents.items() for name, value in slots.items()}
         averaged = {at: _as_tensor(value) for at, value in own.items() if _is_averaged(value)}

@@ -40,10 +40,6 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
 def check_slots(optimizer: Optimizer, slots: Any) -> None:
     """Refuses what no such optimizer keeps of its parameters.
 
-    Args:
-        optimizer: with the parameters; of one that is neither torch's nor of this project shapes are not known.
-        slots: what it keeps, by a parameter's place and by name; other people's also by names of their own.
-
     Raises:
         ValueError: naming the first value of another kind or shape.
     """

@@ -105,12 +105,7 @@ class OutsideState:
     # ---- rounds ----
 
     def begin_with(self, values: Mapping[str, Any], check: Callable[[], None] | None = None) -> None:
-        """Has the round that starts next begin with other values of the server's.
-
-        Args:
-            values: by path.
-            check: called once the round knows its places, before they are written; raises what is wrong with them.
-        """
+        """Has the round that starts next begin with other values of the server's."""
         self._values, self._check = dict(values), check
 
     def start_round(self) -> None:
@@ -193,13 +188,7 @@ class OutsideState:
             self.drop_round()
 
     def end_turn(self, client: int, weight: float, completed: bool) -> None:
-        """Takes what a turn made of the state and puts the server's back.
-
-        Args:
-            client: that trained.
-            weight: its weight in means.
-            completed: whether it is part of the round; what a client left out has changed is dropped.
-        """
+        """Takes what a turn made of the state and puts the server's back."""
         changed = self._state.changed()
         if completed:
             changes = [change for node in changed for change in node.changes()]

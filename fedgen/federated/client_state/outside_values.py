@@ -85,11 +85,7 @@ class OutsideValues:
         return {path: value for path, value in self.largest.items() if path not in self._shrunk}
 
     def means(self, server: Mapping[str, Any]) -> dict[str, Any]:
-        """The means, in double precision where the server has a value.
-
-        Args:
-            server: the server's values, which clients have that left theirs alone.
-        """
+        """The means, in double precision where the server has a value."""
         found = {}
         for path, (total, seen) in self._sums.items():
             rest, before = self.weight - seen, server.get(path)
@@ -261,11 +257,6 @@ class ToldStateError(ValueError):
 def counter_at(path: str, places: Places, rules: Rules) -> Any:
     """Return what stands where a counter is told.
 
-    Args:
-        path: its dotted path.
-        places: of the module's state.
-        rules: the declared ones.
-
     Raises:
         ToldStateError: for what has another rule than "max", is a constant, or no Python integer or truth value; an
             empty place is one only by the rule.
@@ -289,12 +280,6 @@ def most_of(counter: Any) -> int:
 def check_counts(counts: Mapping[str, int], known: Mapping[str, int], places: Places, rules: Rules) -> None:
     """Refuses counters that are none of this module, or lower than they were.
 
-    Args:
-        counts: as the server tells them, by path.
-        known: as it told them when the client last took part.
-        places: of the module's state.
-        rules: the declared ones.
-
     Raises:
         ToldStateError: naming the counter, what it is and what it may be.
     """
@@ -308,11 +293,6 @@ def check_counts(counts: Mapping[str, int], known: Mapping[str, int], places: Pl
 
 def check_means(means: Mapping[str, Tensor], places: Places, rules: Rules) -> None:
     """Refuses values that nobody declared, of another form than the module's own, or not finite.
-
-    Args:
-        means: as the server tells them, float64, by path; of the rule "max" those that are no Python integers.
-        places: of the module's state.
-        rules: the declared ones.
 
     Raises:
         ToldStateError: naming the value and what is wrong with it.

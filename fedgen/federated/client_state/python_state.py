@@ -64,12 +64,7 @@ def same_generator(generator: Any, state: Any) -> bool:
 
 
 def seed_generator(generator: Any, seed: int) -> None:
-    """Seeds a generator anew.
-
-    Args:
-        generator: of one of the kinds in `GENERATORS`.
-        seed: 0 to 2^63 - 1.
-    """
+    """Seeds a generator anew."""
     if isinstance(generator, torch.Generator):
         generator.manual_seed(seed)
     elif isinstance(generator, np.random.Generator):

@@ -67,10 +67,6 @@ class Rules:
 def check_rules(where: str, rules: Mapping[str, str]) -> None:
     """Refuses rules of other names.
 
-    Args:
-        where: they stand, for the error.
-        rules: by pattern.
-
     Raises:
         ValueError: naming the pattern and the rules that there are.
     """

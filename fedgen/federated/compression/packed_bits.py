@@ -5,15 +5,7 @@ from torch import Tensor
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Return whole numbers as bytes, the first in the lowest bits; the last byte is filled up with 0.
-
-    Args:
-        codes: uint8 [N], each below 2^bits.
-        bits: 1, 2, 4 or 8.
-
-    Returns:
-        uint8 [ceil(N bits / 8)].
-    """
+    """Return whole numbers as bytes, the first in the lowest bits; the last byte is filled up with 0."""
     each = 8 // bits
     padded = torch.zeros(packed_size(len(codes), bits) * each, dtype=torch.uint8, device=codes.device)
     padded[: len(codes)] = codes
@@ -25,16 +17,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Return the whole numbers that `pack` was given.
-
-    Args:
-        packed: uint8 [ceil(count bits / 8)].
-        bits: of each.
-        count: how many.
-
-    Returns:
-        uint8 [count].
-    """
+    """Return the whole numbers that `pack` was given."""
     places = [(packed >> (place * bits)) & (2**bits - 1) for place in range(8 // bits)]
     return torch.stack(places, 1).view(-1)[:count]
 

@@ -100,11 +100,6 @@ class QSGD(Compressor):
 
 
 def round_stochastically(values: Tensor, uniform: Tensor) -> Tensor:
-    """Return one of the two whole numbers around each value, the upper one where its fraction is above the draw.
-
-    Args:
-        values: not negative.
-        uniform: in [0, 1), of the same shape.
-    """
+    """Return one of the two whole numbers around each value, the upper one where its fraction is above the draw."""
     lower = values.floor()
     return lower + (uniform < values - lower)

@@ -188,10 +188,6 @@ class CheckpointingStrategy(FederationView, OneOrManyProcesses):
 def check_simulated(state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
     """Refuse to go on with or without a simulated clock, or clients under way, where the checkpoint was otherwise.
 
-    Args:
-        state: the federation's, of the checkpoint.
-        parts: of this run's clock, by name.
-
     Raises:
         MisconfigurationException: saying what the checkpoint's strategy was.
     """
@@ -248,10 +244,6 @@ def check_schedule_lengths(schedulers: Sequence[Any], checkpoint: Mapping[str, A
 
     PyTorch's schedulers take their settings from the checkpoint: OneCycleLR then raises behind its last step, and
     CosineAnnealingLR turns upwards again.
-
-    Args:
-        schedulers: as the module made them for this run, in the checkpoint's order.
-        checkpoint: whose `lr_schedulers` will replace their states.
 
     Raises:
         ValueError: naming the schedule and both lengths.

@@ -25,12 +25,7 @@ class LastRound:
         self._kept: Checkpoint | None = None
 
     def keep(self, trainer: Trainer, complete: Callable[[Checkpoint], Checkpoint]) -> None:
-        """Takes the checkpoint at a round's start; each rank its own.
-
-        Args:
-            trainer: in `on_train_epoch_start`, before any other callback.
-            complete: adds to a checkpoint what the strategy does.
-        """
+        """Takes the checkpoint at a round's start; each rank its own."""
         if any(isinstance(callback, OnExceptionCheckpoint) for callback in trainer.callbacks):
             checkpoint = complete(checkpoint_of(trainer))
             # not copied: training leaves them as they are
@@ -38,12 +33,7 @@ class LastRound:
             self._kept = {**copy.deepcopy(move_data_to_device(checkpoint, "cpu")), **objects}
 
     def instead_of(self, checkpoint: Checkpoint, trainer: Trainer) -> Checkpoint | None:
-        """Return what is written for a checkpoint that an exception has a callback make; None: the checkpoint itself.
-
-        Args:
-            checkpoint: as Lightning made it.
-            trainer: with an exception at hand, or not.
-        """
+        """Return what is written for a checkpoint of an exception; None for the checkpoint itself."""
         epochs = trainer.fit_loop.epoch_progress.current
         is_over = epochs.completed == epochs.ready
         is_whole = "optimizer_states" in checkpoint  # and not weights alone

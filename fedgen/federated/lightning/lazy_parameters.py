@@ -35,10 +35,6 @@ def materialise(trainer: Trainer, seed: int) -> None:
     copy had. Of the step nothing is left: no gradient, buffer, attribute or logged value, and the random streams are
     put back.
 
-    Args:
-        trainer: fitting, with its strategy's model and optimizers set up.
-        seed: of the first values, which are drawn from (seed, "lazy") alone.
-
     Raises:
         MisconfigurationException: naming what stays without a shape, and the remedy.
     """
@@ -143,14 +139,7 @@ def _copy_for_trial(trainer: Trainer, module: LightningModule) -> LightningModul
 
 @contextmanager
 def _recording(trial: nn.Module, unfinished: list[str], inputs: Inputs, stops: bool) -> Iterator[None]:
-    """Takes down the arguments of the lazy modules at their first call, in the order of these.
-
-    Args:
-        trial: the module.
-        unfinished: names of its lazy modules.
-        inputs: where they go.
-        stops: whether to raise `_AllSeen` once all have been called.
-    """
+    """Takes down the arguments of the lazy modules at their first call, in the order of these."""
 
     def record(name: str) -> Any:
         def hook(part: nn.Module, args: Any, kwargs: Any) -> None:

@@ -230,14 +230,7 @@ def without_process_group(meta: Any) -> Any:
 
 
 def set_reduced(results: Any, key: str, meta: Any, value: Tensor) -> None:
-    """Set what a logged value is over all processes, in the place of what Lightning would reduce it to.
-
-    Args:
-        results: `logged_values`.
-        key: of the value, which may not have been logged on this process.
-        meta: how it was logged where it was.
-        value: what it is.
-    """
+    """Set what a logged value is over all processes, in the place of what Lightning would reduce it to."""
     if key not in results:
         meta.sync = _Sync(_should=True)
         results[key] = _ResultMetric(meta, is_tensor=True).to(value.device)
@@ -321,9 +314,6 @@ def will_skip(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
 
     It says so of the step only after it, by its scale.
 
-    Args:
-        scaler: torch's `GradScaler`; None skips nothing.
-        optimizer: whose gradients have been unscaled.
     """
     found = _stages_of(scaler).get(id(optimizer), {}).get("found_inf_per_device", {})
     return any(bool(overflow) for overflow in found.values())

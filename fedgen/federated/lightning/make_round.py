@@ -35,15 +35,6 @@ def make_round(
 ) -> Round:
     """Return the rounds of a federation over a trainer's module, whose optimizers have been made.
 
-    Args:
-        trainer: that starts to fit.
-        settings: of the rounds.
-        memory: of the clients.
-        clock: of the fit.
-        ranks: the processes.
-        seed: base of all draws.
-        shares: every client's weight in the mean over the whole federation, if they are known.
-
     Raises:
         ValueError: for settings that do not suit the module.
         MisconfigurationException: for settings that do not suit each other.

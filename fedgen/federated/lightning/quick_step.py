@@ -60,18 +60,7 @@ def quick_step(
     training_step: Callable[[], Any],
     before_step: Callable[[Optimizer], None],
 ) -> Any:
-    """Training step, zeroed gradients, backward pass and optimizer step, counted as Lightning counts them.
-
-    Args:
-        module: optimised automatically; `calls_no_hook` of its trainer.
-        optimizer: its one.
-        closure: Lightning's, which is given the result that Lightning reads.
-        training_step: the module's, with its arguments.
-        before_step: called with gradients in place.
-
-    Returns:
-        What the optimizer's step does.
-    """
+    """Training step, zeroed gradients, backward pass and optimizer step, counted as Lightning counts them."""
     progress = module.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.zero_grad
 
     @torch.enable_grad()

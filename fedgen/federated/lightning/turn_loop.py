@@ -146,13 +146,7 @@ class TurnLoop:
     # ---- Lightning's calls ----
 
     def training_step(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Do what Lightning's call of a training step means: an iteration or a whole turn.
-
-        Args:
-            plain: Lightning's own.
-            args: Lightning's.
-            kwargs: Lightning's.
-        """
+        """Do what Lightning's call of a training step means: an iteration or a whole turn."""
         if self._round.turn is None:
             return plain(*args, **kwargs)
         if self._module.automatic_optimization:
@@ -161,14 +155,7 @@ class TurnLoop:
         return self.take(lambda: plain(*self._arguments(len(args))), outputs_of)
 
     def optimizer_step(self, plain: PlainStep, optimizer: Optimizer, closure: Callable[[], Any], is_bare: bool) -> Any:
-        """Do what Lightning's call of an optimizer means: a step, or a whole turn under automatic optimisation.
-
-        Args:
-            plain: Lightning's own.
-            optimizer: that steps.
-            closure: Lightning's, which computes gradients.
-            is_bare: whether Lightning gave nothing beside.
-        """
+        """Do what Lightning's call of an optimizer means: a step, or a whole turn under automatic optimisation."""
         if not self.awaits_step:
             return self._step(plain, optimizer, closure)
         self.awaits_step = False
@@ -190,13 +177,7 @@ class TurnLoop:
         outputs: Callable[[Any], Any],
         give_loss: Callable[[Tensor], object] | None = None,
     ) -> Any:
-        """Take the turn that has begun, and close the round after the last.
-
-        Args:
-            step: an iteration.
-            outputs: makes of its result what Lightning tells hooks.
-            give_loss: gives Lightning the loss of a turn that was taken with others; None where it asks for none.
-        """
+        """Take the turn that has begun, and close the round after the last."""
         turn, output = self._round.turn, None
         assert turn is not None
         if not turn.is_idle:

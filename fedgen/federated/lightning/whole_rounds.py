@@ -28,9 +28,6 @@ def check_limits(trainer: Trainer) -> None:
 
     `max_time` may cut the last round, which is dropped; `max_steps` counts one client's steps and cuts none.
 
-    Args:
-        trainer: whose training data are set up.
-
     Raises:
         MisconfigurationException: naming the setting, its value and the remedy.
     """

@@ -38,12 +38,7 @@ class SimulatedClock:
         self.rounds: list[RoundTime] = []
 
     def end_round(self, round: int, clients: Iterable[int]) -> None:
-        """Let the time of a round pass.
-
-        Args:
-            round: from 0.
-            clients: of it.
-        """
+        """Let the time of a round pass."""
         turns = [self._turn_seconds(client, round) for client in dict.fromkeys(clients)]
         self._pass(round, self.seconds + max(turns, default=0.0), [0] * len(turns))
 

@@ -91,9 +91,6 @@ class StackedClients:
     def train(self, iterations: Iterator[int]) -> None:
         """Take the local iterations of all clients; as many for each.
 
-        Args:
-            iterations: of the turns, from 0.
-
         Raises:
             ValueError: where clients' batches differ in form.
         """
@@ -110,13 +107,7 @@ class StackedClients:
             self._step(alike, batch, drawn)
 
     def _step(self, steps: Sequence[FunctionalStep], batch: Any, drawn: Any) -> None:
-        """One step of each client, all of a kind.
-
-        Args:
-            steps: each client's.
-            batch: stacked.
-            drawn: stacked.
-        """
+        """One step of each client, all of a kind."""
         first, setting = steps[0], self._setting
         weights = {place: optimizer.weights.detach() for place, optimizer in self._optimizers.items()}
         weights[first.optimizer].requires_grad_()

@@ -69,13 +69,7 @@ class StackedOptimizer:
 
     @torch.no_grad()
     def step(self, gradients: Tensor, rates: Sequence[float | None], factor: float) -> None:
-        """A step of each client.
-
-        Args:
-            gradients: [clients, numbers].
-            rates: each client's learning rate; None for its group's, times the factor.
-            factor: on rates of groups.
-        """
+        """A step of each client."""
         start = 0
         for group, weights in self._groups:
             own = [group.settings["lr"] * factor if rate is None else rate for rate in rates]
@@ -84,13 +78,7 @@ class StackedOptimizer:
             start += weights.shape[1]
 
     def load(self, row: int, rate: float | None, states: bool = True) -> None:
-        """Puts a client's parameters, last rate and, if anybody keeps them, states into the module and its optimizer.
-
-        Args:
-            row: the client's.
-            rate: None for its groups' own.
-            states: whether they are kept.
-        """
+        """Puts a client's parameters, last rate and, if they are kept, states into the module and its optimizer."""
         copy_tensors(self._parameters, _pieces(self.weights[row], self._parameters))
         note_step(self._optimizer)
         for group, _ in self._groups:

@@ -62,13 +62,6 @@ def try_steps(
 ) -> Trial:
     """Take one client's losses and gradients, without a step; module and random numbers are left as they were.
 
-    Args:
-        module: whose steps they are.
-        optimizers: those of `configure_optimizers`.
-        steps: one of each kind.
-        batch: to try them on.
-        context: makes the context of a training step.
-
     Raises:
         ValueError: if steps of one optimizer differ in the parameters that they reach.
     """

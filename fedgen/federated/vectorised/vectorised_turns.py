@@ -35,15 +35,7 @@ STOOD_FOR = ("training_step", *MODULE_HOOKS, *BATCH_HOOKS, "manual_backward", "o
 
 
 def why_one_by_one(trainer: Trainer, round: Round, clock: TurnClock, moves_schedules: bool, turn: Turn) -> str | None:
-    """Return why turns cannot be taken at once, in words; None if they can.
-
-    Args:
-        trainer: that fits.
-        round: whose turns they are.
-        clock: of the fit.
-        moves_schedules: whether learning rates have schedules by the step.
-        turn: one of them.
-    """
+    """Return why turns cannot be taken at once, in words; None if they can."""
     module = trainer.lightning_module
     found = [
         _of_module(module),

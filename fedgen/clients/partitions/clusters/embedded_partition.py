@@ -16,12 +16,6 @@ EmbeddingLike = str | Mapping[str, Any] | Embedding
 def features_of(examples: Examples, embedding: EmbeddingLike, cache: str | None, purpose: str) -> Tensor:
     """Features [N, D] of all examples.
 
-    Args:
-        examples: the images.
-        embedding: makes the features.
-        cache: folder that keeps them; embedded anew each time if None.
-        purpose: what for, as the progress bar says it.
-
     Raises:
         ValueError: for images or features that hold NaN or that the embedding cannot take, or features that are all
             alike; the message names the data, and the image where it is one, with its label and owner if it has any.

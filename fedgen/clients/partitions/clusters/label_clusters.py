@@ -88,16 +88,7 @@ class Clusters:
 
 
 def find_clusters(points: np.ndarray, count: int, clustering: Clustering, seed: int, what: str) -> Clusters:
-    """The clusters of points [n, d], each point in the one that most probably drew it (without EM: the nearest).
-
-    Args:
-        points: float64, n >= count.
-        count: of clusters C, at most `fit_examples`.
-        clustering: how.
-        seed: in [0, 2^32); of the sample and the starts.
-        what: names the points in warnings, which scikit-learn gives where EM does not end within `max_iter` or fewer
-            than C points are distinct.
-    """
+    """The clusters of points [n, d], each point in the one that most probably drew it (without EM: the nearest)."""
     from sklearn.exceptions import ConvergenceWarning  # a second to import
 
     sample = points
@@ -144,14 +135,7 @@ def _nearest(points: np.ndarray, sample: np.ndarray, count: int, clustering: Clu
 
 
 def spreads(deviations: np.ndarray, members: np.ndarray, count: int, clustering: Clustering) -> np.ndarray:
-    """The covariances of clusters, divisor n: float64 [C, d, d], or variances [C, d] of diagonal ones.
-
-    Args:
-        deviations: of points from their cluster's mean [n, d].
-        members: the cluster of each point [n]; a cluster without points varies by `reg` alone, or as the others do.
-        count: of clusters C.
-        clustering: which covariances.
-    """
+    """The covariances of clusters, divisor n: float64 [C, d, d], or variances [C, d] of diagonal ones."""
     dim = deviations.shape[1]
     parts = [deviations[members == cluster] for cluster in range(count)]
     if clustering.covariance == "diag":

@@ -169,13 +169,7 @@ class Semantic(Partition):
 
 
 def principal_components(features: Tensor, components: int | None, seed: int) -> np.ndarray:
-    """Centred features on their first principal components, neither scaled nor whitened: float64 [N, k].
-
-    Args:
-        features: of all examples [N, D].
-        components: k, cut to N and D; None for the centred features themselves.
-        seed: of the sample on which components are fitted where N is above `PCA_EXAMPLES`.
-    """
+    """Centred features on their first principal components, neither scaled nor whitened: float64 [N, k]."""
     from sklearn.decomposition import PCA  # a second to import
 
     values = features.double().numpy()

@@ -101,14 +101,7 @@ def draw_anchors(examples: Examples, seed: int, needed: int = 1) -> list[int]:
 
 
 def class_neighbours(examples: Examples, features: Tensor, anchors: Sequence[int], count: int) -> list[Tensor]:
-    """For each anchor its position and those of the `count` nearest images of its class, nearest first.
-
-    Args:
-        examples: whose labels tell the classes.
-        features: of all examples [N, D].
-        anchors: positions.
-        count: others, fewer than each class has images.
-    """
+    """For each anchor its position and those of the `count` nearest images of its class, nearest first."""
     found = []
     for anchor in anchors:
         own = (examples.labels == examples.labels[anchor]).nonzero().flatten()
@@ -122,10 +115,6 @@ def share_neighbours(features: Tensor, anchors: Sequence[int], count: int) -> li
     Of all pairs of an anchor and an image the nearest is served first: the image is the anchor's unless the image is
     taken or the anchor has its `count`. Equally near pairs are served in the order of anchors.
 
-    Args:
-        features: of all examples [N, D].
-        anchors: different positions, at most N / (count + 1).
-        count: images of each besides itself.
     """
     reach = min(len(anchors) * (count + 1), len(features)) - 1  # others cannot have taken more than these
     pairs = []
