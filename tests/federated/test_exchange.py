@@ -198,6 +198,16 @@ def test_finite_values_whose_norm_overflows_are_finite(value, dtype):
     assert all_finite([torch.full((1000,), value, dtype=dtype), torch.zeros(2)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_tensors_are_looked_at_whole(dtype):
+    """Their check is another one: a dot product, which overflows sooner than a norm."""
+    large = torch.full((2**16 + 1,), torch.finfo(dtype).max / 2, dtype=dtype)
+    assert all_finite([large, torch.zeros(2)])
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        assert not all_finite([torch.ones(2**16 + 1, dtype=dtype).index_fill(0, torch.tensor([2**16]), bad)])
+    assert not all_finite([large, torch.tensor([float("nan")])])
+
+
 def test_nothing_integers_and_empty_tensors_are_finite():
     assert all_finite([])
     assert all_finite([torch.tensor([2**62])])

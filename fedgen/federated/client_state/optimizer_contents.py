@@ -38,6 +38,7 @@ class OptimizerContents:
 
     Attributes:
         parameters: the optimizer's, in its order.
+        has_modes: whether it trains other weights than it evaluates, as schedule-free optimizers do.
         fresh: its contents before its first step.
     """
 
@@ -46,6 +47,7 @@ class OptimizerContents:
         self._callers = [optimizer] if wrapper is None else [optimizer, wrapper]
         self._themselves = {id(parameter): parameter for parameter in self.parameters}
         self._members = dict(_members("", optimizer, set()))
+        self.has_modes = {"train", "eval"} <= {*dir(type(optimizer))}
         self._stepped: set[str] = set()  # names in `param_groups` that steps change
         self._marks: list[tuple[dict[str, Any], dict[str, int]]] = []
         self._handles: list[Any] = []
@@ -70,11 +72,6 @@ class OptimizerContents:
             slots.update({name: parameter.detach().clone() for name in self._weights})
 
     # ---- weights that are trained and weights that are evaluated ----
-
-    @property
-    def has_modes(self) -> bool:
-        """Whether it trains other weights than it evaluates, as schedule-free optimizers do."""
-        return {"train", "eval"} <= {*dir(type(self.optimizer))}
 
     def switch(self, mode: Literal["train", "eval"]) -> None:
         """Go to the weights that are trained or evaluated, where these differ."""
