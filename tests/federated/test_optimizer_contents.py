@@ -235,3 +235,25 @@ def test_a_copy_of_the_weights_in_fresh_state_is_one_of_the_present_weights():
     state = local.optimizers[0].state[layer.weight]
     assert torch.equal(state["slow"], layer.weight)
     assert not state["seen"].any()
+
+
+@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+def test_parameters_that_are_added_between_rounds_have_state_as_the_others(mode):
+    """A callback thaws a layer and gives it a group; its momentum is 0.5 * 1 + 1 in a client's second turn."""
+    first, second = (torch.zeros(1, requires_grad=True) for _ in range(2))
+    optimizer = torch.optim.SGD([first], lr=0.1, momentum=0.5)
+    local = LocalState([optimizer], [], None, mode)
+    for round in range(3):
+        local.start_round()
+        local.start_turn(0)
+        for parameter in (first, second):
+            parameter.grad = torch.ones(1)
+        optimizer.step()
+        local.end_turn(0, 1.0)
+        if round < 2:
+            local.end_round()
+        if round == 0:
+            optimizer.add_param_group({"params": [second], "lr": 0.2})
+    went_on = 0.0 if mode == "reset" else 1.0
+    assert optimizer.state[second]["momentum_buffer"].item() == 1.0 + 0.5 * went_on
+    assert optimizer.state[first]["momentum_buffer"].item() == 1.0 + 0.75 * went_on

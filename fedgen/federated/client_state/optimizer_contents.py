@@ -37,15 +37,13 @@ class OptimizerContents:
         wrapper: Lightning's, which modules are given; None without.
 
     Attributes:
-        parameters: the optimizer's, in its order.
         has_modes: whether it trains other weights than it evaluates, as schedule-free optimizers do.
         fresh: its contents before its first step.
     """
 
     def __init__(self, optimizer: Optimizer, wrapper: Any = None) -> None:
-        self.optimizer, self.parameters = optimizer, parameters_of(optimizer)
+        self.optimizer = optimizer
         self._callers = [optimizer] if wrapper is None else [optimizer, wrapper]
-        self._themselves = {id(parameter): parameter for parameter in self.parameters}
         self._members = dict(_members("", optimizer, set()))
         self.has_modes = {"train", "eval"} <= {*dir(type(optimizer))}
         self._stepped: set[str] = set()  # names in `param_groups` that steps change
@@ -56,6 +54,11 @@ class OptimizerContents:
         self.fresh: Contents = self._copied(self.read())
         self._weights = self._names_of_weights()
         self._watch()
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The optimizer's parameters in its order, those too that callbacks have added."""
+        return parameters_of(self.optimizer)
 
     def _names_of_weights(self) -> set[str]:
         """Return the names in fresh state that are copies of the weights, as of optimizers that keep slow ones."""
@@ -98,12 +101,12 @@ class OptimizerContents:
     def hyperparameters(self) -> list[dict[str, Any]]:
         """The values in each parameter group that no step of the optimizer changes."""
         groups, without = self.optimizer.param_groups, {"params", *self._stepped}
-        return [self._copied({k: value for k, value in group.items() if k not in without}) for group in groups]
+        return [copied({name: value for name, value in group.items() if name not in without}) for group in groups]
 
     @hyperparameters.setter
     def hyperparameters(self, groups: Sequence[Mapping[str, Any]]) -> None:
         for own, saved in zip(self.optimizer.param_groups, groups):
-            own.update(self._copied(saved))
+            own.update(copied(dict(saved)))
 
     def _watch(self) -> None:
         """Note what steps change in `param_groups`; a step's closure is the module's, and what it sets is not state."""
@@ -209,7 +212,7 @@ class OptimizerContents:
                 own[name] = found[name] if name in found else self._copied(made[name])
 
     def _copied(self, value: Any) -> Any:
-        return copied(value, dict(self._themselves))
+        return copied(value, {id(parameter): parameter for parameter in self.parameters})  # which stay themselves
 
     # ---- contents from files and messages ----
 
