@@ -88,20 +88,11 @@ def _nothing() -> None:
 
 
 class Round:
-    """The rounds of one federation, one after the other.
+    """The rounds of one federation, one after the other, over a module that holds a client's weights in its turn.
 
     Args:
-        module: the model, which holds the server's weights between rounds and a client's in a turn.
-        model: the server's part of it.
-        settings: of the rounds.
-        memory: of the clients.
-        local: clients' optimizers.
-        outside: the module's state that `state_dict` does not hold.
-        clock: steps of optimizers.
         logged: values that turns log.
         ranks: the processes, each of which takes some of the turns.
-        device: of the module.
-        seed: base of all draws.
         data: the data module, whose `clients` have names, if it has any.
 
     Attributes:
