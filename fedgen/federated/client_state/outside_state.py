@@ -63,19 +63,11 @@ class OutsideState:
     Parts with `exchanged = False` or "personal", and attributes that begin with one of a class's `own_turn_state`,
     are left alone: they look after themselves, by `on_turn_end`.
 
-    Args:
-        module: the model.
-        rules: declared ones.
-        foreign: objects that are not the module's state: the trainer, its optimizers and schedulers.
-        seed: of the random generators.
-
     Attributes:
         personal: what clients keep, by client and path.
         found: by path, what became of the state that turns have changed so far, in a word; for the report.
         exchanges: whether counters and means may be told over clients; False under differential privacy and masks, and
             under rules that bound what a single client does.
-        messages: what of it clients elsewhere are told, and tell.
-        rules: the declared ones.
         round_values: of the present round's turns.
         server_values: counters and means that rounds so far have made, by path.
         remedies: the rule that fits a state which is reset, by path; "personal" where none is named.
