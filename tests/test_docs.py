@@ -16,7 +16,7 @@ WRITTEN = [
 ]
 
 
-PRINTED = ("benchmark-figures.md", "gpu-figures.md", "optimizers.md")  # tables that a command prints, to look things up in
+PRINTED = ("benchmark-figures.md", "gpu-figures.md", "optimizers.md")  # tables that a command prints, to look up
 
 
 @pytest.mark.parametrize("page", [page for page in WRITTEN if page.name not in PRINTED], ids=lambda page: page.name)
