@@ -1,4 +1,4 @@
-"""A module with state of its own, as others' have: an average, a flag, a counter and a schedule by steps."""
+"""A module with state of its own, as others' have: an average, a flag, a counter, a float, a sequence, a schedule."""
 
 import copy
 import random
@@ -20,14 +20,15 @@ class Stateful(L.LightningModule):
         self.register_buffer("initialised", torch.zeros(1, dtype=torch.bool))
         self.register_buffer("shift", torch.zeros(1))
         self.register_buffer("constant", torch.full((1,), 0.5))
-        self.steps = 0
+        self.steps, self.heat, self.points = 0, 1.0, torch.quasirandom.SobolEngine(1)
 
     def training_step(self, batch, batch_idx):
         images = batch[0]
+        self.heat *= 0.8 + 0.1 * float(images.mean())
         if not self.initialised:
             self.shift.copy_(images.mean()[None])
             self.initialised.fill_(True)
-        weight = 1 / (1 + self.steps) + self.constant
+        weight = 1 / (1 + self.steps) + self.constant + self.heat * float(self.points.draw(1))
         self.steps += 1
         distance = (weight * (self.image + self.shift - images).square()).mean()
         return distance + (self.image - self.average).square().sum()

@@ -87,7 +87,13 @@ def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
     simulated = simulate(settings, images, tmp_path / "simulated")
     deployed, _ = deploy(settings, images, tmp_path / "deployed")
     assert simulated["global_step"] == deployed["global_step"] == 2 * 3
-    assert simulated["fedavg"]["outside"] == deployed["fedavg"]["outside"] == {"values": {"steps": 6}, "personal": {}}
+    outside = [one["fedavg"]["outside"]["values"] for one in (simulated, deployed)]
+    heats = [values.pop("heat") for values in outside]
+    assert heats == [pytest.approx(heats[1])] * 2
+    assert heats[1] < 0.9**6  # six times some 0.8
+    assert outside == [{"steps": 6}] * 2
+    drawn = [one["fedavg"]["local"]["continuing"]["1.num_generated"] for one in (simulated, deployed)]
+    assert drawn == [2 * 3] * 2
     assert simulated["fedavg"]["clock"] == deployed["fedavg"]["clock"] == {"total_steps": 2 * 3 * 4}
     assert simulated["fedavg"]["exchange"] == deployed["fedavg"]["exchange"] == {"moving": ["average", "shift"]}
     rates = [one["lr_schedulers"][0]["_last_lr"] for one in (simulated, deployed)]

@@ -112,8 +112,9 @@ def in_the_form_of(before: Any, value: Any) -> Any:
         return np.asarray(value, dtype=before.dtype)
     if isinstance(before, (bool, np.number, np.bool_)):
         return type(before)(value)
-    # the mean of whole numbers is none in general
-    return int(value) if isinstance(before, int) and float(value).is_integer() else value
+    if isinstance(before, (int, float)):  # of which messages make tensors; the mean of whole numbers is none in general
+        return int(value) if isinstance(before, int) and float(value).is_integer() else float(value)
+    return value
 
 
 def larger(one: Any, other: Any) -> Any:
