@@ -162,7 +162,7 @@ class Round:
     @alone()
     def begin_turn(self, turn: Turn) -> None:
         """Make the module what the client starts from: the server's, and what is the client's own."""
-        self.loss = None
+        self.loss, turn.is_left_out = None, False
         if not turn.is_elsewhere:
             if not (self.starts.start_turn(turn) or self._is_servers):
                 self.exchange.load_server()
@@ -197,10 +197,12 @@ class Round:
                 self.exchange.settle(interval)
             return output, self.compressed.compress(turn.client, turn.round) if self.settings.compression else {}
 
-        output, received = self.attempt(turn, work) or (None, None)
-        if received is not None:
-            self._complete(turn, received)
-        turn.current = None
+        try:
+            output, received = self.attempt(turn, work) or (None, None)
+            if received is not None:
+                self._complete(turn, received)
+        finally:
+            turn.current = None
         return output
 
     def attempt(self, turn: Turn, work: Callable[[], Result]) -> Result | None:

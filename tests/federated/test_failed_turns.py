@@ -49,7 +49,6 @@ class Retried(FedAvgStrategy):
 
                 if turn.client in failing:
                     driver.take(turn, fail)
-                    turn.is_left_out = False
                     round.begin_turn(turn)
                 return driver.take(turn, train)
 

@@ -92,14 +92,15 @@ class LocalState:
 
     def starting_contents(self, client: int) -> list[Contents]:
         """Return, by optimizer, what a client's turn in the present round begins with."""
-        if self.mode == "average":
-            return self._server
-        return self.clients.get(client) or [contents.fresh for contents in self.contents]
+        return self._kept(client) or [contents.fresh for contents in self.contents]
+
+    def _kept(self, client: int) -> list[Contents] | None:
+        return self._server if self.mode == "average" else self.clients.get(client)
 
     def start_turn(self, client: int) -> None:
         self._continuing.restore()
         self._write_settings(self._before)
-        kept = self._server if self.mode == "average" else self.clients.get(client)
+        kept = self._kept(client)
         for i, contents in enumerate(self.contents):
             if kept:
                 contents.write(kept[i])  # copies, which steps change: a turn that fails leaves them as they were
