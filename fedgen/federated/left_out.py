@@ -146,7 +146,6 @@ def loss_of_round(round: int, entries: Sequence[Entry], error: Exception | None)
 
     An error in the user's own code that all clients met alike is raised itself, with a note that says so; of all others
     a RuntimeError that describes them, with the first as its cause.
-
     """
     words = describe_loss(round, entries, error)
     if error is not None and entries and are_alike(entries) and own_frames(error):

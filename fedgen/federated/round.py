@@ -210,7 +210,6 @@ class Round:
 
         The one place that decides what becomes of a client that fails, wherever it trains: the module is the server's
         again before anything else runs, the client has no part in the round, and the error is kept for its report.
-
         """
         try:
             return work()

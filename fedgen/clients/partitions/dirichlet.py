@@ -77,7 +77,6 @@ def draw_labels(shares: np.ndarray, counts: np.ndarray, turns: np.ndarray, rando
 
     Turn t draws from its client's shares over the labels not used up yet; a client whose labels are all used up draws
     in proportion to the examples that remain of each label (counted at the start of the block).
-
     """
     remaining = counts.astype(np.int64)
     drawn = np.empty(len(turns), dtype=np.int64)

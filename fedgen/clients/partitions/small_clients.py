@@ -11,7 +11,6 @@ def fill_small(
     A small client takes, one by one, the examples whose squared distance to its own centre of their label exceeds that
     to their owner's centre by the least, from clients that keep `least` themselves; the smallest client is served
     first. The number of clients stays: those who give names, cohorts and weights count on it.
-
     """
     owner = owner.copy()
     clients = centres.shape[1]

@@ -375,7 +375,6 @@ def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> li
     parameters without a gradient. One that holds nothing but frozen parameters is there for when they thaw: GANs turn
     requires_grad off for the net that rests. Of what requires a gradient and no optimizer holds, such as a copy that is
     moved by hand, nothing trains.
-
     """
     held = [parameters_of(optimizer) for optimizer in (*optimizers, *_own_optimizers(module))]
     if not held:

@@ -53,7 +53,6 @@ class Forms:
 
         Modules that assign their buffers anew put them there: the values are copied, and the tensor that optimizers
         and all others know hangs there again.
-
         """
         now = _saved(self._module)
         if change := self._find_change(now):

@@ -313,7 +313,6 @@ def will_skip(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
     """Whether a gradient scaler will skip an optimizer's step, for gradients that overflowed.
 
     It says so of the step only after it, by its scale.
-
     """
     found = _stages_of(scaler).get(id(optimizer), {}).get("found_inf_per_device", {})
     return any(bool(overflow) for overflow in found.values())

@@ -114,7 +114,6 @@ def share_neighbours(features: Tensor, anchors: Sequence[int], count: int) -> li
 
     Of all pairs of an anchor and an image the nearest is served first: the image is the anchor's unless the image is
     taken or the anchor has its `count`. Equally near pairs are served in the order of anchors.
-
     """
     reach = min(len(anchors) * (count + 1), len(features)) - 1  # others cannot have taken more than these
     pairs = []
