@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fedgen.models.stylegan2.operations import bilinear
 from fedgen.models.stylegan2.operations.bilinear import conv2d, conv_transpose2d
-from fedgen.models.stylegan2.penalties import r1_penalty
+from fedgen.models.stylegan2.steps import r1_penalty
 from tests.quick import first_quick
 
 
