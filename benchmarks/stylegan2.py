@@ -27,7 +27,7 @@ from fedgen.losses import DistributedLoss
 from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator, configuration
 from fedgen.models.stylegan2 import generator as generators
 from fedgen.models.stylegan2.operations import convolution, filters
-from fedgen.models.stylegan2.penalties import r1_penalty
+from fedgen.models.stylegan2.steps import r1_penalty
 
 BATCHES = {64: 8, 256: 2}
 AHEAD, LEVEL = 1 / 1.3, 0.95

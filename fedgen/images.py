@@ -108,6 +108,16 @@ class SeenRange:
         self.warn()
 
 
+def channels_first(images: Tensor) -> Tensor:
+    """Images [N, C, H, W] as they are, and those of [N, H, W, C] with 1, 3 or 4 channels with their axes in order.
+
+    Images of [N, C, H, W] have 1 or 3 channels, or else more than 4 rows do not stand where the channels are.
+    """
+    _, channels, height, last = images.shape
+    has_channels_last = last in (1, 3, 4) and channels > 4 and height > 4
+    return images.permute(0, 3, 1, 2).contiguous() if has_channels_last else images
+
+
 def from_uint8(images: Tensor) -> Tensor:
     """Images for models: float32 in [-1, 1] from uint8, v / 127.5 - 1. `to_uint8` inverts it for all 256 values."""
     return images.to(torch.float32).div_(127.5).sub_(1.0)

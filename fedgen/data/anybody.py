@@ -13,9 +13,11 @@ from fedgen.data.annotations import Annotation, annotated, as_kinds, find_labels
 from fedgen.data.collate import ImagesOf, collate_items
 from fedgen.data.dataset import DataSet
 from fedgen.data.examples import Examples
+from fedgen.data.formats.image_files import levels_of
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import ImageReader, LazyExamples, LazyInputs, make_lazy
 from fedgen.data.optional_attributes import of_dataset
+from fedgen.images import channels_first
 
 EXPECTED = (
     "a fedgen data set, Examples, a torch Dataset, arrays X or (X, y), a data set of the library datasets, "
@@ -172,6 +174,9 @@ def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | Te
 
 
 def _as_tensor(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        return values
-    return torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values)
+    """An array as a tensor, images with their channels first and of 16 bits as uint8."""
+    if values.ndim == 4 and str(values.dtype).endswith("uint16"):
+        values = levels_of(np.asarray(values))
+    if not isinstance(values, Tensor):
+        values = torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values)
+    return channels_first(values) if values.ndim == 4 else values

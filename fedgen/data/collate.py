@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from fedgen.data.formats.image_files import eight_bits, to_tensor
 from fedgen.images import from_uint8
 
 IMAGE_KEYS = ("image", "images", "img", "pixel_values", "x")
@@ -50,9 +50,7 @@ def without_pillow(item: Any) -> Any:
         return type(item)(map(without_pillow, item))
     if not holds_pillow(item):
         return item
-    pixels = np.array(item.convert("L" if item.mode in ("1", "L") else "RGB"))
-    levels = torch.from_numpy(pixels if pixels.ndim == 3 else pixels[:, :, None])
-    return from_uint8(levels.permute(2, 0, 1).contiguous())
+    return from_uint8(to_tensor(eight_bits(item)))
 
 
 def collate_levels(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgen.images import channels_first
+
 KINDS = {torch.uint8: "images", torch.float32: "points", torch.int64: "texts"}
 """What inputs in memory are, by their type."""
 
@@ -93,6 +95,8 @@ class Examples:
         if dtype not in KINDS:
             raise ValueError(f"{self.name}: {expected}, got the type {dtype} (of shape {shape}); convert it")
         axes = 4 if dtype == torch.uint8 else 2
+        if axes == 4 == len(shape) and channels_first(self.inputs).shape != shape:
+            raise ValueError(f"{self.name}: {expected}, got {list(shape)}, channels last; .permute(0, 3, 1, 2) them")
         if len(shape) != axes:
             raise ValueError(f"{self.name}: {expected}, got {dtype} of shape {shape}: {axes} axes are needed")
 

@@ -14,7 +14,7 @@ from fedgen.data.collate import ImagesOf, first_images
 from fedgen.data.examples import Examples
 from fedgen.data.items import Items, ReadTask
 from fedgen.data.optional_attributes import of_dataset
-from fedgen.images import to_uint8
+from fedgen.images import channels_first, to_uint8
 from fedgen.io.hashing import hash_chunks
 from fedgen.seeds import derive, item_seed
 
@@ -93,7 +93,7 @@ class ImageReader:
                 f"{self.name} has no images to measure: images_of gives {images.dtype} {list(images.shape)}, not images"
                 f" [B, C, H, W] (uint8, or floats) or points [B, D] (floats){OR_LOSS}"
             )
-        return images
+        return channels_first(images) if is_images else images
 
     def _measured(self, images: Tensor) -> Tensor:
         if images.ndim == 2:

@@ -146,6 +146,23 @@ def test_arrays_of_images_and_points_are_kept_in_memory():
     assert points.examples.inputs.dtype == torch.float32
 
 
+def test_arrays_with_channels_last_and_of_16_bits_are_the_images_they_are():
+    """uint8 [N, H, W, 3] was taken for images of H channels, and 16 bits were no images."""
+    images = torch.randint(256, (8, 3, 6, 5), dtype=torch.uint8)
+    rows = images.permute(0, 2, 3, 1).numpy()
+    assert torch.equal(make(rows, IID(2)).examples.inputs, images)
+    assert torch.equal(make(rows.astype(np.uint16) * 257, IID(2)).examples.inputs, images)
+    floats = make(rows / np.float32(127.5) - 1, IID(2))
+    assert torch.equal(floats.examples.inputs[:], images)
+    assert batches(floats)[0][0].shape[1:] == (3, 6, 5)
+    read = make(TensorDataset(torch.from_numpy(rows)), IID(2))  # whose batches are its own
+    assert torch.equal(read.examples.inputs[:], images)
+    vectors = torch.zeros(4, 16, 1, 1, dtype=torch.uint8)
+    assert make(vectors, IID(2)).examples.shape == (16, 1, 1)
+    with pytest.raises(ValueError, match="channels last"):
+        Examples(torch.from_numpy(rows), torch.zeros(8, dtype=torch.int64), "rows", ())
+
+
 def test_other_arrays_keep_their_types_and_are_cut_without_work_for_each_item():
     tokens, targets = torch.arange(40).view(8, 5), torch.linspace(0, 1, 8)
     (x, y), *_ = batches(make((tokens, targets), IID(2)))

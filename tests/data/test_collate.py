@@ -1,10 +1,12 @@
 from collections import namedtuple
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from fedgen.data.collate import collate_items, collate_levels, first_images, without_pillow
+from fedgen.images import to_uint8
 
 Pair = namedtuple("Pair", "image label")
 
@@ -62,3 +64,12 @@ def test_where_a_batch_has_its_images(batch):
 def test_batches_without_a_place_for_images_are_told(batch, words):
     with pytest.raises(ValueError, match=words):
         first_images(batch)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "levels"), [(np.uint16([[0, 32768, 65535]]), [0, 128, 255]), (np.float32([[0, 0.5, 1]]), [0, 128, 255])]
+)
+def test_deep_pillow_images_are_rescaled_as_a_folders_are(pixels, levels):
+    """They were clipped at 255, so that images of 16 bits were white."""
+    batch = collate_items([Image.fromarray(pixels)])
+    assert to_uint8(batch).flatten().tolist() == levels

@@ -10,7 +10,15 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.data.formats.image_files import ImageHeader, images_below, read_header, read_image
+from fedgen.data.formats.image_files import (
+    ImageHeader,
+    Unread,
+    eight_bits,
+    images_below,
+    read_header,
+    read_image,
+    total_unread,
+)
 
 DEEP = np.array([[0, 255, 256, 511], [257 * 7, 32768, 65279, 65535]], np.uint16)
 SHALLOW = [[0, 0, 1, 1], [7, 128, 254, 255]]  # the high bytes
@@ -78,13 +86,98 @@ def test_headers_know_the_size_after_turning(tmp_path, suffix):
     assert read_image(path, 3, upright=False).shape == (3, *as_stored)
 
 
-def test_pixels_of_unknown_range_are_refused_by_header_and_reader(tmp_path):
-    Image.fromarray(np.zeros((2, 2), np.int32)).save(tmp_path / "a.tif")
-    Image.fromarray(np.zeros((2, 2), np.float32)).save(tmp_path / "b.tif")
-    for name in ("a.tif", "b.tif"):
-        for read in (read_header, lambda path: read_image(path, 3)):
-            with pytest.raises(ValueError, match=rf"{name} .*floats or have more than 16 bits"):
-                read(tmp_path / name)
+@pytest.mark.parametrize(
+    ("pixels", "words"),
+    [
+        (np.int32([[0, 70_000]]), "int32 from 0 to 70000"),
+        (np.int32([[0, 200]]), "8 or 16 bits"),
+        (np.float32([[-1, 1]]), "floats from -1 to 1"),
+        (np.float32([[0, 256]]), "floats from 0 to 256"),
+        (np.float32([[0, np.nan]]), "floats from nan"),
+    ],
+)
+def test_pixels_of_unknown_range_are_refused_by_header_and_reader(pixels, words, tmp_path):
+    Image.fromarray(pixels).save(tmp_path / "a.tif")
+    for read in (read_header, lambda path: read_image(path, 3), lambda path: eight_bits(Image.open(path))):
+        with pytest.raises(ValueError, match=words):
+            read(tmp_path / "a.tif")
+
+
+FRACTIONS = [[0, 1 / 255, 0.5, 1]]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "levels"),
+    [
+        (np.float32(FRACTIONS), [[0, 1, 128, 255]]),
+        (np.float32([[0, 1, 127.5, 255]]), [[0, 1, 128, 255]]),
+        (np.int32([[0, 256, 65535]]), [[0, 1, 255]]),
+        (np.zeros((1, 2), np.int32), [[0, 0]]),
+    ],
+)
+def test_floats_and_wide_integers_become_levels_by_their_range(pixels, levels, tmp_path):
+    """A folder refused floats and a Dataset clipped them: [0, 1] became black, 16 bits white."""
+    Image.fromarray(pixels).save(tmp_path / "a.tif")
+    assert read_image(tmp_path / "a.tif", 1).tolist() == [levels]
+    assert np.array(eight_bits(Image.fromarray(pixels))).tolist() == levels
+
+
+def test_twelve_bits_in_sixteen_are_named(tmp_path):
+    """They became levels 0 to 15 without a word: KID 0.88 between identical images."""
+    Image.fromarray(np.uint16([[0, 4095]])).save(tmp_path / "a.png")
+    seen = Unread()
+    read_header(tmp_path / "a.png", unread=seen)
+    assert seen.remarks() == [
+        "images of 16 bits whose largest value is 4095 become levels 0 to 15; if they hold 12 bits, store them times 16"
+    ]
+    with pytest.warns(UserWarning, match="12 bits"):
+        assert read_image(tmp_path / "a.png", 1).tolist() == [[[0, 15]]]
+    Image.fromarray(np.uint16([[0, 4096]])).save(tmp_path / "b.png")
+    read_image(tmp_path / "b.png", 1, unread=seen)  # among brighter ones it is one dark image
+    assert seen.remarks() == []
+
+
+@pytest.mark.parametrize("suffix", ["jfif", "jpe", "gif", "avif", "apng", "pnm"])
+def test_images_of_every_suffix_that_can_be_decoded_are_read(suffix, tmp_path):
+    """30 of 40 files of such a folder were left out without a word."""
+    kind = {"jfif": "JPEG", "jpe": "JPEG", "apng": "PNG", "pnm": "PPM"}.get(suffix, suffix.upper())
+    Image.new("RGB", (4, 2), (200, 200, 200)).save(tmp_path / f"a.{suffix}", kind)
+    (path,) = images_below(tmp_path, recursive=False)
+    assert (read_image(path, 3).float() - 200).abs().max() <= 1
+    assert read_header(path).size == (2, 4)
+
+
+@pytest.mark.parametrize("suffix", ["tif", "png", "webp", "gif", "avif"])
+def test_frames_and_pages_after_the_first_are_counted(suffix, tmp_path):
+    first, *others = [Image.new("L", (8, 8), level) for level in (0, 80, 160)]
+    first.save(tmp_path / f"a.{suffix}", save_all=True, append_images=others)
+    headers, pixels = Unread(), Unread()
+    read_header(tmp_path / f"a.{suffix}", unread=headers)
+    assert read_image(tmp_path / f"a.{suffix}", 1, unread=pixels).max() <= 2
+    assert headers.remarks() == pixels.remarks() == ["not read: 2 further frames or pages of 1 images"]
+    with pytest.warns(UserWarning, match="several frames or pages"):
+        read_image(tmp_path / f"a.{suffix}", 1)
+
+
+def test_the_previews_in_a_photographs_file_are_no_frames(tmp_path):
+    made = Image.new("RGB", (8, 8))
+    made.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[made])
+    with Image.open(tmp_path / "a.jpg") as file:
+        assert file.format == "MPO"
+    read_image(tmp_path / "a.jpg", 3, unread=(seen := Unread()))
+    assert not seen.frames
+
+
+def test_what_is_not_read_is_counted_by_suffix(tmp_path):
+    for name in ("a.png", ".hidden.txt", "b.txt", "c.TXT", "d.mp4", "e", "sub/f.png", "sub/g.csv", ".git/h"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    images_below(tmp_path, recursive=False, unread=(flat := Unread()))
+    assert flat.remarks() == ["not read: 4 other files (.txt 2, .mp4 1, without a suffix 1), 1 subfolder"]
+    images_below(tmp_path, recursive=True, unread=(deep := Unread()))
+    assert (deep.files.total(), deep.folders) == (5, 0)
+    both = total_unread([flat, deep])
+    assert (both.files[".txt"], both.files[".csv"], both.folders) == (4, 1, 1)
 
 
 def test_files_are_listed_in_order_without_hidden_ones(tmp_path):

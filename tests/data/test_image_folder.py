@@ -22,7 +22,6 @@ def pets(tmp_path):
 
 
 def test_each_folder_is_a_class_in_the_order_of_names(pets):
-    (pets / "cat" / "notes.txt").write_text("no image")
     write_image(pets / ".thumbnails" / "a.png")
     write_image(pets / "dog" / ".hidden.png")
     examples = ImageFolder(pets).load()
@@ -90,10 +89,10 @@ def test_all_unreadable_files_are_listed(pets):
     Image.effect_noise((64, 64), 50).save(pets / "dog" / "cut.png")
     (pets / "dog" / "cut.png").write_bytes((pets / "dog" / "cut.png").read_bytes()[:2000])
     (pets / "dog" / "empty.jpg").write_bytes(b"")
-    Image.fromarray(np.zeros((4, 6), np.float32)).save(pets / "dog" / "deep.tif")
+    Image.fromarray(np.full((4, 6), -1, np.float32)).save(pets / "dog" / "deep.tif")
     with pytest.raises(ValueError, match="3 of 6 images of pets/train cannot be read") as caught:
         ImageFolder(pets).load()
-    assert all(name in str(caught.value) for name in ("cut.png", "empty.jpg", "deep.tif", "more than 16 bits"))
+    assert all(name in str(caught.value) for name in ("cut.png", "empty.jpg", "deep.tif", "floats from -1 to -1"))
 
 
 def test_a_test_split_has_its_own_folder_and_the_same_classes(pets, tmp_path):
@@ -116,6 +115,27 @@ def test_missing_and_empty_folders_are_named(pets, tmp_path):
     (pets / "bird").mkdir()
     with pytest.raises(FileNotFoundError, match="bird has no images"):
         ImageFolder(pets).load()
+
+
+@pytest.mark.parametrize("owner_folders", [False, True])
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_what_a_folder_holds_beside_images_is_said_when_it_is_read(pets, tmp_path, owner_folders, in_memory):
+    """Videos, tables and archives among images were left out without a word."""
+    for name in ("metadata.csv", "cat/film.mp4", "cat/more/notes.txt"):
+        (pets / name).parent.mkdir(exist_ok=True)
+        (pets / name).write_bytes(b"")
+    words = r"not read: 3 other files \(\.csv 1, \.mp4 1, \.txt 1\)$"
+    pets = pets.rename(tmp_path / "owners" / "pets") if (tmp_path / "owners").mkdir() or owner_folders else pets
+    with pytest.warns(UserWarning, match=words):
+        ImageFolder(pets.parent if owner_folders else pets, owner_folders=owner_folders, in_memory=in_memory).load()
+
+
+def test_frames_are_counted_over_a_folder(tmp_path):
+    image = Image.new("L", (4, 4))
+    for name in ("a", "b"):
+        image.save(tmp_path / f"{name}.tif", save_all=True, append_images=[Image.new("L", (4, 4), 9)])
+    with pytest.warns(UserWarning, match="not read: 2 further frames or pages of 2 images"):
+        ImageFolder(tmp_path).load()
 
 
 def test_images_beside_class_folders_are_refused(pets):

@@ -11,8 +11,7 @@ from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorIncepti
 from torchvision import transforms
 
 from fedgen.embeddings import embed, load_embedding
-from fedgen.embeddings.fidelity import clean_resize
-from fedgen.embeddings.pillow_resize import centre_square, pillow_resize
+from fedgen.embeddings.fidelity import centre_square, clean_resize, pillow_resize
 from fedgen.images import quantise, to_uint8
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.embeddings.pillow_resize import centre_square, pillow_resize
+from fedgen.embeddings.fidelity import centre_square, pillow_resize
 
 
 def levels(*shape, seed=0):

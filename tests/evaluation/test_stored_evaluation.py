@@ -1,6 +1,7 @@
 """Stored sets scored: the same numbers from folders, arrays, features and statistics, and every mistake before work."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -246,6 +247,19 @@ def test_unreadable_files_are_left_out_and_recorded_if_asked(damaged, root, imag
     assert found.counts() == [30, 20, 34, 10]
     assert "unreadable files left out: 2" in found.records()[0].note
     assert found.records()[0].reference.endswith("64 images")
+
+
+def test_what_lies_beside_the_images_and_in_them_is_said_under_the_table_in_one_line(root, tmp_path):
+    """Pages, formats and subfolders were left out of the clients without a word."""
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    paths = client_paths(tmp_path)
+    for path in paths[:2]:
+        (path / "sub").mkdir()
+        (path / "notes.txt").touch()
+        pages = [Image.new("L", (16, 16))] * 3
+        pages[0].save(path / "z.tif", save_all=True, append_images=pages[1:])
+    note = score_stored(tmp_path / "generated", paths, "pixels")[0].note
+    assert "; not read: 2 other files (.txt 2), 2 subfolders, 4 further frames or pages of 2 images" in note
 
 
 def test_features_are_found_again_by_the_bytes_of_the_files(root, images, tmp_path):

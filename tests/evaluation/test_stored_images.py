@@ -100,7 +100,7 @@ def damage(folder):
 def test_unreadable_files_are_listed_by_header_and_by_pixels(folder):
     damage(folder)
     images = FolderImages(folder, Reading(mixed_sizes=True))
-    named = "no image of PNG, JPEG, BMP, WEBP, TIFF, PPM or GIF, or damaged at its beginning"
+    named = "no image of PNG, JPEG, BMP, WEBP, TIFF, PPM, GIF or AVIF, or damaged at its beginning"
     assert images.skipped == [f"{folder / 'x.png'} ({named})"]
     with pytest.raises(UnreadableFilesError, match="2 of 7 image files cannot be read") as caught:
         list(images.batches(3, 2))

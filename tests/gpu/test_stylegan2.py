@@ -6,7 +6,7 @@ import torch
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.operations.convolution import biased_activation, modulated_conv2d
 from fedgen.models.stylegan2.operations.filters import downsample2d, make_filter, upfirdn2d, upsample2d
-from fedgen.models.stylegan2.penalties import r1_penalty
+from fedgen.models.stylegan2.steps import r1_penalty
 from tests.devices import DEVICES, GPU
 from tests.models.stylegan2.conftest import Case, deviation
 

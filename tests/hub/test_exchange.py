@@ -10,7 +10,7 @@ import torch
 
 from fedgen.evaluation import read_records
 from fedgen.hub import from_pretrained, push_to_hub, save_pretrained
-from fedgen.hub.model_files import MODELS
+from fedgen.hub.exchange import MODELS
 from fedgen.models import WGANGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
 from tests.hub.conftest import MAKERS

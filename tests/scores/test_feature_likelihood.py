@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedgen.evaluation.score_choice import choose
 from fedgen.scores import FeatureLikelihoodReference
-from fedgen.scores.manifold.adaptive_density import AdaptiveDensity
+from fedgen.scores.manifold.feature_likelihood import AdaptiveDensity
 from fedgen.seeds import generator
 from tests.quick import first_quick
 
@@ -104,9 +104,9 @@ def test_the_same_generated_set_has_the_same_bits_and_batches_are_steps(monkeypa
     first = reference.score(made).values
     reference.score(smaller)
     assert reference.score(made).values == first
-    monkeypatch.setattr("fedgen.scores.manifold.adaptive_density.ROWS", 7)
+    monkeypatch.setattr("fedgen.scores.manifold.feature_likelihood.ROWS", 7)
     assert reference.score(made).values["all"] == pytest.approx(first["all"], rel=1e-6)
-    monkeypatch.setattr("fedgen.scores.manifold.adaptive_density.BATCH", 20)
+    monkeypatch.setattr("fedgen.scores.manifold.feature_likelihood.BATCH", 20)
     assert reference.score(made).values["all"] != pytest.approx(first["all"], rel=1e-3)
 
 

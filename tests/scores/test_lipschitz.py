@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgen.scores.wasserstein.lipschitz import GroupSort, LipschitzNetwork
+from fedgen.scores.wasserstein.critic import GroupSort, LipschitzNetwork
 
 NETWORKS = [("groupsort", False), ("relu", False), ("relu", True)]
 

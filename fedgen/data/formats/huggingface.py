@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.formats.arrow import Table, open_hub, open_tables
 from fedgen.data.formats.columns import image_column, label_column, read_labels, read_owners
-from fedgen.data.formats.image_files import check_form, read_image
+from fedgen.data.formats.image_files import Unread, check_form, read_image
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import make_lazy
 from fedgen.progress import track
@@ -161,10 +162,10 @@ def read_images(table: Table, column: str, folder: Path | None, channels: int, s
     Raises:
         ValueError: if an image cannot be read, or sizes differ and none is asked for; the message names the row.
     """
-    images = torch.empty(0)
+    images, unread = torch.empty(0), Unread()
     for row, value in enumerate(track(table.column(column), f"reading {name}", table.count, "images")):
         try:
-            image = decode(value, folder, channels, size)
+            image = decode(value, folder, channels, size, unread)
         except ValueError as error:
             raise ValueError(f"{table.source}, row {row}: {error}") from error
         if row == 0:
@@ -174,10 +175,12 @@ def read_images(table: Table, column: str, folder: Path | None, channels: int, s
             sizes = f"{first} (row 0) and {other} (row {row})"
             raise ValueError(f"{table.source}: images of several sizes, {sizes}; give size= to resize them")
         images[row] = image
+    for remark in unread.remarks():
+        warnings.warn(f"{table.source}: {remark}", stacklevel=5)
     return images
 
 
-def decode(value: Any, folder: Path | None, channels: int, size: int | None) -> Tensor:
+def decode(value: Any, folder: Path | None, channels: int, size: int | None, unread: Unread | None = None) -> Tensor:
     """An image as it is stored, bytes or a dictionary with bytes or a path: uint8 [channels, H, W]; see `read_image`.
 
     Raises:
@@ -186,14 +189,14 @@ def decode(value: Any, folder: Path | None, channels: int, size: int | None) -> 
     stored = value if isinstance(value, dict) else {"bytes": value}
     content, path = stored.get("bytes"), stored.get("path")
     if isinstance(content, bytes):
-        return read_image(content, channels, size)
+        return read_image(content, channels, size, unread=unread)
     if content is not None:
         raise ValueError(f"the image is stored as {type(content).__name__}, not as bytes")
     if not isinstance(path, str):
         raise ValueError("there is no image")
     if folder is None:
         raise ValueError(f"the image is not stored, only its path {path}; let save_to_disk of datasets store it")
-    return read_image(_file_beside(folder, path), channels, size)
+    return read_image(_file_beside(folder, path), channels, size, unread=unread)
 
 
 def _file_beside(folder: Path, path: str) -> Path:

@@ -3,7 +3,11 @@
 import io
 import os
 import re
-from dataclasses import dataclass
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,24 +17,84 @@ from torch import Tensor
 
 from fedgen.io.regular_files import check_unpacked, open_regular
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+SUFFIXES = frozenset({".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
+SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".avif"}
 # Pillow goes by a file's content, and would run Ghostscript on PostScript under any suffix
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF")
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF", "AVIF")
+GREY = ("1", "L", "LA", "La")  # Pillow's modes of 8 bits and fewer
+TWELVE_BITS = 4096
 ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # EXIF tag, and where upright means rows and columns swapped
 MOST_SCANS = 100  # of a JPEG, as libtiff has it; cameras and tools write twelve at most
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # those that do not stand among coded pixels
 _JPEG_SCAN, _JPEG_END, _JPEG_ALONE = 0xDA, 0xD9, (0x01, 0xD8)
 
 
-def images_below(folder: Path, recursive: bool) -> list[Path]:
+@dataclass
+class Unread:
+    """The part of a folder and its images that is not read, or not as it was meant.
+
+    Args:
+        files: by suffix, those that are no images.
+        folders: subfolders that were not looked into.
+        frames: frames and pages after an image's first.
+        animated: images that have them.
+        brightest: the largest value of images of 16 bits; 0 without such images.
+    """
+
+    files: Counter[str] = field(default_factory=Counter)
+    folders: int = 0
+    frames: int = 0
+    animated: int = 0
+    brightest: int = 0
+
+    def add_frames(self, frames: int) -> None:
+        """Counts an image that has so many."""
+        self.frames, self.animated = self.frames + frames - 1, self.animated + (frames > 1)
+
+    def remarks(self) -> list[str]:
+        """Sentences for whoever uses the images; none if all was read."""
+        total, kinds = self.files.total(), sorted(self.files.items(), key=lambda one: (-one[1], one[0]))
+        named = ", ".join(f"{suffix} {count}" for suffix, count in kinds[:5]) + ", ..." * (len(kinds) > 5)
+        parts = [f"{total} other file{'s' * (total > 1)} ({named})"] if total else []
+        parts += [f"{self.folders} subfolder{'s' * (self.folders > 1)}"] if self.folders else []
+        parts += [f"{self.frames} further frames or pages of {self.animated} images"] if self.frames else []
+        found = [f"not read: {', '.join(parts)}"] if parts else []
+        if 0 < self.brightest < TWELVE_BITS:
+            found.append(
+                f"images of 16 bits whose largest value is {self.brightest} become levels 0 to {self.brightest >> 8};"
+                " if they hold 12 bits, store them times 16"
+            )
+        return found
+
+
+def total_unread(parts: Iterable[Unread]) -> Unread:
+    """All parts' together."""
+    found = Unread()
+    for part in parts:
+        found.files += part.files
+        for name in ("folders", "frames", "animated"):
+            setattr(found, name, getattr(found, name) + getattr(part, name))
+        found.brightest = max(found.brightest, part.brightest)
+    return found
+
+
+def images_below(folder: Path, recursive: bool, unread: Unread | None = None) -> list[Path]:
     """The image files of a folder, with those of its subfolders if asked, in the order of their paths.
 
-    Hidden files and folders are left out, and so is whatever has no image's suffix. A link to nowhere counts: whoever
-    reads it learns that it cannot be read.
+    Hidden files and folders are left out, and so is whatever has no image's suffix, which `unread` counts. A link to
+    nowhere counts: whoever reads it learns that it cannot be read.
     """
-    found = (path for path in folder.glob("**/*" if recursive else "*") if path.suffix.lower() in SUFFIXES)
-    files = (path for path in found if path.is_file() or (path.is_symlink() and not path.exists()))
-    return sorted(path for path in files if not _is_hidden(path.relative_to(folder)))
+    unread, found = unread or Unread(), []
+    for path in folder.glob("**/*" if recursive else "*"):
+        if _is_hidden(path.relative_to(folder)):
+            continue
+        if path.is_dir():
+            unread.folders += not recursive
+        elif path.suffix.lower() not in SUFFIXES:
+            unread.files[path.suffix.lower() or "without a suffix"] += 1
+        elif path.is_file() or (path.is_symlink() and not path.exists()):
+            found.append(path)
+    return sorted(found)
 
 
 def check_form(channels: int, size: int | None) -> None:
@@ -41,45 +105,48 @@ def check_form(channels: int, size: int | None) -> None:
         raise ValueError(f"size must be at least 1 pixel, got {size}")
 
 
-def read_image(source: Path | bytes, channels: int, size: int | None = None, upright: bool = True) -> Tensor:
-    """One image as uint8 [channels, H, W].
+def read_image(
+    source: Path | bytes, channels: int, size: int | None = None, upright: bool = True, unread: Unread | None = None
+) -> Tensor:
+    """One image as uint8 [channels, H, W]; the first frame or page of several.
 
-    Palettes are looked up and transparency is dropped. Pixels of 16 bits keep their high byte, v // 256: 0..255 for
-    0..65535, and x for an 8-bit x that was stored as 257 x. Pillow does so for colour, and here grey follows. (Peers
-    clip grey of 16 bits at 255, which is nearly all white.)
+    Palettes are looked up, transparency is dropped, and deeper pixels become levels as `levels_of` says.
 
     Args:
         source: the file, or its content.
         channels: 3 for RGB, 1 for grey; images are converted.
         size: side to which it is fitted, see `fit`; as it is if None.
         upright: whether to turn it as its EXIF tag says; the peers' tools do not. Pillow turns TIFFs in any case.
+        unread: counts further frames, and tells the range of 16 bits; without it a warning says so.
 
     Raises:
-        ValueError: if it is damaged or of none of `FORMATS`, or its pixels are floats or have more than 16 bits.
+        ValueError: if it is damaged or of none of `FORMATS`, or `levels_of` refuses its pixels.
     """
     from PIL import Image, ImageOps
 
+    known = unread or Unread()
     try:
-        with _opened(source) as stream, Image.open(stream, formats=FORMATS) as file:
-            _check_mode(file)
+        with _opened(source) as stream, Image.open(stream, formats=_formats()) as file:
             _check_pixels(file, stream)
             _check_scans(file, stream)
-            image = _eight_bits(ImageOps.exif_transpose(file) if upright else file)
-            image = image.convert("RGB" if channels == 3 else "L")
+            known.add_frames(_frames(file))
+            image = eight_bits(ImageOps.exif_transpose(file) if upright else file, channels, known)
     except Exception as error:  # what Pillow raises for damaged files may be anything
         name = "the image cannot be read" if isinstance(source, bytes) else source
         raise ValueError(f"{name} ({_reason(error)})") from error
+    if unread is None:
+        _warn(known)
     return to_tensor(image if size is None else fit(image, size))
 
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """The facts of an image before its pixels are decoded.
+    """The facts of an image before its pixels are read.
 
     Args:
         size: height and width.
         grey: whether it is grey.
-        deep: whether it is grey of 16 bits, which `read_image` reads otherwise than peers do.
+        deep: whether it has more than 8 bits, which `read_image` reads otherwise than peers do.
     """
 
     size: tuple[int, int]
@@ -87,27 +154,29 @@ class ImageHeader:
     deep: bool = False
 
 
-def read_header(path: Path, upright: bool = True) -> ImageHeader:
-    """The size and kind of an image from the file's first bytes; see `read_image`.
+def read_header(path: Path, upright: bool = True, unread: Unread | None = None) -> ImageHeader:
+    """The size and kind of an image from the file's first bytes; see `read_image`. Deep pixels are looked at.
 
     Raises:
-        ValueError: if Pillow does not know the file for an image, or its pixels are floats or have more than 16 bits.
+        ValueError: as `read_image`, but for damage behind the first bytes.
     """
     from PIL import Image
 
+    known = unread or Unread()
     try:
-        with _opened(path) as stream, Image.open(stream, formats=FORMATS) as file:
-            _check_mode(file)
+        with _opened(path) as stream, Image.open(stream, formats=_formats()) as file:
             _check_pixels(file, stream)
             width, height = file.size
-            deep = file.mode.startswith("I")
-            grey = deep or file.mode in ("L", "LA", "La", "1")
+            deep = _is_deep(file.mode)
             # Pillow turns TIFFs by itself; for the tag of a PNG that has none it would decode all pixels
             at_hand = upright and file.format != "TIFF" and (file.format != "PNG" or "exif" in file.info)
             turned = at_hand and file.getexif().get(ORIENTATION) in SIDEWAYS  # which may be of any type
+            known.add_frames(_frames(file))
+            if deep:
+                eight_bits(file, 1, known)
     except Exception as error:
         raise ValueError(f"{path} ({_reason(error)})") from error
-    return ImageHeader((width, height) if turned else (height, width), grey, deep)
+    return ImageHeader((width, height) if turned else (height, width), deep or file.mode in GREY, deep)
 
 
 def fit(image: Any, size: int) -> Any:
@@ -123,13 +192,89 @@ def to_tensor(image: Any) -> Tensor:
     return torch.from_numpy(pixels if pixels.ndim == 3 else pixels[:, :, None]).permute(2, 0, 1).contiguous()
 
 
-def _eight_bits(image: Any) -> Any:
+def eight_bits(image: Any, channels: int | None = None, unread: Unread | None = None) -> Any:
+    """Any Pillow image as one of mode L or RGB.
+
+    Args:
+        image: of any mode.
+        channels: 1 for grey, 3 for RGB; None keeps grey images grey, and all others become RGB.
+        unread: as for `levels_of`.
+
+    Raises:
+        ValueError: as `levels_of`.
+    """
     from PIL import Image
 
-    if image.mode.startswith("I"):
-        return Image.fromarray((np.array(image) >> 8).astype(np.uint8))
-    # Pillow warns where a palette's transparency is dropped in one step
-    return image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
+    grey = channels == 1 if channels else _is_deep(image.mode) or image.mode in GREY
+    if _is_deep(image.mode):
+        pixels = np.array(image)
+        # a 16-bit PGM or PNG may come as 32-bit integers
+        pixels = pixels.astype(np.uint16) if getattr(image, "format", None) in ("PNG", "PPM") else pixels
+        image = Image.fromarray(levels_of(pixels, unread))
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # Pillow warns where a palette's transparency is dropped in one step
+    return image.convert("L" if grey else "RGB")
+
+
+def levels_of(pixels: np.ndarray, unread: Unread | None = None) -> np.ndarray:
+    """Grey levels uint8 of pixels of any type, in the same shape.
+
+    16 bits keep their high byte, v // 256: 0..255 for 0..65535, and x for an 8-bit x that was stored as 257 x. Pillow
+    does so for colour, and here grey follows. (Peers clip grey of 16 bits at 255, which is nearly all white.) Floats
+    from 0 to 1 are times 255, and others up to 255 are levels, both rounded.
+
+    Args:
+        pixels: uint8, uint16, integers of which the largest tells that they are 16 bits, or floats.
+        unread: learns the largest value of 16 bits; without it a warning tells those that 16 bits leave dark.
+
+    Raises:
+        ValueError: for other ranges and for NaN, naming them.
+    """
+    if pixels.dtype == np.uint8 or not pixels.size:
+        return pixels.astype(np.uint8)
+    low, high = pixels.min(), pixels.max()
+    if pixels.dtype.kind == "f":
+        if not 0 <= low <= high <= 255:
+            raise ValueError(f"its pixels are floats from {low:g} to {high:g}; convert them to 0 to 1, or 0 to 255")
+        return np.floor(pixels * (255 if high <= 1 else 1) + 0.5).astype(np.uint8)
+    short = pixels.dtype.kind == "u" and pixels.itemsize == 2
+    if not short and not (low == high == 0 or (low >= 0 and 255 < high < 65536)):
+        raise ValueError(f"its pixels are {pixels.dtype} from {low} to {high}; convert them to 8 or 16 bits")
+    known = unread or Unread()
+    known.brightest = max(known.brightest, int(high))
+    if unread is None:
+        _warn(known)
+    return (pixels >> 8).astype(np.uint8)
+
+
+def _warn(seen: Unread) -> None:
+    """Warns of an image that is not read whole; Python shows each of these texts once."""
+    if seen.frames:
+        warnings.warn("images of several frames or pages: only the first of each is read", stacklevel=3)
+    if 0 < seen.brightest < TWELVE_BITS:
+        warnings.warn(
+            "an image of 16 bits has no value of 4,096 or more and becomes levels 0 to 15; if it holds 12 bits, store"
+            " it times 16",
+            stacklevel=3,
+        )
+
+
+@cache
+def _formats() -> list[str]:
+    """Those of `FORMATS` that this Pillow has."""
+    from PIL import Image
+
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _frames(image: Any) -> int:
+    """The frames or pages of an image; a JPEG's further ones are previews and depths of the same photograph."""
+    return 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)  # formats of one frame have none
+
+
+def _is_deep(mode: str) -> bool:
+    return mode.startswith(("I", "F"))
 
 
 def _reason(error: Exception) -> str:
@@ -137,7 +282,7 @@ def _reason(error: Exception) -> str:
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
-        return f"no image of {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, or damaged at its beginning"
+        return f"no image of {', '.join(_formats()[:-1])} or {_formats()[-1]}, or damaged at its beginning"
     return str(error)
 
 
@@ -156,7 +301,7 @@ def _check_pixels(image: Any, stream: IO[bytes]) -> None:
 
 def _check_scans(image: Any, stream: IO[bytes]) -> None:
     """ValueError for a JPEG that has a few bytes go over all pixels again and again."""
-    if image.format != "JPEG":
+    if image.format not in ("JPEG", "MPO"):  # as Pillow calls a JPEG with further pictures
         return
     before = stream.tell()
     stream.seek(0)
@@ -171,15 +316,6 @@ def _check_scans(image: Any, stream: IO[bytes]) -> None:
         scans += kind == _JPEG_SCAN
         if scans > MOST_SCANS:
             raise ValueError(f"it goes over its pixels more than {MOST_SCANS} times; save it anew")
-
-
-def _check_mode(image: Any) -> None:
-    """ValueError for pixels whose range is unknown: floats, and integers of 32 bits."""
-    # a 16-bit PGM or PNG may come as 32-bit integers, within 0..65535
-    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
-        raise ValueError(
-            f"its pixels (Pillow mode {image.mode}) are floats or have more than 16 bits; convert it first"
-        )
 
 
 def _is_hidden(path: Path) -> bool:

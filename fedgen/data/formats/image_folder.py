@@ -1,5 +1,6 @@
 """Images in folders: one for each class, or all in one; in a folder for each owner, where they have owners."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
-from fedgen.data.formats.image_files import SUFFIXES, check_form, images_below, read_image
+from fedgen.data.formats.image_files import SUFFIXES, Unread, check_form, images_below, read_image
 from fedgen.data.formats.image_items import lazy_images
 from fedgen.progress import track
 
@@ -61,21 +62,30 @@ class ImageFolder(DataSet):
             ValueError: if files cannot be read (all are listed), sizes differ and none is asked for, images lie beside
                 folders, or the classes are not those of the train split.
         """
-        found = self._list(split)
+        unread = Unread()
+        found = self._list(split, unread)
         if split == "test" and found.classes != (expected := self._list("train").classes):
             raise ValueError(f"{self.roots[split]} has the classes {found.classes}, but the train split has {expected}")
         name = f"{self.name}/{split}"
         owners = torch.tensor(found.owners) if self.owner_folders else None
         known = torch.tensor(found.labels), name, found.classes, owners, found.owner_names
         if not self.in_memory:
+            _say(self.roots[split], unread)
             return lazy_images(found.files, *known, channels=self.channels, size=self.size)
-        return Examples(read_images(found.files, name, self.channels, self.size), *known)
+        images = read_images(found.files, name, self.channels, self.size, unread)
+        _say(self.roots[split], unread)
+        return Examples(images, *known)
 
     def read_from(self) -> list[Path]:
         return list(self.roots.values())
 
-    def _list(self, split: Split) -> "Listing":
-        return (list_owned if self.owner_folders else list_images)(self.roots[split])
+    def _list(self, split: Split, unread: Unread | None = None) -> "Listing":
+        return (list_owned if self.owner_folders else list_images)(self.roots[split], unread)
+
+
+def _say(folder: Path, unread: Unread) -> None:
+    for remark in unread.remarks():
+        warnings.warn(f"{folder}: {remark}", stacklevel=5)  # at the user's line
 
 
 @dataclass(frozen=True)
@@ -97,8 +107,12 @@ class Listing:
     owner_names: tuple[str, ...] = ()
 
 
-def read_images(files: Sequence[Path], name: str, channels: int, size: int | None) -> Tensor:
+def read_images(
+    files: Sequence[Path], name: str, channels: int, size: int | None, unread: Unread | None = None
+) -> Tensor:
     """The images of these files, uint8 [N, channels, H, W]; see `ImageFolder` for channels and size.
+
+    `unread` learns what is not read of them; without it warnings say so.
 
     Raises:
         ValueError: if files cannot be read (all are listed), or sizes differ and none is asked for.
@@ -107,7 +121,7 @@ def read_images(files: Sequence[Path], name: str, channels: int, size: int | Non
     broken: list[str] = []
     for file in track(files, f"reading {name}", len(files), "images"):
         try:
-            images.append(read_image(file, channels, size))
+            images.append(read_image(file, channels, size, unread=unread))
         except ValueError as error:
             broken.append(str(error))
     if broken:
@@ -120,15 +134,16 @@ def read_images(files: Sequence[Path], name: str, channels: int, size: int | Non
     return torch.stack(images)
 
 
-def list_images(root: Path) -> Listing:
+def list_images(root: Path, unread: Unread | None = None) -> Listing:
     """The images below a folder with their classes; hidden files and folders are left out.
 
     Raises:
         FileNotFoundError: if there is no such folder, or no image in it or in one of its class folders.
         ValueError: if images lie beside class folders.
     """
-    classes = folders_in(root, "class")
-    groups = [images_below(root / name, recursive=True) for name in classes] or [images_below(root, recursive=False)]
+    classes = folders_in(root, "class", unread)
+    groups = [images_below(root / name, recursive=True, unread=unread) for name in classes]
+    groups = groups or [images_below(root, recursive=False)]
     for group, name in zip(groups, classes or [""]):
         if not group:
             raise FileNotFoundError(f"{(root / name).absolute()} has no images ({', '.join(sorted(SUFFIXES))})")
@@ -136,17 +151,17 @@ def list_images(root: Path) -> Listing:
     return Listing([file for group in groups for file in group], labels, tuple(classes))
 
 
-def list_owned(root: Path) -> Listing:
+def list_owned(root: Path, unread: Unread | None = None) -> Listing:
     """The images below a folder of owners' folders with their owners and classes, owner by owner.
 
     Raises:
         FileNotFoundError: if there is no such folder or none of an owner in it, or as `list_images` of an owner's.
         ValueError: if images lie beside folders, or some owners have class folders and others none.
     """
-    names = folders_in(root, "owner")
+    names = folders_in(root, "owner", unread)
     if not names:
         raise FileNotFoundError(f"{root.absolute()} has no folders; with owner_folders each owner's images lie in one")
-    parts = {name: list_images(root / name) for name in names}
+    parts = {name: list_images(root / name, unread) for name in names}
     classes = sorted({name for part in parts.values() for name in part.classes})
     flat = [name for name, part in parts.items() if not part.classes]
     if classes and flat:
@@ -162,12 +177,13 @@ def list_owned(root: Path) -> Listing:
     )
 
 
-def folders_in(root: Path, kind: str) -> list[str]:
+def folders_in(root: Path, kind: str, unread: Unread | None = None) -> list[str]:
     """Names of the folders in a folder, in order, without hidden ones.
 
     Args:
         root: the folder.
         kind: what the folders are, for messages.
+        unread: counts files beside them that are no images.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -176,7 +192,9 @@ def folders_in(root: Path, kind: str) -> list[str]:
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root.absolute()}; give the folder that holds the images")
     names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    images = images_below(root, recursive=False)
+    unread = unread or Unread()
+    images = images_below(root, recursive=False, unread=unread)
+    unread.folders -= len(names)
     if names and images:
         raise ValueError(
             f"{root} holds both images (such as {images[0].name}) and folders; move them into {kind} folders"

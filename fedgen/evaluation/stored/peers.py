@@ -11,7 +11,6 @@ from typing import Any, get_args
 import numpy as np
 from torch import Tensor
 
-from fedgen.data.formats import image_files
 from fedgen.embeddings.names import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
 from fedgen.evaluation.preset_names import SUBSET_SIZE
 from fedgen.evaluation.preset_names import Peer as Preset
@@ -25,7 +24,8 @@ from fedgen.scores.kernel.mmd import subset_values
 SUBSETS, SUBSET_SEED = 100, 2020  # torch-fidelity's
 KID_SUBSETS = "kid_subsets"
 # of the files that a peer looks for in a folder
-SUFFIXES = {"torch-fidelity": frozenset({".png", ".jpg", ".jpeg"}), CLEAN: image_files.SUFFIXES}
+_FEW = {".png", ".jpg", ".jpeg"}
+SUFFIXES = {"torch-fidelity": _FEW, CLEAN: _FEW | {".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}}
 EXTRACTORS = (INCEPTION, "vgg16", *CLIP_NAMES, *DINOV2_DIMS)  # torch-fidelity's
 
 
@@ -99,7 +99,7 @@ class PeerEvaluation(StoredEvaluation):
         """Return the remarks of `StoredEvaluation`, with the files that the peer reads otherwise."""
         notes = super().remarks()
         if any(part.deep for part in self._images()):
-            notes.append(f"{self.preset} would clip grey images of 16 bits at 255; here they keep their high byte")
+            notes.append(f"{self.preset} would clip grey images of more than 8 bits at 255; here they are rescaled")
         unread = set().union(*(part.suffixes for part in self._images())) - SUFFIXES[self.preset]
         if unread:
             notes.append(f"{self.preset} would leave out the files ending in {', '.join(sorted(unread))}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fedgen.data.formats.image_files import total_unread
 from fedgen.embeddings import FeatureCache
 from fedgen.embeddings.embed import embed_batches
 from fedgen.evaluation.aggregates import check_aggregates, choose_aggregates
@@ -291,6 +292,7 @@ class StoredEvaluation:
             notes.append(f"{self.sets[1].path} and all below it is one client, so avg and all are one number")
         if side and self.embedding is not None:
             notes.append(f"images fitted to {side} x {side}")
+        notes += total_unread(stored.images.unread for stored in self.sets if stored.images).remarks()
         if self.skipped:
             notes.append(f"unreadable files left out: {len(self.skipped)}")
         silent = {stored.path: None for stored in self.sets if stored.kind != "images" and stored.says_nothing}

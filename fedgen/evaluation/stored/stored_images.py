@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.data.formats.image_files import fit, images_below, read_header, read_image, to_tensor
+from fedgen.data.formats.image_files import Unread, fit, images_below, read_header, read_image, to_tensor
 from fedgen.evaluation.stored.npz_rows import Header, check_rows, read_rows
 from fedgen.io.regular_files import open_regular
 from fedgen.progress import track
@@ -67,8 +67,9 @@ class Images(Protocol):
     Attributes:
         sizes: (height, width) of the images, as read, with one example each.
         grey: whether all are grey.
-        deep: whether any is grey of 16 bits, which peers read otherwise.
+        deep: whether any has more than 8 bits, which peers read otherwise.
         suffixes: of a folder's files, in lower case.
+        unread: what the folder and its images hold beside what is read.
         skipped: reasons, one for each file that was left out.
     """
 
@@ -76,6 +77,7 @@ class Images(Protocol):
     grey: bool
     deep: bool
     suffixes: set[str]
+    unread: Unread
     skipped: list[str]
 
     def __len__(self) -> int: ...
@@ -98,7 +100,8 @@ class FolderImages:
     def __init__(self, folder: Path, reading: Reading) -> None:
         self.reading = reading
         # by real path, as torch-fidelity: its KID draws subsets by place
-        self.files = sorted(images_below(folder, reading.recursive), key=os.path.realpath)
+        self.unread = Unread()
+        self.files = sorted(images_below(folder, reading.recursive, self.unread), key=os.path.realpath)
         self.sizes: dict[tuple[int, int], str] = {}
         self.grey, self.deep = True, False
         self.suffixes: set[str] = set()
@@ -106,7 +109,7 @@ class FolderImages:
         readable = []
         for file in track(self.files, f"looking at {folder.name}", len(self.files), "files"):
             try:
-                header = read_header(file, reading.upright)
+                header = read_header(file, reading.upright, self.unread)
             except ValueError as error:
                 self.skipped.append(str(error))
                 continue
@@ -140,7 +143,7 @@ class FolderImages:
     def _read(self, channels: int, batch_size: int) -> Iterator[list[Tensor | str]]:
         def read(file: Path) -> Tensor | str:
             try:
-                return read_image(file, channels, self.reading.resize, self.reading.upright)
+                return read_image(file, channels, self.reading.resize, self.reading.upright, Unread())
             except ValueError as error:
                 return str(error)
 
@@ -183,7 +186,7 @@ class ArrayImages:
         self.sizes = {(side, side) if side else (height, width): str(path)}
         self.grey, self.deep = self.colours == 1, False
         self.suffixes: set[str] = set()
-        self.skipped: list[str] = []
+        self.unread, self.skipped = Unread(), list[str]()
 
     def __len__(self) -> int:
         return self.count

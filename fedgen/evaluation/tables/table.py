@@ -1,7 +1,7 @@
 """A run's scores as tables: every round, what each column selects, and where avg and all disagree."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.markup import escape
 from rich.table import Table
@@ -10,10 +10,9 @@ from fedgen.evaluation.directions import say_directions
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.marks import explained, mark_of, marked, say_marks
-from fedgen.evaluation.record_names import DISTRIBUTION, REPORT, UNPART
+from fedgen.evaluation.record_names import DISTRIBUTION, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported
-from fedgen.evaluation.tables.column_legend import say_columns
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
 MOST_TOLD = 3  # comparisons in a title
@@ -280,3 +279,28 @@ def _caption(records: Sequence[ScoreRecord]) -> str:
     parts += sorted({say_sampling(record.sampling) for record in models} - {""})
     parts += sorted({part for record in models or records for part in record.note.split("; ") if part})
     return escape("; ".join([*parts, *explained(records)]))
+
+
+MEANINGS = {
+    REPORT: "another sample, against images that neither training nor selection has seen",
+    PART_TRAIN: "against training images of clients that train",
+    PART_VAL: "against held-out images of clients that train",
+    UNPART: "against images of clients that never train",
+}
+
+
+def say_columns(records: Sequence[ScoreRecord], shown: Collection[str]) -> list[str]:
+    """In words, what a split or an embedding in front of a score's name means; none where no shown column has one.
+
+    Args:
+        records: a run's.
+        shown: names of columns in a table.
+    """
+    columns = Columns.of(records)
+    own = [one for one in records if one.split not in GAPS and columns.name(one) in shown]
+    splits = dict.fromkeys(one.split for one in own if columns.name(one).startswith(f"{one.split}/"))
+    embeddings = dict.fromkeys(one.embedding for one in own if f"{one.embedding}/" in columns.name(one))
+    found = [f"{split}/: {MEANINGS[split]}" for split in splits if split in MEANINGS]
+    if embeddings:
+        found.append(f"{', '.join(f'{name}/' for name in embeddings)}: in that embedding, else {columns.embedding}")
+    return found

@@ -1,5 +1,6 @@
 """StyleGAN2 and StyleGAN2-ADA as a Lightning module (arXiv 1912.04958 and 2006.06676), with the published training."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgen.losses.keeps_precision import KeepsPrecision
 from fedgen.models.ema import EMA
 from fedgen.models.gan.critic_losses import CriticLosses
 from fedgen.models.gan.game_checks import check_images
@@ -17,13 +19,52 @@ from fedgen.models.optional_hooks import of_data
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating, require_batch_size
 from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
-from fedgen.models.stylegan2.clocks import TrainingClock, ema_decay, ema_decay_over
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.drawing import changed_sampling, sample_images
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.micro_batches import check_batches
 from fedgen.models.stylegan2.network_file import NetworkFile, take_weights
 from fedgen.models.stylegan2.steps import TrainingSteps, lazy_adam
+
+
+class TrainingClock(KeepsPrecision):
+    """Real images shown so far, and the running mean of path lengths; both float64, whatever the model's precision.
+
+    Floating buffers, so under `FedAvgStrategy` the server's are the weighted means over clients: images that a client
+    was shown, not their sum over clients, as clients train side by side. A checkpoint holds both.
+    """
+
+    images: Tensor
+    path_length: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("images", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("path_length", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def kimg(self) -> float:
+        """Thousands of real images shown."""
+        return float(self.images) / 1000
+
+
+def ema_decay(batch: float, images: float, kimg: float, rampup: float | None) -> float:
+    """The decay of one iteration of a moving average with a half-life in images: 0.5^(batch / half-life).
+
+    Args:
+        batch: real images of the iteration.
+        images: real images shown before it.
+        kimg: the half-life, in thousands of images.
+        rampup: bound on the half-life as a share of the images shown, so that early weights are forgotten; or None.
+    """
+    half_life = kimg * 1000 if rampup is None else min(kimg * 1000, images * rampup)
+    return 0.5 ** (batch / max(half_life, 1e-8))
+
+
+def ema_decay_over(before: float, after: float, iterations: int, kimg: float, rampup: float | None) -> float:
+    """The product of the decays of equal iterations that showed the images from `before` to `after`."""
+    batch = (after - before) / iterations
+    return math.prod(ema_decay(batch, before + i * batch, kimg, rampup) for i in range(iterations))
 
 
 class StyleGAN2(CriticLosses, LatentGenerator):

@@ -4,9 +4,15 @@ The manifold of a set is the union of balls around its images, each reaching to 
 set. Precision: share of generated images within the real manifold; recall: share of real images within the generated
 one (Kynkäänniemi et al. 2019, arXiv 1904.06991). Density: how many real balls hold a generated image, over k, on
 average; coverage: share of real balls that hold one (Naeem et al. 2020, arXiv 2002.09797). Higher is better for all.
+
+Errors are jackknife variances from counts of points in balls: one image at a time is left out and the radii of images
+that had it among their k nearest follow, so each value is the score without that image, exactly. By Efron and Stein
+(1981, Annals of Statistics 9) such a jackknife is on average not too small; for scores that ask whether a point lies in
+any ball it errs towards too large.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,18 +20,185 @@ from torch import Tensor
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
 from fedgen.scores.joined import joined
 from fedgen.scores.kernel.kernels import block_pairs
-from fedgen.scores.manifold.manifold_counts import Balls, cover_changes
-from fedgen.scores.manifold.manifold_errors import (
-    coverage_without_generated,
-    generated_variances,
-    mean_curve,
-    real_variances,
-    without_real,
-)
-from fedgen.scores.manifold.neighbours import nearest, refuse_weight_zero
+from fedgen.scores.manifold.neighbours import Neighbours, nearest, refuse_weight_zero
 from fedgen.scores.manifold.pairwise import Points, lower_bounds, pairs_within
 from fedgen.scores.over_clients import OverClients, client_means
+from fedgen.scores.uncertainty import jackknife_variance
 from fedgen.statistics.gaussian import check_clients, check_features
+
+
+@dataclass(frozen=True, eq=False)
+class Rings:
+    """Points outside a ball that come to lie in it when one of the k nearest is left out: balls and points [p]."""
+
+    balls: Tensor
+    points: Tensor
+
+
+class Balls:
+    """Counts of points in balls, taken in a block of pairs at a time.
+
+    Args:
+        neighbours: of the balls' centres; a ball's squared radius is the first of its squares.
+        groups: which group each ball is of, int64 [n].
+        number: of groups.
+        points: how many points there are.
+        strict: whether a point on a ball's surface is outside.
+        rings: whether to keep what jackknives need.
+
+    Attributes:
+        inside: points in each ball, int64 [n].
+        wider: points in it once one of its k nearest centres is left out, int64 [n].
+        sole: the point of each ball that holds one, int64 [n].
+        cover: balls of each group that hold a point, int64 [groups, points].
+        owner: the ball of each group that holds a point which no other of the group holds, int64 [groups, points].
+    """
+
+    def __init__(
+        self, neighbours: Neighbours, groups: Tensor, number: int, points: int, strict: bool, rings: bool
+    ) -> None:
+        self.neighbours, self.groups = neighbours, groups
+        self._strict = strict
+        self._rings: list[tuple[Tensor, Tensor]] | None = [] if rings else None
+        self.inside, self.wider, self.sole = (torch.zeros_like(groups) for _ in range(3))
+        self.cover = groups.new_zeros(number, points)
+        self.owner = torch.zeros_like(self.cover)
+
+    def limits(self, balls: slice) -> Tensor:
+        """Squared distances that decide who is inside, float64 [1 or 2, b]."""
+        squares = self.neighbours.squares[balls].T
+        return squares[:1] if self._rings is None else squares
+
+    def add(self, balls: Tensor, points: Tensor, squares: Tensor) -> None:
+        """Takes in pairs [p] of a ball and a point with their squared distances; every pair once."""
+        radii = self.neighbours.squares[balls]
+        within = squares < radii[:, 0] if self._strict else squares <= radii[:, 0]
+        if self._rings is not None:
+            widened = squares < radii[:, 1] if self._strict else squares <= radii[:, 1]
+            self.wider.index_add_(0, balls[widened], torch.ones_like(balls[widened]))
+            ring = widened & ~within
+            self._rings.append((balls[ring], points[ring]))
+        balls, points = balls[within], points[within]
+        self.inside.index_add_(0, balls, torch.ones_like(balls))
+        self.sole.index_add_(0, balls, points)
+        flat = self.groups[balls] * self.cover.shape[1] + points
+        self.cover.view(-1).index_add_(0, flat, torch.ones_like(flat))
+        self.owner.view(-1).index_add_(0, flat, balls)
+
+    def rings(self) -> Rings:
+        """Return the counts of all pairs taken in."""
+        if not self._rings:
+            raise RuntimeError("these balls were made without rings, or no pairs were added")
+        balls, points = zip(*self._rings)
+        return Rings(torch.cat(balls), torch.cat(points))
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sums of values [n] over each group's balls, float64 [groups]."""
+        total = torch.zeros(len(self.cover), dtype=torch.float64, device=values.device)
+        return total.index_add_(0, self.groups, values.double())
+
+
+def cover_changes(balls: Balls, targets: Tensor, number: int) -> Tensor:
+    """Count the points that are in some ball of a group more once one of its balls is left out, float64 [number, n].
+
+    The radii of the others follow: a ball that had the image among its k nearest reaches to the next one.
+
+    Args:
+        balls: with rings.
+        targets: which kind each point is of, int64 [points]; kinds are counted apart.
+        number: of kinds.
+    """
+    group, point = (balls.cover == 1).nonzero(as_tuple=True)
+    lost = balls.owner[group, point]
+    changes = torch.zeros(number, len(balls.groups), dtype=torch.float64, device=targets.device)
+    _add_at(changes, targets[point], lost, -1.0)
+    rings = balls.rings()
+    flat = balls.groups[rings.balls] * balls.cover.shape[1] + rings.points
+    covered = balls.cover.view(-1)[flat]
+    some = covered <= 1
+    left_out, point = balls.neighbours.places[rings.balls[some]], rings.points[some]  # [p, k], [p]
+    owner, covered = balls.owner.view(-1)[flat[some]], covered[some]
+    gained = (covered == 0).unsqueeze(1) | (left_out == owner.unsqueeze(1))
+    row, _ = gained.nonzero(as_tuple=True)
+    keys = (left_out[gained] * balls.cover.shape[1] + point[row]).unique()
+    centre, point = keys // balls.cover.shape[1], keys % balls.cover.shape[1]
+    _add_at(changes, targets[point], centre, 1.0)
+    return changes
+
+
+def neighbour_gains(balls: Balls, gains: Tensor) -> Tensor:
+    """Sum of gains [n] over the balls that have each image among their k nearest, float64 [n]."""
+    places = balls.neighbours.places
+    total = torch.zeros(len(places), dtype=torch.float64, device=gains.device)
+    return total.index_add_(0, places.flatten(), gains.double().repeat_interleave(places.shape[1]))
+
+
+def _add_at(values: Tensor, rows: Tensor, columns: Tensor, amount: float) -> None:
+    flat = rows * values.shape[1] + columns
+    values.view(-1).index_add_(0, flat, torch.full_like(flat, amount, dtype=values.dtype))
+
+
+Parts = dict[str, float]
+
+
+def generated_variances(curves: Tensor, weights: Tensor, worst: int) -> tuple[Parts, Tensor]:
+    """Variances over generated images: of avg, all and worst, and of each client [K].
+
+    Args:
+        curves: the scores without each generated image up to a constant, clients before the pool [K + 1, m].
+        weights: of the clients [K].
+        worst: place of the worst client.
+    """
+    variances = jackknife_variance(curves)
+    average = float(jackknife_variance(weights @ curves[:-1]))
+    return {"avg": average, "all": float(variances[-1]), "worst": float(variances[worst])}, variances[:-1]
+
+
+def real_variances(own: Tensor, pool: Tensor, counts: list[int], weights: Tensor, worst: int) -> tuple[Parts, Tensor]:
+    """Variances over real images, which vary within each client on its own: of avg, all and worst, and clients [K].
+
+    Args:
+        own: the client's score without each of its images, up to a constant of the client [n].
+        pool: the pool's score without each image, likewise.
+        counts: images of each client.
+        weights: of the clients [K].
+        worst: place of the worst client.
+    """
+    of_clients = torch.stack([jackknife_variance(part) for part in own.split(counts)])
+    pooled = sum(float(jackknife_variance(part)) for part in pool.split(counts))
+    average = float(weights.square() @ of_clients)
+    return {"avg": average, "all": pooled, "worst": float(of_clients[worst])}, of_clients
+
+
+def mean_curve(values: Tensor) -> Tensor:
+    """The mean of values over the last dimension, float64 [..., m], without each of them, up to a constant."""
+    return values.double() / -max(1, values.shape[-1] - 1)
+
+
+def without_real(balls: Balls, k: int) -> dict[str, Tensor]:
+    """Precision, density and coverage of each ball's group without its image, up to a constant of the group, [n]."""
+    points = balls.cover.shape[1]
+    targets = torch.zeros(points, dtype=torch.int64, device=balls.groups.device)
+    held, held_wider = balls.inside > 0, balls.wider > 0
+    sizes = balls.sums(torch.ones_like(balls.groups))[balls.groups]
+    coverage = balls.sums(held)[balls.groups] - held.double() + neighbour_gains(balls, held_wider & ~held)
+    density = neighbour_gains(balls, balls.wider - balls.inside) - balls.inside
+    return {
+        "precision": cover_changes(balls, targets, 1)[0] / points,
+        "density": density / (k * points),
+        "coverage": coverage / (sizes - 1),
+    }
+
+
+def coverage_without_generated(balls: Balls) -> Tensor:
+    """Coverage of each group without each generated image, up to a constant, [groups, m]."""
+    alone = (balls.inside == 1).nonzero().flatten()
+    changes = torch.zeros(balls.cover.shape, dtype=torch.float64, device=balls.cover.device)
+    flat = balls.groups[alone] * balls.cover.shape[1] + balls.sole[alone]
+    sizes = balls.sums(torch.ones_like(balls.groups))
+    changes.view(-1).index_add_(0, flat, -1 / sizes[balls.groups[alone]])
+    return changes
+
 
 NAMES = ("precision", "recall", "density", "coverage")
 

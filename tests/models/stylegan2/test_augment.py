@@ -8,8 +8,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from fedgen.models.networks.network import build, describe
-from fedgen.models.stylegan2.augment.augment import COLOR, MULTIPLIERS, PIPES, Augment
-from fedgen.models.stylegan2.augment.augment_color import ColorMap
+from fedgen.models.stylegan2.augment.augment import COLOR, MULTIPLIERS, PIPES, Augment, ColorMap
 from fedgen.models.stylegan2.augment.augment_filter import SYM2, filter_bank, scale_bands
 from fedgen.models.stylegan2.augment.augment_geometry import SYM6, Affine, resample
 from fedgen.models.stylegan2.operations.filters import downsample2d, make_filter, upsample2d

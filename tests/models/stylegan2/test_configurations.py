@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedgen.models.stylegan2.clocks import ema_decay, ema_decay_over
 from fedgen.models.stylegan2.configurations import configuration
+from fedgen.models.stylegan2.stylegan2 import ema_decay, ema_decay_over
 
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "train_config.json").read_text())
 NAMES = {"cfg": "name", "gpus": "gpus", "freezed": "freezed", "augpipe": "pipe"}

@@ -9,8 +9,12 @@ from torch import nn
 from fedgen.__main__ import main
 from fedgen.models.stylegan2 import StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile
-from fedgen.models.stylegan2.official.convert_official import read_official_networks, read_trained_networks
-from fedgen.models.stylegan2.official.official_settings import discriminator_settings, generator_settings
+from fedgen.models.stylegan2.official.convert_official import (
+    discriminator_settings,
+    generator_settings,
+    read_official_networks,
+    read_trained_networks,
+)
 from tests.models.stylegan2 import pickle_builder
 from tests.models.stylegan2.conftest import OUTPUTS, deviation
 from tests.models.stylegan2.pickle_builder import Discriminator, EasyDict, Generator, Layer, write_official

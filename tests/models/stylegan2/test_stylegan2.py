@@ -15,10 +15,9 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.rules import Rules
 from fedgen.models.stylegan2 import AdaptiveAugment, StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
-from fedgen.models.stylegan2.clocks import ema_decay
 from fedgen.models.stylegan2.drawing import draw_noise, draw_styles
-from fedgen.models.stylegan2.penalties import path_lengths, r1_penalty
-from fedgen.models.stylegan2.steps import TrainingSteps
+from fedgen.models.stylegan2.steps import TrainingSteps, path_lengths, r1_penalty
+from fedgen.models.stylegan2.stylegan2 import ema_decay
 from fedgen.seeds import seed_all
 from tests.trainers import quiet_trainer
 

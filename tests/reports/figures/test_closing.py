@@ -6,8 +6,7 @@ from rich.console import Console
 
 from fedgen.__main__ import COMMANDS
 from fedgen.evaluation.runs.scores_file import append_records
-from fedgen.reports.figures.closing import beside, closing_lines, looks
-from fedgen.reports.figures.run_report import report_run
+from fedgen.reports.figures.run_report import beside, closing_lines, looks, report_run
 from fedgen.reports.sentences import conclusions, next_steps
 from tests.evaluation.samples import record
 

@@ -1,22 +1,140 @@
 """The augmentations of StyleGAN2-ADA: geometry, colour and corruptions, drawn for each image, differentiable twice.
 
 "Training Generative Adversarial Networks with Limited Data" (Karras et al. 2020, arXiv 2006.06676), appendix B.
+
+Colours: v = (1, 1, 1) / sqrt(3) is the axis of grey (appendix B of StyleGAN2-ADA, arXiv 2006.06676): the part of a
+colour along it has the colour's mean in every channel.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedgen.losses.keeps_precision import KeepsPrecision
 from fedgen.models.require import require
-from fedgen.models.stylegan2.augment.augment_color import ColorMap
-from fedgen.models.stylegan2.augment.augment_draws import Draws
 from fedgen.models.stylegan2.augment.augment_filter import SYM2, filter_bank, normalised_gain, scale_bands
 from fedgen.models.stylegan2.augment.augment_geometry import SYM6, Affine, per_axis, resample
 from fedgen.models.stylegan2.operations.filters import make_filter
+
+
+class Draws:
+    """Draws for one batch, a row an image, from torch's global generator of the images' device.
+
+    Drawn in float32 whatever the images are of, so that float64 images meet the same transforms.
+
+    Args:
+        images: [N, C, H, W]; they fix count, device and dtype of all draws.
+        p: the probability that multiplies each transform's own, a scalar; above 1 it acts as 1.
+        percentile: q in (0, 1) draws nothing: values are their distributions' at q, and every transform fires. Normal
+            draws are erfinv(2q - 1) there, the quantile without its factor sqrt(2), as in the reference arrays.
+    """
+
+    def __init__(self, images: Tensor, p: Tensor, percentile: float | None = None) -> None:
+        self.count, self.device, self.dtype = len(images), images.device, images.dtype
+        self.p, self.percentile = p, percentile
+
+    def uniform(self, *columns: int) -> Tensor:
+        """Uniform in [0, 1): [N, *columns]."""
+        if self.percentile is not None:
+            return self._constant(self.percentile, columns)
+        return torch.rand(self.count, *columns, device=self.device).to(self.dtype)
+
+    def symmetric(self, limit: float, *columns: int) -> Tensor:
+        """Uniform in [-limit, limit): [N, *columns]."""
+        return (2 * self.uniform(*columns) - 1) * limit
+
+    def integer(self, below: int) -> Tensor:
+        """Uniform among the integers from 0 to below - 1, as floats [N]."""
+        return (self.uniform() * below).floor()
+
+    def normal(self, std: float, *columns: int) -> Tensor:
+        """Normal with mean 0: [N, *columns]."""
+        if self.percentile is not None:
+            return self._constant(2 * self.percentile - 1, columns).erfinv() * std
+        return self._normal(columns) * std
+
+    def half_normal(self, std: float, *columns: int) -> Tensor:
+        """The magnitude of a normal draw with mean 0: [N, *columns]."""
+        if self.percentile is not None:
+            return self._constant(self.percentile, columns).erfinv() * std
+        return self._normal(columns).abs() * std
+
+    def scale(self, std: float) -> Tensor:
+        """2 to the power of a normal draw: [N]."""
+        return self.normal(std).exp2()
+
+    def fires(self, value: Tensor, multiplier: float, otherwise: float) -> Tensor:
+        """The values [N, ...] where the transform fires, with probability multiplier * p; elsewhere `otherwise`."""
+        return self._where(value, multiplier * self.p, otherwise)
+
+    def fires_half(self, value: Tensor, multiplier: float, otherwise: float) -> Tensor:
+        """`fires` with the probability of which two independent halves make multiplier * p."""
+        return self._where(value, 1 - (1 - multiplier * self.p).clamp(min=0).sqrt(), otherwise)
+
+    def _where(self, value: Tensor, probability: Tensor, otherwise: float) -> Tensor:
+        if self.percentile is not None:
+            return value
+        fired = torch.rand(self.count, device=self.device) < probability
+        return torch.where(fired.reshape(-1, *[1] * (value.ndim - 1)), value, otherwise)
+
+    def _constant(self, value: float, columns: tuple[int, ...]) -> Tensor:
+        return torch.full((self.count, *columns), value, device=self.device, dtype=self.dtype)
+
+    def _normal(self, columns: tuple[int, ...]) -> Tensor:
+        return torch.randn(self.count, *columns, device=self.device).to(self.dtype)
+
+
+class ColorMap(NamedTuple):
+    """Maps c -> matrix c + offset of RGB colours, as [N, 3, 4]: the matrix and, in the last column, the offset.
+
+    The methods multiply a transform on the left: it is applied after the map.
+    """
+
+    rows: Tensor
+
+    @classmethod
+    def identity(cls, count: int, like: Tensor) -> "ColorMap":
+        """`count` times c -> c, of a tensor's device and dtype."""
+        return cls(torch.eye(3, 4, dtype=like.dtype, device=like.device).expand(count, 3, 4))
+
+    def brighten(self, by: Tensor) -> "ColorMap":
+        """Adds [N] to every channel."""
+        return ColorMap(torch.cat([self.rows[..., :3], self.rows[..., 3:] + by[:, None, None]], dim=2))
+
+    def scale(self, by: Tensor) -> "ColorMap":
+        """Multiplies every channel by [N]."""
+        return ColorMap(self.rows * by[:, None, None])
+
+    def flip_luma(self, by: Tensor) -> "ColorMap":
+        """Reflects about the plane orthogonal to v, where [N] is 1; not at all where it is 0."""
+        return ColorMap(self.rows - 2 * by[:, None, None] * self._luma)
+
+    def rotate_hue(self, angle: Tensor) -> "ColorMap":
+        """Rotates about v by [N] radians (Rodrigues' formula)."""
+        cos, sin = angle.cos()[:, None, None], angle.sin()[:, None, None]
+        turned = (self.rows.roll(1, dims=1) - self.rows.roll(-1, dims=1)) / 3**0.5  # v x rows
+        return ColorMap(self.rows * cos + turned * sin + self._luma * (1 - cos))
+
+    def saturate(self, by: Tensor) -> "ColorMap":
+        """Scales the part orthogonal to v by [N]."""
+        return ColorMap(self._luma + (self.rows - self._luma) * by[:, None, None])
+
+    def apply(self, images: Tensor) -> Tensor:
+        """Images [N, 3, H, W] in other colours, or [N, 1, H, W] in the mean of the channels that grey becomes."""
+        if images.shape[1] == 1:
+            rows = self.rows.mean(dim=1)[:, :, None, None]
+            return images * rows[:, :3].sum(dim=1, keepdim=True) + rows[:, 3:]
+        matrix, offset = self.rows.split([3, 1], dim=2)
+        return torch.baddbmm(offset, matrix, images.flatten(2)).reshape(images.shape)
+
+    @property
+    def _luma(self) -> Tensor:
+        """The rows' part along v: [N, 1, 4]."""
+        return self.rows.mean(dim=1, keepdim=True)
+
 
 BLIT = ("xflip", "rotate90", "xint")
 GEOMETRY = ("scale", "rotate", "aniso", "xfrac")

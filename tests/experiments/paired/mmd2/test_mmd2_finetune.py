@@ -18,7 +18,7 @@ from fedgen.experiments.paired.mmd2.mmd2_arms import (
     Mmd2Runs,
     images_of,
 )
-from fedgen.experiments.paired.mmd2.mmd2_clients import find_centres, latent, write_clients
+from fedgen.experiments.paired.mmd2.mmd2_finetune import find_centres, latent, write_clients
 from fedgen.experiments.paired.mmd2.mmd2_scores import FID_SERVER, KID_ALL, KID_AVG
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles, read_styles
 from tests.experiments.paired.mmd2.tiny_network import write_network
@@ -65,7 +65,7 @@ def test_centres_are_the_first_that_show_the_attribute():
 
 
 def test_too_few_centres_are_counted(monkeypatch):
-    monkeypatch.setattr("fedgen.experiments.paired.mmd2.mmd2_clients.SEARCHED", 64)
+    monkeypatch.setattr("fedgen.experiments.paired.mmd2.mmd2_finetune.SEARCHED", 64)
     styles = styles_of(write_network())
     known, _ = known_by_brightness(styles)
     with pytest.raises(ValueError, match=r"of 64 images of .* \d+ show 'bright', and 64 are needed"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedgen.experiments.ranking.classes.critic_calibration import calibrate, mean_cosine, shifted, widened
+from fedgen.experiments.ranking.classes.critic_distance import calibrate, mean_cosine, shifted, widened
 from fedgen.scores import sliced_wasserstein
 
 FEATURES = torch.randn(4000, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 2.0, 0.5])
