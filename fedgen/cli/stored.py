@@ -23,9 +23,9 @@ OUTPUT, REFERENCE_OUTPUT = "scores.json", "reference.json"  # two names, so that
 PATHS = ("generated", "clients", "reference", "weights", "cache", "output", "save_statistics", "save_features")
 DESCRIPTION = (
     "Score stored images: a generated set against clients (each client's score, avg, all, worst), or against one"
-    " reference with the numbers that torch-fidelity or clean-fid print. Every set is a folder of images, or an .npz"
-    " file of images (uint8, four axes), of features [N, D] (under 'features' or alone) or of statistics ('mu' and"
-    " 'sigma', for fid only). Everything is checked before anything is embedded."
+    " reference with the numbers that torch-fidelity or clean-fid print. Every set is a folder of images, or an .npz or"
+    " .npy file of images (uint8, four axes), of features [N, D] (under 'features' or alone) or of statistics (a mean"
+    " and a covariance, for fid only). Everything is checked before anything is embedded."
 )
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -51,7 +52,8 @@ class DamageError(ValueError):
 def open_archive(path: str | Path, wanted: str, file: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
     """A zip archive for reading, whose directory is complete and promises no more than the file can hold.
 
-    What goes wrong with it while it is open is told in one way, too.
+    An .npy file passes for one of its array alone, named as the file. What goes wrong with it while it is open is told
+    in one way, too.
 
     Args:
         path: the file.
@@ -64,6 +66,12 @@ def open_archive(path: str | Path, wanted: str, file: IO[bytes] | None = None) -
     """
     with open_regular(path) if file is None else nullcontext(file) as opened:
         try:
+            if file is None and Path(path).suffix.lower() == ".npy":
+                wanted, names = wanted.replace(".npz", ".npy"), [f"{Path(path).stem}.npy"]
+                info = SimpleNamespace(file_size=os.fstat(opened.fileno()).st_size)
+                one = SimpleNamespace(namelist=lambda: names, getinfo=lambda _: info, open=lambda _: opened)
+                yield cast(zipfile.ZipFile, one)
+                return
             with zipfile.ZipFile(opened) as archive:
                 _check_directory(opened, archive)
                 yield archive

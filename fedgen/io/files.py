@@ -17,7 +17,7 @@ import yaml
 from numpy.lib import format as npy
 
 from fedgen.foreign_text import printable
-from fedgen.io.archives import array_names, open_archive, open_array
+from fedgen.io.archives import Header, array_names, open_archive, open_array
 from fedgen.io.regular_files import open_regular, read_regular
 from fedgen.io.restricted_pickle import check_key, check_unfolding
 
@@ -274,8 +274,18 @@ def require_writable(folder: str | Path) -> Path:
         raise PermissionError(f"cannot write in {folder}: {error.strerror}; choose another folder") from error
 
 
+def read_headers(path: str | Path) -> dict[str, Header]:
+    """The arrays of an .npz or .npy file by name, none of them read; ValueError if it is none, or a damaged one."""
+    with open_archive(path, ARRAYS) as archive:
+        headers = {}
+        for name in array_names(archive):
+            member, headers[name] = open_array(archive, name)
+            member.close()
+        return headers
+
+
 def read_npz(path: str | Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file, or those of some names; object arrays (pickles) are refused by NumPy.
+    """The arrays of an .npz or .npy file, or those of some names; object arrays (pickles) are refused by NumPy.
 
     Raises:
         FileNotFoundError: if there is no such file.

@@ -5,6 +5,7 @@ that the peers ignore.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgen.io.files import atomic_write, read_npz
+from fedgen.foreign_text import printable
+from fedgen.io.archives import Header
+from fedgen.io.files import atomic_write, read_headers, read_npz
 from fedgen.statistics.gaussian import Gaussian, is_covariance
 from fedgen.statistics.low_rank import thin
 
+NAMES = ("mu", "sigma")
 _REAL = "fiu"  # NumPy's kinds of real numbers
 
 
@@ -55,34 +59,41 @@ def save_npz(
     return Path(path)
 
 
-def load_npz(path: str | Path, count: float | None = None, ddof: float | None = None) -> tuple[Gaussian, Provenance]:
-    """The summary and the provenance of a statistics file, ours or pytorch-fid's or clean-fid's.
+def load_npz(
+    path: str | Path, count: float | None = None, ddof: float | None = None, names: tuple[str, str] = NAMES
+) -> tuple[Gaussian, Provenance]:
+    """The summary and the provenance of a statistics file, ours or another tool's.
 
     Args:
         path: the file; pickled arrays are refused.
         count: number of images; needed where the file does not say, as the peers' do not.
-        ddof: the divisor's n - ddof of the file's `sigma`, 1 (np.cov) where the file does not say.
+        ddof: the divisor's n - ddof of the file's covariance, 1 (np.cov) where the file does not say.
+        names: the arrays of the mean [D] and the covariance [D, D].
 
     Raises:
-        ValueError: if `mu` or `sigma` is missing, of the wrong shape or not finite, if `sigma` is no covariance, if the
-            number of images is unknown or no number, or if an argument contradicts the file.
+        ValueError: if mean or covariance is missing, of the wrong shape or not finite, if the covariance is none, if
+            the number of images is unknown or no number, or if an argument contradicts the file.
     """
-    arrays = read_npz(path)
-    missing = {"mu", "sigma"} - set(arrays)
-    if missing:
-        raise ValueError(f"{path} is no statistics file: it lacks {sorted(missing)} and holds {sorted(arrays)}")
-    if not all(arrays[key].dtype.kind in _REAL for key in ("mu", "sigma")):
-        raise ValueError(f"{path}: mu {arrays['mu'].dtype} and sigma {arrays['sigma'].dtype} must be real numbers")
-    mean, covariance = (torch.from_numpy(np.asarray(arrays[key], dtype=np.float64)) for key in ("mu", "sigma"))
+    held = read_headers(path)
+    if missing := set(names) - set(held):
+        also = f"and holds {sorted(held)}; give those of mean and covariance as names"
+        raise ValueError(f"{path} is no statistics file: it lacks {sorted(missing)} {also}")
+    arrays = read_npz(path, names)
+    shown = " and ".join(f"{key} {arrays[key].dtype} {list(arrays[key].shape)}" for key in names)
+    if not all(arrays[key].dtype.kind in _REAL for key in names):
+        raise ValueError(f"{path}: {shown} must be real numbers")
+    mean, covariance = (torch.from_numpy(np.asarray(arrays[key], dtype=np.float64)) for key in names)
     if mean.ndim != 1 or len(mean) == 0 or covariance.shape != (len(mean), len(mean)):
-        raise ValueError(f"{path}: mu {tuple(mean.shape)} and sigma {tuple(covariance.shape)} must be [D] and [D, D]")
+        raise ValueError(f"{path}: {shown} must be [D] and [D, D]")
     if not (torch.isfinite(mean).all() and torch.isfinite(covariance).all()):
         raise ValueError(f"{path} holds NaN or infinity; make the statistics again")
-    provenance = Provenance(
-        **{key: stored_word(path, key, arrays[key]) for key in ("embedding", "weights", "resize") if key in arrays},
-        ddof=_number(path, arrays, "ddof", ddof, 1.0),
-        count=_number(path, arrays, "count", count, None),
-    )
+    said = read_provenance(path, held)
+    for key, given in (("count", count), ("ddof", ddof)):
+        if given is not None and said.setdefault(key, given) != given:
+            raise ValueError(f"{path} was made with {key} = {said[key]:g}, not {given:g}; leave out the argument")
+    if "count" not in said:
+        raise ValueError(f"{path} does not say how many images it summarises; give count=...")
+    provenance = Provenance(**said)
     if provenance.count < 1 or provenance.ddof >= provenance.count:
         raise ValueError(
             f"{path}: {provenance.count:g} images have no covariance with the divisor n - {provenance.ddof:g}; make the"
@@ -90,11 +101,20 @@ def load_npz(path: str | Path, count: float | None = None, ddof: float | None = 
         )
     symmetric = covariance / 2 + covariance.T / 2
     if not is_covariance(covariance, slack=1e-3):
-        raise ValueError(f"{path}: sigma is not symmetric, or has negative variances, so it is no covariance")
+        raise ValueError(f"{path}: {names[1]} is not symmetric, or has negative variances, so it is no covariance")
     scatter = symmetric * (provenance.count - provenance.ddof)
     if not torch.isfinite(scatter).all():
-        raise ValueError(f"{path}: sigma times {provenance.count:g} images is infinite; make the statistics again")
+        raise ValueError(f"{path}: {names[1]} of {provenance.count:g} images adds up to infinity; make it again")
     return _of_its_rank(Gaussian(provenance.count, mean, scatter=scatter)), provenance
+
+
+def read_provenance(path: str | Path, headers: Mapping[str, Header]) -> dict[str, Any]:
+    """The fields of `Provenance` that a file says; ValueError for what they cannot be."""
+    forms = dict.fromkeys(("embedding", "weights", "resize"), stored_word) | dict.fromkeys(
+        ("ddof", "count"), stored_number
+    )
+    said = read_npz(path, [key for key in forms if key in headers])
+    return {key: forms[key](path, key, value) for key, value in said.items()}
 
 
 def _of_its_rank(summary: Gaussian) -> Gaussian:
@@ -112,24 +132,12 @@ def stored_number(path: str | Path, key: str, value: np.ndarray) -> float:
     """A positive number (or the zero of ddof, of an unknown count) of a file; ValueError for anything else."""
     number = float(value) if value.shape == () and value.dtype.kind in _REAL else math.nan
     if not 0 <= number < math.inf:
-        raise ValueError(f"{path} has {key} = {value}, which is no number; make the file again")
+        raise ValueError(f"{path} has {key} = {printable(str(value), 60)}, which is no number; make the file again")
     return number
 
 
 def stored_word(path: str | Path, key: str, value: np.ndarray) -> str:
     """A text of a file; ValueError for anything else."""
     if value.shape != () or value.dtype.kind != "U":
-        raise ValueError(f"{path} has {key} = {value}, which is no text; make the file again")
+        raise ValueError(f"{path} has {key} = {printable(str(value), 60)}, which is no text; make the file again")
     return str(value)
-
-
-def _number(
-    path: str | Path, arrays: dict[str, np.ndarray], key: str, given: float | None, default: float | None
-) -> float:
-    stored = stored_number(path, key, arrays[key]) if key in arrays else None
-    if stored is not None and given is not None and stored != given:
-        raise ValueError(f"{path} was made with {key} = {stored:g}, not {given:g}; leave out the argument")
-    value = next((value for value in (stored, given, default) if value is not None), None)
-    if value is None:
-        raise ValueError(f"{path} does not say how many images it summarises; give {key}=...")
-    return value

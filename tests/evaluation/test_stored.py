@@ -1,5 +1,6 @@
 """What a path holds, and every mistake that a path can be."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +117,7 @@ def test_all_bad_paths_are_named_at_once(tmp_path):
     assert len(message.splitlines()) == len(names)
     for part in (
         "it has folders such as inside, which --recursive includes",
-        "notes.txt is neither a folder of images nor an .npz file",
+        "notes.txt is neither a folder of images nor an .npz or .npy file; give a folder",
         "broken.npz is not an .npz file",
         "but x int64 [3]",
         "volume.npz, array 'x': shape [2, 7, 7, 7] is neither",
@@ -169,3 +170,125 @@ def test_features_that_are_not_finite_name_their_file(tmp_path):
     stored = open_one(saved(tmp_path, "f", features=FEATURES * np.nan))
     with pytest.raises(ValueError, match=r"f\.npz: 9 of 9 rows hold NaN"):
         stored.load()
+
+
+MEAN, COVARIANCE = FEATURES.mean(0), np.cov(FEATURES.T)
+
+
+@pytest.mark.parametrize("names", [("m2", "s2"), ("mean", "cov"), ("c", "b"), ("fid_mean", "sigma")])
+def test_a_vector_beside_a_covariance_is_statistics_whatever_their_names(tmp_path, names):
+    mean, covariance = names
+    stored = open_one(saved(tmp_path, "f", **{mean: MEAN, covariance: COVARIANCE}), counts={"f": 9.0})
+    assert (stored.kind, stored.dim) == ("statistics", 4)
+    assert stored.remark == f"statistics from {mean!r}, {covariance!r}"
+    assert torch.allclose(stored.load().covariance(), torch.from_numpy(COVARIANCE))
+    assert open_one(saved(tmp_path, "f", mu=MEAN, sigma=COVARIANCE)).remark == ""
+
+
+def test_of_two_means_or_covariances_none_is_guessed_and_mu_and_sigma_choose(tmp_path):
+    both = {"m1": MEAN, "s1": COVARIANCE, "m2": MEAN, "s2": COVARIANCE}
+    with pytest.raises(
+        ValueError, match=r"f\.npz .*: 'm1', 's1'; 'm2', 's1'; 'm1', 's2'; 'm2', 's2'; name one pair 'mu' and 'sigma'"
+    ):
+        open_one(saved(tmp_path, "f", **both))
+    stored = open_one(saved(tmp_path, "f", mu_s=MEAN, sigma_s=COVARIANCE, mu=MEAN, sigma=COVARIANCE))
+    assert stored.remark == "statistics from 'mu', 'sigma', not read: 'mu_s', 'sigma_s'"
+
+
+def test_a_file_with_samples_and_statistics_says_which_were_taken(tmp_path):
+    images, moments = np.zeros((3, 8, 8, 3), np.uint8), {"m": MEAN, "s": COVARIANCE}
+    pickled = np.array([{"what": "else"}], dtype=object)  # not read, so not refused
+    for arrays, remark in (
+        ({"arr_0": images, "arr_1": np.arange(3), **moments}, "images from 'arr_0', not read: 'arr_1', 'm', 's'"),
+        ({"features": FEATURES, "embedding": "x", **moments}, "features from 'features', not read: 'm', 's'"),
+        ({"acts": FEATURES, "about": pickled, **moments}, "statistics from 'm', 's', not read: 'acts', 'about'"),
+        ({"acts": FEATURES, "z": FEATURES}, "features from 'acts', not read: 'z'"),
+    ):
+        stored = open_one(saved(tmp_path, "f", **arrays), counts={} if "m" not in remark else None)
+        assert stored.remark == remark
+        if stored.images is None:
+            stored.load()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"cov": COVARIANCE}, "'cov' is a symmetric matrix"),
+        ({"m": MEAN, "s": FEATURES[:4]}, "'s' is a square matrix beside 'm', and no covariance"),
+        ({"m": MEAN, "s": -COVARIANCE}, "'s' is a square matrix beside 'm', and no covariance"),
+        ({"any": np.eye(4)[np.arange(9) % 4]}, "'any' has one-hot rows, as labels"),
+        (
+            {"z": FEATURES, "labels": np.arange(9)},
+            "but z float32 [9, 4], labels int64 [9]; of several such arrays, and of latents",
+        ),
+        ({"w_0": FEATURES}, "latents, labels or pixels"),
+        ({"y_onehot": FEATURES}, "latents, labels or pixels"),
+        ({"a": FEATURES, "b": FEATURES}, "'features'"),
+        (
+            {"x": np.zeros((9, 4, 4, 3), np.float32)},
+            "store floats of [0, 1] as (255 * x).round().astype('uint8')",
+        ),
+        (
+            {"x": np.zeros((9, 16), np.uint8)},
+            "store rows as images by x.reshape(N, H, W, C), as features by x.astype('float32')",
+        ),
+        (
+            {"features": np.zeros((9, 16), int)},
+            "store rows as images by x.reshape(N, H, W, C), as features by x.astype('float32')",
+        ),
+        ({"x": np.zeros((9, 4, 4), np.uint8)}, "grey images [N, H, W] need a channel: x[..., None]"),
+        (
+            {"x": np.zeros((2, 4, 4, 3), np.uint8), "y": np.zeros((2, 4, 4, 3), np.uint8)},
+            "images are one array of uint8",
+        ),
+    ],
+)
+def test_what_is_no_features_is_refused_with_the_remedy(tmp_path, arrays, says):
+    with pytest.raises(ValueError, match=r"f\.npz") as caught:
+        open_one(saved(tmp_path, "f", **arrays))
+    assert says in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path / 'f.npz'}")
+    assert "\n" not in str(caught.value)
+    for array in arrays.values():
+        if array.ndim == 2 and array.dtype.kind == "f":
+            assert open_one(saved(tmp_path, "f", features=array)).kind == "features"
+
+
+def test_npy_files_are_sets_and_suffixes_have_any_case(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3)).astype(np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    np.save(tmp_path / "hospital.npy", np.asfortranarray(FEATURES))
+    saved(tmp_path, "f", features=FEATURES).rename(tmp_path / "upper.NPZ")
+    saved(tmp_path, "f", features=FEATURES).rename(tmp_path / "arrays.zip")
+    paths = [tmp_path / name for name in ("images.npy", "hospital.npy", "upper.NPZ", "arrays.zip")]
+    sets = open_sets(paths, Reading())
+    assert [(stored.name, stored.kind, stored.count) for stored in sets] == [
+        ("images", "images", 5),
+        ("hospital", "features", 9),
+        ("upper", "features", 9),
+        ("arrays", "features", 9),
+    ]
+    assert torch.equal(torch.cat(list(sets[0].images.batches(3, 2))), torch.from_numpy(images).permute(0, 3, 1, 2))
+    for stored in sets[1:]:
+        np.testing.assert_array_equal(stored.load(), FEATURES)
+
+
+def test_archives_of_images_and_files_that_are_no_arrays_have_their_remedies(tmp_path):
+    with zipfile.ZipFile(tmp_path / "my photos.zip", "w") as archive:
+        archive.writestr("cats/a.png", b"")
+    np.save(tmp_path / "objects.npy", np.array([[{}]]))
+    (tmp_path / "short.npy").write_bytes((tmp_path / "objects.npy").read_bytes()[:50])
+    np.save(tmp_path / "latents.npy", FEATURES)
+    (tmp_path / "notes.txt").write_text("")
+    parts = {
+        "my photos.zip": f"give the folder: unzip '{tmp_path}/my photos.zip' -d '{tmp_path}/my photos'",
+        "objects.npy": "holds neither features",
+        "short.npy": "is not an .npy file",
+        "latents.npy": "latents, labels or pixels",
+        "notes.txt": "is neither a folder of images nor an .npz or .npy file; give a folder",
+    }
+    with pytest.raises(ValueError, match="unzip") as caught:
+        open_sets([tmp_path / name for name in parts], Reading())
+    for line, (name, part) in zip(str(caught.value).splitlines(), parts.items(), strict=True):
+        assert name in line
+        assert part in line

@@ -15,6 +15,7 @@ from fedgen.evaluation import (
     Reading,
     StoredEvaluation,
     StoredOptions,
+    client_tables,
     save_features,
     save_statistics,
     score_stored,
@@ -168,9 +169,29 @@ def test_statistics_that_do_not_say_their_number_of_images(root, images, tmp_pat
     assert load_npz(tmp_path / "alpha.npz", count=20)[0].count == 20
 
 
+def test_statistics_of_another_tool_give_the_fid_and_table_and_note_say_their_names(root, images, tmp_path):
+    whole = StoredEvaluation(root / "generated", client_paths(root), "pixels")
+    generated, client, *_ = [value.double().numpy() for value in whole.values()]
+    for name, part in (("made", generated), ("real", client)):  # as denoising-diffusion-pytorch writes them
+        np.savez_compressed(tmp_path / f"{name}.npz", m2=part.mean(0), s2=np.cov(part, rowvar=False))
+    evaluation = StoredEvaluation(tmp_path / "made.npz", [tmp_path / "real.npz"])
+    (record,) = (record for record in evaluation.records() if record.aggregate == "avg")
+    assert record.value == pytest.approx(whole.records()[0].per_client[0], rel=1e-7)
+    line = f"{tmp_path / 'made.npz'}, {tmp_path / 'real.npz'}: statistics from 'm2', 's2'"
+    assert line in record.note
+    assert line in client_tables(evaluation, evaluation.records())[0].caption
+
+
+def test_wrong_statistics_are_told_before_images_are_embedded(root, images, tmp_path, monkeypatch):
+    np.savez(tmp_path / "s.npz", mu=np.zeros((1, 768)), sigma=np.eye(768))
+    monkeypatch.setattr(StoredEvaluation, "_embed", lambda *_: pytest.fail("embedded"))
+    with pytest.raises(ValueError, match=r"s\.npz: mu float64 \[1, 768\] and .* must be \[D\] and \[D, D\]"):
+        StoredEvaluation(root / "generated", [tmp_path / "s.npz"], "pixels").records()
+
+
 def test_kid_of_statistics_and_lengths_that_differ_name_the_file(root, images, tmp_path):
     path = save_npz(tmp_path / "s.npz", summarize(torch.randn(9, 4)))
-    with pytest.raises(ValueError, match=r"kid needs features and .*s\.npz holds mu and sigma only"):
+    with pytest.raises(ValueError, match=r"kid needs features and .*s\.npz holds statistics only"):
         StoredEvaluation(root / "generated", [path], "pixels", options=StoredOptions(scores=["kid"]))
     np.savez(tmp_path / "f.npz", features=np.zeros((5, 3), np.float32))
     with pytest.raises(ValueError, match=r"f\.npz has features of length 3, .*s\.npz of length 4"):

@@ -9,8 +9,8 @@ from PIL import Image
 
 from fedgen.data.formats.image_files import read_image
 from fedgen.evaluation import Reading
-from fedgen.evaluation.stored.npz_rows import read_headers
 from fedgen.evaluation.stored.stored_images import ArrayImages, FolderImages, UnreadableFilesError
+from fedgen.io.files import read_headers
 from tests.evaluation.folders import save_grey
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 8, 6, 3), dtype=np.uint8)

@@ -108,7 +108,7 @@ def test_a_generated_set_that_is_too_small_is_named(saved):
 def test_statistics_give_fid_alone(saved, tmp_path):
     _, clients = saved()
     np.savez(tmp_path / "s.npz", mu=np.zeros(4), sigma=np.eye(4))
-    with pytest.raises(ValueError, match=r"recall needs features and .*s.npz holds mu and sigma only"):
+    with pytest.raises(ValueError, match=r"recall needs features and .*s.npz holds statistics only"):
         StoredEvaluation(tmp_path / "s.npz", clients, options=StoredOptions(scores=["fid", "recall"]))
 
 

@@ -10,10 +10,9 @@ import torch
 
 from fedgen.clients.partitions import IID, load_partition, save_partition
 from fedgen.data import Examples
-from fedgen.evaluation.stored.npz_rows import read_headers, read_rows
-from fedgen.evaluation.stored.stored_images import Reading
+from fedgen.evaluation.stored.stored_images import Reading, read_rows
 from fedgen.evaluation.stored.stored_sets import open_sets
-from fedgen.io.files import read_npz
+from fedgen.io.files import read_headers, read_npz
 from fedgen.statistics import Projection, load_npz, save_npz, summarize
 from tests.fuzz.damage import equal, fuzz, overwrite, refuses
 

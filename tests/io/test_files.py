@@ -165,9 +165,12 @@ def test_what_is_no_npz_file_is_named(tmp_path, content):
         read_npz(tmp_path / "a.npz")
 
 
-def test_a_single_array_is_no_npz_file(tmp_path):
+def test_a_single_array_has_the_name_of_its_file_and_a_damaged_one_is_named(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(3))
-    with pytest.raises(ValueError, match=r"a\.npy is not an \.npz file"):
+    (array,) = (read_npz(tmp_path / "a.npy", ["a"])).values()
+    assert array.tolist() == [0, 1, 2]
+    (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"a\.npy is not an \.npy file"):
         read_npz(tmp_path / "a.npy")
 
 

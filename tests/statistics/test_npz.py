@@ -38,6 +38,18 @@ def test_we_read_the_peers_with_stated_defaults(tmp_path: Path, images: torch.Te
         load_npz(tmp_path / "peer.npz")
 
 
+def test_statistics_of_other_names_are_read_by_them_and_nothing_beside_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", m2=np.zeros(2), s2=np.eye(2), rest=np.array([object()]))
+    gaussian, _ = load_npz(tmp_path / "a.npz", count=20, names=("m2", "s2"))
+    torch.testing.assert_close(gaussian.covariance(1), torch.eye(2, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"lacks \['mu', 'sigma'\] and holds \['m2', 'rest', 's2'\]; give .* as names"):
+        load_npz(tmp_path / "a.npz", count=20)
+    np.savez(tmp_path / "b.npz", mu=np.zeros(2), sigma=np.eye(2), weights=np.eye(9))
+    with pytest.raises(ValueError, match=r"has weights = \[\[1\. 0\. .*\.\.\., which is no text") as caught:
+        load_npz(tmp_path / "b.npz", count=20)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_damaged_or_contradicted_files_are_refused(tmp_path: Path, images: torch.Tensor) -> None:
     path = save_npz(tmp_path / "a.npz", summarize(images))
     with pytest.raises(ValueError, match="count = 20, not 21"):

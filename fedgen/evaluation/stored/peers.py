@@ -36,7 +36,7 @@ class PeerEvaluation(StoredEvaluation):
     subfolders count.
 
     Args:
-        generated: a folder of images, or an .npz file of images, features or statistics.
+        generated: a folder of images, or an .npz or .npy file of images, features or statistics.
         reference: likewise.
         preset: "torch-fidelity" (fid, and kid over its random subsets) or "clean-fid" (fid; its kid is unseeded).
         embedding: a name or a name with options, as for `load_embedding`; that of the files, else Inception, if None.

@@ -70,11 +70,6 @@ def settle_embedding(
 ) -> tuple[EmbeddingIdentity, Embedding | None]:
     """The embedding that all sets share, and the network where a set has images, which is loaded only then.
 
-    Args:
-        sets: what is to be compared.
-        network: the embedding that is asked for.
-        resize: side to which images are fitted before the embedding.
-
     Raises:
         ValueError: if two sets, or a set and the embedding, differ, or weights are given and nothing is to be embedded.
         ConnectionError: if weights cannot be downloaded.
@@ -99,11 +94,7 @@ def settle_embedding(
 
 
 def check_images(embedding: Embedding, sets: Sequence[StoredSet]) -> int:
-    """The channels with which images are read, once it is known that the embedding takes all of them.
-
-    Raises:
-        ValueError: if it does not, or if it keeps the images' sizes and they differ.
-    """
+    """The channels with which images are read; ValueError if the embedding does not take all images."""
     images = [stored.images for stored in sets if stored.images]
     channels = embedding.channels or (1 if all(part.grey for part in images) else 3)
     sizes = {size: example for part in images for size, example in part.sizes.items()}

@@ -24,6 +24,7 @@ from fedgen.evaluation.real.splits import LEAST
 from fedgen.evaluation.record_maker import records_of, remarks_by_score
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
+from fedgen.evaluation.stored.array_choice import listed
 from fedgen.evaluation.stored.stored_embedding import (
     DEFAULT,
     Named,
@@ -81,7 +82,7 @@ class StoredEvaluation:
     """One generated set against clients, all stored; checked when it is made, embedded when the records are asked for.
 
     Args:
-        generated: a folder of images, or an .npz file of images, features or statistics.
+        generated: a folder of images, or an .npz or .npy file of images, features or statistics.
         clients: likewise, one a client.
         embedding: a name, or an embedding; None for that of the files, else `default`.
         weights: a local file of the embedding's weights.
@@ -153,10 +154,12 @@ class StoredEvaluation:
             UnreadableFilesError: for image files that cannot be read, those of all sets, unless they are to be skipped.
         """
         if not self._values:
+            # first what needs no embedding, whose mistakes then cost none
+            read = {place: stored.load() for place, stored in enumerate(self.sets) if not stored.images}
             values = []
             for place, stored in enumerate(self.sets):
                 try:
-                    values.append(self._embed(stored.images, stored) if stored.images else stored.load())
+                    values.append(self._embed(stored.images, stored) if stored.images else read[place])
                 except UnreadableFilesError as error:
                     raise self._all_unreadable(error, self.sets[place + 1 :]) from error
             check_dims({stored.path: _dim(value) for stored, value in zip(self.sets, values)})
@@ -216,7 +219,7 @@ class StoredEvaluation:
         for choice in asked:
             if summary is not None and choice.needs != "summaries":
                 raise ValueError(
-                    f"{choice.name} needs features and {summary.path} holds mu and sigma only; give its images or"
+                    f"{choice.name} needs features and {summary.path} holds statistics only; give its images or"
                     " features, or ask for fid alone"
                 )
         return asked
@@ -295,14 +298,17 @@ class StoredEvaluation:
         notes += total_unread(stored.images.unread for stored in self.sets if stored.images).remarks()
         if self.skipped:
             notes.append(f"unreadable files left out: {len(self.skipped)}")
-        silent = {stored.path: None for stored in self.sets if stored.kind != "images" and stored.says_nothing}
+        taken: dict[str, list[Path]] = {}
+        for stored in self.sets:
+            taken.setdefault(stored.remark, []).append(stored.path)
+        notes += [f"{listed(paths)}: {remark}" for remark, paths in taken.items() if remark]
+        silent = [stored.path for stored in self.sets if stored.kind != "images" and stored.says_nothing]
         unweighted = [choice.name for choice in self.choices if not choice.definition.knows_weights]
         by_images = isinstance(self.options.weights, str) and self.options.weights == "examples"
         if unweighted and not by_images and len(self.sets) > 2:
             notes.append(f"all of {', '.join(unweighted)} counts every image once, whatever the clients' weights")
         if silent:
-            which = ", ".join(map(str, silent)) if len(silent) <= 3 else f"{len(silent)} files"
-            notes.append(f"the embedding of {which} is taken on trust")
+            notes.append(f"the embedding of {listed(silent)} is taken on trust")
         return [*notes, *self._few_images()]
 
     def _few_images(self) -> list[str]:

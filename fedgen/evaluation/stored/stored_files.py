@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedgen.evaluation.stored.array_choice import Kind
 from fedgen.evaluation.stored.stored_evaluation import StoredEvaluation
-from fedgen.evaluation.stored.stored_sets import Kind
 from fedgen.io.files import atomic_write
 from fedgen.statistics import save_npz, summarize
 
@@ -17,11 +17,7 @@ FEATURES_OF: tuple[Kind, ...] = ("images",)
 
 
 def files_in(evaluation: StoredEvaluation, folder: str | Path, kinds: Sequence[Kind]) -> list[tuple[int, Path]]:
-    """The file in a folder for each set of some kinds, after the set's place; one where the same set is given twice.
-
-    Raises:
-        ValueError: if two sets would share one, or one of the sets would be overwritten.
-    """
+    """The place of each set of some kinds with its file in a folder; ValueError if two sets or files are one."""
     found: dict[Path, int] = {}
     inputs = {stored.path.resolve() for stored in evaluation.sets}
     for place, stored in enumerate(evaluation.sets):

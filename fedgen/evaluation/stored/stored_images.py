@@ -1,6 +1,7 @@
-"""Images on disk, read a batch at a time: the files of a folder, or one array of an .npz file."""
+"""Images on disk, read a batch at a time: the files of a folder, or one array of an .npz or .npy file."""
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedgen.data.formats.image_files import Unread, fit, images_below, read_header, read_image, to_tensor
-from fedgen.evaluation.stored.npz_rows import Header, check_rows, read_rows
+from fedgen.io.archives import Header, open_archive, open_array
+from fedgen.io.files import ARRAYS
 from fedgen.io.regular_files import open_regular
 from fedgen.progress import track
 
@@ -164,21 +166,11 @@ class FolderImages:
 
 
 class ArrayImages:
-    """The images of one array of an .npz file, uint8 [N, H, W, C] (as guided-diffusion samples) or [N, C, H, W].
-
-    Args:
-        path: the file.
-        name: the array's.
-        header: what it is.
-        reading: how to read them.
-
-    Raises:
-        ValueError: for a shape that no images have, and for column-major arrays, whose images are nowhere in one piece.
-    """
+    """The images of one array of an .npz or .npy file, uint8 [N, H, W, C] or [N, C, H, W]; ValueError if neither."""
 
     def __init__(self, path: Path, name: str, header: Header, reading: Reading) -> None:
         self.path, self.name, self.count = path, name, header.shape[0]
-        check_rows(header)
+        _check_rows(header)
         self.last = channels_last(header.shape)
         height, width, self.colours = header.shape[1:] if self.last else (*header.shape[2:], header.shape[1])
         side = reading.resize
@@ -211,6 +203,26 @@ class ArrayImages:
     def digest(self) -> str:
         with open_regular(self.path) as stream:
             return hashlib.file_digest(stream, _blake).hexdigest() + self.name
+
+
+def read_rows(path: str | Path, name: str, batch_size: int) -> Iterator[np.ndarray]:
+    """The rows of one array, `batch_size` at a time; np.load would read 10 GB of 50,000 images at once."""
+    with open_archive(path, ARRAYS) as archive:
+        member, header = open_array(archive, name)
+        _check_rows(header)
+        row = math.prod(header.shape[1:]) * header.dtype.itemsize
+        with member:
+            for start in range(0, header.shape[0], batch_size):
+                count = min(batch_size, header.shape[0] - start)
+                data = member.read(count * row)
+                if len(data) < count * row:
+                    raise ValueError(f"it ends after {start} of {header.shape[0]} rows")
+                yield np.frombuffer(data, header.dtype).reshape(count, *header.shape[1:])
+
+
+def _check_rows(header: Header) -> None:
+    if header.dtype.hasobject or header.fortran:  # whose images are nowhere in one piece
+        raise ValueError("its array is of Python objects, or column-major; store it with np.ascontiguousarray")
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:

@@ -1,12 +1,13 @@
-"""Stored sets to score: a folder of images, or an .npz file of images, features or statistics.
+"""Stored sets to score: a folder of images, or an .npz or .npy file of images, features or statistics.
 
 Everything is looked at when a set is opened and nothing is embedded, so that a mistake costs no work.
 """
 
+import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from fedgen.data.formats.image_files import SUFFIXES
 from fedgen.evaluation.real.splits import LEAST
-from fedgen.evaluation.stored.npz_rows import Header, read_headers
+from fedgen.evaluation.stored.array_choice import Kind, choose_arrays
 from fedgen.evaluation.stored.stored_images import (
     ArrayImages,
     FolderImages,
@@ -22,12 +23,12 @@ from fedgen.evaluation.stored.stored_images import (
     Reading,
     UnreadableFilesError,
 )
-from fedgen.io.files import read_npz
+from fedgen.io.files import read_headers, read_npz
 from fedgen.statistics import Gaussian, Provenance, load_npz
 from fedgen.statistics.gaussian import check_features
-from fedgen.statistics.npz import stored_number, stored_word
+from fedgen.statistics.npz import read_provenance
 
-Kind = Literal["images", "features", "statistics"]
+ARRAYS = (".npz", ".npy", ".zip")  # suffixes in any case; a .zip of arrays is an .npz
 UNKNOWN = "unknown"
 UNCOUNTED = 2.0  # stands for the number of images of statistics where no result depends on it
 
@@ -42,9 +43,10 @@ class StoredSet:
         kind: what it holds.
         count: number of images; None for statistics that do not say.
         images: to be embedded, for kind "images".
-        key: the array, for kind "features".
+        keys: the array of features, or those of mean and covariance.
         dim: length of a feature vector, where no embedding decides it.
         provenance: what the file says of its embedding.
+        remark: which arrays were taken and which were not, where a reader must know.
     """
 
     name: str
@@ -52,9 +54,10 @@ class StoredSet:
     kind: Kind
     count: float | None
     images: Images | None = None
-    key: str = ""
+    keys: tuple[str, ...] = ()
     dim: int | None = None
     provenance: Provenance = field(default_factory=Provenance)
+    remark: str = ""
 
     @property
     def says_nothing(self) -> bool:
@@ -62,31 +65,21 @@ class StoredSet:
         return self.provenance.embedding == UNKNOWN
 
     def load(self) -> Tensor | Gaussian:
-        """The stored features [N, D], floating, or the summary; not for images.
-
-        Raises:
-            ValueError: for NaN or infinity, naming the file.
-        """
+        """The stored features [N, D], floating, or the summary; ValueError for NaN or infinity, naming the file."""
         if self.kind == "features":
-            rows = read_npz(self.path, [self.key])[self.key]
+            (rows,) = read_npz(self.path, self.keys).values()
             wide = np.float32 if rows.itemsize <= 4 else np.float64  # in this machine's byte order, too
             features = torch.from_numpy(rows.astype(wide, copy=False))
             check_features(features, f"features of {self.path}")
             return features
-        says = self.provenance.count > 0
-        return load_npz(self.path, count=None if says else self.count or UNCOUNTED)[0]
+        count = None if self.provenance.count > 0 else self.count or UNCOUNTED
+        return load_npz(self.path, count, names=(self.keys[0], self.keys[1]))[0]
 
 
 def open_sets(
     paths: Sequence[str | Path], reading: Reading, counts: Mapping[str, float] | None = None, clients: bool = False
 ) -> list[StoredSet]:
-    """The sets of paths, one a path, in their order.
-
-    Args:
-        paths: folders of images, or .npz files; the first may come again, as a client that the generated set is.
-        reading: how image files become pixels.
-        counts: number of images by name, of statistics that do not say.
-        clients: whether those behind the first are clients: a folder without images may then hold several.
+    """The sets of paths; the first may come again as a client, and the others are `clients` or none.
 
     Raises:
         ValueError: for everything that is wrong with any path, all at once.
@@ -114,13 +107,13 @@ def open_sets(
 
 def short_names(paths: Sequence[Path]) -> list[str]:
     """A name for each path: its last part, or as many of them as tell all paths apart; "a/train", "b/train"."""
-    parts = [path.absolute().with_suffix("" if path.suffix == ".npz" else path.suffix).parts for path in paths]
+    parts = [(path.with_suffix("") if path.suffix.lower() in ARRAYS else path).absolute().parts for path in paths]
     different = len({path.absolute() for path in paths})
     for length in range(1, max(len(part) for part in parts) + 1):
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == different:
             return names
-    return [str(path) for path in paths]  # a folder beside an .npz file of the same name
+    return [str(path) for path in paths]  # a folder beside a file of the same name
 
 
 def _check_distinct(clients: Sequence[Path]) -> None:
@@ -137,30 +130,31 @@ def _open(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet
         return _open_folder(name, path, reading, is_client)
     if not path.exists():
         hint = " (a pattern that matched nothing?)" if set("*?[") & set(str(path)) else ""
-        raise FileNotFoundError(f"there is no {path}{hint}; give folders of images or .npz files")
-    if path.suffix != ".npz":
-        raise ValueError(f"{path} is neither a folder of images nor an .npz file; leave it out")
-    headers = read_headers(path)
-    provenance = _provenance(path, headers)
-    arrays = {key: header for key, header in headers.items() if len(header.shape) in (2, 4)}
-    pictures = [key for key, header in arrays.items() if len(header.shape) == 4 and header.dtype == np.uint8]
-    vectors = [key for key, header in arrays.items() if len(header.shape) == 2 and header.dtype.kind == "f"]
-    if {"mu", "sigma"} <= set(headers):
-        vectors = [key for key in vectors if key == "features"]
-    if len(pictures) == 1:
-        return _open_array(name, path, pictures[0], headers[pictures[0]], reading)
-    key = "features" if "features" in vectors else vectors[0] if len(vectors) == 1 else None
-    if key is not None and 0 not in headers[key].shape[1:]:
-        count, dim = headers[key].shape
-        return StoredSet(name, path, "features", count, key=key, dim=dim, provenance=provenance)
-    if {"mu", "sigma"} <= set(headers):
-        dim = int(np.prod(headers["mu"].shape))
-        return StoredSet(name, path, "statistics", provenance.count or None, dim=dim, provenance=provenance)
-    held = ", ".join(f"{key} {header.dtype} {list(header.shape)}" for key, header in headers.items()) or "nothing"
-    raise ValueError(
-        f"{path} holds neither features [N, D] (floats, under 'features' or alone), nor images (uint8, four axes), nor"
-        f" statistics ('mu', 'sigma'), but {held}"
-    )
+        raise FileNotFoundError(f"there is no {path}{hint}; give folders of images or .npz or .npy files")
+    if path.suffix.lower() not in ARRAYS:
+        raise ValueError(
+            f"{path} is neither a folder of images nor an .npz or .npy file; give a folder, or store arrays by np.save"
+        )
+    try:
+        headers = read_headers(path)
+    except ValueError as error:
+        if path.suffix.lower() != ".zip":
+            raise
+        unpack = f"unzip {shlex.quote(str(path))} -d {shlex.quote(str(path.with_suffix('')))}"
+        raise ValueError(f"{error}; unpack an archive of images and give the folder: {unpack}") from error
+    kind, keys, remark = choose_arrays(path, headers)
+    header = headers[keys[0]]
+    if kind == "images":
+        try:
+            images = ArrayImages(path, keys[0], header, reading)
+        except ValueError as error:
+            raise ValueError(f"{path}, array {keys[0]!r}: {error}") from error
+        return StoredSet(name, path, kind, len(images), images, remark=remark)
+    # other tools' arrays of these names have axes
+    said = Provenance(**read_provenance(path, {key: held for key, held in headers.items() if not held.shape}))
+    dim = math.prod(header.shape[-1:])
+    count = header.shape[0] if kind == "features" else said.count or None
+    return StoredSet(name, path, kind, count, None, keys, dim, said, remark)
 
 
 def _open_folder(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet:
@@ -174,7 +168,7 @@ def _inside(path: Path, is_client: bool) -> str:
     """Return what a folder without images has in place of them, and what to give then."""
     entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     folders = [entry.name for entry in entries if entry.is_dir()]
-    sets = [*folders, *(entry.name for entry in entries if entry.suffix == ".npz")]
+    sets = [*folders, *(entry.name for entry in entries if entry.suffix.lower() in ARRAYS)]
     if is_client and len(sets) > 1:
         return (
             f"; it has {len(sets)} sets such as {sets[0]}: if each is a client, give {path}/* (--recursive would pool"
@@ -182,23 +176,6 @@ def _inside(path: Path, is_client: bool) -> str:
         )
     apart = f" (to score each as a client: --clients {path}/*)" if len(folders) > 1 else ""
     return f"; it has folders such as {folders[0]}, which --recursive includes{apart}" if folders else ""
-
-
-def _open_array(name: str, path: Path, key: str, header: Header, reading: Reading) -> StoredSet:
-    try:
-        images = ArrayImages(path, key, header, reading)
-    except ValueError as error:
-        raise ValueError(f"{path}, array {key!r}: {error}") from error
-    return StoredSet(name, path, "images", len(images), images=images)
-
-
-def _provenance(path: Path, headers: Mapping[str, Header]) -> Provenance:
-    """Return what our own files say of themselves, all in arrays without axes; "unknown" elsewhere."""
-    keys = [key for key in ("embedding", "weights", "resize", "ddof", "count") if key in headers]
-    said = read_npz(path, [key for key in keys if headers[key].shape == ()])
-    words = {key: stored_word(path, key, said[key]) for key in ("embedding", "weights", "resize") if key in said}
-    numbers = {key: stored_number(path, key, said[key]) for key in ("ddof", "count") if key in said}
-    return Provenance(**words, ddof=numbers.get("ddof", 1.0), count=numbers.get("count", 0.0))
 
 
 def _counted(sets: list[StoredSet], counts: dict[str, float]) -> list[StoredSet]:

@@ -4,7 +4,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedgen.evaluation.stored.npz_rows import read_headers, read_rows
+from fedgen.evaluation.stored.stored_images import read_rows
+from fedgen.io.files import read_headers
 
 ROWS = np.arange(7 * 2 * 3, dtype=np.uint8).reshape(7, 2, 3)
 
