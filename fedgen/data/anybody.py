@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
-from fedgen.data.annotations import Annotation, annotated, as_kinds, find_labels, find_owners
+from fedgen.data.annotations import Annotation, annotated, find_labels, find_owners
 from fedgen.data.collate import ImagesOf, collate_items
 from fedgen.data.dataset import DataSet
 from fedgen.data.examples import Examples
@@ -124,7 +124,8 @@ def with_annotations(data: Examples, reading: DatasetReading) -> Examples:
     changed: dict[str, Any] = {}
     if reading.labels is not None:
         values = annotated(data, reading.labels, "labels", len(data))
-        changed["labels"], changed["classes"] = find_labels(None, values, len(data))
+        seen = not isinstance(data, LazyExamples)
+        changed["labels"], changed["classes"] = find_labels(None, values, len(data), seen)
     if reading.owners is not None:
         values = annotated(data, reading.owners, "owners", len(data))
         changed["owners"], changed["owner_names"] = find_owners(None, values, len(data))
@@ -156,18 +157,27 @@ def name_of(data: Any) -> str:
 def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | TensorDataset:
     """Images uint8 [N, C, H, W] and points float32 [N, D] with classes or without labels as examples; else as they are.
 
-    NumPy's float64 becomes float32, torch's default.
+    NumPy's float64 becomes float32, torch's default; texts become their classes' numbers.
     """
-    parts = [_as_tensor(part) for part in (data if isinstance(data, tuple) else (data,))]
-    if len({len(part) for part in parts}) > 1:
-        raise ValueError(f"{name}: X has {len(parts[0])} items and y {len(parts[1])}; they must be as many")
+    arrays, names = list(data if isinstance(data, tuple) else (data,)), None
+    if len({len(array) for array in arrays}) > 1:
+        raise ValueError(f"{name}: X has {len(arrays[0])} items and y {len(arrays[1])}; they must be as many")
+    if isinstance(arrays[-1], np.ndarray) and arrays[-1].dtype.kind in "OU" and len(arrays) > 1:
+        arrays[1], names = find_labels(None, arrays[1], len(arrays[1]), seen=True)
+    parts = [_as_tensor(array) for array in arrays]
+    whole: Any = TensorDataset(*parts)
+    whole.classes = names
     inputs = parts[0]
     standard = (inputs.dtype, inputs.ndim) in {(torch.uint8, 4), (torch.float32, 2)}
-    kinds = as_kinds(parts[1]) if len(parts) > 1 else None
-    if not standard or reading.collate_fn is not None or (len(parts) > 1 and kinds is None):
-        return TensorDataset(*parts)
-    whole = TensorDataset(inputs)
-    labels, classes = find_labels(whole, parts[1] if reading.labels is None and kinds else reading.labels, len(inputs))
+    if not standard or reading.collate_fn is not None:
+        return whole
+    if len(parts) > 1 and reading.labels is not None:
+        if not parts[1].is_floating_point() and (callable(reading.labels) or len(reading.labels)):
+            raise ValueError(f"{name}: y are labels, and labels= are others: give X with labels=, or (X, y) without")
+        return whole
+    labels, classes = find_labels(whole, reading.labels, len(inputs), seen=True)
+    if len(parts) > 1 and not classes:
+        return whole
     return Examples(inputs, labels, name, classes, *find_owners(whole, reading.owners, len(inputs)))
 
 

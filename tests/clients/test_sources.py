@@ -107,8 +107,9 @@ def test_targets_that_are_no_classes_are_no_labels():
             super().__init__()
             self.targets = [torch.rand(2, 4) for _ in range(20)]
 
-    assert not make(Boxes(), IID(2), collate_fn=list).examples.is_labelled
-    with pytest.raises(ValueError, match="labels must be integers, booleans or texts"):
+    with pytest.warns(UserWarning, match=r"Boxes\.targets, item 0: Tensor of shape \[2, 4\] is neither"):
+        assert not make(Boxes(), IID(2), collate_fn=list).examples.is_labelled
+    with pytest.raises(ValueError, match=r"labels, item 0: Tensor of shape \[2, 4\]; labels must be integers or texts"):
         make(Boxes(), IID(2), collate_fn=list, labels="targets")
 
 
@@ -140,7 +141,7 @@ def test_arrays_of_images_and_points_are_kept_in_memory():
     images = np.arange(8, dtype=np.uint8).reshape(8, 1, 1, 1).repeat(4, 2)
     module = make((images, np.array([5, 7] * 4)), IID(2))
     assert type(module.examples) is Examples
-    assert module.examples.classes == ("5", "7")
+    assert module.examples.classes == tuple("01234567")
     points = make(np.random.default_rng(0).normal(size=(8, 2)), IID(2))  # float64, NumPy's default
     assert type(points.examples) is Examples
     assert points.examples.inputs.dtype == torch.float32
@@ -148,7 +149,7 @@ def test_arrays_of_images_and_points_are_kept_in_memory():
 
 def test_other_arrays_keep_their_types_and_are_cut_without_work_for_each_item():
     tokens, targets = torch.arange(40).view(8, 5), torch.linspace(0, 1, 8)
-    (x, y), *_ = batches(make((tokens, targets), IID(2)))
+    (x, y), *_ = batches(make((tokens, targets), IID(2), labels=[]))
     assert x.dtype == torch.int64
     assert x.shape == (4, 5)
     assert torch.equal(y, targets[x[:, 0] // 5])
@@ -157,6 +158,42 @@ def test_other_arrays_keep_their_types_and_are_cut_without_work_for_each_item():
     floats = make((torch.rand(8, 1, 4, 4) * 2 - 1, torch.arange(8) % 2), ByClass())
     assert len(floats.clients) == 2
     assert floats.image_shape == (1, 4, 4)
+
+
+@pytest.mark.parametrize("y", [np.array([3, 7] * 4), np.array([3.0, 7.0] * 4), torch.tensor([[3], [7]] * 4)])
+def test_labels_of_arrays_and_of_datasets_keep_their_numbers(y):
+    images = np.zeros((8, 1, 2, 2), np.uint8)
+    floats = torch.zeros(8, 1, 2, 2)
+    y = y if y.ndim == 1 else y[:, 0]
+    for data in ((images, y), TensorDataset(floats, torch.as_tensor(y)), {"a": (images, y), "b": (images[:2], y[:2])}):
+        module = make(data, None if isinstance(data, dict) else ByClass())
+        assert {int(label) for _, labels in batches(module) for label in labels} == {3, 7}
+        assert module.examples.classes == tuple("01234567")
+        if not isinstance(data, dict):
+            assert [client.name for client in module.clients] == ["class 3", "class 7"]
+
+
+@pytest.mark.parametrize("dtype", [object, "U"])
+def test_texts_beside_images_in_memory_are_classes(dtype):
+    texts = np.array(["dog", "cat"] * 4, dtype=dtype)
+    for images in (np.zeros((8, 1, 2, 2), np.uint8), torch.zeros(8, 1, 2, 2)):
+        module = make((images, texts), ByClass())
+        assert [client.name for client in module.clients] == ["cat", "dog"]
+        assert [set(labels.tolist()) for _, labels in batches(module, 1)] == [{0}, {1}]
+
+
+def test_labels_that_a_model_would_see_are_numbers_of_classes():
+    images = np.zeros((8, 1, 2, 2), np.uint8)
+    with pytest.raises(ValueError, match=r"y, item 1: -1 is no number of a class"):
+        make((images, np.array([0, -1] * 4)), IID(2))
+    with pytest.raises(ValueError, match=r"labels, item 1: -1 is no number of a class"):
+        make(images, IID(2), labels=[0, -1] * 4)
+    with pytest.raises(ValueError, match="y, item 0: nan; y must be integers or texts"):
+        make((images, np.array([np.nan] + [1.0] * 7)), IID(2))
+    with pytest.raises(ValueError, match="y are labels, and labels= are others"):
+        make((images, np.array([0, 1] * 4)), IID(2), labels=list("ab") * 4)
+    assert make((images, np.array([0, -1] * 4)), IID(2), labels=[]).examples.classes == ()
+    assert make(Pictures(8), IID(2), labels=[0, -1] * 4).examples.classes == ("-1", "0")
 
 
 def test_arrays_of_different_lengths_are_named():

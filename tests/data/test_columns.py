@@ -16,17 +16,23 @@ def test_one_parquet_file_without_the_librarys_notes_is_read(tmp_path):
     parquet.write_table(plain, tmp_path / "train.parquet")
     train = HuggingFace(tmp_path / "train.parquet").load()
     assert levels(train) == [10, 20, 30]
-    assert (train.labels.tolist(), train.classes) == ([1, 0, 1], ("3", "7"))
+    assert (train.labels.tolist(), train.classes) == ([7, 3, 7], tuple("01234567"))
 
 
-@pytest.mark.parametrize(("kind", "labels"), [("string", ["owl", "ant", "owl"]), ("int32", [5, -1, 5])])
-def test_labels_without_names_make_a_class_of_each_value_of_the_train_split(tmp_path, kind, labels):
+@pytest.mark.parametrize(
+    ("kind", "labels", "expected", "classes"),
+    [
+        ("string", ["owl", "ant", "owl"], [1, 0, 1], ("ant", "owl")),
+        ("int32", [5, 2, 5], [5, 2, 5], tuple("012345")),
+        ("float64", [5.0, 2.0, 5.0], [5, 2, 5], tuple("012345")),
+    ],
+)
+def test_labels_without_names_keep_numbers_and_sort_texts_of_the_train_split(tmp_path, kind, labels, expected, classes):
     train = table(labels=labels, kind=datasets.Value(kind))
     test = table([40], labels[:1], kind=datasets.Value(kind))
     data = HuggingFace(save(datasets.DatasetDict(train=train, test=test), tmp_path / "pets"), test_split="test")
-    assert data.load().labels.tolist() == [1, 0, 1]
-    assert data.load().classes == (str(labels[1]), str(labels[0]))
-    assert data.load("test").labels.tolist() == [1]
+    assert (data.load().labels.tolist(), data.load().classes) == (expected, classes)
+    assert data.load("test").labels.tolist() == expected[:1]
 
 
 def test_without_labels_there_are_no_classes(tmp_path):
@@ -66,7 +72,9 @@ def test_a_column_of_bytes_holds_images_if_it_is_named(tmp_path):
         (None, [0, None, 1], "row 1: label None in 'label' is none of the 3 classes"),
         (None, [0, -1, 1], "row 1: label -1 in 'label' is none of the 3 classes"),
         (datasets.Value("string"), ["a", None, "b"], "row 1: label None in 'label' is none of the 2 classes"),
-        (datasets.Value("float32"), [0.5, 1, 2], "labels 'label' must be classes, integers or text, not Value"),
+        (datasets.Value("int32"), [None, -1, 5], "labels 'label', item 1: -1 is no number of a class"),
+        (datasets.Value("float32"), [0.5, 1, 2], "row 0: label 0.5 in 'label' is none of the 3 classes"),
+        (datasets.Value("float32"), [0.5, 1.5, 2.5], "labels 'label' must be classes, integers or text, not Value"),
         (datasets.List(datasets.Value("int8")), [[0], [1], [2]], "must be classes, integers or text, not List"),
     ],
 )

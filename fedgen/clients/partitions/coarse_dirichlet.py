@@ -80,7 +80,7 @@ class CoarseDirichlet(Partition):
         return {**super().settings(), "groups": given}
 
 
-def group_of_class(examples: Examples, groups: Mapping[str, Sequence[str]], labels: Sequence[int]) -> np.ndarray:
+def group_of_class(examples: Examples, groups: Mapping[str, Sequence[str]], labels: np.ndarray) -> np.ndarray:
     """The group of each of these labels' classes, counted in the order of `groups`: int64 [number of labels].
 
     Raises:

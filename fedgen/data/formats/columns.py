@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgen.data.annotations import as_kind, number_classes
 from fedgen.data.formats.arrow import Table
 
 
@@ -50,7 +51,8 @@ def read_labels(table: Table, column: str | None, train: Table) -> tuple[Tensor,
     """Labels, int64 [N], and their classes' names: those of the train split.
 
     Raises:
-        ValueError: if labels are missing, are not integers or text, or are not among the classes.
+        ValueError: if labels are missing, are not integers or text, or are not among the classes, or an integer is no
+            number of a class.
     """
     from datasets import ClassLabel
 
@@ -64,17 +66,17 @@ def read_labels(table: Table, column: str | None, train: Table) -> tuple[Tensor,
         names = tuple(feature.names)
         positions: dict[Any, int] = {label: label for label in range(len(names))}
     else:
-        known = [value for value in train.column(column) if value is not None]
-        if not known or not any(all(isinstance(value, kind) for value in known) for kind in (int, str)):
+        known: list[Any] = list(map(as_kind, train.column(column)))
+        if len({type(kind) for kind in known if kind is not None}) != 1:
             raise ValueError(f"{table.source}: labels {column!r} must be classes, integers or text, not {feature}")
-        positions = {value: label for label, value in enumerate(sorted(set(known)))}
-        names = tuple(map(str, positions))
-    for row, value in enumerate(values):
-        if value not in positions:
+        positions, names = number_classes(known, f"{train.source}: labels {column!r}")
+    kinds = list(map(as_kind, values))
+    for row, kind in enumerate(kinds):
+        if kind not in positions:
             raise ValueError(
-                f"{table.source}, row {row}: label {value!r} in {column!r} is none of the {len(names)} classes"
+                f"{table.source}, row {row}: label {values[row]!r} in {column!r} is none of the {len(names)} classes"
             )
-    return torch.tensor([positions[value] for value in values], dtype=torch.int64), names
+    return torch.tensor([positions[kind] for kind in kinds], dtype=torch.int64), names
 
 
 def read_owners(table: Table, column: str | None) -> tuple[Tensor | None, tuple[str, ...]]:

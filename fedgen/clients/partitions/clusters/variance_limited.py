@@ -19,7 +19,7 @@ from fedgen.seeds import generator
 
 
 class VarianceLimited(Partition):
-    """A client a class that occurs: one image of it, drawn at random, and its nearest neighbours (Euclidean) in an embedding.
+    """A client a class that occurs: one image of it, drawn at random, and its nearest (Euclidean) in an embedding.
 
     All other examples belong to no client. The image of a class depends on the seed and the class alone, so that
     within classes clients of more neighbours hold those of fewer.
