@@ -6,7 +6,18 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule
 from PIL import Image
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID, ByClass, Dirichlet, Natural
@@ -134,6 +145,16 @@ def test_a_data_set_of_the_library_datasets():
     assert module.examples.inputs[5].unique().tolist() == [5]
 
 
+def test_a_dataset_dict_is_refused_with_the_split_to_name():
+    datasets = pytest.importorskip("datasets")
+    split = datasets.Dataset.from_dict({"x": [1.0, 2.0], "label": [0, 1]})
+    for names in (("test", "train"), ("unsupervised", "train"), ("mine",)):
+        data = datasets.DatasetDict(dict.fromkeys(names, split))
+        for partition in (None, IID(2)):
+            with pytest.raises(ValueError, match=rf"data is a DatasetDict .*, data\['{names[-1]}'\]"):
+                make(data, partition)
+
+
 # ------------------------------------------------------------------ arrays
 
 
@@ -218,6 +239,14 @@ def test_a_dictionary_of_arrays_is_a_federation_in_memory():
     assert [set(greys(images)) for images, _ in batches(module, 1)] == [{7}, {9}]
 
 
+def test_labels_that_one_client_lacks_are_left_out_with_a_word():
+    images = np.zeros((4, 1, 2, 2), np.uint8)
+    with pytest.warns(UserWarning, match="all clients' labels are left out, as client 'b' has none"):
+        module = make({"a": (images, np.arange(4)), "b": images})
+    assert not module.examples.is_labelled
+    assert not make({"a": (images, np.arange(4)), "b": images}, labels=[]).examples.is_labelled
+
+
 def test_a_list_of_datasets_is_a_federation():
     module = make([Pictures(4), Subset(Pictures(), [9, 11, 13])])
     assert [client.name for client in module.clients] == ["client 0", "client 1"]
@@ -258,6 +287,66 @@ def test_loaders_are_drawn_by_the_runs_seeds_not_by_their_own():
 
     assert drawn(0) == drawn(0)
     assert drawn(0) != drawn(1)
+
+
+class Evens(torch.utils.data.Sampler):
+    """A sampler of one's own that knows its items."""
+
+    def __init__(self, repeats=1):
+        self.indices, self.repeats = torch.arange(0, 12, 2), repeats
+
+    def __len__(self):
+        return 6 * self.repeats
+
+    def __iter__(self):
+        return iter(self.indices.tolist() * self.repeats)
+
+
+@pytest.mark.parametrize("sampler", [SubsetRandomSampler([4, 0, 2, 8, 6, 10]), Evens()])
+def test_a_sampler_that_chooses_items_leaves_the_others_out(sampler):
+    class Chosen(Existing):
+        def train_dataloader(self):
+            return DataLoader(Pictures(12), batch_size=3, sampler=sampler)
+
+    loader = DataLoader(Pictures(12), batch_size=3, sampler=sampler)
+    by_batch = DataLoader(Pictures(12), batch_sampler=torch.utils.data.BatchSampler(sampler, 3, False))
+    for data, partition in ((loader, IID(1)), (by_batch, IID(1)), ({"a": loader}, None), (Chosen(), IID(1))):
+        module = make(data, partition)
+        drawn = {grey for images, _ in batches(module, 4) for grey in greys(images)}
+        assert drawn == {0, 2, 4, 6, 8, 10}
+        assert sorted(module.examples.labels.tolist()) == [0, 0, 0, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        WeightedRandomSampler([1.0] * 12, 12),
+        RandomSampler(range(12), replacement=True),
+        RandomSampler(range(12), num_samples=6),
+        RandomSampler(range(6), num_samples=12),
+        SequentialSampler(range(6)),
+        SubsetRandomSampler([1, 1, 2]),
+        Evens(repeats=2),
+    ],
+)
+def test_samplers_that_weigh_or_repeat_items_are_refused(sampler):
+    loader = DataLoader(Pictures(12), batch_size=3, sampler=sampler)
+    name = type(sampler).__name__
+    with pytest.raises(ValueError, match=f"data is a DataLoader whose {name} decides which items .*: leave it out, or"):
+        make(loader, IID(2))
+    with pytest.raises(ValueError, match=f"the data of client 'a' is a DataLoader whose {name} decides"):
+        make({"a": loader})
+
+
+def test_batch_samplers_of_ones_own_are_refused_and_those_of_processes_are_not_needed():
+    class Balanced(torch.utils.data.BatchSampler):
+        pass
+
+    own = Balanced(SequentialSampler(range(12)), 3, False)
+    with pytest.raises(ValueError, match="a DataLoader whose Balanced decides"):
+        make(DataLoader(Pictures(12), batch_sampler=own), IID(2))
+    shared = torch.utils.data.DistributedSampler(range(12), num_replicas=2, rank=0)
+    assert len(make(DataLoader(Pictures(12), batch_size=3, sampler=shared), IID(2)).examples) == 12
 
 
 # ------------------------------------------------------------------ Lightning data modules
@@ -356,6 +445,9 @@ class Endless(IterableDataset):
         ({"a": DataLoader(Endless())}, None, TypeError, "the data of client 'a' is a DataLoader of a Endless"),
         ({"a": DataLoader(Pictures(), batch_size=None)}, None, ValueError, "without a batch_size"),
         ({1: Pictures(), "1": Pictures()}, None, ValueError, "two clients have one name"),
+        ({"train": Pictures(), "Test": Pictures()}, None, ValueError,
+         r"data is a dict of the splits train, Test, which are no clients: give the one to train on, data\['train'\]"),
+        ({"train": Pictures()}, IID(2), ValueError, r"give the one to train on, data\['train'\], with a partition"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_dealt_is_told_when_the_module_is_made(data, partition, error, words):
