@@ -100,8 +100,8 @@ def as_clients(data: Any) -> dict[str, Any]:
         if named and (hasattr(data, "column_names") or SPLITS.issuperset(name.lower() for name, _ in named)):
             splits = [name for name, _ in named]
             raise ValueError(
-                f"data is a {type(data).__name__} of the splits {', '.join(splits)}, which are no clients: give the one to"
-                f" train on, data[{'train' if 'train' in splits else splits[0]!r}], with a partition"
+                f"data is a {type(data).__name__} of the splits {', '.join(splits)}, which are no clients: give the one"
+                f" to train on, data[{'train' if 'train' in splits else splits[0]!r}], with a partition"
             )
     elif isinstance(data, (list, tuple)) and not (isinstance(data, tuple) and is_arrays(data)):
         named = [(f"client {number}", part) for number, part in enumerate(data)]
@@ -207,8 +207,8 @@ def _chosen(loader: DataLoader[Any], what: str) -> Dataset[Any]:
         if len(set(chosen)) == len(chosen) == len(sampler):
             return Subset(dataset, chosen)
     raise ValueError(
-        f"{what} is a DataLoader whose {type(sampler).__name__} decides which items are drawn how often, and fedgen draws"
-        " them by (seed, round, client): leave it out, or choose items by a Subset or SubsetRandomSampler"
+        f"{what} is a DataLoader whose {type(sampler).__name__} decides which items are drawn how often, and fedgen"
+        " draws them by (seed, round, client): leave it out, or choose items by a Subset or SubsetRandomSampler"
     )
 
 
@@ -301,10 +301,8 @@ def _merge_labels(clients: Mapping[str, Examples]) -> tuple[Tensor, tuple[str, .
     parts, without = [*clients.values()], [name for name, part in clients.items() if not part.is_labelled]
     if without:
         if len(without) < len(parts):
-            remedy = "give its, or labels=[] for none"
-            warnings.warn(
-                f"all clients' labels are left out, as client {without[0]!r} has none: {remedy}", stacklevel=2
-            )
+            text = f"all clients' labels are left out, as client {without[0]!r} has none: give its, or labels=[]"
+            warnings.warn(text, stacklevel=2)
         return torch.zeros(sum(map(len, parts)), dtype=torch.int64), ()
     classes = parts[0].classes
     if any(part.classes != classes for part in parts):

@@ -169,14 +169,13 @@ def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | Te
     whole.classes = names
     inputs = parts[0]
     standard = (inputs.dtype, inputs.ndim) in {(torch.uint8, 4), (torch.float32, 2)}
-    if not standard or reading.collate_fn is not None:
+    given, has_y = reading.labels, len(parts) > 1
+    if not standard or reading.collate_fn is not None or (has_y and given is not None and parts[1].is_floating_point()):
         return whole
-    if len(parts) > 1 and reading.labels is not None:
-        if not parts[1].is_floating_point() and (callable(reading.labels) or len(reading.labels)):
-            raise ValueError(f"{name}: y are labels, and labels= are others: give X with labels=, or (X, y) without")
-        return whole
-    labels, classes = find_labels(whole, reading.labels, len(inputs), seen=True)
-    if len(parts) > 1 and not classes:
+    if has_y and given is not None and (callable(given) or len(given)):
+        raise ValueError(f"{name}: y are labels, and labels= are others: give X with labels=, or (X, y) without")
+    labels, classes = find_labels(whole, given, len(inputs), seen=True)
+    if has_y and given is None and not classes:
         return whole
     return Examples(inputs, labels, name, classes, *find_owners(whole, reading.owners, len(inputs)))
 

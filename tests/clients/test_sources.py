@@ -244,7 +244,9 @@ def test_labels_that_one_client_lacks_are_left_out_with_a_word():
     with pytest.warns(UserWarning, match="all clients' labels are left out, as client 'b' has none"):
         module = make({"a": (images, np.arange(4)), "b": images})
     assert not module.examples.is_labelled
-    assert not make({"a": (images, np.arange(4)), "b": images}, labels=[]).examples.is_labelled
+    alike = make({"a": (images, np.arange(4)), "b": images}, labels=[])
+    assert not alike.examples.is_labelled
+    assert type(alike.examples) is Examples
 
 
 def test_a_list_of_datasets_is_a_federation():
