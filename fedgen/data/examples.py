@@ -74,7 +74,7 @@ class Examples:
         self._check_owners()
 
     def _tensor(self, part: str, values: Any) -> Any:
-        """A part as a tensor; labels and owners that are integers as int64."""
+        """A part as a tensor; labels and owners that are integers, labels that are whole floats, too, as int64."""
         if values is None or (isinstance(values, Tensor) and part == "inputs"):
             return values
         try:
@@ -83,6 +83,8 @@ class Examples:
             raise ValueError(
                 f"{self.name}: {part} must be a tensor or an array, got {type(values).__name__}: {error}"
             ) from error
+        if part == "labels" and found.is_floating_point() and bool((found == found.floor()).all()):
+            return found.long()
         integers = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
         return found.long() if part != "inputs" and integers else found
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.data.collate import collate_items, collate_levels, first_images, without_pillow
+from fedgen.data.collate import UnlikeItemsError, collate_items, collate_levels, first_images, without_pillow
 
 Pair = namedtuple("Pair", "image label")
 
@@ -27,9 +27,25 @@ def test_they_are_found_in_any_structure():
 
 def test_items_that_do_not_fit_together_are_told():
     with pytest.raises(ValueError, match=r"2 items cannot be put together into a batch .*; give a collate_fn"):
-        collate_items([torch.zeros(2), torch.zeros(3)])
+        collate_items([[torch.zeros(2)], [torch.zeros(2)] * 2])
     with pytest.raises(ValueError, match="give a collate_fn"):
         collate_items([object(), object()])
+
+
+@pytest.mark.parametrize(
+    ("other", "remedy"),
+    [
+        (torch.zeros(3, 4, 5), r"\[3, 4, 4\] and \[3, 4, 5\]: resize images to one size .* v2.Resize"),
+        (Image.new("L", (4, 4)), r"\[3, 4, 4\] and \[1, 4, 4\]: convert images to one number of channels"),
+    ],
+)
+def test_images_of_two_sizes_or_channels_are_told_apart_from_sequences(other, remedy):
+    first = torch.zeros(3, 4, 4)
+    with pytest.raises(UnlikeItemsError, match=f"a batch has items of the shapes {remedy}") as caught:
+        collate_items([(first, 0), (first, 1), (other, 2)])
+    assert caught.value.place == 2
+    with pytest.raises(UnlikeItemsError, match=r"\[2\] and \[3\]: give a collate_fn.* that pads them"):
+        collate_items([torch.zeros(2), torch.zeros(3)])
 
 
 def test_grey_levels_and_labels():

@@ -63,7 +63,7 @@ def test_inputs_of_another_dtype_or_shape_are_refused(inputs):
         Examples(inputs, torch.zeros(2, dtype=torch.int64), "pets", ("cat",))
 
 
-@pytest.mark.parametrize("labels", [torch.zeros(2), torch.zeros(3, dtype=torch.int64)])
+@pytest.mark.parametrize("labels", [torch.tensor([0, 0.5]), torch.zeros(3, dtype=torch.int64)])
 def test_labels_of_another_dtype_or_number_are_refused(labels):
     with pytest.raises(ValueError, match=r"labels must be int64 \[2\]"):
         Examples(torch.zeros(2, 5), labels, "toy", ("a",))
