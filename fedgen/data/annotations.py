@@ -38,33 +38,22 @@ def find_labels(dataset: Any, given: Annotation, count: int, seen: bool = False)
         ValueError: for labels that were asked for and are not there, are not one an item, or are no classes.
     """
     said, values = ("labels", annotated(dataset, given, "labels", count)) if given is not None else _looked_for(dataset)
-    kinds = None if values is None or not len(values) else as_kinds(values, said, sure=given is not None)
-    if kinds is None:
+    kinds = as_kinds(values, said, sure=given is not None) if values is not None else []
+    if not kinds:
         return torch.zeros(count, dtype=torch.int64), ()
     places, classes = number_classes(kinds, said, of_dataset(dataset).classes or _class_names(dataset), seen)
     return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), classes
 
 
 def find_owners(dataset: Any, given: Annotation, count: int) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Each item's owner, int64 [N], and the owners' names in order; None where nobody says.
-
-    Raises:
-        ValueError: as `find_labels`.
-    """
+    """Each item's owner, int64 [N], and the owners' names in order; None where nobody says."""
     if given is None and (given := of_dataset(dataset).owners) is None:
         return None, ()
-    kinds = as_kinds(annotated(dataset, given, "owners", count), "owners")
-    assert kinds is not None
-    places = _sorted_places(kinds)
-    return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), tuple(map(str, places))
+    return numbered(as_kinds(annotated(dataset, given, "owners", count), "owners"))
 
 
 def annotated(dataset: Any, given: Any, what: str, count: int) -> Any:
-    """The values that were asked for, one an item.
-
-    Raises:
-        ValueError: if there is no such attribute or column, or they are not as many.
-    """
+    """The values that were asked for, one an item; ValueError if there are none, or not as many."""
     if isinstance(given, str):
         values = _named(dataset, given)
         if values is None:
@@ -81,13 +70,13 @@ def annotated(dataset: Any, given: Any, what: str, count: int) -> Any:
     return values
 
 
-def as_kinds(values: Any, said: str, sure: bool = True) -> list[int] | list[str] | None:
+def as_kinds(values: Any, said: str, sure: bool = True) -> list[int] | list[str]:
     """The values as integers or texts.
 
     Args:
         values: one an item.
         said: what they are, for messages.
-        sure: False gives None, and a warning, where most are neither.
+        sure: False gives none, and a warning, where most are neither.
 
     Raises:
         ValueError: for a value that is neither, or texts beside integers, by the item; for one-hot rows.
@@ -103,9 +92,9 @@ def as_kinds(values: Any, said: str, sure: bool = True) -> list[int] | list[str]
     if not sure and kinds.count(None) * 2 > len(kinds):
         remedy = "give labels=, one an item, where items have classes, else labels=[]"
         warnings.warn(f"{text} is neither integer nor text, so there are no labels; {remedy}", stacklevel=2)
-        return None
+        return []
     before = "" if kinds[wrong] is None else f" after {kinds[0]!r}"
-    remedy = "" if said == "owners" else "; labels=[] stands for none"
+    remedy = "" if sure else "; give others by labels=, labels=[] if items have none"
     raise ValueError(f"{text}{before}; {said} must be integers or texts, one an item{remedy}")
 
 
@@ -117,14 +106,10 @@ def as_kind(value: Any) -> int | str | None:
 
 
 def number_classes(
-    kinds: Sequence[int] | Sequence[str], said: str, names: Sequence[Any] | None = None, seen: bool = True
+    kinds: Sequence[Any], said: str, names: Sequence[Any] | None = None, seen: bool = True
 ) -> tuple[dict[Any, int], tuple[str, ...]]:
-    """The label of each value, and the classes' names; see `find_labels`.
-
-    Raises:
-        ValueError: for an integer that is no number of a class, where models see it.
-    """
-    known = _sorted_places(kinds)
+    """The label of each value, and the classes' names; see `find_labels`."""
+    known = {kind: place for place, kind in enumerate(sorted(set(kinds)))}
     least, most = min(known), max(known)
     if isinstance(least, int) and least >= 0 and most < MOST_NUMBERS:
         called = names if names and most < len(names) else range(most + 1)
@@ -138,8 +123,10 @@ def number_classes(
     return known, tuple(map(str, known))
 
 
-def _sorted_places(kinds: Sequence[Any]) -> dict[Any, int]:
-    return {kind: place for place, kind in enumerate(sorted({kind for kind in kinds if kind is not None}))}
+def numbered(kinds: Sequence[Any]) -> tuple[Tensor, tuple[str, ...]]:
+    """The place of each value among the different ones in order, int64 [N], and these as text."""
+    places = {kind: place for place, kind in enumerate(sorted(set(kinds)))}
+    return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), tuple(map(str, places))
 
 
 def _listed(values: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """Items to batches, and images found in batches."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,26 +16,6 @@ ImagesOf = Callable[..., Any]
 """A batch to its images or points."""
 
 
-class UnlikeItemsError(ValueError):
-    """Items of several shapes, which make no batch.
-
-    Args:
-        place: in the batch of the first that differs.
-        first: shape of the batch's first item.
-        other: shape of the one that differs.
-        remedy: what to do.
-    """
-
-    def __init__(self, place: int, first: Sequence[int], other: Sequence[int], remedy: str = "") -> None:
-        self.place, self.first, self.other = place, list(first), list(other)
-        are_grey = first[1:] == other[1:] and {first[0], other[0]} <= {1, 2, 3, 4}
-        channels = "convert images to one number of channels in the data set, as image.convert('RGB') does"
-        resize = "resize images to one size in the data set, as torchvision's v2.Resize((64, 64)) does"
-        pad = "give a collate_fn, a function from a list of items to a batch, that pads them"
-        self.remedy = remedy or (pad if len(first) < 2 else channels if are_grey else resize)
-        super().__init__(f"a batch has items of the shapes {self.first} and {self.other}: {self.remedy}")
-
-
 def collate_items(items: list[Any]) -> Any:
     """Torch's `default_collate`, which takes Pillow images, too: float32 [B, C, H, W] in [-1, 1].
 
@@ -45,15 +25,25 @@ def collate_items(items: list[Any]) -> Any:
     try:
         return default_collate([without_pillow(item) for item in items] if any(map(holds_pillow, items)) else items)
     except (RuntimeError, TypeError) as error:
-        shapes = [_shapes(item) for item in map(without_pillow, items)]
-        for place, other in enumerate(shapes):
-            pairs = [pair for pair in zip(shapes[0], other) if pair[0] != pair[1]]
-            if pairs and len(shapes[0]) == len(other):
-                raise UnlikeItemsError(place, *pairs[0]) from error
         raise ValueError(
             f"{len(items)} items cannot be put together into a batch ({error}); give a collate_fn, a function from a"
             " list of items to a batch"
         ) from error
+
+
+def find_unlike(items: list[Any]) -> tuple[int, str] | None:
+    """The place of the first item of other shapes than item 0, and what to do about it; None where all are alike."""
+    shapes = [_shapes(without_pillow(item)) for item in items]
+    for place, own in enumerate(shapes):
+        for first, other in zip(shapes[0], own) if len(own) == len(shapes[0]) else ():
+            if first != other:
+                remedy = "resize images to one size: size= of fedgen's data sets, torchvision's v2.Resize in others"
+                if first[1:] == other[1:] and {first[0], other[0]} <= {1, 2, 3, 4}:
+                    remedy = "convert images to one number of channels, as image.convert('RGB') does"
+                if len(first) < 2:
+                    remedy = "give a collate_fn, a function from a list of items to a batch, that pads them"
+                return place, f"the shapes {list(first)} and {list(other)}; {remedy}"
+    return None
 
 
 def _shapes(item: Any) -> list[tuple[int, ...]]:
@@ -93,9 +83,8 @@ def collate_levels(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
         ValueError: for images of several sizes.
     """
     images, labels = zip(*items)
-    for place, image in enumerate(images):
-        if image.shape != images[0].shape:
-            raise UnlikeItemsError(place, images[0].shape, image.shape, "give size= to resize images to one size")
+    if len(shapes := {tuple(image.shape) for image in images}) > 1:
+        raise ValueError(f"images of {len(shapes)} shapes, {sorted(shapes)[:3]}; give size= to resize them")
     return from_uint8(torch.stack(images)), torch.tensor(labels)
 
 

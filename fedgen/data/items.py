@@ -19,7 +19,7 @@ import torch
 import torch.multiprocessing
 from torch.utils.data import Subset, TensorDataset
 
-from fedgen.data.collate import UnlikeItemsError, collate_items
+from fedgen.data.collate import collate_items, collate_levels, find_unlike
 from fedgen.own_code import keep_lines
 from fedgen.seeds import isolated, seed_item
 
@@ -125,11 +125,14 @@ class Items:
         found = [self._read_item(position, seed) for position, seed in zip(task.positions, task.seeds)]
         try:
             return own[0].collate(found)
-        except UnlikeItemsError as unlike:
-            odd, first = (self._name(task.positions[at]) for at in (unlike.place, 0))
-            error = ValueError(f"{odd} is of shape {unlike.other}, and {first} of {unlike.first}: {unlike.remedy}")
-            setattr(error, ITEM, task.positions[unlike.place])
-            raise error from unlike
+        except ValueError as error:
+            unlike = find_unlike(found) if own[0].collate in (collate_items, collate_levels) else None
+            if unlike is None:
+                raise
+            first, odd = task.positions[0], task.positions[unlike[0]]
+            told = ValueError(f"{self._name(first)} and {self._name(odd)} have {unlike[1]}")
+            setattr(told, ITEM, odd)
+            raise told from error
 
     def _read_item(self, position: int, seed: int) -> Any:
         """One item, its draws seeded; an error of the data set's own code gets a note with the item's position."""

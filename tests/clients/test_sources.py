@@ -482,7 +482,9 @@ def test_items_that_do_not_fit_together_ask_for_a_collate_fn():
         def __getitem__(self, position):
             return torch.arange(position + 1)
 
-    with pytest.raises(ValueError, match=r"item \d of Ragged is of shape \[\d\], and item \d .* give a collate_fn"):
+    with pytest.raises(
+        ValueError, match=r"item \d of Ragged and item \d of Ragged have the shapes .* give a collate_fn"
+    ):
         next(next(iter(under(make(Ragged(), IID(2)), fedavg()))).batches(1))
 
 

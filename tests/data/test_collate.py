@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.data.collate import UnlikeItemsError, collate_items, collate_levels, first_images, without_pillow
+from fedgen.data.collate import collate_items, collate_levels, find_unlike, first_images, without_pillow
 
 Pair = namedtuple("Pair", "image label")
 
@@ -33,19 +33,18 @@ def test_items_that_do_not_fit_together_are_told():
 
 
 @pytest.mark.parametrize(
-    ("other", "remedy"),
+    ("first", "other", "told"),
     [
-        (torch.zeros(3, 4, 5), r"\[3, 4, 4\] and \[3, 4, 5\]: resize images to one size .* v2.Resize"),
-        (Image.new("L", (4, 4)), r"\[3, 4, 4\] and \[1, 4, 4\]: convert images to one number of channels"),
+        (torch.zeros(3, 4, 4), torch.zeros(3, 4, 5), "[3, 4, 4] and [3, 4, 5]; resize images to one size"),
+        (torch.zeros(3, 4, 4), Image.new("L", (4, 4)), "[3, 4, 4] and [1, 4, 4]; convert images to one number of"),
+        (torch.zeros(2), torch.zeros(3), "[2] and [3]; give a collate_fn"),
     ],
 )
-def test_images_of_two_sizes_or_channels_are_told_apart_from_sequences(other, remedy):
-    first = torch.zeros(3, 4, 4)
-    with pytest.raises(UnlikeItemsError, match=f"a batch has items of the shapes {remedy}") as caught:
-        collate_items([(first, 0), (first, 1), (other, 2)])
-    assert caught.value.place == 2
-    with pytest.raises(UnlikeItemsError, match=r"\[2\] and \[3\]: give a collate_fn.* that pads them"):
-        collate_items([torch.zeros(2), torch.zeros(3)])
+def test_items_of_two_shapes_are_found_with_the_remedy(first, other, told):
+    place, words = find_unlike([(first, 0), (first, 1), (other, 2)])
+    assert place == 2
+    assert words.startswith(f"the shapes {told}")
+    assert find_unlike([(first, 0), (first, 1)]) is None
 
 
 def test_grey_levels_and_labels():

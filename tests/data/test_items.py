@@ -64,7 +64,7 @@ class Torn(Squares):
 def test_errors_name_the_item_by_its_place_in_the_data_set_itself(workers):
     items = Items([Part(Squares(3)), Part(Subset(Subset(Torn(9), range(2, 9)), [0, 1, 3, 4]))], workers)
     with pytest.raises(
-        ValueError, match=r"^item 3 of Torn is of shape \[1, 2, 4\], and item 2 of Torn of \[1, 2, 2\]: resize"
+        ValueError, match=r"^item 2 of Torn and item 3 of Torn have the shapes \[1, 2, 2\] and \[1, 2, 4\]; resize"
     ):
         next(items.stream([task(3, 4)]))
     with pytest.raises(OSError, match="torn") as caught:
