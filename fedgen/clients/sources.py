@@ -43,12 +43,7 @@ SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "val
 
 
 def check_source(data: Any, partition: Any, reading: DatasetReading) -> Partition:
-    """The partition, once data and partition are known to fit each other: without one, clients' own data are `Natural`.
-
-    Raises:
-        TypeError: for data or a partition of another kind, saying what is expected.
-        ValueError: for a partition too few or too many, and data without items or clients.
-    """
+    """The partition, once it is known to fit the data; `Natural` of clients' own. Raises TypeError and ValueError."""
     if partition is not None and not isinstance(partition, Partition):
         _refuse_partition(partition)
     if clients := as_clients(data):
@@ -90,11 +85,7 @@ def _check_part(data: Any, what: str) -> None:
 
 
 def as_clients(data: Any) -> dict[str, Any]:
-    """Clients' own data by name, for a dictionary or a list of data; nothing for one source.
-
-    Raises:
-        ValueError: for an empty one, and names that are alike.
-    """
+    """Clients' own data by name, for a dictionary or a list of data; nothing for one source."""
     if isinstance(data, Mapping):
         named = [(str(name), part) for name, part in data.items()]
         if named and (hasattr(data, "column_names") or SPLITS.issuperset(name.lower() for name, _ in named)):
@@ -144,11 +135,7 @@ def probe(examples: Examples) -> None:
 
 
 def train_loader_of(module: LightningDataModule) -> DataLoader[Any]:
-    """The training loader of a Lightning data module, prepared and set up for fitting.
-
-    Raises:
-        TypeError: if it is not one DataLoader.
-    """
+    """The training loader of a Lightning data module, prepared and set up; TypeError if it is not one DataLoader."""
     module.prepare_data()
     module.setup("fit")
     loader = module.train_dataloader()

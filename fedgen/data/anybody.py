@@ -65,12 +65,7 @@ def is_arrays(data: Any) -> bool:
 
 
 def check_one(data: Any, what: str = "data") -> None:
-    """Raise an error that says what is expected, unless data are of one source.
-
-    Raises:
-        TypeError: for something else.
-        ValueError: for data without items.
-    """
+    """Raise a TypeError that says what is expected, or a ValueError without items, unless data are of one source."""
     if isinstance(data, IterableDataset):
         raise TypeError(
             f"{what} is an IterableDataset ({type(data).__name__}), whose items have no positions to deal to clients;"

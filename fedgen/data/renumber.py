@@ -66,11 +66,7 @@ def renumber(parts: Sequence[Part], own: Sequence[str], classes: Sequence[str], 
 
 
 def with_classes(examples: Examples, classes: Sequence[str]) -> Examples:
-    """Examples whose labels are positions in a longer list of classes; the inputs are the same.
-
-    Raises:
-        ValueError: if one of their classes is not in it.
-    """
+    """Examples whose labels are positions in a longer list of classes; the inputs are the same."""
     if examples.classes == tuple(classes):
         return examples
     if missing := [name for name in examples.classes if name not in classes]:

@@ -81,11 +81,7 @@ class CoarseDirichlet(Partition):
 
 
 def group_of_class(examples: Examples, groups: Mapping[str, Sequence[str]], labels: np.ndarray) -> np.ndarray:
-    """The group of each of these labels' classes, counted in the order of `groups`: int64 [number of labels].
-
-    Raises:
-        ValueError: if a class is in no group or in several; the message names it.
-    """
+    """The group of each of these labels' classes, counted in the order of `groups`: int64 [number of labels]."""
     found = []
     for name in (examples.classes[label] for label in labels):
         homes = [group for group, classes in enumerate(groups.values()) if name in classes]

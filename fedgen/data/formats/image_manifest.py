@@ -80,12 +80,7 @@ class ImageManifest(DataSet):
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:
-    """The columns path and client, and label if there is one, without spaces around the values.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it has no rows, or lacks a column or a value; the message names the line.
-    """
+    """The columns path and client, and label if there is one, without spaces around the values."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path.absolute()}; give a CSV file with the columns path, client, label")
     header, rows = read_csv(path)

@@ -82,11 +82,7 @@ class VarianceLimited(Partition):
 
 
 def draw_anchors(examples: Examples, seed: int, needed: int = 1) -> list[int]:
-    """The position of one image of each class that occurs, at random by seed and class.
-
-    Raises:
-        ValueError: for a class of fewer than `needed` images, by its name.
-    """
+    """The position of one image of each class that occurs, at random by seed and class."""
     anchors = []
     for label in examples.labels.unique().tolist():
         own = (examples.labels == label).nonzero().flatten()
