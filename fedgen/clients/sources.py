@@ -77,7 +77,19 @@ def _refuse_partition(partition: Any) -> None:
     )
 
 
+def _refuse_splits(data: Any, what: str) -> None:
+    """ValueError for a `DatasetDict` of the library datasets, or a dictionary whose keys are all names of splits."""
+    names = [str(name) for name in data] if isinstance(data, Mapping) else []
+    if names and (hasattr(data, "column_names") or SPLITS.issuperset(map(str.lower, names))):
+        split = "train" if "train" in names else names[0]
+        raise ValueError(
+            f"{what} is a {type(data).__name__} of the splits {', '.join(names)}, which are no clients: give the one to"
+            f" train on, as data[{split!r}]"
+        )
+
+
 def _check_part(data: Any, what: str) -> None:
+    _refuse_splits(data, what)
     if isinstance(data, DataLoader):
         _loader_part(data, what)
     elif not isinstance(data, LightningDataModule):
@@ -88,12 +100,7 @@ def as_clients(data: Any) -> dict[str, Any]:
     """Clients' own data by name, for a dictionary or a list of data; nothing for one source."""
     if isinstance(data, Mapping):
         named = [(str(name), part) for name, part in data.items()]
-        if named and (hasattr(data, "column_names") or SPLITS.issuperset(name.lower() for name, _ in named)):
-            splits = [name for name, _ in named]
-            raise ValueError(
-                f"data is a {type(data).__name__} of the splits {', '.join(splits)}, which are no clients: give the one"
-                f" to train on, data[{'train' if 'train' in splits else splits[0]!r}], with a partition"
-            )
+        _refuse_splits(data, "data")
     elif isinstance(data, (list, tuple)) and not (isinstance(data, tuple) and is_arrays(data)):
         named = [(f"client {number}", part) for number, part in enumerate(data)]
     else:

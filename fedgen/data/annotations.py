@@ -95,7 +95,7 @@ def as_kinds(values: Any, said: str, sure: bool = True) -> list[int] | list[str]
         return []
     before = "" if kinds[wrong] is None else f" after {kinds[0]!r}"
     remedy = "" if sure else "; give others by labels=, labels=[] if items have none"
-    raise ValueError(f"{text}{before}; {said} must be integers or texts, one an item{remedy}")
+    raise ValueError(f"{text}{before}; all must be integers, or all texts{remedy}")
 
 
 def as_kind(value: Any) -> int | str | None:
@@ -163,7 +163,7 @@ def _short(value: Any) -> str:
 
 
 def _looked_for(dataset: Any) -> tuple[str, Any]:
-    """What labels are called, and the values of all items; None where there are none."""
+    """The name of the labels, and the values of all items; None where there are none."""
     for name in LABEL_NAMES:
         values = _attribute(dataset, name)
         if values is not None:
@@ -189,7 +189,10 @@ def _attribute(dataset: Any, name: str) -> Any:
         return [whole[position] for position in dataset.indices]
     if isinstance(dataset, ConcatDataset):
         parts = [_named(part, name) for part in dataset.datasets]
-        return None if any(part is None for part in parts) else [value for part in parts for value in part]
+        without = [place for place, part in enumerate(parts) if part is None]
+        if 0 < len(without) < len(parts):
+            warnings.warn(f"{name} of a ConcatDataset are left out, as its part {without[0]} has none", stacklevel=2)
+        return None if without else [value for part in parts for value in part]
     found: Any = getattr(dataset, name, None)  # somebody's own, of any kind
     if isinstance(found, (str, Mapping)) or not hasattr(found, "__len__"):
         return None

@@ -59,9 +59,9 @@ def is_dataset(data: Any) -> bool:
 
 
 def is_arrays(data: Any) -> bool:
-    """Whether something is an array X or arrays (X, y)."""
-    parts = data if isinstance(data, tuple) and len(data) == 2 else (data,)
-    return all(isinstance(part, (Tensor, np.ndarray)) for part in parts)
+    """Whether something is an array X or arrays (X, y), of which y may be a list or a column of pandas."""
+    x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, [])
+    return isinstance(x, (Tensor, np.ndarray)) and (isinstance(y, (Tensor, list)) or hasattr(y, "__array__"))
 
 
 def check_one(data: Any, what: str = "data") -> None:
@@ -80,17 +80,7 @@ def check_one(data: Any, what: str = "data") -> None:
 
 
 def as_examples(data: Any, reading: DatasetReading, name: str = "data", measured: Any = None) -> Examples:
-    """Data of one source as examples: in memory where they are images uint8 or points, else read when needed.
-
-    Args:
-        data: a data set of the kit, examples, arrays or a Dataset.
-        reading: how.
-        name: what stored scores call the data, for those without a name.
-        measured: the same items as they are measured.
-
-    Raises:
-        ValueError: for labels or owners that are not there, and items that cannot be read.
-    """
+    """Data of one source as examples: in memory where they are images uint8 or points, else read when needed."""
     if isinstance(data, DataSet):
         data = data.load("train")
     if isinstance(data, LazyExamples):
@@ -154,10 +144,15 @@ def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | Te
 
     NumPy's float64 becomes float32, torch's default; texts become their classes' numbers.
     """
-    arrays, names = list(data if isinstance(data, tuple) else (data,)), None
+    arrays: list[Any] = (
+        [data]
+        if not isinstance(data, tuple)
+        else [data[0], data[1] if isinstance(data[1], Tensor) else np.asarray(data[1])]
+    )
+    names = None
     if len({len(array) for array in arrays}) > 1:
         raise ValueError(f"{name}: X has {len(arrays[0])} items and y {len(arrays[1])}; they must be as many")
-    if isinstance(arrays[-1], np.ndarray) and arrays[-1].dtype.kind in "OU" and len(arrays) > 1:
+    if len(arrays) > 1 and isinstance(arrays[1], np.ndarray) and arrays[1].dtype.kind in "OU":
         arrays[1], names = find_labels(None, arrays[1], len(arrays[1]), seen=True)
     parts = [_as_tensor(array) for array in arrays]
     whole: Any = TensorDataset(*parts)

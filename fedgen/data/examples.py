@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgen.data.annotations import as_kinds
+
 KINDS = {torch.uint8: "images", torch.float32: "points", torch.int64: "texts"}
 """What inputs in memory are, by their type."""
 
@@ -83,8 +85,8 @@ class Examples:
             raise ValueError(
                 f"{self.name}: {part} must be a tensor or an array, got {type(values).__name__}: {error}"
             ) from error
-        if part == "labels" and found.is_floating_point() and bool((found == found.floor()).all()):
-            return found.long()
+        if part == "labels" and found.is_floating_point() and found.ndim == 1:
+            return torch.tensor(as_kinds(found, f"{self.name}: labels"), dtype=torch.int64)
         integers = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
         return found.long() if part != "inputs" and integers else found
 

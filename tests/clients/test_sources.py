@@ -120,7 +120,7 @@ def test_targets_that_are_no_classes_are_no_labels():
 
     with pytest.warns(UserWarning, match=r"Boxes\.targets, item 0: Tensor of shape \[2, 4\] is neither"):
         assert not make(Boxes(), IID(2), collate_fn=list).examples.is_labelled
-    with pytest.raises(ValueError, match=r"labels, item 0: Tensor of shape \[2, 4\]; labels must be integers or texts"):
+    with pytest.raises(ValueError, match=r"labels, item 0: Tensor of shape \[2, 4\]; all must be integers"):
         make(Boxes(), IID(2), collate_fn=list, labels="targets")
 
 
@@ -151,7 +151,7 @@ def test_a_dataset_dict_is_refused_with_the_split_to_name():
     for names in (("test", "train"), ("unsupervised", "train"), ("mine",)):
         data = datasets.DatasetDict(dict.fromkeys(names, split))
         for partition in (None, IID(2)):
-            with pytest.raises(ValueError, match=rf"data is a DatasetDict .*, data\['{names[-1]}'\]"):
+            with pytest.raises(ValueError, match=rf"data is a DatasetDict .*, as data\['{names[-1]}'\]"):
                 make(data, partition)
 
 
@@ -194,6 +194,13 @@ def test_labels_of_arrays_and_of_datasets_keep_their_numbers(y):
             assert [client.name for client in module.clients] == ["class 3", "class 7"]
 
 
+def test_labels_beside_an_array_may_be_a_list_or_a_column_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    images = np.zeros((8, 1, 2, 2), np.uint8)
+    for y in ([3, 7] * 4, pandas.Series([3.0, 7.0] * 4, index=range(8, 0, -1)), pandas.Series(["3", "7"] * 4)):
+        assert [client.name for client in make((images, y), ByClass()).clients] == ["class 3", "class 7"]
+
+
 @pytest.mark.parametrize("dtype", [object, "U"])
 def test_texts_beside_images_in_memory_are_classes(dtype):
     texts = np.array(["dog", "cat"] * 4, dtype=dtype)
@@ -209,7 +216,7 @@ def test_labels_that_a_model_would_see_are_numbers_of_classes():
         make((images, np.array([0, -1] * 4)), IID(2))
     with pytest.raises(ValueError, match=r"labels, item 1: -1 is no number of a class"):
         make(images, IID(2), labels=[0, -1] * 4)
-    with pytest.raises(ValueError, match="y, item 0: nan; y must be integers or texts"):
+    with pytest.raises(ValueError, match="y, item 0: nan; all must be integers"):
         make((images, np.array([np.nan] + [1.0] * 7)), IID(2))
     with pytest.raises(ValueError, match="y are labels, and labels= are others"):
         make((images, np.array([0, 1] * 4)), IID(2), labels=list("ab") * 4)
@@ -448,8 +455,9 @@ class Endless(IterableDataset):
         ({"a": DataLoader(Pictures(), batch_size=None)}, None, ValueError, "without a batch_size"),
         ({1: Pictures(), "1": Pictures()}, None, ValueError, "two clients have one name"),
         ({"train": Pictures(), "Test": Pictures()}, None, ValueError,
-         r"data is a dict of the splits train, Test, which are no clients: give the one to train on, data\['train'\]"),
-        ({"train": Pictures()}, IID(2), ValueError, r"give the one to train on, data\['train'\], with a partition"),
+         r"data is a dict of the splits train, Test, which are no clients: give .*, as data\['train'\]"),
+        ({"a": {"test": Pictures()}}, None, ValueError, r"the data of client 'a' is a dict of the splits test"),
+        ({"train": Pictures()}, IID(2), ValueError, r"as data\['train'\]"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_dealt_is_told_when_the_module_is_made(data, partition, error, words):
@@ -462,7 +470,7 @@ def test_what_cannot_be_dealt_is_told_when_the_module_is_made(data, partition, e
     [
         ({"labels": "kinds"}, "labels='kinds' is no attribute or column of a Pictures; it has targets"),
         ({"labels": [1, 2]}, "labels has 2 values for 20 items"),
-        ({"owners": [1.5] * 20}, "owners must be integers or texts"),
+        ({"owners": [1.5] * 20}, "all must be integers"),
         ({"num_workers": -1}, "num_workers=-1"),
         ({"collate_fn": "mine"}, "collate_fn must be a function, got str"),
         ({"value_range": (1, 0)}, r"value_range=\(1, 0\)"),

@@ -59,6 +59,8 @@ def test_parts_of_data_sets_are_looked_through():
     whole = Plain(targets=[2, 0, 2, 1], classes=["x", "y", "z"])
     assert found(Subset(whole, [3, 0]), count=2) == ([1, 2], ("x", "y", "z"))
     assert found(ConcatDataset([whole, Subset(whole, [1])]), count=5)[0] == [2, 0, 2, 1, 0]
+    with pytest.warns(UserWarning, match="targets of a ConcatDataset are left out, as its part 1 has none"):
+        assert found(ConcatDataset([whole, Plain()]), count=8) == ([0] * 8, ())
     assert found(TensorDataset(torch.zeros(4, 2), torch.tensor([1, 0, 1, 0]))) == ([1, 0, 1, 0], ("0", "1"))
 
 
@@ -87,7 +89,7 @@ def test_attributes_that_are_not_one_an_item_are_no_labels(targets):
 @pytest.mark.parametrize(
     ("targets", "said"),
     [
-        ([0, None, 1, 1], "item 1: None; Plain.targets must be integers or texts"),
+        ([0, None, 1, 1], "item 1: None; all must be integers"),
         (np.array([0, 1, np.nan, 1]), "item 2: nan"),
         (["a", "b", 1, "a"], "item 2: 1 after 'a'"),
         (np.array(["a", None, "b", "a"], dtype=object), "item 1: None"),

@@ -74,11 +74,11 @@ def test_a_column_of_bytes_holds_images_if_it_is_named(tmp_path):
         (datasets.Value("string"), ["a", None, "b"], "labels 'label', item 1: None"),
         (datasets.Value("int32"), [0, -1, 5], "labels 'label', item 1: -1 is no number of a class"),
         (datasets.Value("float32"), [0.5, 1, 2], "labels 'label', item 0: 0.5"),
-        (datasets.Value("float32"), [0.5, 1.5, 2.5], "labels 'label', item 0: 0.5; .* must be integers or texts"),
+        (datasets.Value("float32"), [0.5, 1.5, 2.5], "labels 'label', item 0: 0.5; .* must be integers"),
         (
             datasets.List(datasets.Value("int8")),
             [[0], [1], [2]],
-            "labels 'label' are one-hot|item 0: .* must be integers or texts",
+            "labels 'label' are one-hot|item 0: .* must be integers",
         ),
     ],
 )
