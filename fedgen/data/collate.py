@@ -49,7 +49,7 @@ def find_unlike(items: list[Any]) -> tuple[int, str] | None:
 def _shapes(item: Any) -> list[tuple[int, ...]]:
     if isinstance(item, (Mapping, tuple, list)):
         return [shape for one in (item.values() if isinstance(item, Mapping) else item) for shape in _shapes(one)]
-    return [tuple(item.shape)] if isinstance(item, (Tensor, np.ndarray)) else []
+    return [tuple(item.shape)] if hasattr(item, "shape") else []
 
 
 def holds_pillow(item: Any) -> bool:
