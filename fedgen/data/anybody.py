@@ -144,12 +144,9 @@ def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | Te
 
     NumPy's float64 becomes float32, torch's default; texts become their classes' numbers.
     """
-    arrays: list[Any] = (
-        [data]
-        if not isinstance(data, tuple)
-        else [data[0], data[1] if isinstance(data[1], Tensor) else np.asarray(data[1])]
-    )
-    names = None
+    arrays, names = [*data] if isinstance(data, tuple) else [data], None
+    if len(arrays) > 1 and not isinstance(arrays[1], Tensor):
+        arrays[1] = np.asarray(arrays[1])
     if len({len(array) for array in arrays}) > 1:
         raise ValueError(f"{name}: X has {len(arrays[0])} items and y {len(arrays[1])}; they must be as many")
     if len(arrays) > 1 and isinstance(arrays[1], np.ndarray) and arrays[1].dtype.kind in "OU":

@@ -28,7 +28,7 @@ def kind_of(inputs: Any) -> str:
 class Examples:
     """Labelled images, points or texts in memory; no notion of clients, though the data may say who made each example.
 
-    NumPy arrays and lists are taken too, and labels and owners of any integer type.
+    NumPy arrays and lists are taken too, and labels and owners of any integer type; labels also of whole floats.
 
     Args:
         inputs: images, uint8 [N, C, H, W], points, float32 [N, D], or texts as tokens, int64 [N, T].
