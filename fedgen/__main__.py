@@ -112,7 +112,8 @@ def tell(error: Exception) -> int:
 
         if not isinstance(error, MisconfigurationException):
             raise error
-    print(f"fedgen: error: {printable_lines(str(error))}\n{hint}", file=sys.stderr)  # it may quote a stranger's file
+    told = "; ".join([str(error), *getattr(error, "__notes__", [])])  # which item of which client was being read
+    print(f"fedgen: error: {printable_lines(told)}\n{hint}", file=sys.stderr)  # it may quote a stranger's file
     return 2
 
 

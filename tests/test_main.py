@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from fedgen.__main__ import COMMANDS, main, usage
+from fedgen.__main__ import COMMANDS, main, tell, usage
 from fedgen.federated import left_out
 
 
@@ -23,6 +23,15 @@ def test_commands_and_what_they_do_stand_in_two_columns():
     assert len({row.index(text) for row, (_, text) in zip(rows, COMMANDS.values())}) == 1
     assert all(row[row.index(text) - 2 : row.index(text)] == "  " for row, (_, text) in zip(rows, COMMANDS.values()))
     assert max(map(len, rows)) <= 80
+
+
+def test_an_errors_notes_stand_behind_it(capsys):
+    error = ValueError("the image is torn")
+    error.add_note("item 5 of ImageFiles was being read")
+    error.add_note("for client 'eve' in split 'train'")
+    assert tell(error) == 2
+    told = "fedgen: error: the image is torn; item 5 of ImageFiles was being read; for client 'eve' in split 'train'\n"
+    assert capsys.readouterr().err.startswith(told)
 
 
 def test_a_word_like_no_command_has_none(capsys):

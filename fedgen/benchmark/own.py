@@ -82,9 +82,10 @@ def _images_of(said: str, data: Any) -> OwnImages:
             f"{said}: its images are of {height} x {width} pixels; pad or resize them to squares of 8, 16, 32, 64, ..."
             " pixels, which every generator of the suites takes"
         )
-    if examples.owners is None and not 2 <= len(examples.classes) <= MOST_CLASSES:
+    classes = int((examples.label_counts() > 0).sum()) if examples.is_labelled else 0
+    if examples.owners is None and not 2 <= classes <= MOST_CLASSES:
         raise ValueError(
-            f"{said}: it has no owners and {len(examples.classes)} classes; say who made each image (`owners`), or give"
+            f"{said}: it has no owners and {classes} classes; say who made each image (`owners`), or give"
             f" labels (`targets`) of 2 to {MOST_CLASSES} classes, each of which is then a client"
         )
     partition = "by-class" if examples.owners is None else "natural"

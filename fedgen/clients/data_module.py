@@ -61,8 +61,8 @@ class FederatedDataModule(LightningDataModule):
             `seed_everything` was given, else 0.
         split: keeps some clients from training, to be scored beside those that train; None trains on all.
         labels: the classes that partitions go by: an attribute or column of the data set by name, a function of an
-            item's position, or one value an item; looked for as `targets`, `labels` or the column "label" by default.
-            No item is read for them.
+            item's position, or one value an item ([] for none); looked for as `targets`, `labels` or the column "label"
+            by default. Integers keep their numbers. No item is read for them.
         owners: who made each item, likewise, for the partition `Natural`, which is then the default.
         collate_fn: makes a batch of a list of items; torch's own by default, which takes Pillow images here, too.
         num_workers: processes that read items, also of the next turn while one trains, and live as long as the run; 0

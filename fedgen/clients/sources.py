@@ -1,5 +1,6 @@
 """Sources of a data module: one source with a partition, or clients' own data, and how they become examples."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,7 +9,17 @@ import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    default_collate,
+)
 
 from fedgen.clients.partitions import Natural, Partition
 from fedgen.data import DataSet, Examples
@@ -28,14 +39,11 @@ HOOKS = (
     "load_state_dict",
 )
 
+SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
+
 
 def check_source(data: Any, partition: Any, reading: DatasetReading) -> Partition:
-    """The partition, once data and partition are known to fit each other: without one, clients' own data are `Natural`.
-
-    Raises:
-        TypeError: for data or a partition of another kind, saying what is expected.
-        ValueError: for a partition too few or too many, and data without items or clients.
-    """
+    """The partition, once it is known to fit the data; `Natural` of clients' own. Raises TypeError and ValueError."""
     if partition is not None and not isinstance(partition, Partition):
         _refuse_partition(partition)
     if clients := as_clients(data):
@@ -69,7 +77,19 @@ def _refuse_partition(partition: Any) -> None:
     )
 
 
+def _refuse_splits(data: Any, what: str) -> None:
+    """ValueError for a `DatasetDict` of the library datasets, or a dictionary whose keys are all names of splits."""
+    names = [str(name) for name in data] if isinstance(data, Mapping) else []
+    if names and (hasattr(data, "column_names") or SPLITS.issuperset(map(str.lower, names))):
+        split = "train" if "train" in names else names[0]
+        raise ValueError(
+            f"{what} is a {type(data).__name__} of the splits {', '.join(names)}, which are no clients: give the one to"
+            f" train on, as data[{split!r}]"
+        )
+
+
 def _check_part(data: Any, what: str) -> None:
+    _refuse_splits(data, what)
     if isinstance(data, DataLoader):
         _loader_part(data, what)
     elif not isinstance(data, LightningDataModule):
@@ -77,13 +97,10 @@ def _check_part(data: Any, what: str) -> None:
 
 
 def as_clients(data: Any) -> dict[str, Any]:
-    """Clients' own data by name, for a dictionary or a list of data; nothing for one source.
-
-    Raises:
-        ValueError: for an empty one, and names that are alike.
-    """
+    """Clients' own data by name, for a dictionary or a list of data; nothing for one source."""
     if isinstance(data, Mapping):
         named = [(str(name), part) for name, part in data.items()]
+        _refuse_splits(data, "data")
     elif isinstance(data, (list, tuple)) and not (isinstance(data, tuple) and is_arrays(data)):
         named = [(f"client {number}", part) for number, part in enumerate(data)]
     else:
@@ -125,11 +142,7 @@ def probe(examples: Examples) -> None:
 
 
 def train_loader_of(module: LightningDataModule) -> DataLoader[Any]:
-    """The training loader of a Lightning data module, prepared and set up for fitting.
-
-    Raises:
-        TypeError: if it is not one DataLoader.
-    """
+    """The training loader of a Lightning data module, prepared and set up; TypeError if it is not one DataLoader."""
     module.prepare_data()
     module.setup("fit")
     loader = module.train_dataloader()
@@ -154,21 +167,43 @@ def own_loader(owner: LightningDataModule, name: str) -> Callable[[], Any] | Non
 
 
 def _loader_part(loader: DataLoader[Any], what: str) -> Part:
-    """Return the options of a loader about its items; they are drawn by the run's seeds, not by its sampler."""
-    dataset = loader.dataset
+    """Return the items of a loader that its sampler chooses, and its options; the run's seeds draw their order."""
+    dataset: Any = loader.dataset
     if isinstance(dataset, IterableDataset) or not is_dataset(dataset):
         raise TypeError(f"{what} is a DataLoader of a {type(dataset).__name__}; give one of a map-style Dataset")
-    if not len(dataset):  # type: ignore[arg-type]
-        raise ValueError(f"{what} has no items")
     # torch's batch samplers have a batch_size, those of other libraries may not
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     if not isinstance(size, int):
         raise ValueError(
             f"{what} is a DataLoader without a batch_size; give it one, its batches are drawn by (seed, round)"
         )
+    dataset = _chosen(loader, what)
+    if not len(dataset):
+        raise ValueError(f"{what} has no items")
     # torch's own takes no Pillow images, and is otherwise the same
     collate = collate_items if loader.collate_fn is default_collate else loader.collate_fn
     return Part(dataset, collate, size)
+
+
+def _chosen(loader: DataLoader[Any], what: str) -> Dataset[Any]:
+    """The items that a loader's sampler draws each once; ValueError for one that draws them otherwise."""
+    dataset: Any = loader.dataset
+    is_plain = type(loader.batch_sampler) is BatchSampler
+    sampler: Any = loader.batch_sampler.sampler if is_plain else loader.batch_sampler  # type: ignore[union-attr]
+    if is_plain and type(sampler) is DistributedSampler:  # shares items out to processes, as the strategy shares turns
+        return dataset
+    if is_plain and type(sampler) in (SequentialSampler, RandomSampler):
+        repeats = type(sampler) is RandomSampler and sampler.replacement
+        if len(sampler.data_source) == len(sampler) == len(dataset) and not repeats:
+            return dataset
+    elif is_plain and hasattr(sampler, "indices"):  # as SubsetRandomSampler has them
+        chosen = torch.as_tensor(sampler.indices).tolist()
+        if len(set(chosen)) == len(chosen) == len(sampler):
+            return Subset(dataset, chosen)
+    raise ValueError(
+        f"{what} is a DataLoader whose {type(sampler).__name__} decides which items are drawn how often, and fedgen"
+        " draws them by (seed, round, client): leave it out, or choose items by a Subset or SubsetRandomSampler"
+    )
 
 
 @dataclass(frozen=True)
@@ -186,14 +221,14 @@ def _join_clients(clients: Mapping[str, Any], reading: DatasetReading, measured:
     owned = [_own(part, reading, name) for name, part in clients.items()]
     names, sizes = tuple(clients), [len(one.examples) for one in owned]
     owners = torch.arange(len(names)).repeat_interleave(torch.tensor(sizes))
-    labels, classes = _merge_labels([one.examples for one in owned])
+    labels, classes = _merge_labels({name: one.examples for name, one in zip(names, owned)})
     kinds = {(one.examples.inputs.dtype, one.examples.shape) for one in owned if not one.parts}
     title = common_name([one.examples.name for one in owned])
     if len(kinds) == 1 and not any(one.parts for one in owned) and measured is None:
         inputs = torch.cat([one.examples.inputs for one in owned])
         return Examples(inputs, labels, title, classes, owners, names)
-    if reading.labels is None and classes:
-        owned = [_renumbered(one, classes, name) for name, one in zip(names, owned)]
+    if classes:
+        owned = [_renumbered(one, classes, name, reading) for name, one in zip(names, owned)]
     workers = max(reading.num_workers, *(one.workers for one in owned))
     items = Items([part for one in owned for part in _parts_of(one)], workers)
     shown = None
@@ -222,14 +257,15 @@ def _own(data: Any, reading: DatasetReading, name: str) -> _Own:
         return _Own(found, found.items.parts, found.items.num_workers)
     chosen = found.positions.tolist()
     parts = [
-        Part(torch.utils.data.Subset(part.dataset, own), part.collate, part.batch_size)
-        for part, own in found.items.grouped(chosen)
+        Part(Subset(part.dataset, own), part.collate, part.batch_size) for part, own in found.items.grouped(chosen)
     ]
     return _Own(found, parts, found.items.num_workers)
 
 
-def _renumbered(one: _Own, classes: Sequence[str], client: str) -> _Own:
+def _renumbered(one: _Own, classes: Sequence[str], client: str, reading: DatasetReading) -> _Own:
     """A client's data whose batches have labels of all clients' classes; ValueError where they mean others."""
+    if one.parts and reading.labels is not None:  # of which batches know nothing
+        return one
     if one.parts:
         own = one.examples.classes
         return replace(one, parts=renumber(one.parts, own, classes, f"the data of client {client!r}"))
@@ -254,9 +290,13 @@ class InMemory(Dataset[Any]):
         return images[0], int(labels)
 
 
-def _merge_labels(parts: Sequence[Examples]) -> tuple[Tensor, tuple[str, ...]]:
-    """All labels, positions in the classes of all parts: numbers in order of size, other names in that of text."""
-    if not all(part.is_labelled for part in parts):
+def _merge_labels(clients: Mapping[str, Examples]) -> tuple[Tensor, tuple[str, ...]]:
+    """All labels, positions in the classes of all clients: numbers in order of size, other names in that of text."""
+    parts, without = [*clients.values()], [name for name, part in clients.items() if not part.is_labelled]
+    if without:
+        if len(without) < len(parts):
+            text = f"all clients' labels are left out, as client {without[0]!r} has none: give its, or labels=[]"
+            warnings.warn(text, stacklevel=2)
         return torch.zeros(sum(map(len, parts)), dtype=torch.int64), ()
     classes = parts[0].classes
     if any(part.classes != classes for part in parts):

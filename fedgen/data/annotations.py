@@ -1,6 +1,7 @@
 """Labels and owners of anybody's Dataset, found without decoding its images."""
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,57 +16,44 @@ Annotation = Callable[..., Any] | str | Sequence[Any] | Tensor | np.ndarray | No
 
 LABEL_NAMES = ("targets", "labels")
 COLUMNS = ("label", "labels")
-MOST_NUMBERS = 10_000  # that are classes as they are; larger ones are names
+MOST_NUMBERS = 10_000  # of classes: larger ones are identities, such as of persons
 
 
-def find_labels(dataset: Any, given: Annotation, count: int) -> tuple[Tensor, tuple[str, ...]]:
+def find_labels(dataset: Any, given: Annotation, count: int, seen: bool = False) -> tuple[Tensor, tuple[str, ...]]:
     """Labels int64 [N] and the classes' names; all 0 and none for data without labels.
 
-    Not given, they are looked for as `targets`, `labels`, a column "label", or the second tensor of a TensorDataset;
-    what is found there and is no class (boxes, masks, numbers with a fraction) is none.
+    Integers, whole floats and booleans keep their numbers; their classes are those that the data set names, else "0" to
+    the largest. Texts are classes in sorted order, and so are integers that are no numbers of classes.
+
+    Not given, labels are looked for as `targets`, `labels`, a column "label", or the second tensor of a TensorDataset;
+    what is no class there for most items (boxes, masks, dictionaries, fractions) is none, of which a warning tells.
 
     Args:
         dataset: map-style.
-        given: which; see `Annotation`.
+        given: which; see `Annotation`. An empty list is none.
         count: of examples.
+        seen: whether models see the labels, which must be numbers of classes then.
 
     Raises:
         ValueError: for labels that were asked for and are not there, are not one an item, or are no classes.
     """
-    values = annotated(dataset, given, "labels", count) if given is not None else _looked_for(dataset)
-    kinds = None if values is None or len(values) != count else as_kinds(values)
-    if kinds is None:
-        if given is not None:
-            raise ValueError("labels must be integers, booleans or texts, one an item, to be classes")
+    said, values = ("labels", annotated(dataset, given, "labels", count)) if given is not None else _looked_for(dataset)
+    kinds = as_kinds(values, said, sure=given is not None) if values is not None else []
+    if not kinds:
         return torch.zeros(count, dtype=torch.int64), ()
-    names: Sequence[Any] | None = of_dataset(dataset).classes or _class_names(dataset)
-    if given is None and not names and all(type(kind) is int and 0 <= kind < MOST_NUMBERS for kind in set(kinds)):
-        names = range(int(max(kinds)) + 1)  # batches have these numbers, and conditional models count them
-    if names and all(type(kind) is int and 0 <= kind < len(names) for kind in set(kinds)):
-        return torch.tensor(kinds, dtype=torch.int64), tuple(map(str, names))
-    return numbered(kinds)
+    places, classes = number_classes(kinds, said, of_dataset(dataset).classes or _class_names(dataset), seen)
+    return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), classes
 
 
 def find_owners(dataset: Any, given: Annotation, count: int) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Each item's owner, int64 [N], and the owners' names in order; None where nobody says.
-
-    Raises:
-        ValueError: as `find_labels`.
-    """
+    """Each item's owner, int64 [N], and the owners' names in order; None where nobody says."""
     if given is None and (given := of_dataset(dataset).owners) is None:
         return None, ()
-    kinds = as_kinds(annotated(dataset, given, "owners", count))
-    if kinds is None:
-        raise ValueError("owners must be integers or texts, one an item")
-    return numbered(kinds)
+    return numbered(as_kinds(annotated(dataset, given, "owners", count), "owners"))
 
 
 def annotated(dataset: Any, given: Any, what: str, count: int) -> Any:
-    """The values that were asked for, one an item.
-
-    Raises:
-        ValueError: if there is no such attribute or column, or they are not as many.
-    """
+    """The values that were asked for, one an item; ValueError if there are none, or not as many."""
     if isinstance(given, str):
         values = _named(dataset, given)
         if values is None:
@@ -77,48 +65,115 @@ def annotated(dataset: Any, given: Any, what: str, count: int) -> Any:
         values = [given(position) for position in range(count)]
     else:
         values = given
-    if len(values) != count:
+    if len(values) != count and (what != "labels" or len(values)):  # [] stands for no labels
         raise ValueError(f"{what} has {len(values)} values for {count} items; give one an item")
     return values
 
 
-def as_kinds(values: Any) -> list[int] | list[str] | None:
-    """The values as integers or texts, where all are; None otherwise."""
+def as_kinds(values: Any, said: str, sure: bool = True) -> list[int] | list[str]:
+    """The values as integers or texts.
+
+    Args:
+        values: one an item.
+        said: what they are, for messages.
+        sure: False gives none, and a warning, where most are neither.
+
+    Raises:
+        ValueError: for a value that is neither, or texts beside integers, by the item; for one-hot rows.
+    """
+    found = _listed(values)
+    if set(map(type, found)) in ({int}, {str}):  # as most are; the rest takes seconds of millions
+        return found
+    kinds: list[Any] = list(map(as_kind, found))
+    if None in kinds and _are_one_hot(found):
+        raise ValueError(f"{said}: rows are one-hot; give the numbers of their classes, as onehot.argmax(1) does")
+    wrong = next((n for n, kind in enumerate(kinds) if kind is None or type(kind) is not type(kinds[0])), None)
+    if wrong is None:
+        return kinds
+    text = f"{said}, item {wrong}: {_short(found[wrong])}"
+    if not sure and kinds.count(None) * 2 > len(kinds):
+        remedy = "give labels=, one an item, where items have classes, else labels=[]"
+        warnings.warn(f"{text} is neither integer nor text, so there are no labels; {remedy}", stacklevel=2)
+        return []
+    before = "" if kinds[wrong] is None else f" after {kinds[0]!r}"
+    remedy = "" if sure else "; give others by labels=, labels=[] if items have none"
+    raise ValueError(f"{text}{before}; all must be integers, or all texts{remedy}")
+
+
+def as_kind(value: Any) -> int | str | None:
+    """A label or owner as an integer (of a whole float, too) or text; None for anything else."""
+    if isinstance(value, str):
+        return str(value)
+    return int(value) if isinstance(value, int) or (isinstance(value, float) and value.is_integer()) else None
+
+
+def number_classes(
+    kinds: Sequence[Any], said: str, names: Sequence[Any] | None = None, seen: bool = True
+) -> tuple[dict[Any, int], tuple[str, ...]]:
+    """The label of each value, and the classes' names; see `find_labels`."""
+    known = {kind: place for place, kind in enumerate(sorted(set(kinds)))}
+    least, most = min(known), max(known)
+    if isinstance(least, int) and least >= 0 and most < MOST_NUMBERS:
+        called = names if names and most < len(names) else range(most + 1)
+        return {number: number for number in range(len(called))}, tuple(map(str, called))
+    if isinstance(least, int) and seen:
+        wrong = least if least < 0 else most
+        raise ValueError(
+            f"{said}, item {list(kinds).index(wrong)}: {wrong} is no number of a class, 0 to {MOST_NUMBERS - 1:,}, and"
+            " models see it; number classes from 0, as np.unique(labels, return_inverse=True)[1], or say labels=[]"
+        )
+    return known, tuple(map(str, known))
+
+
+def numbered(kinds: Sequence[Any]) -> tuple[Tensor, tuple[str, ...]]:
+    """The place of each value among the different ones in order, int64 [N], and these as text."""
+    places = {kind: place for place, kind in enumerate(sorted(set(kinds)))}
+    return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), tuple(map(str, places))
+
+
+def _listed(values: Any) -> list[Any]:
+    """The values as plain numbers and texts where they are single ones; a column [N, 1] is one."""
     if isinstance(values, (Tensor, np.ndarray)):
-        array = np.asarray(values)
+        array = values.numpy(force=True) if isinstance(values, Tensor) else values
         if array.ndim == 2 and array.shape[1] == 1:  # as MedMNIST has them
             array = array[:, 0]
-        if array.ndim != 1 or array.dtype.kind not in "iubU":
-            return None
-        found: list[Any] = array.tolist()
-    else:
-        found = [_plain(value) for value in values]
-    if all(isinstance(value, str) for value in found):
-        return found
-    return [int(value) for value in found] if all(isinstance(value, int) for value in found) else None
+        return array.tolist() if array.ndim == 1 and array.dtype.kind != "O" else list(map(_plain, array))
+    return list(map(_plain, values))
 
 
 def _plain(value: Any) -> Any:
     """A number or text for a tensor or array of one."""
-    single = (isinstance(value, Tensor) and value.numel() == 1) or isinstance(value, np.generic)
-    return value.item() if single else value
+    is_array = isinstance(value, (Tensor, np.ndarray, np.generic))
+    return value.item() if is_array and value.shape in ((), (1,)) else value
 
 
-def numbered(kinds: Sequence[int] | Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """The place of each value among the different ones in order, int64 [N], and these as text."""
-    known: list[Any] = sorted(set(kinds))
-    places = {kind: place for place, kind in enumerate(known)}
-    return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), tuple(map(str, known))
+def _are_one_hot(found: Sequence[Any]) -> bool:
+    try:
+        if not all(np.shape(row) == np.shape(found[0]) for row in found) or len(np.shape(found[0])) != 1:
+            return False
+        table = np.stack([np.asarray(row) for row in found])
+    except ValueError:  # of lists of several lengths
+        return False
+    return table.dtype.kind in "iubf" and bool(np.isin(table, (0, 1)).all() and (table.sum(1) == 1).all())
 
 
-def _looked_for(dataset: Any) -> Any:
+def _short(value: Any) -> str:
+    if isinstance(value, (Tensor, np.ndarray)):
+        return f"{type(value).__name__} of shape {list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _looked_for(dataset: Any) -> tuple[str, Any]:
+    """The name of the labels, and the values of all items; None where there are none."""
     for name in LABEL_NAMES:
         values = _attribute(dataset, name)
-        if values is not None and hasattr(values, "__len__"):
-            return values
+        if values is not None:
+            return f"{type(dataset).__name__}.{name}", values
     if isinstance(dataset, TensorDataset):
-        return dataset.tensors[1] if len(dataset.tensors) > 1 else None
-    return next((_named(dataset, column) for column in COLUMNS if column in _columns(dataset)), None)
+        return "y", dataset.tensors[1] if len(dataset.tensors) > 1 else None
+    column = next((column for column in COLUMNS if column in _columns(dataset)), None)
+    return f"column {column!r}", None if column is None else _named(dataset, column)
 
 
 def _named(dataset: Any, name: str) -> Any:
@@ -136,8 +191,19 @@ def _attribute(dataset: Any, name: str) -> Any:
         return [whole[position] for position in dataset.indices]
     if isinstance(dataset, ConcatDataset):
         parts = [_named(part, name) for part in dataset.datasets]
-        return None if any(part is None for part in parts) else [value for part in parts for value in part]
-    return getattr(dataset, name, None)
+        without = [place for place, part in enumerate(parts) if part is None]
+        if 0 < len(without) < len(parts):
+            warnings.warn(f"{name} of a ConcatDataset are left out, as its part {without[0]} has none", stacklevel=2)
+        return None if without else [value for part in parts for value in part]
+    found: Any = getattr(dataset, name, None)  # somebody's own, of any kind
+    if isinstance(found, (str, Mapping)) or not hasattr(found, "__len__"):
+        return None
+    if len(found) == len(dataset):
+        return found
+    if all(isinstance(value, str) for value in found) and len(set(found)) == len(found):
+        return None  # names of classes
+    remedy = "give one an item" + (", or say labels= ([] for none)" if name in LABEL_NAMES else "")
+    raise ValueError(f"{type(dataset).__name__}.{name} has {len(found)} values for {len(dataset)} items; {remedy}")
 
 
 def _columns(dataset: Any) -> list[str]:

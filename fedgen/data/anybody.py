@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
-from fedgen.data.annotations import Annotation, annotated, as_kinds, find_labels, find_owners
+from fedgen.data.annotations import Annotation, annotated, find_labels, find_owners
 from fedgen.data.collate import ImagesOf, collate_items
 from fedgen.data.dataset import DataSet
 from fedgen.data.examples import Examples
@@ -61,18 +61,13 @@ def is_dataset(data: Any) -> bool:
 
 
 def is_arrays(data: Any) -> bool:
-    """Whether something is an array X or arrays (X, y)."""
-    parts = data if isinstance(data, tuple) and len(data) == 2 else (data,)
-    return all(isinstance(part, (Tensor, np.ndarray)) for part in parts)
+    """Whether something is an array X or arrays (X, y), of which y may be a list or a column of pandas."""
+    x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, [])
+    return isinstance(x, (Tensor, np.ndarray)) and (isinstance(y, (Tensor, list)) or hasattr(y, "__array__"))
 
 
 def check_one(data: Any, what: str = "data") -> None:
-    """Raise an error that says what is expected, unless data are of one source.
-
-    Raises:
-        TypeError: for something else.
-        ValueError: for data without items.
-    """
+    """Raise a TypeError that says what is expected, or a ValueError without items, unless data are of one source."""
     if isinstance(data, IterableDataset):
         raise TypeError(
             f"{what} is an IterableDataset ({type(data).__name__}), whose items have no positions to deal to clients;"
@@ -87,17 +82,7 @@ def check_one(data: Any, what: str = "data") -> None:
 
 
 def as_examples(data: Any, reading: DatasetReading, name: str = "data", measured: Any = None) -> Examples:
-    """Data of one source as examples: in memory where they are images uint8 or points, else read when needed.
-
-    Args:
-        data: a data set of the kit, examples, arrays or a Dataset.
-        reading: how.
-        name: what stored scores call the data, for those without a name.
-        measured: the same items as they are measured.
-
-    Raises:
-        ValueError: for labels or owners that are not there, and items that cannot be read.
-    """
+    """Data of one source as examples: in memory where they are images uint8 or points, else read when needed."""
     if isinstance(data, DataSet):
         data = data.load("train")
     if isinstance(data, LazyExamples):
@@ -126,7 +111,8 @@ def with_annotations(data: Examples, reading: DatasetReading) -> Examples:
     changed: dict[str, Any] = {}
     if reading.labels is not None:
         values = annotated(data, reading.labels, "labels", len(data))
-        changed["labels"], changed["classes"] = find_labels(None, values, len(data))
+        seen = not isinstance(data, LazyExamples)
+        changed["labels"], changed["classes"] = find_labels(None, values, len(data), seen)
     if reading.owners is not None:
         values = annotated(data, reading.owners, "owners", len(data))
         changed["owners"], changed["owner_names"] = find_owners(None, values, len(data))
@@ -158,18 +144,28 @@ def name_of(data: Any) -> str:
 def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | TensorDataset:
     """Images uint8 [N, C, H, W] and points float32 [N, D] with classes or without labels as examples; else as they are.
 
-    NumPy's float64 becomes float32, torch's default.
+    NumPy's float64 becomes float32, torch's default; texts become their classes' numbers.
     """
-    parts = [_as_tensor(part) for part in (data if isinstance(data, tuple) else (data,))]
-    if len({len(part) for part in parts}) > 1:
-        raise ValueError(f"{name}: X has {len(parts[0])} items and y {len(parts[1])}; they must be as many")
+    arrays, names = [*data] if isinstance(data, tuple) else [data], None
+    if len(arrays) > 1 and not isinstance(arrays[1], Tensor):
+        arrays[1] = np.asarray(arrays[1])
+    if len({len(array) for array in arrays}) > 1:
+        raise ValueError(f"{name}: X has {len(arrays[0])} items and y {len(arrays[1])}; they must be as many")
+    if len(arrays) > 1 and isinstance(arrays[1], np.ndarray) and arrays[1].dtype.kind in "OU":
+        arrays[1], names = find_labels(None, arrays[1], len(arrays[1]), seen=True)
+    parts = [_as_tensor(array) for array in arrays]
+    whole: Any = TensorDataset(*parts)
+    whole.classes = names
     inputs = parts[0]
     standard = (inputs.dtype, inputs.ndim) in {(torch.uint8, 4), (torch.float32, 2)}
-    kinds = as_kinds(parts[1]) if len(parts) > 1 else None
-    if not standard or reading.collate_fn is not None or (len(parts) > 1 and kinds is None):
-        return TensorDataset(*parts)
-    whole = TensorDataset(inputs)
-    labels, classes = find_labels(whole, parts[1] if reading.labels is None and kinds else reading.labels, len(inputs))
+    given, has_y = reading.labels, len(parts) > 1
+    if not standard or reading.collate_fn is not None or (has_y and given is not None and parts[1].is_floating_point()):
+        return whole
+    if has_y and given is not None and (callable(given) or len(given)):
+        raise ValueError(f"{name}: y are labels, and labels= are others: give X with labels=, or (X, y) without")
+    labels, classes = find_labels(whole, given, len(inputs), seen=True)
+    if has_y and given is None and not classes:
+        return whole
     return Examples(inputs, labels, name, classes, *find_owners(whole, reading.owners, len(inputs)))
 
 

@@ -31,6 +31,27 @@ def collate_items(items: list[Any]) -> Any:
         ) from error
 
 
+def find_unlike(items: list[Any]) -> tuple[int, str] | None:
+    """The place of the first item of other shapes than item 0, and what to do about it; None where all are alike."""
+    shapes = [_shapes(without_pillow(item)) for item in items]
+    for place, own in enumerate(shapes):
+        for first, other in zip(shapes[0], own) if len(own) == len(shapes[0]) else ():
+            if first != other:
+                remedy = "resize images to one size: size= of fedgen's data sets, torchvision's v2.Resize in others"
+                if first[1:] == other[1:] and {first[0], other[0]} <= {1, 2, 3, 4}:
+                    remedy = "convert images to one number of channels, as image.convert('RGB') does"
+                if len(first) < 2:
+                    remedy = "give a collate_fn, a function from a list of items to a batch, that pads them"
+                return place, f"the shapes {list(first)} and {list(other)}; {remedy}"
+    return None
+
+
+def _shapes(item: Any) -> list[tuple[int, ...]]:
+    if isinstance(item, (Mapping, tuple, list)):
+        return [shape for one in (item.values() if isinstance(item, Mapping) else item) for shape in _shapes(one)]
+    return [tuple(item.shape)] if hasattr(item, "shape") else []
+
+
 def holds_pillow(item: Any) -> bool:
     """Whether an item is a Pillow image, or a tuple, list or dictionary with one."""
     if isinstance(item, Mapping):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgen.data.annotations import as_kinds
 from fedgen.images import channels_first
 
 KINDS = {torch.uint8: "images", torch.float32: "points", torch.int64: "texts"}
@@ -28,7 +29,7 @@ def kind_of(inputs: Any) -> str:
 class Examples:
     """Labelled images, points or texts in memory; no notion of clients, though the data may say who made each example.
 
-    NumPy arrays and lists are taken too, and labels and owners of any integer type.
+    NumPy arrays and lists are taken too, and labels and owners of any integer type; labels also of whole floats.
 
     Args:
         inputs: images, uint8 [N, C, H, W], points, float32 [N, D], or texts as tokens, int64 [N, T].
@@ -76,7 +77,7 @@ class Examples:
         self._check_owners()
 
     def _tensor(self, part: str, values: Any) -> Any:
-        """A part as a tensor; labels and owners that are integers as int64."""
+        """A part as a tensor; labels and owners that are integers, labels that are whole floats, too, as int64."""
         if values is None or (isinstance(values, Tensor) and part == "inputs"):
             return values
         try:
@@ -85,6 +86,8 @@ class Examples:
             raise ValueError(
                 f"{self.name}: {part} must be a tensor or an array, got {type(values).__name__}: {error}"
             ) from error
+        if part == "labels" and found.is_floating_point() and found.ndim == 1:
+            return torch.tensor(as_kinds(found, f"{self.name}: labels"), dtype=torch.int64)
         integers = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
         return found.long() if part != "inputs" and integers else found
 

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.multiprocessing
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
-from fedgen.data.collate import collate_items
+from fedgen.data.collate import collate_items, collate_levels, find_unlike
 from fedgen.own_code import keep_lines
 from fedgen.seeds import isolated, seed_item
 
+ITEM = "item_of_fedgen"  # of an error in reading one: its position in all `Items`
 AHEAD = 2  # batches for each worker that wait for it or for the model, as in torch's DataLoader
 
 
@@ -109,10 +110,8 @@ class Items:
         """The batch of a task, read here; moves the global generators.
 
         Raises:
-            ValueError: for a batch of parts that are collated differently.
+            ValueError: for a batch of parts that are collated differently, or of items of several shapes.
         """
-        if len(self.parts) == 1:
-            return _read(self.parts[0], task.positions, task.seeds)
         places = [bisect_right(self._ends, position) for position in task.positions]
         own = [self.parts[place] for place in dict.fromkeys(places)]
         if any(part.collate != own[0].collate for part in own):
@@ -120,13 +119,40 @@ class Items:
                 "a batch of several clients' items, whose loaders have different collate_fn; give all one, or train"
                 " under FedAvgStrategy, where a batch is of one client"
             )
-        own_positions = [position - self._starts[place] for position, place in zip(task.positions, places)]
-        if len(own) == 1:
-            return _read(own[0], own_positions, task.seeds)
-        found = []
-        for place, position, seed in zip(places, own_positions, task.seeds):
-            found.append(_read_item(self.parts[place].dataset, position, seed))
-        return own[0].collate(found)
+        if len(own) == 1 and isinstance(own[0].dataset, TensorDataset) and own[0].collate is collate_items:
+            start = self._starts[places[0]]
+            return tuple(tensor[[at - start for at in task.positions]] for tensor in own[0].dataset.tensors)
+        found = [self._read_item(position, seed) for position, seed in zip(task.positions, task.seeds)]
+        try:
+            return own[0].collate(found)
+        except ValueError as error:
+            unlike = find_unlike(found) if own[0].collate in (collate_items, collate_levels) else None
+            if unlike is None:
+                raise
+            first, odd = task.positions[0], task.positions[unlike[0]]
+            told = ValueError(f"{self._name(first)} and {self._name(odd)} have {unlike[1]}")
+            setattr(told, ITEM, odd)
+            raise told from error
+
+    def _read_item(self, position: int, seed: int) -> Any:
+        """One item, its draws seeded; an error of the data set's own code gets a note with the item's position."""
+        seed_item(seed)
+        place = bisect_right(self._ends, position)
+        try:
+            return self.parts[place].dataset[position - self._starts[place]]
+        except Exception as error:
+            error.add_note(f"{self._name(position)} was being read")
+            setattr(error, ITEM, position)
+            raise
+
+    def _name(self, position: int) -> str:
+        """An item as its data set counts it, whatever part of that is used."""
+        place = bisect_right(self._ends, position)
+        dataset: Any = self.parts[place].dataset
+        position -= self._starts[place]
+        while isinstance(dataset, Subset):
+            dataset, position = dataset.dataset, dataset.indices[position]
+        return f"item {position} of {type(dataset).__name__}"
 
     def start(self, task: ReadTask) -> "Future[Any] | _Later":
         """Begins to read a batch, where there are workers; otherwise it is read when its result is asked for."""
@@ -164,23 +190,6 @@ class Items:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pool": None}  # processes are nobody else's
-
-
-def _read(part: Part, positions: list[int], seeds: list[int]) -> Any:
-    dataset = part.dataset
-    if isinstance(dataset, TensorDataset) and part.collate is collate_items:
-        return tuple(tensor[positions] for tensor in dataset.tensors)
-    return part.collate([_read_item(dataset, position, seed) for position, seed in zip(positions, seeds)])
-
-
-def _read_item(dataset: Any, position: int, seed: int) -> Any:
-    """One item, its draws seeded; an error of the data set's own code gets a note with the item's position."""
-    seed_item(seed)
-    try:
-        return dataset[position]
-    except Exception as error:
-        error.add_note(f"item {position} of {type(dataset).__name__} was being read")
-        raise
 
 
 class Stream:

@@ -41,16 +41,7 @@ class Renumbered(Dataset[tuple[Tensor, int]]):
 def renumber(parts: Sequence[Part], own: Sequence[str], classes: Sequence[str], whose: str) -> list[Part]:
     """The parts, with items whose labels are positions in `classes`.
 
-    Items of the kit's own data sets are renumbered; others are left alone, and must mean these classes already.
-
-    Args:
-        parts: of one client.
-        own: the classes of its labels.
-        classes: of all clients; its own are among them.
-        whose: the data, for the message.
-
-    Raises:
-        ValueError: for items of somebody's own form whose labels would mean other classes.
+    Items of the kit's own data sets are renumbered; others are left alone, and a ValueError tells if they mean others.
     """
     wrong = next(((number, name) for number, name in enumerate(own) if classes[number] != name), None)
     if wrong is None:
@@ -66,11 +57,7 @@ def renumber(parts: Sequence[Part], own: Sequence[str], classes: Sequence[str], 
 
 
 def with_classes(examples: Examples, classes: Sequence[str]) -> Examples:
-    """Examples whose labels are positions in a longer list of classes; the inputs are the same.
-
-    Raises:
-        ValueError: if one of their classes is not in it.
-    """
+    """Examples whose labels are positions in a longer list of classes; the inputs are the same."""
     if examples.classes == tuple(classes):
         return examples
     if missing := [name for name in examples.classes if name not in classes]:

@@ -8,7 +8,7 @@ from fedgen.evaluation.gaps import AGGREGATES as GAP_AGGREGATES
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.real.reference import check_clients_of, check_count
-from fedgen.evaluation.real.splits import LEAST, Split, StandIn
+from fedgen.evaluation.real.splits import LEAST, Split, StandIn, name_clients
 from fedgen.evaluation.real.three_splits import CONTROLS
 from fedgen.evaluation.record_names import DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.records import FLOOR, Columns
@@ -55,7 +55,8 @@ class EvaluationPlan:
             raise ValueError(f"num_images={self.num_images}: scores need at least 2 generated images, better thousands")
         for split in self.splits:
             if not all(panel.on_model for panel in self.panels):
-                self._check_images(split)
+                with name_clients(split.images, [split]):
+                    self._check_images(split)
             for panel in self.panels:
                 self._check_scores(split, panel)
         if self.controls:
@@ -141,11 +142,12 @@ class EvaluationPlan:
     def _check_labels(score: str, splits: Sequence[Split], model: Split, least: int) -> None:
         """Raise ValueError for splits without labels, of fewer classes than `least`, or of other classes than one's."""
         for split in splits:
-            if split.labels is None or len(split.classes) < least:
+            found = 0 if split.labels is None else len(split.labels.unique())
+            if found < least:
                 wanted = "two or more classes" if least > 1 else "known classes"
                 raise ValueError(
                     f"score {score} needs images of {wanted}, and those of split {split.name!r}"
-                    f" ({split.source}) have {len(split.classes) or 'no labels'}; leave the score out"
+                    f" ({split.source}) have {found or 'no labels'}; leave the score out"
                 )
             if split.classes != model.classes:
                 raise ValueError(

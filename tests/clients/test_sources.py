@@ -6,7 +6,18 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule
 from PIL import Image
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID, ByClass, Dirichlet, Natural
@@ -107,8 +118,9 @@ def test_targets_that_are_no_classes_are_no_labels():
             super().__init__()
             self.targets = [torch.rand(2, 4) for _ in range(20)]
 
-    assert not make(Boxes(), IID(2), collate_fn=list).examples.is_labelled
-    with pytest.raises(ValueError, match="labels must be integers, booleans or texts"):
+    with pytest.warns(UserWarning, match=r"Boxes\.targets, item 0: Tensor of shape \[2, 4\] is neither"):
+        assert not make(Boxes(), IID(2), collate_fn=list).examples.is_labelled
+    with pytest.raises(ValueError, match=r"labels, item 0: Tensor of shape \[2, 4\]; all must be integers"):
         make(Boxes(), IID(2), collate_fn=list, labels="targets")
 
 
@@ -133,6 +145,16 @@ def test_a_data_set_of_the_library_datasets():
     assert module.examples.inputs[5].unique().tolist() == [5]
 
 
+def test_a_dataset_dict_is_refused_with_the_split_to_name():
+    datasets = pytest.importorskip("datasets")
+    split = datasets.Dataset.from_dict({"x": [1.0, 2.0], "label": [0, 1]})
+    for names in (("test", "train"), ("unsupervised", "train"), ("mine",)):
+        data = datasets.DatasetDict(dict.fromkeys(names, split))
+        for partition in (None, IID(2)):
+            with pytest.raises(ValueError, match=rf"data is a DatasetDict .*, as data\['{names[-1]}'\]"):
+                make(data, partition)
+
+
 # ------------------------------------------------------------------ arrays
 
 
@@ -140,7 +162,7 @@ def test_arrays_of_images_and_points_are_kept_in_memory():
     images = np.arange(8, dtype=np.uint8).reshape(8, 1, 1, 1).repeat(4, 2)
     module = make((images, np.array([5, 7] * 4)), IID(2))
     assert type(module.examples) is Examples
-    assert module.examples.classes == ("5", "7")
+    assert module.examples.classes == tuple("01234567")
     points = make(np.random.default_rng(0).normal(size=(8, 2)), IID(2))  # float64, NumPy's default
     assert type(points.examples) is Examples
     assert points.examples.inputs.dtype == torch.float32
@@ -165,7 +187,7 @@ def test_arrays_with_channels_last_and_of_16_bits_are_the_images_they_are():
 
 def test_other_arrays_keep_their_types_and_are_cut_without_work_for_each_item():
     tokens, targets = torch.arange(40).view(8, 5), torch.linspace(0, 1, 8)
-    (x, y), *_ = batches(make((tokens, targets), IID(2)))
+    (x, y), *_ = batches(make((tokens, targets), IID(2), labels=[]))
     assert x.dtype == torch.int64
     assert x.shape == (4, 5)
     assert torch.equal(y, targets[x[:, 0] // 5])
@@ -174,6 +196,49 @@ def test_other_arrays_keep_their_types_and_are_cut_without_work_for_each_item():
     floats = make((torch.rand(8, 1, 4, 4) * 2 - 1, torch.arange(8) % 2), ByClass())
     assert len(floats.clients) == 2
     assert floats.image_shape == (1, 4, 4)
+
+
+@pytest.mark.parametrize("y", [np.array([3, 7] * 4), np.array([3.0, 7.0] * 4), torch.tensor([[3], [7]] * 4)])
+def test_labels_of_arrays_and_of_datasets_keep_their_numbers(y):
+    images = np.zeros((8, 1, 2, 2), np.uint8)
+    floats = torch.zeros(8, 1, 2, 2)
+    y = y if y.ndim == 1 else y[:, 0]
+    for data in ((images, y), TensorDataset(floats, torch.as_tensor(y)), {"a": (images, y), "b": (images[:2], y[:2])}):
+        module = make(data, None if isinstance(data, dict) else ByClass())
+        assert {int(label) for _, labels in batches(module) for label in labels} == {3, 7}
+        assert module.examples.classes == tuple("01234567")
+        if not isinstance(data, dict):
+            assert [client.name for client in module.clients] == ["class 3", "class 7"]
+
+
+def test_labels_beside_an_array_may_be_a_list_or_a_column_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    images = np.zeros((8, 1, 2, 2), np.uint8)
+    for y in ([3, 7] * 4, pandas.Series([3.0, 7.0] * 4, index=range(8, 0, -1)), pandas.Series(["3", "7"] * 4)):
+        assert [client.name for client in make((images, y), ByClass()).clients] == ["class 3", "class 7"]
+
+
+@pytest.mark.parametrize("dtype", [object, "U"])
+def test_texts_beside_images_in_memory_are_classes(dtype):
+    texts = np.array(["dog", "cat"] * 4, dtype=dtype)
+    for images in (np.zeros((8, 1, 2, 2), np.uint8), torch.zeros(8, 1, 2, 2)):
+        module = make((images, texts), ByClass())
+        assert [client.name for client in module.clients] == ["cat", "dog"]
+        assert [set(labels.tolist()) for _, labels in batches(module, 1)] == [{0}, {1}]
+
+
+def test_labels_that_a_model_would_see_are_numbers_of_classes():
+    images = np.zeros((8, 1, 2, 2), np.uint8)
+    with pytest.raises(ValueError, match=r"y, item 1: -1 is no number of a class"):
+        make((images, np.array([0, -1] * 4)), IID(2))
+    with pytest.raises(ValueError, match=r"labels, item 1: -1 is no number of a class"):
+        make(images, IID(2), labels=[0, -1] * 4)
+    with pytest.raises(ValueError, match="y, item 0: nan; all must be integers"):
+        make((images, np.array([np.nan] + [1.0] * 7)), IID(2))
+    with pytest.raises(ValueError, match="y are labels, and labels= are others"):
+        make((images, np.array([0, 1] * 4)), IID(2), labels=list("ab") * 4)
+    assert make((images, np.array([0, -1] * 4)), IID(2), labels=[]).examples.classes == ()
+    assert make(Pictures(8), IID(2), labels=[0, -1] * 4).examples.classes == ("-1", "0")
 
 
 def test_arrays_of_different_lengths_are_named():
@@ -196,6 +261,16 @@ def test_a_dictionary_of_arrays_is_a_federation_in_memory():
     assert module.examples.classes == ("0", "1", "2")
     assert module.examples.labels.tolist() == [0, 1, 1, 2, 2, 2, 2, 2]
     assert [set(greys(images)) for images, _ in batches(module, 1)] == [{7}, {9}]
+
+
+def test_labels_that_one_client_lacks_are_left_out_with_a_word():
+    images = np.zeros((4, 1, 2, 2), np.uint8)
+    with pytest.warns(UserWarning, match="all clients' labels are left out, as client 'b' has none"):
+        module = make({"a": (images, np.arange(4)), "b": images})
+    assert not module.examples.is_labelled
+    alike = make({"a": (images, np.arange(4)), "b": images}, labels=[])
+    assert not alike.examples.is_labelled
+    assert type(alike.examples) is Examples
 
 
 def test_a_list_of_datasets_is_a_federation():
@@ -238,6 +313,66 @@ def test_loaders_are_drawn_by_the_runs_seeds_not_by_their_own():
 
     assert drawn(0) == drawn(0)
     assert drawn(0) != drawn(1)
+
+
+class Evens(torch.utils.data.Sampler):
+    """A sampler of one's own that knows its items."""
+
+    def __init__(self, repeats=1):
+        self.indices, self.repeats = torch.arange(0, 12, 2), repeats
+
+    def __len__(self):
+        return 6 * self.repeats
+
+    def __iter__(self):
+        return iter(self.indices.tolist() * self.repeats)
+
+
+@pytest.mark.parametrize("sampler", [SubsetRandomSampler([4, 0, 2, 8, 6, 10]), Evens()])
+def test_a_sampler_that_chooses_items_leaves_the_others_out(sampler):
+    class Chosen(Existing):
+        def train_dataloader(self):
+            return DataLoader(Pictures(12), batch_size=3, sampler=sampler)
+
+    loader = DataLoader(Pictures(12), batch_size=3, sampler=sampler)
+    by_batch = DataLoader(Pictures(12), batch_sampler=torch.utils.data.BatchSampler(sampler, 3, False))
+    for data, partition in ((loader, IID(1)), (by_batch, IID(1)), ({"a": loader}, None), (Chosen(), IID(1))):
+        module = make(data, partition)
+        drawn = {grey for images, _ in batches(module, 4) for grey in greys(images)}
+        assert drawn == {0, 2, 4, 6, 8, 10}
+        assert sorted(module.examples.labels.tolist()) == [0, 0, 0, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        WeightedRandomSampler([1.0] * 12, 12),
+        RandomSampler(range(12), replacement=True),
+        RandomSampler(range(12), num_samples=6),
+        RandomSampler(range(6), num_samples=12),
+        SequentialSampler(range(6)),
+        SubsetRandomSampler([1, 1, 2]),
+        Evens(repeats=2),
+    ],
+)
+def test_samplers_that_weigh_or_repeat_items_are_refused(sampler):
+    loader = DataLoader(Pictures(12), batch_size=3, sampler=sampler)
+    name = type(sampler).__name__
+    with pytest.raises(ValueError, match=f"data is a DataLoader whose {name} decides which items .*: leave it out, or"):
+        make(loader, IID(2))
+    with pytest.raises(ValueError, match=f"the data of client 'a' is a DataLoader whose {name} decides"):
+        make({"a": loader})
+
+
+def test_batch_samplers_of_ones_own_are_refused_and_those_of_processes_are_not_needed():
+    class Balanced(torch.utils.data.BatchSampler):
+        pass
+
+    own = Balanced(SequentialSampler(range(12)), 3, False)
+    with pytest.raises(ValueError, match="a DataLoader whose Balanced decides"):
+        make(DataLoader(Pictures(12), batch_sampler=own), IID(2))
+    shared = torch.utils.data.DistributedSampler(range(12), num_replicas=2, rank=0)
+    assert len(make(DataLoader(Pictures(12), batch_size=3, sampler=shared), IID(2)).examples) == 12
 
 
 # ------------------------------------------------------------------ Lightning data modules
@@ -336,6 +471,10 @@ class Endless(IterableDataset):
         ({"a": DataLoader(Endless())}, None, TypeError, "the data of client 'a' is a DataLoader of a Endless"),
         ({"a": DataLoader(Pictures(), batch_size=None)}, None, ValueError, "without a batch_size"),
         ({1: Pictures(), "1": Pictures()}, None, ValueError, "two clients have one name"),
+        ({"train": Pictures(), "Test": Pictures()}, None, ValueError,
+         r"data is a dict of the splits train, Test, which are no clients: give .*, as data\['train'\]"),
+        ({"a": {"test": Pictures()}}, None, ValueError, r"the data of client 'a' is a dict of the splits test"),
+        ({"train": Pictures()}, IID(2), ValueError, r"as data\['train'\]"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_dealt_is_told_when_the_module_is_made(data, partition, error, words):
@@ -348,7 +487,7 @@ def test_what_cannot_be_dealt_is_told_when_the_module_is_made(data, partition, e
     [
         ({"labels": "kinds"}, "labels='kinds' is no attribute or column of a Pictures; it has targets"),
         ({"labels": [1, 2]}, "labels has 2 values for 20 items"),
-        ({"owners": [1.5] * 20}, "owners must be integers or texts"),
+        ({"owners": [1.5] * 20}, "all must be integers"),
         ({"num_workers": -1}, "num_workers=-1"),
         ({"collate_fn": "mine"}, "collate_fn must be a function, got str"),
         ({"value_range": (1, 0)}, r"value_range=\(1, 0\)"),
@@ -368,7 +507,9 @@ def test_items_that_do_not_fit_together_ask_for_a_collate_fn():
         def __getitem__(self, position):
             return torch.arange(position + 1)
 
-    with pytest.raises(ValueError, match=r"cannot be put together into a batch .* give a collate_fn"):
+    with pytest.raises(
+        ValueError, match=r"item \d of Ragged and item \d of Ragged have the shapes .* give a collate_fn"
+    ):
         next(next(iter(under(make(Ragged(), IID(2)), fedavg()))).batches(1))
 
 

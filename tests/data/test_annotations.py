@@ -36,23 +36,79 @@ def test_numbers_with_gaps_keep_their_place():
     assert found(Plain(targets=[3, 1, 3, 1])) == ([3, 1, 3, 1], ("0", "1", "2", "3"))
 
 
-def test_labels_that_are_given_are_numbered_in_order():
-    assert found(Plain(), [70, 5, 70, 5]) == ([1, 0, 1, 0], ("5", "70"))
-    assert found(Plain(kind=["b", "a", "b", "b"]), "kind") == ([1, 0, 1, 1], ("a", "b"))
+@pytest.mark.parametrize("given", [[3, 1, 3, 1], [3.0, 1.0, 3.0, 1.0], np.array([3.0, 1, 3, 1]), [[3], [1], [3], [1]]])
+def test_so_do_labels_that_are_given(given):
+    given = [np.array(one) for one in given] if isinstance(given[0], list) else given
+    assert found(Plain(), given) == ([3, 1, 3, 1], ("0", "1", "2", "3"))
+
+
+@pytest.mark.parametrize("kind", [list("baba"), np.array(list("baba")), np.array(list("baba"), dtype=object)])
+def test_texts_are_classes_in_sorted_order(kind):
+    assert found(Plain(kind=kind), "kind") == ([1, 0, 1, 0], ("a", "b"))
+
+
+def test_numbers_of_no_class_are_names_unless_models_see_them():
+    assert found(Plain(), [70_000, -5, 70_000, -5]) == ([1, 0, 1, 0], ("-5", "70000"))
+    with pytest.raises(ValueError, match=r"labels, item 2: -1 is no number of a class, 0 to 9,999, and models see it"):
+        find_labels(None, [0, 1, -1, -1], 4, seen=True)
+    with pytest.raises(ValueError, match=r"labels, item 3: 10000 is no number of a class"):
+        find_labels(None, [0, 1, 2, 10_000], 4, seen=True)
 
 
 def test_parts_of_data_sets_are_looked_through():
     whole = Plain(targets=[2, 0, 2, 1], classes=["x", "y", "z"])
     assert found(Subset(whole, [3, 0]), count=2) == ([1, 2], ("x", "y", "z"))
     assert found(ConcatDataset([whole, Subset(whole, [1])]), count=5)[0] == [2, 0, 2, 1, 0]
+    with pytest.warns(UserWarning, match="targets of a ConcatDataset are left out, as its part 1 has none"):
+        assert found(ConcatDataset([whole, Plain()]), count=8) == ([0] * 8, ())
     assert found(TensorDataset(torch.zeros(4, 2), torch.tensor([1, 0, 1, 0]))) == ([1, 0, 1, 0], ("0", "1"))
 
 
 @pytest.mark.parametrize(
-    "targets", [[0.5, 1.5, 2.5, 3.5], torch.zeros(4, 6, 6), [torch.zeros(2, 4)] * 4, [[1, 0]] * 4, [0, 1], None]
+    ("targets", "said"),
+    [
+        ([0.5, 1.5, 2.5, 3.0], "item 0: 0.5"),
+        (torch.zeros(4, 6, 6), r"item 0: ndarray of shape \[6, 6\]"),
+        ([torch.zeros(2, 4)] * 4, r"item 0: Tensor of shape \[2, 4\]"),
+        ([{"boxes": 1}] * 4, "item 0: {'boxes': 1}"),
+        ([[1, 1]] * 4, r"item 0: \[1, 1\]"),
+        ([None] * 4, "item 0: None"),
+    ],
 )
-def test_what_is_no_class_is_no_label(targets):
+def test_what_is_plainly_no_class_is_no_label_and_told(targets, said):
+    with pytest.warns(UserWarning, match=rf"Plain\.targets, {said} is neither .* no labels; .* labels=\[\]"):
+        assert found(Plain(targets=targets)) == ([0] * 4, ())
+    assert found(Plain(targets=targets), []) == ([0] * 4, ())
+
+
+@pytest.mark.parametrize("targets", [None, "folder", 3, {"a": 1}, ["cat", "dog"]])
+def test_attributes_that_are_not_one_an_item_are_no_labels(targets):
     assert found(Plain(targets=targets)) == ([0] * 4, ())
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        ([0, None, 1, 1], "item 1: None; all must be integers"),
+        (np.array([0, 1, np.nan, 1]), "item 2: nan"),
+        (["a", "b", 1, "a"], "item 2: 1 after 'a'"),
+        (np.array(["a", None, "b", "a"], dtype=object), "item 1: None"),
+        (np.eye(4), r"rows are one-hot; .* as onehot\.argmax\(1\)"),
+        ([[0, 1]] * 4, "rows are one-hot"),
+        ([0, 1, 1], "has 3 values for 4 items; give one an item"),
+        (["a", "b", "a"], "has 3 values for 4 items"),
+    ],
+)
+def test_a_value_that_cannot_be_a_label_is_refused_by_its_item(targets, said):
+    with pytest.raises(ValueError, match=rf"Plain\.targets.* ?{said}"):
+        found(Plain(targets=targets))
+    with pytest.raises(ValueError, match=said.replace("Plain.targets", "labels")):
+        found(Plain(targets=targets), "targets")
+
+
+def test_labels_of_a_part_of_a_data_set_are_checked_in_the_whole():
+    with pytest.raises(ValueError, match=r"Plain\.targets has 3 values for 4 items"):
+        found(Subset(Plain(targets=[0, 1, 1]), [0, 1, 2]), count=3)
 
 
 def test_owners_are_told_never_guessed_but_by_their_own_name():
@@ -64,7 +120,6 @@ def test_owners_are_told_never_guessed_but_by_their_own_name():
 
 
 def test_kinds_are_integers_or_texts():
-    assert as_kinds([True, False]) == [1, 0]
-    assert as_kinds([np.int64(3), torch.tensor(4)]) == [3, 4]
-    assert as_kinds(["a", 1]) is None
-    assert as_kinds(np.array(["a", "b"])) == ["a", "b"]
+    assert as_kinds([True, False], "y") == [1, 0]
+    assert as_kinds([np.int64(3), torch.tensor(4), np.float32(5)], "y") == [3, 4, 5]
+    assert as_kinds(np.array(["a", "b"]), "y") == ["a", "b"]

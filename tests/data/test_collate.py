@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.data.collate import collate_items, collate_levels, first_images, without_pillow
+from fedgen.data.collate import collate_items, collate_levels, find_unlike, first_images, without_pillow
 from fedgen.images import to_uint8
 
 Pair = namedtuple("Pair", "image label")
@@ -29,9 +29,24 @@ def test_they_are_found_in_any_structure():
 
 def test_items_that_do_not_fit_together_are_told():
     with pytest.raises(ValueError, match=r"2 items cannot be put together into a batch .*; give a collate_fn"):
-        collate_items([torch.zeros(2), torch.zeros(3)])
+        collate_items([[torch.zeros(2)], [torch.zeros(2)] * 2])
     with pytest.raises(ValueError, match="give a collate_fn"):
         collate_items([object(), object()])
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "told"),
+    [
+        (torch.zeros(3, 4, 4), torch.zeros(3, 4, 5), "[3, 4, 4] and [3, 4, 5]; resize images to one size"),
+        (torch.zeros(3, 4, 4), Image.new("L", (4, 4)), "[3, 4, 4] and [1, 4, 4]; convert images to one number of"),
+        (torch.zeros(2), torch.zeros(3), "[2] and [3]; give a collate_fn"),
+    ],
+)
+def test_items_of_two_shapes_are_found_with_the_remedy(first, other, told):
+    place, words = find_unlike([(first, 0), (first, 1), (other, 2)])
+    assert place == 2
+    assert words.startswith(f"the shapes {told}")
+    assert find_unlike([(first, 0), (first, 1)]) is None
 
 
 def test_grey_levels_and_labels():

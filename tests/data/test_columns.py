@@ -16,17 +16,23 @@ def test_one_parquet_file_without_the_librarys_notes_is_read(tmp_path):
     parquet.write_table(plain, tmp_path / "train.parquet")
     train = HuggingFace(tmp_path / "train.parquet").load()
     assert levels(train) == [10, 20, 30]
-    assert (train.labels.tolist(), train.classes) == ([1, 0, 1], ("3", "7"))
+    assert (train.labels.tolist(), train.classes) == ([7, 3, 7], tuple("01234567"))
 
 
-@pytest.mark.parametrize(("kind", "labels"), [("string", ["owl", "ant", "owl"]), ("int32", [5, -1, 5])])
-def test_labels_without_names_make_a_class_of_each_value_of_the_train_split(tmp_path, kind, labels):
+@pytest.mark.parametrize(
+    ("kind", "labels", "expected", "classes"),
+    [
+        ("string", ["owl", "ant", "owl"], [1, 0, 1], ("ant", "owl")),
+        ("int32", [5, 2, 5], [5, 2, 5], tuple("012345")),
+        ("float64", [5.0, 2.0, 5.0], [5, 2, 5], tuple("012345")),
+    ],
+)
+def test_labels_without_names_keep_numbers_and_sort_texts_of_the_train_split(tmp_path, kind, labels, expected, classes):
     train = table(labels=labels, kind=datasets.Value(kind))
     test = table([40], labels[:1], kind=datasets.Value(kind))
     data = HuggingFace(save(datasets.DatasetDict(train=train, test=test), tmp_path / "pets"), test_split="test")
-    assert data.load().labels.tolist() == [1, 0, 1]
-    assert data.load().classes == (str(labels[1]), str(labels[0]))
-    assert data.load("test").labels.tolist() == [1]
+    assert (data.load().labels.tolist(), data.load().classes) == (expected, classes)
+    assert data.load("test").labels.tolist() == expected[:1]
 
 
 def test_without_labels_there_are_no_classes(tmp_path):
@@ -65,9 +71,15 @@ def test_a_column_of_bytes_holds_images_if_it_is_named(tmp_path):
     [
         (None, [0, None, 1], "row 1: label None in 'label' is none of the 3 classes"),
         (None, [0, -1, 1], "row 1: label -1 in 'label' is none of the 3 classes"),
-        (datasets.Value("string"), ["a", None, "b"], "row 1: label None in 'label' is none of the 2 classes"),
-        (datasets.Value("float32"), [0.5, 1, 2], "labels 'label' must be classes, integers or text, not Value"),
-        (datasets.List(datasets.Value("int8")), [[0], [1], [2]], "must be classes, integers or text, not List"),
+        (datasets.Value("string"), ["a", None, "b"], "labels 'label', item 1: None"),
+        (datasets.Value("int32"), [0, -1, 5], "labels 'label', item 1: -1 is no number of a class"),
+        (datasets.Value("float32"), [0.5, 1, 2], "labels 'label', item 0: 0.5"),
+        (datasets.Value("float32"), [0.5, 1.5, 2.5], "labels 'label', item 0: 0.5; .* must be integers"),
+        (
+            datasets.List(datasets.Value("int8")),
+            [[0], [1], [2]],
+            "labels 'label' are one-hot|item 0: .* must be integers",
+        ),
     ],
 )
 def test_labels_that_are_missing_or_of_another_kind_are_named(tmp_path, kind, labels, message):
@@ -99,7 +111,7 @@ def test_a_column_of_owners_is_read_where_it_is_named(tmp_path, kind, values, na
 
 def test_a_missing_owner_and_a_missing_column_of_owners_are_named(tmp_path):
     path = save(table(writer=(datasets.Value("string"), ["a", None, "b"])), tmp_path / "pets")
-    with pytest.raises(ValueError, match="pets, row 1: owner None in 'writer'"):
+    with pytest.raises(ValueError, match="pets: owners 'writer', item 1: None"):
         HuggingFace(path, owner_column="writer").load()
     with pytest.raises(ValueError, match="pets has no column 'owner'; it has image, label, writer"):
         HuggingFace(path, owner_column="owner").load()

@@ -63,10 +63,16 @@ def test_inputs_of_another_dtype_or_shape_are_refused(inputs):
         Examples(inputs, torch.zeros(2, dtype=torch.int64), "pets", ("cat",))
 
 
-@pytest.mark.parametrize("labels", [torch.zeros(2), torch.zeros(3, dtype=torch.int64)])
+@pytest.mark.parametrize("labels", [torch.zeros(2, 1), torch.zeros(3, dtype=torch.int64)])
 def test_labels_of_another_dtype_or_number_are_refused(labels):
     with pytest.raises(ValueError, match=r"labels must be int64 \[2\]"):
         Examples(torch.zeros(2, 5), labels, "toy", ("a",))
+
+
+def test_whole_floats_are_labels_and_others_are_refused_by_their_item():
+    assert Examples(torch.zeros(2, 5), [1.0, 0.0], "toy", ("a", "b")).labels.tolist() == [1, 0]
+    with pytest.raises(ValueError, match=r"toy: labels, item 1: nan; .* must be integers"):
+        Examples(torch.zeros(2, 5), [1.0, float("nan")], "toy", ("a", "b"))
 
 
 @pytest.mark.parametrize(("labels", "classes"), [((0, 2), ("cat", "dog")), ((-1, 0), ("cat", "dog")), ((0, 1), ())])

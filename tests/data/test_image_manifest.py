@@ -31,6 +31,14 @@ def test_labels_are_optional_and_other_columns_are_left_alone(listed):
     assert (examples.name, examples.inputs.shape, examples.owner_names) == ("zoo-4/train", (1, 1, 4, 4), ("eve",))
 
 
+def test_labels_that_are_numbers_keep_them(listed):
+    for labels, expected, classes in (("7,3,7", [7, 3, 7], "01234567"), ("07,3,7", [0, 1, 2], ("07", "3", "7"))):
+        rows = [f"b.png,eve,{label}\n" for label in labels.split(",")]
+        listed.write_text("path,client,label\n" + "".join(rows))
+        examples = ImageManifest(listed).load()
+        assert (examples.labels.tolist(), examples.classes) == (expected, tuple(classes))
+
+
 def test_paths_start_from_the_root_and_stay_within_it(listed):
     listed.write_text("path,client\n1.png,eve\n")
     assert len(ImageManifest(listed, root=listed.parent / "a").load()) == 1

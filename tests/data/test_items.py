@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fedgen.data.items import Items, Part, ReadTask, Stream
 
@@ -49,6 +49,28 @@ def test_a_batch_of_two_ways_to_collate_is_refused_and_can_be_cut_into_runs():
         items.read(task(2, 3))
     assert items.runs([0, 2, 3, 4, 1]) == [[0, 2], [3, 4], [1]]
     assert items.read(task(1, 2)) == 2
+
+
+class Torn(Squares):
+    """Whose item 5 cannot be read, and whose item 3 is of another size."""
+
+    def __getitem__(self, position):
+        if position == 5:
+            raise OSError("torn")
+        return torch.zeros(1, 2, 4 if position == 3 else 2)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_errors_name_the_item_by_its_place_in_the_data_set_itself(workers):
+    items = Items([Part(Squares(3)), Part(Subset(Subset(Torn(9), range(2, 9)), [0, 1, 3, 4]))], workers)
+    with pytest.raises(
+        ValueError, match=r"^item 2 of Torn and item 3 of Torn have the shapes \[1, 2, 2\] and \[1, 2, 4\]; resize"
+    ):
+        next(items.stream([task(3, 4)]))
+    with pytest.raises(OSError, match="torn") as caught:
+        next(items.stream([task(3, 5)]))
+    assert caught.value.__notes__ == ["item 5 of Torn was being read"]
+    items.close()
 
 
 def test_an_items_draws_follow_from_its_seed_alone():

@@ -13,12 +13,12 @@ from torch.utils.data import Dataset
 from fedgen.callbacks import FederatedEvaluation
 from fedgen.clients import FederatedDataModule, ThreeWaySplit
 from fedgen.clients.heterogeneity.heterogeneity import measure_clients
-from fedgen.clients.partitions import IID, Dirichlet, VarianceLimited
+from fedgen.clients.partitions import IID, ByClass, Dirichlet, VarianceLimited
 from fedgen.data import Digits
 from fedgen.data.anybody import DatasetReading, as_examples
 from fedgen.data.lazy_examples import ImageReader, LazyInputs, join_inputs
 from fedgen.embeddings import FeatureCache, Pixels, embed
-from fedgen.evaluation import Evaluator, evaluate
+from fedgen.evaluation import Evaluator, evaluate, sampler_of
 from fedgen.evaluation.real.federation_splits import as_splits
 from fedgen.federated import FedAvgStrategy
 from fedgen.images import from_uint8
@@ -60,6 +60,31 @@ def test_scores_of_lazy_data_are_those_of_data_in_memory(split):
         found.append([(r.score, r.aggregate, r.split, r.value) for r in evaluator.evaluate(noise).records])
     assert len(found[0]) > 5
     assert found[0] == found[1]
+
+
+class OfLabels(torch.nn.Module):
+    num_classes = 10
+
+    def sample(self, num_images, generator, labels=None):
+        return noise(num_images, generator)
+
+
+@pytest.mark.parametrize(("score", "part"), [("fid", "train"), ("fid", "held_out"), ("utility", "held_out")])
+def test_an_item_that_cannot_be_read_is_named_with_its_client(score, part):
+    class Torn(Pictures):
+        def __getitem__(self, position):
+            if position == torn:
+                raise OSError("torn")
+            return super().__getitem__(position)
+
+    torn = -1
+    module = FederatedDataModule(Torn(), ByClass(), held_out=0.5, seed=0)
+    client = module.clients[7]
+    torn = int(getattr(client, part)[5])
+    split = {"train": "train", "held_out": "report"}[part]
+    with pytest.raises(OSError, match="torn") as caught:
+        Evaluator(module, ["pixels"], scores=[score], num_images=100).evaluate(sampler_of(OfLabels()))
+    assert caught.value.__notes__ == [f"item {torn} of Torn was being read", f"for client 'class 7' in split {split!r}"]
 
 
 def test_measures_of_clients_and_partitions_that_look_at_images():

@@ -49,7 +49,7 @@ def with_entropy(
     owned = [clients[place].everything for place in found.clients]
     rows = torch.cat(owned)
     owners = torch.repeat_interleave(torch.arange(len(owned)), torch.tensor([len(own) for own in owned]))
-    labels = data.labels[rows]
+    present, labels = data.labels[rows].unique(return_inverse=True)
     chosen = subset(len(owned), max_clients, seed, "clients of entropy").tolist()
     asked = choose_labels(label_table(labels, owners), chosen)
     control = "labels" if data.is_labelled else "iid"
@@ -65,7 +65,7 @@ def with_entropy(
     counts = _spread_out(torch.tensor([len(group) for group in groups[: len(chosen)]]), chosen, len(owned), 0)
     details = {
         "options": asdict(options),
-        "label": [data.classes[asked[client]] for client in chosen] if data.is_labelled else [],
+        "label": [data.classes[present[asked[client]]] for client in chosen] if data.is_labelled else [],
         "grey_floor": floor[: len(chosen)].tolist(),
     }
     measure = HeterogeneityMeasure("entropy", values[0], counts.long().tolist(), {control: values[1:]}, details)

@@ -7,7 +7,7 @@ from fedgen.data.examples import Examples
 
 
 class ByClass(Partition):
-    """Client k holds all images of class k, or of a group of consecutive classes; nothing is random.
+    """Client k holds all images of the k-th class that occurs, or of a group of consecutive ones; nothing is random.
 
     Args:
         classes_per_client: classes a client holds: client 0 has the first so many, and so on.
@@ -25,16 +25,11 @@ class ByClass(Partition):
         """Assign every example, as every partition does.
 
         Raises:
-            ValueError: if the classes do not divide into groups, there are none, or a client's have no examples.
+            ValueError: if the classes do not divide into groups, or there are none.
         """
         names = self.names(examples)
-        group = require_labels(examples, "ByClass") // self.classes_per_client
-        for name, count in zip(names, np.bincount(group, minlength=len(names))):
-            if not count:
-                raise ValueError(
-                    f"{name} has no examples in {examples.name}, so that its client would be empty; use more "
-                    "classes_per_client, or another partition"
-                )
+        _, ranks = np.unique(require_labels(examples, "ByClass"), return_inverse=True)
+        group = ranks // self.classes_per_client
         return check_assignment([np.flatnonzero(group == client) for client in range(len(names))], len(examples), names)
 
     def names(self, examples: Examples) -> list[str]:
@@ -43,9 +38,9 @@ class ByClass(Partition):
         Raises:
             ValueError: if the classes do not divide into groups, or there are none.
         """
-        require_labels(examples, "ByClass")
-        width, total = self.classes_per_client, len(examples.classes)
+        found = [examples.classes[label] for label in np.unique(require_labels(examples, "ByClass"))]
+        width, total = self.classes_per_client, len(found)
         if total % width:
             raise ValueError(f"classes_per_client={width} does not divide the {total} classes of {examples.name}")
-        named = [f"class {name}" if name.isdigit() else name for name in examples.classes]
+        named = [f"class {name}" if name.isdigit() else name for name in found]
         return [" + ".join(named[start : start + width]) for start in range(0, total, width)]

@@ -37,7 +37,7 @@ class CoarseDirichlet(Partition):
         num_clients: the number of clients.
         alpha_coarse: total concentration over groups, above 0: small for few groups a client.
         alpha_fine: total concentration over the labels of a group, above 0: small for few labels of each group.
-        groups: "cifar100" for its 20 superclasses, or class names by group; every class of the data in one group.
+        groups: "cifar100" for its 20 superclasses, or class names by group; every class that occurs in one group.
         rotate: as in `Dirichlet`.
     """
 
@@ -61,14 +61,14 @@ class CoarseDirichlet(Partition):
         """Assign every example, as every partition does.
 
         Raises:
-            ValueError: if a class of the data is in no group or in several, or there are fewer examples than clients.
+            ValueError: if a class that occurs is in no group or in several, or there are fewer examples than clients.
         """
         labels = require_labels(examples, "CoarseDirichlet")
         require_clients(self.num_clients, len(labels), "CoarseDirichlet")
         random = numpy_generator(seed, "partition")
         present, compact, counts = np.unique(labels, return_inverse=True, return_counts=True)
         named = NAMED_GROUPS[self.groups] if isinstance(self.groups, str) else self.groups
-        group_of = group_of_class(examples, named)[present]
+        group_of = group_of_class(examples, named, present)
         shares = draw_shares(counts, group_of, self.alpha_coarse, self.alpha_fine, self.num_clients, random)
         return check_assignment(deal_by_shares(compact, shares, self.rotate, random), len(labels))
 
@@ -80,14 +80,10 @@ class CoarseDirichlet(Partition):
         return {**super().settings(), "groups": given}
 
 
-def group_of_class(examples: Examples, groups: Mapping[str, Sequence[str]]) -> np.ndarray:
-    """The group of each class, counted in the order of `groups`: int64 [number of classes].
-
-    Raises:
-        ValueError: if a class is in no group or in several; the message names it.
-    """
+def group_of_class(examples: Examples, groups: Mapping[str, Sequence[str]], labels: np.ndarray) -> np.ndarray:
+    """The group of each of these labels' classes, counted in the order of `groups`: int64 [number of labels]."""
     found = []
-    for name in examples.classes:
+    for name in (examples.classes[label] for label in labels):
         homes = [group for group, classes in enumerate(groups.values()) if name in classes]
         if len(homes) != 1:
             raise ValueError(

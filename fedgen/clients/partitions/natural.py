@@ -54,11 +54,7 @@ class Natural(Partition):
 
 
 def require_owners(examples: Examples) -> np.ndarray:
-    """The owners as an int64 array.
-
-    Raises:
-        ValueError: if the examples do not name any.
-    """
+    """The owners as an int64 array; ValueError if the examples do not name any."""
     if examples.owners is None:
         raise ValueError(
             f"Natural needs to know who made each example, but {examples.name} does not say; use data with owners "

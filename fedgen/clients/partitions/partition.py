@@ -77,32 +77,20 @@ def check_assignment(
 
 
 def require_labels(examples: Examples, rule: str) -> np.ndarray:
-    """The labels as an int64 array.
-
-    Raises:
-        ValueError: if the examples have none.
-    """
+    """The labels as an int64 array; ValueError if the examples have none."""
     if not examples.is_labelled:
         raise ValueError(f"{rule} needs labels, but {examples.name} has none; use IID, or data with class folders")
     return examples.labels.numpy()
 
 
 def require_clients(num_clients: int, num_examples: int, rule: str) -> None:
-    """Checks that every client can have an example.
-
-    Raises:
-        ValueError: if not.
-    """
+    """Checks that every client can have an example; ValueError if not."""
     if num_clients > num_examples:
         raise ValueError(f"{rule} cannot deal {num_examples} examples to {num_clients} clients; use fewer clients")
 
 
 def at_least_one(value: int, name: str) -> int:
-    """The value of a constructor's count.
-
-    Raises:
-        ValueError: if it is below 1.
-    """
+    """The value of a constructor's count; ValueError below 1."""
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
     return int(value)

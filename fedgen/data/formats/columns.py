@@ -5,15 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgen.data.annotations import as_kind, as_kinds, number_classes, numbered
 from fedgen.data.formats.arrow import Table
 
 
 def image_column(table: Table, given: str | None) -> str:
-    """The column of images, as given or found.
-
-    Raises:
-        ValueError: if there is no such column, it holds no images, or there is none or a choice of several.
-    """
+    """The column of images, as given or found."""
     from datasets import Image, Value
 
     def holds_images(feature: Any) -> bool:
@@ -32,11 +29,7 @@ def image_column(table: Table, given: str | None) -> str:
 
 
 def label_column(table: Table, given: str | None) -> str | None:
-    """The column of labels, as given or found; None if there is none.
-
-    Raises:
-        ValueError: if there is no such column, or a choice of several.
-    """
+    """The column of labels, as given or found; None if there is none."""
     from datasets import ClassLabel
 
     if given is not None:
@@ -47,11 +40,7 @@ def label_column(table: Table, given: str | None) -> str | None:
 
 
 def read_labels(table: Table, column: str | None, train: Table) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels, int64 [N], and their classes' names: those of the train split.
-
-    Raises:
-        ValueError: if labels are missing, are not integers or text, or are not among the classes.
-    """
+    """Labels, int64 [N], and their classes' names: those of the train split."""
     from datasets import ClassLabel
 
     if column is None:
@@ -59,42 +48,28 @@ def read_labels(table: Table, column: str | None, train: Table) -> tuple[Tensor,
     feature, expected = table.features[column], _feature(train, column)
     if feature != expected:
         raise ValueError(f"{table.source}: labels {column!r} are {feature}, but those of {train.source} are {expected}")
-    values = list(table.column(column))
     if isinstance(feature, ClassLabel):
         names = tuple(feature.names)
-        positions: dict[Any, int] = {label: label for label in range(len(names))}
+        places: dict[Any, int] = {label: label for label in range(len(names))}
     else:
-        known = [value for value in train.column(column) if value is not None]
-        if not known or not any(all(isinstance(value, kind) for value in known) for kind in (int, str)):
-            raise ValueError(f"{table.source}: labels {column!r} must be classes, integers or text, not {feature}")
-        positions = {value: label for label, value in enumerate(sorted(set(known)))}
-        names = tuple(map(str, positions))
-    for row, value in enumerate(values):
-        if value not in positions:
+        said = f"{train.source}: labels {column!r}"
+        places, names = number_classes(as_kinds(list(train.column(column)), said), said)
+    values = list(table.column(column))
+    kinds = list(map(as_kind, values))
+    for row, kind in enumerate(kinds):
+        if kind not in places:
             raise ValueError(
-                f"{table.source}, row {row}: label {value!r} in {column!r} is none of the {len(names)} classes"
+                f"{table.source}, row {row}: label {values[row]!r} in {column!r} is none of the {len(names)} classes"
             )
-    return torch.tensor([positions[value] for value in values], dtype=torch.int64), names
+    return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), names
 
 
 def read_owners(table: Table, column: str | None) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Each row's owner, int64 [N], and the owners' names: the column's values in sorted order; nothing without one.
-
-    Raises:
-        ValueError: if there is no such column, or a value is neither an integer nor text.
-    """
+    """Each row's owner, int64 [N], and the owners' names: the column's values in sorted order; nothing without one."""
     if column is None:
         return None, ()
-    feature, values = _feature(table, column), list(table.column(column))
-    kind = type(values[0])
-    for row, value in enumerate(values):
-        if type(value) is not kind or kind not in (int, str):
-            raise ValueError(
-                f"{table.source}, row {row}: owner {value!r} in {column!r} ({feature}) is neither integer nor text"
-            )
-    positions = {value: owner for owner, value in enumerate(sorted(set(values)))}
-    owners = torch.tensor([positions[value] for value in values], dtype=torch.int64)
-    return owners, tuple(map(str, positions))
+    _ = _feature(table, column)
+    return numbered(as_kinds(list(table.column(column)), f"{table.source}: owners {column!r}"))
 
 
 def _feature(table: Table, column: str) -> Any:

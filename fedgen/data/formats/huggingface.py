@@ -34,8 +34,8 @@ class HuggingFace(DataSet):
         path: the folder, one Parquet file, or "owner/name" on the hub.
         image_column: the column of images; by default the only one, or the one called "image".
         label_column: the column of labels; by default the only one with named classes (ClassLabel), or the one called
-            "label"; without any there are no labels. Integers and text without names make a class of each value of the
-            train split, in sorted order.
+            "label"; without any there are no labels. Integers and whole floats without names are the classes'
+            numbers; texts make a class of each value of the train split, in sorted order.
         owner_column: the column that tells who made each image (integers or text), such as FEMNIST's "writer_id", for
             the partition `Natural`; by default the images have no owners.
         size: side to which images are resized (bicubic, antialiased; the shorter side first, then the centre is cut

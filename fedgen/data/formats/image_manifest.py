@@ -1,11 +1,11 @@
 """Images that a CSV file lists, with who owns each and its label."""
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
-
+from fedgen.data.annotations import find_labels, find_owners
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.formats.image_files import check_form
@@ -13,12 +13,14 @@ from fedgen.data.formats.image_folder import read_images
 from fedgen.data.formats.image_items import lazy_images
 from fedgen.io.files import read_csv
 
+NUMBER = re.compile("0|[1-9][0-9]{0,3}")  # of a class, as a table of texts has it
+
 
 class ImageManifest(DataSet):
     """Images of a CSV file with the columns path, client and perhaps label, uint8 [N, C, H, W], in the order of rows.
 
     The clients are the images' owners, for the partition `Natural`; classes and owners stand in the order of their
-    names. Further columns are left alone.
+    names. Labels that are all numbers, as "7", are the classes' numbers. Further columns are left alone.
 
     Args:
         path: the CSV file (UTF-8, with a header).
@@ -60,12 +62,11 @@ class ImageManifest(DataSet):
         columns = read_columns(self.path)
         name = f"{self.name}/{split}"
         files = [self._place(path) for path in columns["path"]]
-        owners, owner_names = number(columns["client"])
-        labels = torch.zeros_like(owners)
-        classes: tuple[str, ...] = ()
-        if "label" in columns:
-            labels, classes = number(columns["label"])
-        known = labels, name, classes, owners, owner_names
+        values: list[Any] = columns.get("label", [])
+        if all(NUMBER.fullmatch(value) for value in values):
+            values = list(map(int, values))
+        labels, classes = find_labels(None, values, len(files))
+        known = labels, name, classes, *find_owners(None, columns["client"], len(files))
         if not self.in_memory:
             return lazy_images(files, *known, channels=self.channels, size=self.size)
         return Examples(read_images(files, name, self.channels, self.size), *known)
@@ -79,12 +80,7 @@ class ImageManifest(DataSet):
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:
-    """The columns path and client, and label if there is one, without spaces around the values.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it has no rows, or lacks a column or a value; the message names the line.
-    """
+    """The columns path and client, and label if there is one, without spaces around the values."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path.absolute()}; give a CSV file with the columns path, client, label")
     header, rows = read_csv(path)
@@ -100,10 +96,3 @@ def read_columns(path: Path) -> dict[str, list[str]]:
     if not columns["path"]:
         raise ValueError(f"{path} lists no images")
     return columns
-
-
-def number(values: list[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """The position of each value among the different ones in order, int64 [N], and these."""
-    names = tuple(sorted(set(values)))
-    positions = {name: position for position, name in enumerate(names)}
-    return torch.tensor([positions[value] for value in values], dtype=torch.int64), names

@@ -11,7 +11,7 @@ from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.reference import FittedScores, Reference
-from fedgen.evaluation.real.splits import Split, StandIn
+from fedgen.evaluation.real.splits import Split, StandIn, name_clients
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.scores import FederatedScore
 from fedgen.seeds import subset
@@ -76,7 +76,10 @@ class RealSide:
                     found[id(images)] = images  # those on disk are read as they are compared
                 elif id(images) not in found:
                     try:
-                        found[id(images)] = self._embed(panel.embedding, images, f"embedding {what} with", self.cache)
+                        with name_clients(images, self.plan.splits):
+                            found[id(images)] = self._embed(
+                                panel.embedding, images, f"embedding {what} with", self.cache
+                            )
                     except NotFiniteError as error:
                         client = f", client {split.client_of(error.place)!r}" if images is split.images else ""
                         raise ValueError(f"{what}{client}: {error}") from error
@@ -89,7 +92,8 @@ class RealSide:
         held_out = features[id(other.images)].split(list(other.counts)) if other else None
         labels = None if split.labels is None else split.labels.split(counts)
         texts = panel.embedding.text_features if panel.embedding.takes_texts else None
-        return Reference(parts, choices, plan.weights, plan.aggregates, held_out, labels, len(split.classes), texts)
+        with name_clients(split.images, [split]):
+            return Reference(parts, choices, plan.weights, plan.aggregates, held_out, labels, len(split.classes), texts)
 
     def reference(self, split: Split, panel: Panel) -> FittedScores | None:
         """The clients' side of a panel's scores on a split; None where none of them is measured there."""
@@ -105,7 +109,8 @@ class RealSide:
             options: as for `Reference.score`.
         """
         reference = self.reference(split, panel)
-        return reference.score(features, **options) if reference else []
+        with name_clients(split.images, [split]):
+            return reference.score(features, **options) if reference else []
 
     def told_counts(self, split: Split) -> Sequence[float]:
         """The numbers of images that records may tell: each client's."""

@@ -1,6 +1,7 @@
 """The clients' real images that scores are measured against, by split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from fedgen.data import Examples
 from fedgen.data.examples import kind_of
+from fedgen.data.items import ITEM
 from fedgen.data.lazy_examples import LazyInputs, join_inputs
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
@@ -155,3 +157,16 @@ class Split:
 def part_of(inputs: Tensor | LazyInputs, own: slice) -> Tensor | LazyInputs:
     """A part of images, in memory; of items without images, to be read later."""
     return inputs.part(own) if isinstance(inputs, LazyInputs) and not inputs.has_images else inputs[own]
+
+
+@contextmanager
+def name_clients(images: Any, splits: Sequence[Split]) -> Iterator[None]:
+    """An error in reading an item of these images gets a note with the client that has it."""
+    try:
+        yield
+    except Exception as error:
+        for split in (split for split in splits if isinstance(images, LazyInputs)):
+            if isinstance(split.images, LazyInputs) and split.images.reader is images.reader:
+                for place in (split.images.positions == vars(error).get(ITEM, -1)).nonzero()[:1]:
+                    error.add_note(f"for client {split.client_of(int(place))!r} in split {split.name!r}")
+        raise

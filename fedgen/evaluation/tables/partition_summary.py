@@ -28,7 +28,7 @@ class PartitionSummary:
         roles: what becomes of each client: "trains", "kept" (scored alone) or "left out".
         train: how many examples each trains on.
         held_out: how many each holds out.
-        classes: the labels' names; none for data without labels.
+        classes: names of the labels that occur; none for data without labels.
         labels: each client's examples of each label, int64 [K, L], training and held-out ones together.
     """
 
@@ -53,6 +53,7 @@ class PartitionSummary:
             ValueError: if the data cannot be dealt.
         """
         clients, examples, dealt = data.everyone, data.examples, sum(map(len, data.dealt))
+        present = examples.labels.unique()
         train, held_out = ([len(getattr(client, part)) for client in clients] for part in ("train", "held_out"))
         return cls(
             examples.name,
@@ -65,8 +66,8 @@ class PartitionSummary:
             _roles(data),
             train,
             held_out,
-            examples.classes,
-            count_labels(clients),
+            tuple(examples.classes[label] for label in present) if examples.classes else (),
+            count_labels(clients)[:, present],
         )
 
     @property

@@ -20,9 +20,10 @@ def test_clients_are_named_after_their_classes():
     assert ByClass(2).names(examples) == ["cat + dog", "class 2 + class 3"]
 
 
-def test_a_class_without_examples_is_named():
-    with pytest.raises(ValueError, match=r"class 1 has no examples in toy/train, .* use more classes_per_client"):
-        ByClass().assign(labelled([0, 2]), seed=0)
+def test_a_class_without_examples_is_no_client():
+    examples = labelled([0, 2, 2])
+    assert ByClass().names(examples) == ["class 0", "class 2"]
+    assert [client.tolist() for client in ByClass().assign(examples, seed=0)] == [[0], [1, 2]]
 
 
 def test_classes_that_do_not_divide_are_refused():

@@ -121,7 +121,7 @@ class Semantic(Partition):
     def _check_counts(self, examples: Examples) -> None:
         require_labels(examples, "Semantic")
         for name, count in zip(examples.classes, examples.label_counts().tolist()):
-            if count < self.num_clients:
+            if 0 < count < self.num_clients:
                 raise ValueError(
                     f"class {name!r} of {examples.name} has {count} examples, and Semantic forms {self.num_clients} "
                     "clusters of each class (num_clients); use fewer clients, or leave the class out"
@@ -134,7 +134,8 @@ class Semantic(Partition):
 
     def _owners(self, points: np.ndarray, examples: Examples, seed: int) -> np.ndarray:
         """The client of each example, int64 [N]."""
-        labels, count = examples.labels.numpy(), len(examples.classes)
+        present, labels = np.unique(examples.labels.numpy(), return_inverse=True)
+        count = len(present)
         random = numpy_generator(seed, "semantic", "matching")
         owner = np.empty(len(points), dtype=np.int64)
         centres = np.empty((count, self.num_clients, points.shape[1]))
@@ -144,8 +145,8 @@ class Semantic(Partition):
             own = np.flatnonzero(labels == label)
             if self.center_per_label:
                 points[own] -= points[own].mean(axis=0)
-            start = derive(seed, "semantic", "clusters", int(label)) % 2**32
-            what = f"clusters of class {examples.classes[label]!r} of {examples.name}"
+            start = derive(seed, "semantic", "clusters", int(present[label])) % 2**32
+            what = f"clusters of class {examples.classes[present[label]]!r} of {examples.name}"
             found = find_clusters(points[own], self.num_clients, self.clustering, start, what)
             if self.matching == "random":
                 found = found.ordered(random.permutation(self.num_clients))

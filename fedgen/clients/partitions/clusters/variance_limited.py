@@ -19,7 +19,7 @@ from fedgen.seeds import generator
 
 
 class VarianceLimited(Partition):
-    """A client a class: one image of it, drawn at random, and its nearest neighbours (Euclidean) in an embedding.
+    """A client a class that occurs: one image of it, drawn at random, and its nearest (Euclidean) in an embedding.
 
     All other examples belong to no client. The image of a class depends on the seed and the class alone, so that
     within classes clients of more neighbours hold those of fewer.
@@ -70,8 +70,7 @@ class VarianceLimited(Partition):
 
     def _needed(self, examples: Examples) -> int:
         """Images that each class must have; across classes one does, if there are enough in all."""
-        require_labels(examples, "VarianceLimited")
-        size, classes = self.neighbours + 1, len(examples.classes)
+        size, classes = self.neighbours + 1, len(np.unique(require_labels(examples, "VarianceLimited")))
         if not self.across_classes:
             return size
         if size * classes > len(examples):
@@ -83,18 +82,14 @@ class VarianceLimited(Partition):
 
 
 def draw_anchors(examples: Examples, seed: int, needed: int = 1) -> list[int]:
-    """The position of one image of each class, at random by seed and class.
-
-    Raises:
-        ValueError: for a class of fewer than `needed` images, by its name.
-    """
+    """The position of one image of each class that occurs, at random by seed and class."""
     anchors = []
-    for label, name in enumerate(examples.classes):
+    for label in examples.labels.unique().tolist():
         own = (examples.labels == label).nonzero().flatten()
         if len(own) < needed:
-            remedy = "leave the class out" if needed == 1 else "use fewer neighbours, or leave the class out"
             raise ValueError(
-                f"class {name!r} of {examples.name} has {len(own)} images, and its client needs {needed}; {remedy}"
+                f"class {examples.classes[label]!r} of {examples.name} has {len(own)} images, and its client needs"
+                f" {needed}; use fewer neighbours, or leave the class out"
             )
         anchors.append(int(own[torch.randint(len(own), (), generator=generator(seed, "variance limited", label))]))
     return anchors

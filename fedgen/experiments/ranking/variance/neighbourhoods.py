@@ -89,7 +89,7 @@ class Neighbourhoods:
         at_least(0, controls=controls)
         examples = self.client_source.examples
         draw_anchors(examples, self.choice.seed, neighbours + 1)
-        left = sum(min(neighbours + 1, int(count) - neighbours - 1) for count in examples.label_counts())
+        left = sum(min(neighbours + 1, int(count) - neighbours - 1) for count in examples.label_counts() if count)
         if left < floor:
             raise ValueError(
                 f"clients={neighbours}: clients of {neighbours + 1} images leave {left} of {examples.name} for the real"
