@@ -1,12 +1,29 @@
-"""Whose code an error came through: the user's own, or that of libraries and of this package."""
+"""Whose code an error or a warning came through: the user's own, or that of libraries and of this package."""
 
+import inspect
+import os
 import sysconfig
 import traceback
+import warnings
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parent) + os.sep
 _KEPT = "lines_of_own_code"  # of an error that a process sent to another, which gets no frames
 _OTHERS = (_PACKAGE, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the innermost line of the user's own code, or at the caller's where there is none."""
+    levels = enumerate(traceback.walk_stack(inspect.currentframe()), 1)
+    own = (level for level, (frame, _) in levels if _is_own(frame.f_code.co_filename))
+    warnings.warn(message, category, stacklevel=next(own, 2))
+
+
+def rank_zero_warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns as `warn` does, in the first process of a job alone."""
+    from lightning.pytorch.utilities.rank_zero import rank_zero_only  # slow to import
+
+    rank_zero_only(warn)(message, category)
 
 
 def own_frames(error: BaseException | None) -> list[traceback.FrameSummary]:

@@ -30,7 +30,7 @@ HOOKS = (
 
 
 def check_source(data: Any, partition: Any, reading: DatasetReading) -> Partition:
-    """The partition, once data and partition are known to fit each other: without one, clients' own data are `Natural`.
+    """The partition, once data and partition are known to fit each other: clients' own data are `Natural`.
 
     Raises:
         TypeError: for data or a partition of another kind, saying what is expected.
@@ -39,16 +39,16 @@ def check_source(data: Any, partition: Any, reading: DatasetReading) -> Partitio
     if partition is not None and not isinstance(partition, Partition):
         _refuse_partition(partition)
     if clients := as_clients(data):
-        if partition is not None:
+        if not isinstance(partition, Natural | None):
             raise ValueError(
-                f"data already says whose its parts are ({len(clients)} clients): leave partition={partition!r} out, or"
-                " give all data as one Dataset"
+                f"data already says whose its parts are ({len(clients)} clients): leave partition={partition!r} out,"
+                " give Natural(min_examples=...), or give all data as one Dataset"
             )
         if reading.owners is not None:
             raise ValueError("data already says whose its parts are; leave owners out")
         for name, part in clients.items():
             _check_part(part, f"the data of client {name!r}")
-        return Natural()
+        return partition or Natural()
     _check_part(data, "data")
     if partition is None and reading.owners is None:
         raise ValueError(

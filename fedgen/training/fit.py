@@ -34,6 +34,7 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import describe, read_left_out, shorten
 from fedgen.federated.state_file import read_state
 from fedgen.io.files import atomic_write, read_yaml, require_writable
+from fedgen.own_code import warn
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
 from fedgen.recipe.recipe_errors import explain, refuse
@@ -328,10 +329,9 @@ def apply_control(config: Any) -> None:
         raise ValueError("--centralised needs a FederatedDataModule, which pools the clients' data")
     dropped = [name for name in ("client_schedule", "server_schedule") if getattr(strategy.init_args, name, None)]
     if dropped:
-        warnings.warn(
+        warn(
             f"--centralised trains without the strategy's {' and '.join(dropped)}, at the module's own learning rates;"
-            " give the module a schedule over epochs to compare like with like",
-            stacklevel=2,
+            " give the module a schedule over epochs to compare like with like"
         )
     # as many iterations an epoch as each client takes in a round
     config.data.init_args.iterations = strategy.init_args.communication_interval

@@ -9,6 +9,7 @@ from torch import nn
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_state.counters import Counters
 from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.local_state import LocalState
 from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.client_state.rules import Rules
 from fedgen.federated.state_file import STATE_FILE, read_state
@@ -52,7 +53,7 @@ def parts(words=None, opaque=None):
     counters.end_round(exchange.server, 1)
     outside = OutsideState(module, rules)
     outside.found, outside.opaque = words or {}, opaque or {}
-    return state_rows(exchange, counters, outside)
+    return state_rows(exchange, counters, outside, LocalState([], [], None, "average"), "Scaffold")
 
 
 def test_rows_name_saved_tensors_by_what_becomes_of_them_with_their_bytes():

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.federated.left_out import report_of, tell
 from fedgen.federated.lightning.lightning_internals import hold_checkpoint, will_skip
 from fedgen.models.optional_hooks import scaler_of
+from fedgen.own_code import rank_zero_warn
 
 if TYPE_CHECKING:
     from fedgen.federated.strategy import FedAvgStrategy

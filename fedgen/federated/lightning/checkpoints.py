@@ -7,7 +7,6 @@ from typing import Any
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.optim import Optimizer
 
 from fedgen.federated.client_state.continuing import plain_part
@@ -25,6 +24,7 @@ from fedgen.federated.sharing import RankShares
 from fedgen.io.files import is_count
 from fedgen.io.tensor_files import check_state, fill_empty
 from fedgen.models.rounds.round_clock import RoundClock
+from fedgen.own_code import rank_zero_warn
 
 Checkpoint = dict[str, Any]
 ENDS = "total_steps"  # of OneCycleLR, which raises behind its last step

@@ -2,11 +2,11 @@
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.core.mixins import HyperparametersMixin
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO, plain
 from fedgen.io.tensor_files import objects_in
 from fedgen.models.optional_hooks import data_module_of
+from fedgen.own_code import rank_zero_warn
 
 
 def warn_of_objects(trainer: Trainer) -> None:

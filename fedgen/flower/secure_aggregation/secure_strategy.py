@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message, RecordDict
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.left_out import LONGEST_REASON, shorten
@@ -41,6 +41,7 @@ from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Between, fault
 from fedgen.io.tensor_files import tensors_in
+from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import MessageError
 
 WAITS = "it waits for the clients of the round's first sum"
@@ -116,11 +117,6 @@ class SecureStrategy(FlowerStrategy):
     @property
     def _step(self) -> float:
         return 2 * self.range / STEPS
-
-    @property
-    def bytes_masked(self) -> int:
-        """The bytes that a client sends to the server in a round."""
-        return NUMBER * sum(as_real(tensor).numel() for tensor in self.exchange.shared.values())
 
     def _start_fit(self, trainer: Trainer) -> None:
         hides = "secure aggregation hides single clients' messages from the server, so"

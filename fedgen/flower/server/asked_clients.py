@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import MessageType
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from numpy.typing import NDArray
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
@@ -19,6 +19,7 @@ from fedgen.flower.wire.sending import Silence
 from fedgen.flower.wire.serialization import to_bytes
 from fedgen.flower.wire.transport import Transport
 from fedgen.losses.distributed.distributed import Traffic
+from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import Message, MessageError, add
 
 LOSS = f"{MessageType.QUERY}.loss"  # Flower's type of these messages

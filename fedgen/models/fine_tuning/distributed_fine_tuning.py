@@ -18,7 +18,7 @@ from fedgen.models.fine_tuning.fine_tuning_forms import FORMS, Form, TrafficAcco
 from fedgen.models.fine_tuning.server_data import ServerData
 from fedgen.models.latent_generator import LatentGenerator
 from fedgen.models.networks.network import build, describe
-from fedgen.models.optional_hooks import data_of, of_module, of_strategy
+from fedgen.models.optional_hooks import data_of, of_module
 from fedgen.models.require import require
 from fedgen.models.rounds.round_clock import RoundClock
 from fedgen.models.rounds.round_means import RoundMeans
@@ -270,7 +270,7 @@ class DistributedFineTuning(RoundClock):
         """Counts what was measured in the turn and what was sent for it."""
         if self.form == "local":
             strategy: Any = self.trainer.strategy
-            self._account.add_turn(strategy.exchange, of_strategy(strategy).bytes_masked, completed)
+            self._account.add_turn(strategy.round, completed)
             self.means.add(*self._objectives[0].take_totals())
         else:
             self.model.on_turn_end(completed)

@@ -6,7 +6,6 @@ paper does not say; the code's default is random) and is spared where it changes
 none are filled up. `Semantic.paper` has the published settings.
 """
 
-import warnings
 from dataclasses import asdict
 from typing import Any, Literal, get_args
 
@@ -19,6 +18,7 @@ from fedgen.clients.partitions.clusters.label_clusters import Clustering, find_c
 from fedgen.clients.partitions.partition import Partition, at_least_one, check_assignment, require_labels
 from fedgen.clients.partitions.small_clients import fill_small
 from fedgen.data.examples import Examples
+from fedgen.own_code import warn
 from fedgen.progress import track
 from fedgen.seeds import derive, numpy_generator
 
@@ -158,11 +158,10 @@ class Semantic(Partition):
         sizes = np.bincount(owner, minlength=self.num_clients)
         small = sizes[sizes < self.min_examples]
         if len(small):
-            warnings.warn(
+            warn(
                 f"{len(small)} of {self.num_clients} clients had fewer than min_examples={self.min_examples} examples"
                 f" ({', '.join(map(str, np.sort(small)))}; the largest {sizes.max()}) and are given the nearest of"
-                f" other clients, {int((self.min_examples - small).sum())} in all",
-                stacklevel=4,
+                f" other clients, {int((self.min_examples - small).sum())} in all"
             )
             owner = fill_small(owner, labels, points, centres, self.min_examples)
         return owner
