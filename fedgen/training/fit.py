@@ -3,6 +3,7 @@
 import inspect
 import logging
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -190,7 +191,16 @@ class FedgenCLI(LightningCLI):
         options: dict[str, Any] = {"callbacks": callbacks}
         if settings.logger in (None, True):
             options["logger"] = make_logger(folder)
-        return super().instantiate_trainer(**options, **kwargs)
+        try:
+            return super().instantiate_trainer(**options, **kwargs)
+        except MisconfigurationException as error:
+            if not re.search("backend found|accelerator is not available", str(error)):
+                raise
+            here = " and ".join(["cpu", *(["gpu"] if torch.cuda.is_available() else [])])
+            raise MisconfigurationException(
+                f"accelerator {settings.accelerator!r} cannot be used here, where there is {here}: pass"
+                " --trainer.accelerator cpu, or run where there is one, with a PyTorch that is built for it"
+            ) from error
 
 
 def make_logger(folder: str | Path) -> Logger:
