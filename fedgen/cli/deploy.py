@@ -43,9 +43,8 @@ def deploy_recipe(
         raise FileNotFoundError(f"there is no recipe {recipe}{suggest_recipe(recipe.name)}")
     recipe = path
     from fedgen.evaluation.runs.recipe_data import load_federation
-    from fedgen.flower.app.recipe import read_settings
+    from fedgen.flower.app.recipe import read_settings, without_unmeasured
     from fedgen.flower.app.write_app import export_clients, write_app
-    from fedgen.flower.server.measured import without_unmeasured
     from fedgen.io.files import require_writable
     from fedgen.progress import make_console
 

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from fedgen.federated.client_state.counters import Counters
-from fedgen.federated.client_state.exchange import Exchange
-from fedgen.federated.client_state.local_state import LocalState
-from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.state_file import STATE_FILE
 from fedgen.io.files import atomic_write, in_bytes
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from fedgen.own_code import rank_zero_warn
+
+if TYPE_CHECKING:
+    from fedgen.federated.round import Round
 
 MOST_NAMES = 4  # of a row in the log
 RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # beginnings of what is warned of
@@ -34,24 +33,16 @@ class StateRow(NamedTuple):
     num_bytes: int
 
 
-def state_rows(
-    exchange: Exchange, counters: Counters, outside: OutsideState, local: LocalState, algorithm: str
-) -> list[StateRow]:
-    """The rows that are not empty, what travels first: their bytes are all that a client sends in a round.
-
-    Args:
-        exchange: the module's saved tensors.
-        counters: of the rounds.
-        outside: the state that is not in `state_dict`.
-        local: the clients' optimizers.
-        algorithm: the client algorithm's name.
-    """
+def state_rows(round: "Round") -> list[StateRow]:
+    """The rows that are not empty, what travels first: their bytes are all that a client sends in a round."""
+    exchange, counters, outside, local = round.exchange, round.model.counters, round.outside, round.local
     by_fate: dict[str, list[str]] = {}
     for path, word in outside.found.items():
         if path not in exchange.first_names:  # where a buffer that was None is by now
             by_fate.setdefault(word, []).append(path)
     moving = {name: tensor for name, tensor in exchange.traveling.items() if name not in exchange.trained}
     counted = {name: t for name, t in exchange.counters.items() if name in counters.seen or name in exchange.advancing}
+    beside = exchange.beside
     raised = [tensor for name, tensor in counted.items() if name not in exchange.advancing]
     rows = [
         _row("trained, averaged", exchange.trainable, exchange.bytes_sent(exchange.trainable)),
@@ -59,7 +50,7 @@ def state_rows(
         _row("counters and flags, the largest", counted, bytes_of(raised)),
         _row("optimizer states, averaged", local.names_sent, local.bytes_sent),
         _row("the last client's for the next round", local.continued, bytes_of(tensors_in(local.continued))),
-        _row("sent along by the client algorithm", [algorithm] if exchange.beside else [], exchange.beside),
+        _row("sent along by the client algorithm", [type(round.algorithm).__name__] * bool(beside), beside),
         _row("stays with each client", exchange.personal),
         _row("declared 'server', reset at every turn", exchange.held),
         _row("constant, does not travel", {**_rest(exchange.quiet, moving), **_rest(exchange.counters, counted)}),
@@ -103,9 +94,21 @@ def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
     return "\n".join(lines)
 
 
-def tell_state(rows: Sequence[StateRow]) -> None:
-    """Tells, once the first round is over, what was found of the module's state."""
-    rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
+def bytes_received(round: "Round") -> int:
+    """The bytes of all tensors that the server sends to a client in a round."""
+    exchange, means = round.exchange, round.outside.messages.server_means.values()
+    model = exchange.num_bytes_down if round.state_bytes is None else exchange.beside + round.state_bytes
+    return model + round.local.bytes_received + bytes_of(means)
+
+
+def tell_state(round: "Round", in_short: bool) -> None:
+    """Tells, once the first round is over, what travels and, in short, what becomes of the module's state; warns."""
+    rows = state_rows(round)
+    sent, received = in_bytes(sum(row.num_bytes for row in rows)), in_bytes(bytes_received(round))
+    rank_zero_info(f"each client sends {sent} a round and receives {received}")
+    if in_short:
+        rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
+    warn_of_state(rows, round.model.rules.unmatched, round.outside.remedies)
 
 
 def warn_of_state(

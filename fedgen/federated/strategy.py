@@ -159,6 +159,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         self._shares = RankShares(Ranks())
         self._clock = self._round = self._loop = self._checkpoints = None
         self._schedules: StepSchedules | None = None
+        self._has_told, self._tells_table = False, True
         self._simulated: dict[str, Any] = {}  # the simulated clock, and what belongs to it
         self._cohorts = CohortDraws(self.cohort_size, self.sampler)
 

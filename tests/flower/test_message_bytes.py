@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from fedgen.federated.round import Round
+from fedgen.federated import FedAvgStrategy
+from fedgen.flower.server.flower_strategy import FlowerStrategy
 from fedgen.flower.wire.flower_records import from_records
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.io.files import in_bytes
@@ -33,8 +34,8 @@ def arrays_of(message):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_a_training_tells_is_what_its_messages_hold(name, images, tmp_path, caplog, monkeypatch):
-    settings, rounds, messages = recipe(rounds=2, **VARIANTS[name]), [], []
-    begin, answer = Round.begin, Node.answer
+    settings, strategies, messages = recipe(rounds=2, **VARIANTS[name]), [], []
+    tell, answer = FedAvgStrategy.tell_state, Node.answer
 
     def weighed(self, message, number):
         reply = answer(self, message, number)
@@ -43,16 +44,16 @@ def test_what_a_training_tells_is_what_its_messages_hold(name, images, tmp_path,
         return reply
 
     monkeypatch.setattr(Node, "answer", weighed)
-    monkeypatch.setattr(Round, "begin", lambda self, *args: (rounds.append(self), begin(self, *args))[1])
+    monkeypatch.setattr(FedAvgStrategy, "tell_state", lambda self: (strategies.append(self), tell(self))[1])
     with caplog.at_level(logging.INFO):
         deploy(settings, images, tmp_path / "deployed")
-        (server,) = {round for round in rounds if round.state_bytes is not None}
+        (server,) = {strategy for strategy in strategies if isinstance(strategy, FlowerStrategy)}
         (_, up), (down, _) = messages[0], messages[-1]  # flags rise once, and there are no means before a round
         assert (server.bytes_received, server.bytes_sent) == (down, up)
-        rounds.clear()
+        strategies.clear()
         caplog.clear()
         simulate(settings, images, tmp_path / "simulated")
-    assert rounds[0].bytes_sent == up == sum(row.num_bytes for row in rounds[0].state_table())
-    constant = server.state_bytes - server.exchange.num_bytes_down + server.exchange.beside
-    assert rounds[0].bytes_received == down - constant
+    assert strategies[0].bytes_sent == up == sum(row.num_bytes for row in strategies[0].state_table())
+    constant = server.round.state_bytes - server.exchange.num_bytes_down + server.exchange.beside
+    assert strategies[0].bytes_received == down - constant
     assert f"each client sends {in_bytes(up)} a round and receives {in_bytes(down - constant)}" in caplog.text

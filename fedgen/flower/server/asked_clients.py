@@ -10,9 +10,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from numpy.typing import NDArray
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
+from fedgen.federated.server_model import MASKED_NUMBER
 from fedgen.flower.client.answering import sent_in
 from fedgen.flower.secure_aggregation.masked_answers import FIRST, MARGIN, STEP, WASTE, Scale, decode, hidden_names
-from fedgen.flower.secure_aggregation.secure_mean import NUMBER, secure_mean
+from fedgen.flower.secure_aggregation.secure_mean import secure_mean
 from fedgen.flower.wire.answer_forms import check_form, form_of
 from fedgen.flower.wire.messages import LossQuestion, Told, pack
 from fedgen.flower.wire.sending import Silence
@@ -249,7 +250,7 @@ class MaskedClients(AskedClients):
         if made.mean is None:
             few = f"{'not all of these' if whole else 'too few'} clients answered for their sum to be unmasked"
             return silent | {client: made.why_none(node, few) for client, node in there.items()}
-        self.traffic.up += len(made.rests) * sum(NUMBER * array.size for array in made.mean)
+        self.traffic.up += len(made.rests) * sum(MASKED_NUMBER * array.size for array in made.mean)
         silent |= {
             client: made.failures.get(node, "no answer") for client, node in there.items() if node not in made.rests
         }

@@ -269,8 +269,7 @@ class DistributedFineTuning(RoundClock):
     def on_turn_end(self, completed: bool) -> None:
         """Counts what was measured in the turn and what was sent for it."""
         if self.form == "local":
-            strategy: Any = self.trainer.strategy
-            self._account.add_turn(strategy.round, completed)
+            self._account.add_turn(self.trainer.strategy, completed)
             self.means.add(*self._objectives[0].take_totals())
         else:
             self.model.on_turn_end(completed)

@@ -89,15 +89,15 @@ class TrafficAccount:
         self._in_turns = Traffic(before.down, before.up, before.questions)
         self._told = before
 
-    def add_turn(self, round: Any, completed: bool) -> None:
+    def add_turn(self, strategy: Any, completed: bool) -> None:
         """Count what was sent for a client's turn.
 
         Args:
-            round: of `FedAvgStrategy`.
+            strategy: a `FedAvgStrategy`.
             completed: whether the client sent anything back.
         """
-        self._in_turns.down += round.bytes_received
-        self._in_turns.up += round.bytes_sent if completed else 0
+        self._in_turns.down += strategy.bytes_received
+        self._in_turns.up += strategy.bytes_sent if completed else 0
 
     def total(self, losses: Iterable[nn.Module]) -> Traffic:
         """Return all that was sent, with what losses asked of clients."""

@@ -25,7 +25,7 @@ from fedgen.models import DDPM, EDM, FlowMatching, LatentSpace, PromptUNet
 from fedgen.models.diffusion.diffusion_sampling import Sampler, make_scheduler
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.fine_tuning.lora import LoRA
-from fedgen.models.text.prompts import embed_prompts
+from fedgen.models.text.prompt_unet import embed_prompts
 from tests.quick import first_quick
 from tests.tiny_clip import make_tokenizer
 from tests.trainers import quiet_trainer
