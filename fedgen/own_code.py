@@ -8,15 +8,20 @@ import warnings
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
+_COMMAND = str(Path(__file__).with_name("__main__.py"))
 _KEPT = "lines_of_own_code"  # of an error that a process sent to another, which gets no frames
 _OTHERS = (_PACKAGE, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warns at the innermost line of the user's own code, or at the caller's where there is none."""
-    levels = enumerate(traceback.walk_stack(inspect.currentframe()), 1)
-    own = (level for level, (frame, _) in levels if _is_own(frame.f_code.co_filename))
-    warnings.warn(message, category, stacklevel=next(own, 2))
+    """Warns at the innermost line of the user's own code; in a command without any, at the caller's."""
+    frames = [frame for frame, _ in traceback.walk_stack(inspect.currentframe())]
+    files = [frame.f_code.co_filename for frame in frames]
+    called = files[: files.index(_COMMAND)] if _COMMAND in files else files  # what starts a command is not the user's
+    callers = (place for place, file in enumerate(files) if is_of_kit(file) and file != __file__)
+    frame = frames[next((place for place, file in enumerate(called) if _is_own(file)), next(callers, -1))]
+    name, registry = frame.f_globals.get("__name__"), frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, name, registry)
 
 
 def rank_zero_warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import linecache
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import fedgen
 from fedgen.__main__ import COMMANDS, main
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.state_table import UnexchangedStateWarning
-from fedgen.own_code import _is_own, from_own_code, own_frames, warn
+from fedgen.own_code import _is_own, from_own_code, is_of_kit, own_frames
 from fedgen.seeds import generator
 from tests.federated.modules import Automatic, make_data, make_trainer
 
@@ -63,10 +62,11 @@ def test_a_warning_shows_the_users_own_line_however_deep_it_is_raised():
     assert (told.filename, linecache.getline(told.filename, told.lineno).strip()[:12]) == (__file__, "make_trainer")
 
 
-def test_a_warning_without_own_code_shows_its_callers_line():
-    with pytest.warns(UserWarning, match="nobody's") as said:
-        threading.Thread(target=warn, args=("nobody's",)).run()
-    assert said[0].filename == __file__
+def test_a_warning_of_a_command_without_own_code_is_the_packages(tmp_path):
+    (tmp_path / "scores.jsonl").write_text("{")
+    with pytest.warns(UserWarning, match="the last line was cut off") as said:
+        main(["select", str(tmp_path)])
+    assert is_of_kit(said[0].filename)
 
 
 def test_a_folder_whose_name_begins_like_the_packages_is_own_code():
