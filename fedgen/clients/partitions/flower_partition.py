@@ -67,11 +67,9 @@ class FlowerPartition(Partition):
         count = self.options.get("num_partitions")
         if count is not None:  # known without dealing, which may fail or not by the seed
             return [f"client {client}" for client in range(count)]
-        return (
-            partition_names(self._made(examples, 0), "client")
-            if self.min_examples == 1
-            else list(self._dealt(examples, 0))
-        )
+        if self.min_examples > 1:
+            return list(self._dealt(examples, 0))
+        return partition_names(self._made(examples, 0), "client")
 
     def _made(self, examples: Examples, seed: int) -> FlowerPartitioner:
         """The partitioner with the examples as its dataset."""

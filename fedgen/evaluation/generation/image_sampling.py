@@ -127,7 +127,7 @@ def chunk_draws(seed: int, round: int, stream: str, i: int) -> torch.Generator:
 
 
 def _checked(made: Any, count: int, whose: str) -> Tensor:
-    """What a sampler gave, once it is known to be so many images or points."""
+    """A sampler's tensor, once it is known to be so many images or points."""
     wanted = f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1] or [{count}, D]"
     if not isinstance(made, Tensor):
         parts = f" of {', '.join(type(part).__name__ for part in made)}" if isinstance(made, tuple | list) else ""

@@ -157,14 +157,7 @@ class Split:
 
 
 def large_enough(names: Sequence[str], counts: Sequence[int], images: str, kind: str = "") -> tuple[list[int], str]:
-    """The places of the clients that have enough images to be scored, and a line that names the others, if any.
-
-    Args:
-        names: one a client.
-        counts: of each client's images.
-        images: which of theirs, e.g. "held-out".
-        kind: of the clients, e.g. "participating ".
-    """
+    """The places of the clients that have enough images to be scored, and a line that names the others, if any."""
     few = [name for name, count in zip(names, counts) if count < LEAST]
     found = [place for place, count in enumerate(counts) if count >= LEAST]
     if not few:

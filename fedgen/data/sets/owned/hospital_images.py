@@ -69,12 +69,7 @@ class HospitalImages(DataSet):
 
 
 def table_rows(path: Path, columns: Sequence[str], key: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """The rows of a table, each with its line.
-
-    Args:
-        path: of the table.
-        columns: that it must have.
-        key: those that name an image, of which no two rows may have the same values.
+    """The rows of a table, each with its line; the columns of `key` name the image.
 
     Raises:
         ValueError: if it lacks a column, names an image twice, or is no CSV file.
