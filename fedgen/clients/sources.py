@@ -30,7 +30,7 @@ HOOKS = (
 
 
 def check_source(data: Any, partition: Any, reading: DatasetReading) -> Partition:
-    """The partition, once data and partition are known to fit each other: clients' own data are `Natural`.
+    """The partition, once data and partition are known to fit each other: without one, clients' own data are `Natural`.
 
     Raises:
         TypeError: for data or a partition of another kind, saying what is expected.

@@ -1,5 +1,6 @@
 """A run folder: its scores and its checkpoints."""
 
+import warnings
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -7,7 +8,6 @@ from pathlib import Path
 from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed
 from fedgen.evaluation.runs.checkpoint_names import list_checkpoints
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
-from fedgen.own_code import warn
 
 
 class Run:
@@ -52,7 +52,7 @@ class Run:
                 f"{self.scores_path} has no scores yet; train with the FederatedEvaluation callback"
             )
         if mixed := say_mixed(records):
-            warn(f"{self.scores_path}: {mixed}")
+            warnings.warn(f"{self.scores_path}: {mixed}", stacklevel=2)
         return records
 
     @property
