@@ -1,7 +1,6 @@
 """The one image convention: float [-1, 1] for models, uint8 at rest, and one quantiser between them."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedgen.io.files import atomic_write
+from fedgen.own_code import warn
 
 HEADING, MARGIN = 18, 3  # pixels of a picture's heading, and before its text
 
@@ -95,7 +95,7 @@ class SeenRange:
         """Says so once, if the images look like [0, 1]."""
         if self.is_unit and not self.told:
             self.told = True
-            warnings.warn(self.complaint, stacklevel=3)
+            warn(self.complaint)
 
     def refuse(self) -> None:
         """Says so once, if few images look like [0, 1].

@@ -1,12 +1,34 @@
-"""Whose code an error came through: the user's own, or that of libraries and of this package."""
+"""Whose code an error or a warning came through: the user's own, or that of libraries and of this package."""
 
+import inspect
+import os
 import sysconfig
 import traceback
+import warnings
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parent) + os.sep
+_COMMAND = str(Path(__file__).with_name("__main__.py"))
 _KEPT = "lines_of_own_code"  # of an error that a process sent to another, which gets no frames
 _OTHERS = (_PACKAGE, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the innermost line of the user's own code; in a command without any, at the caller's."""
+    frames = [frame for frame, _ in traceback.walk_stack(inspect.currentframe())]
+    files = [frame.f_code.co_filename for frame in frames]
+    called = files[: files.index(_COMMAND)] if _COMMAND in files else files  # what starts a command is not the user's
+    callers = (place for place, file in enumerate(files) if is_of_kit(file) and file != __file__)
+    frame = frames[next((place for place, file in enumerate(called) if _is_own(file)), next(callers, -1))]
+    name, registry = frame.f_globals.get("__name__"), frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, name, registry)
+
+
+def rank_zero_warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns as `warn` does, in the first process of a job alone."""
+    from lightning.pytorch.utilities.rank_zero import rank_zero_only  # slow to import
+
+    rank_zero_only(warn)(message, category)
 
 
 def own_frames(error: BaseException | None) -> list[traceback.FrameSummary]:

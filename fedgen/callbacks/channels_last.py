@@ -2,7 +2,8 @@
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from fedgen.own_code import rank_zero_warn
 
 
 class ChannelsLast(Callback):

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
+
+from fedgen.own_code import rank_zero_warn
 
 Backend = str | Callable[..., Any]
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # which record CUDA graphs

@@ -1,7 +1,6 @@
 """The evaluation at rounds: scores in both aggregates, logged, stored, and there for stock callbacks to monitor."""
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -34,6 +33,7 @@ from fedgen.federated.simulated_time.round_time import TIME_FILE, write_times
 from fedgen.images import save_png
 from fedgen.io.files import remove_unfinished, require_writable
 from fedgen.models.optional_hooks import data_module_of, of_module, of_strategy
+from fedgen.own_code import warn
 from fedgen.progress import make_console
 from fedgen.ranks import together
 from fedgen.seeds import isolated
@@ -367,17 +367,15 @@ def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> 
     """Says so if a callback takes the worst value of the column that it monitors for the best."""
     for callback in callbacks:
         if callback.monitor.split("/")[-1].startswith(f"{BALANCED}_"):
-            warnings.warn(
+            warn(
                 f"{type(callback).__name__} monitors {callback.monitor!r}, which is best at {BALANCE}: neither mode"
-                " finds that; monitor another score",
-                stacklevel=2,
+                " finds that; monitor another score"
             )
             continue
         wanted = "max" if directions[callback.monitor] else "min"
         if monitoring(callback).mode not in (None, wanted):
             better = "higher" if wanted == "max" else "lower"
-            warnings.warn(
+            warn(
                 f"{type(callback).__name__} monitors {callback.monitor!r} with mode={callback.mode!r}, but {better} is"
-                f" better: give it mode={wanted!r}",
-                stacklevel=2,
+                f" better: give it mode={wanted!r}"
             )

@@ -8,7 +8,6 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.evaluation.runs.checkpoint_names import LAST, checkpoint_name, list_checkpoints
 from fedgen.federated.left_out import LEFT_OUT_FILE, Entry, report_of, write_left_out
@@ -16,6 +15,7 @@ from fedgen.federated.state_file import STATE_FILE
 from fedgen.federated.state_table import rows_so_far, write_state
 from fedgen.io.files import remove_unfinished, require_writable, sync_folder
 from fedgen.models.optional_hooks import of_callback, of_strategy
+from fedgen.own_code import rank_zero_warn
 
 
 class RoundCheckpoint(ModelCheckpoint):

@@ -13,7 +13,7 @@ from fedgen.recipe.recipe_files import find_recipe, suggest_recipe
 def deploy_recipe(
     recipe: Path,
     folder: Path,
-    clients: int = 2,
+    clients: int | None = None,
     data: str | None = None,
     settings: dict[str, Any] | None = None,
     export: Path | None = None,
@@ -27,7 +27,7 @@ def deploy_recipe(
     Args:
         recipe: as for `fedgen fit`.
         folder: of the app.
-        clients: how many the server waits for.
+        clients: how many the server waits for; by default those of --export, else the recipe's cohort, or two.
         data: class of each client's data, e.g. ImageFolder, fedgen.data.HuggingFace, or my_kit.Scans of one's own, or a
             function that returns one; by default the recipe's own if it is one's own or reads a folder, else
             ImageFolder. Where they lie each client's node says itself.
@@ -35,7 +35,7 @@ def deploy_recipe(
         export: writes the clients that the recipe simulates as folders here, to try the app with them.
         overwrite: replace the app if it exists.
     """
-    if clients < 1:
+    if clients is not None and clients < 1:
         raise ValueError(f"clients={clients}: a federation has at least one")
     if (folder / "pyproject.toml").exists() and not overwrite:
         raise FileExistsError(f"{folder} holds an app; choose another folder, or replace it with --overwrite")
@@ -43,19 +43,32 @@ def deploy_recipe(
         raise FileNotFoundError(f"there is no recipe {recipe}{suggest_recipe(recipe.name)}")
     recipe = path
     from fedgen.evaluation.runs.recipe_data import load_federation
-    from fedgen.flower.app.recipe import read_settings
+    from fedgen.flower.app.recipe import read_settings, without_unmeasured
     from fedgen.flower.app.write_app import export_clients, write_app
-    from fedgen.flower.server.measured import without_unmeasured
     from fedgen.io.files import require_writable
     from fedgen.progress import make_console
 
     found, unmeasured = without_unmeasured(read_settings(recipe))
+    strategy = found["trainer"].get("strategy")
+    options = strategy.get("init_args") or {} if isinstance(strategy, Mapping) else {}
+    cohort = 0 if options.get("sampler") else options.get("cohort_size") or 0
+    if clients is not None and clients < cohort:
+        raise ValueError(
+            f"clients={clients}, and the recipe's rounds draw cohort_size={cohort}: pass --clients {cohort} or more, or"
+            f" set trainer.strategy.init_args.cohort_size in {recipe} to {clients} at most"
+        )
     chosen = choose_data(recipe, found, data, settings)
+    federation = None if export is None else load_federation(recipe, [])
+    number = max(2, cohort) if federation is None else len(federation.clients)
+    if federation is not None and clients not in (None, number):
+        raise ValueError(
+            f"clients={clients}, and --export writes the {number} clients of {recipe}: leave --clients out, or"
+            " change the recipe's partition"
+        )
     require_writable(folder)
-    if export is not None:
-        federation = load_federation(recipe, [])
+    if federation is not None and export is not None:
         export_clients(federation, export)
-        clients = len(federation.clients)
+    clients = clients or number
     modules = write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
     console = make_console()
     console.print(f"{folder}: an app for {clients} clients; see its README.md")

@@ -326,6 +326,9 @@ def evaluate(arguments: Sequence[str]) -> int:
     if is_stored(arguments):
         return evaluate_stored(arguments)
     parser = _parser_of_runs()
+    if not arguments:
+        parser.usage = HELP.split("\n\n")[0].removeprefix("usage: ")
+        parser.error("say what to score: --generated and --clients (or --reference), or a run's folder")
     if ASK_ALL in arguments and not set(arguments) & set(ASK):
         print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
         print("2. A run's checkpoints:\n")

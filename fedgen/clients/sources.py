@@ -1,6 +1,5 @@
 """Sources of a data module: one source with a partition, or clients' own data, and how they become examples."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +29,7 @@ from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import LazyExamples, make_lazy
 from fedgen.data.model_batches import to_batch
 from fedgen.data.renumber import renumber, with_classes
+from fedgen.own_code import warn
 
 HOOKS = (
     "on_before_batch_transfer",
@@ -47,16 +47,16 @@ def check_source(data: Any, partition: Any, reading: DatasetReading) -> Partitio
     if partition is not None and not isinstance(partition, Partition):
         _refuse_partition(partition)
     if clients := as_clients(data):
-        if partition is not None:
+        if not isinstance(partition, Natural | None):
             raise ValueError(
-                f"data already says whose its parts are ({len(clients)} clients): leave partition={partition!r} out, or"
-                " give all data as one Dataset"
+                f"data already says whose its parts are ({len(clients)} clients): leave partition={partition!r} out,"
+                " give Natural(min_examples=...), or give all data as one Dataset"
             )
         if reading.owners is not None:
             raise ValueError("data already says whose its parts are; leave owners out")
         for name, part in clients.items():
             _check_part(part, f"the data of client {name!r}")
-        return Natural()
+        return partition or Natural()
     _check_part(data, "data")
     if partition is None and reading.owners is None:
         raise ValueError(
@@ -296,7 +296,7 @@ def _merge_labels(clients: Mapping[str, Examples]) -> tuple[Tensor, tuple[str, .
     if without:
         if len(without) < len(parts):
             text = f"all clients' labels are left out, as client {without[0]!r} has none: give its, or labels=[]"
-            warnings.warn(text, stacklevel=2)
+            warn(text)
         return torch.zeros(sum(map(len, parts)), dtype=torch.int64), ()
     classes = parts[0].classes
     if any(part.classes != classes for part in parts):

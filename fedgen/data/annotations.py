@@ -1,6 +1,5 @@
 """Labels and owners of anybody's Dataset, found without decoding its images."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from fedgen.data.optional_attributes import of_dataset
+from fedgen.own_code import warn
 
 Annotation = Callable[..., Any] | str | Sequence[Any] | Tensor | np.ndarray | None
 """A column or attribute by its name, a function of the position, the values themselves, or None to look for them."""
@@ -93,7 +93,7 @@ def as_kinds(values: Any, said: str, sure: bool = True) -> list[int] | list[str]
     text = f"{said}, item {wrong}: {_short(found[wrong])}"
     if not sure and kinds.count(None) * 2 > len(kinds):
         remedy = "give labels=, one an item, where items have classes, else labels=[]"
-        warnings.warn(f"{text} is neither integer nor text, so there are no labels; {remedy}", stacklevel=2)
+        warn(f"{text} is neither integer nor text, so there are no labels; {remedy}")
         return []
     before = "" if kinds[wrong] is None else f" after {kinds[0]!r}"
     remedy = "" if sure else "; give others by labels=, labels=[] if items have none"
@@ -193,7 +193,7 @@ def _attribute(dataset: Any, name: str) -> Any:
         parts = [_named(part, name) for part in dataset.datasets]
         without = [place for place, part in enumerate(parts) if part is None]
         if 0 < len(without) < len(parts):
-            warnings.warn(f"{name} of a ConcatDataset are left out, as its part {without[0]} has none", stacklevel=2)
+            warn(f"{name} of a ConcatDataset are left out, as its part {without[0]} has none")
         return None if without else [value for part in parts for value in part]
     found: Any = getattr(dataset, name, None)  # somebody's own, of any kind
     if isinstance(found, (str, Mapping)) or not hasattr(found, "__len__"):

@@ -1,6 +1,5 @@
 """Features on disk: computed once per (images, embedding), checked whenever they are read."""
 
-import warnings
 from pathlib import Path
 
 from safetensors.torch import save
@@ -11,6 +10,7 @@ from fedgen.embeddings.base import Embedding
 from fedgen.io.files import atomic_write, require_writable
 from fedgen.io.hashing import hash_chunks, hash_tensors
 from fedgen.io.tensor_files import read_safetensors
+from fedgen.own_code import warn
 from fedgen.progress import track
 
 
@@ -79,8 +79,8 @@ class FeatureCache:
             with atomic_write(self.path(key)) as file:
                 file.write(data)
         except OSError as error:
-            warnings.warn(f"cannot store features in {self.folder}: {error.strerror}; going on without", stacklevel=3)
+            warn(f"cannot store features in {self.folder}: {error.strerror}; going on without")
 
 
 def _warn_damaged(path: Path, reason: str) -> None:
-    warnings.warn(f"{path} is damaged ({reason}) and is computed again", stacklevel=4)
+    warn(f"{path} is damaged ({reason}) and is computed again")

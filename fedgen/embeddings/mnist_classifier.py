@@ -6,7 +6,6 @@ of 1,000 other MNIST digits are classified rightly, and 78 percent of scikit-lea
 
 import json
 import os
-import warnings
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from fedgen.embeddings.names import MNIST_CLASSIFIER as NAME
 from fedgen.embeddings.small_classifier import ClassifierOptions, SmallClassifier, fitted, train_classifier
 from fedgen.embeddings.weights import load_into, read_state
 from fedgen.io.tensor_files import read_safetensors, write_safetensors
+from fedgen.own_code import warn
 from fedgen.seeds import generator, isolated
 
 SIDE, CLASSES, HELD_OUT = 28, 10, 1000
@@ -91,7 +91,7 @@ def make_weights(seed: int, path: str | Path) -> dict[str, Tensor]:
     try:
         write_safetensors(path, state, {"about": json.dumps(about)})
     except OSError as error:
-        warnings.warn(f"cannot keep {path} ({error.strerror}); set {FOLDER_VARIABLE} to a folder", stacklevel=3)
+        warn(f"cannot keep {path} ({error.strerror}); set {FOLDER_VARIABLE} to a folder")
     return state
 
 

@@ -12,8 +12,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.generation.answers import Answers, SeededAnswers
 from fedgen.evaluation.generation.density import density_of
-from fedgen.evaluation.generation.generated import GeneratedImages
-from fedgen.evaluation.generation.image_draws import ImageDraws
+from fedgen.evaluation.generation.image_draws import GeneratedImages, ImageDraws
 from fedgen.evaluation.generation.image_sampling import CHUNK, Sample, of_sampler, sampler_of
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import EvaluationPlan

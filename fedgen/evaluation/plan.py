@@ -1,6 +1,5 @@
 """Plans of evaluations: which scores on which split and embedding, checked before any long work."""
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedgen.evaluation.aggregates import applies, check_aggregates, choose_aggregates
@@ -13,6 +12,7 @@ from fedgen.evaluation.real.three_splits import CONTROLS
 from fedgen.evaluation.record_names import DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.records import FLOOR, Columns
 from fedgen.evaluation.score_choice import ScoreChoice, check_distinct
+from fedgen.own_code import warn
 from fedgen.scores.aggregate import Weights
 from fedgen.scores.definition import Needs
 
@@ -93,7 +93,7 @@ class EvaluationPlan:
             first = next(filter(None, problems), "")
             if first and split is not self.splits[0]:
                 self._left_out.add((split.name, choice.name))
-                warnings.warn(f"score {choice.name} is left out on split {split.name!r}: {first}", stacklevel=5)
+                warn(f"score {choice.name} is left out on split {split.name!r}: {first}")
             else:
                 check_clients_of([choice], split.counts, names, self.weights)
 
@@ -104,20 +104,20 @@ class EvaluationPlan:
         first = self.splits[0]
         missing = [name for name in CONTROLS if first.name == PART_TRAIN and name not in first.stand_ins]
         if missing:
-            warnings.warn(
+            warn(
                 f"left out of the controls: {' and '.join(missing)}; fewer than {LEAST} images are left that are not"
                 " scored. Score fewer clients (eval_clients of the split), raise its max_examples or leave it out,"
-                " or hold out another share than half (held_out of the data module)",
-                stacklevel=5,
+                " or hold out another share than half (held_out of the data module)"
             )
 
     def _check_held_out(self, score: str) -> None:
         held_out, first = self.held_out, self.splits[0]
         if held_out is None or held_out is first or held_out.client_names != first.client_names:
+            why = (held_out and held_out.note) or f"there is no such split {REPORT!r}"
             raise ValueError(
                 f"score {score} compares the images that clients train on (split {first.name!r}) with held-out"
-                f" ones of the same clients, and there is no such split {REPORT!r}: let each client hold out at least"
-                " two images (held_out of the data module), or leave the score out"
+                f" ones of the same clients, and {why}: let each client hold out at least two images (held_out of the"
+                " data module, min_examples of the partition), or leave the score out"
             )
 
     def _check_tested(self, score: str) -> None:

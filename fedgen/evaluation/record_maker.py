@@ -36,10 +36,11 @@ class RecordMaker:
         splits = {split.name: split for split in self._plan.splits}
         panels = {panel.embedding.name: panel for panel in self._plan.panels}
 
-        def common(place: str, split: Split, embedding: str) -> dict[str, Any]:
+        def common(place: str, split: Split, embedding: str, *others: Split) -> dict[str, Any]:
             count = counts if isinstance(counts, int) else counts[split.name, embedding]
             own = {"split": place, "num_generated": count, "reference": split.reference}
-            return {**own, "generator": generator, **details}
+            notes = dict.fromkeys(filter(None, [details.get("note"), *(one.note for one in (*others, split))]))
+            return {**own, "generator": generator, **details, "note": "; ".join(notes)}
 
         records: list[ScoreRecord] = []
         for (name, embedding), scores in found.items():
@@ -51,7 +52,7 @@ class RecordMaker:
             for gap, scores in gaps_of(by_split).items():
                 better, worse = (splits[name] for name in GAPS[gap])
                 pairs = [a if a == b else f"{b} - {a}" for a, b in zip(better.client_names, worse.client_names)]
-                records += self._of_scores(scores, panel, pairs, common(gap, worse, embedding))
+                records += self._of_scores(scores, panel, pairs, common(gap, worse, embedding, better))
         return records
 
     def _of_scores(

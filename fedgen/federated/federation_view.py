@@ -17,7 +17,7 @@ from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.sharing import RankShares
 from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
-from fedgen.federated.state_table import StateRow, require_round
+from fedgen.federated.state_table import StateRow, bytes_received, require_round, state_rows, tell_state
 
 Part = TypeVar("Part")
 
@@ -31,6 +31,7 @@ class FederationView:
     _round: Round | None = None
     _clock: TurnClock | None = None
     _loop: TurnLoop | None = None
+    _has_told, _tells_table = False, True  # of the module's state
 
     @property
     def round(self) -> Round:
@@ -124,12 +125,28 @@ class FederationView:
 
     def state_table(self) -> list[StateRow]:
         """Return what becomes of the module's state: what travels, is averaged, reset, kept or not isolated."""
-        require_round(self._round is not None)
-        return self.round.state_table()
+        require_round(self._round is not None and self._round.is_known)
+        return state_rows(self.round)
 
     def silence_state_table(self) -> None:
         """Keep the short state table out of the log, for a callback that shows all of it; within `fit`."""
-        self.round.tells_state = False
+        self._tells_table = False
+
+    def tell_state(self) -> None:
+        """Tell once, when the first round is over, what clients send and what becomes of the module's state."""
+        if not self._has_told and self.round.is_known:
+            self._has_told = True
+            tell_state(self.round, in_short=self._tells_table)
+
+    @property
+    def bytes_sent(self) -> int:
+        """The bytes of all tensors that a client sends to the server in a round, as far as turns have shown them."""
+        return sum(row.num_bytes for row in state_rows(self.round))
+
+    @property
+    def bytes_received(self) -> int:
+        """The bytes of all tensors that the server sends to a client in a round."""
+        return bytes_received(self.round)
 
     @contextmanager
     def client_model(self, client: int) -> Iterator[None]:

@@ -11,7 +11,7 @@ from fedgen.io.field_types import Fits, conforms
 from fedgen.io.files import atomic_write
 from fedgen.io.regular_files import read_regular
 from fedgen.models.optional_hooks import data_of, of_data, of_strategy
-from fedgen.own_code import own_frames
+from fedgen.own_code import own_frames, rank_zero_warn
 
 if TYPE_CHECKING:  # who was left out is read without torch and Lightning
     from lightning.pytorch import Trainer
@@ -111,15 +111,11 @@ def fold(entries: list[Entry], most: int = KEPT_TURNS) -> list[Entry]:
 
 def warn_of(entry: Entry) -> None:
     """One warning of a client left out."""
-    from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-
     rank_zero_warn(f"client {entry['name']!r} is left out of round {entry['round']}: {entry['reason']}")
 
 
 def warn_of_dropped_round(round: int, why: str) -> None:
     """One warning of a round that is whole and of which nothing can be made."""
-    from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-
     rank_zero_warn(f"round {round} is dropped and the server's model stays as it was: {why}")
 
 

@@ -30,7 +30,6 @@ from fedgen.federated.left_out import (
 )
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.server_model import RoundSettings, ServerModel
-from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state, warn_of_state
 from fedgen.models.optional_hooks import of_module
 from fedgen.ranks import Ranks, alone
 from fedgen.seeds import seed_all
@@ -104,7 +103,8 @@ class Round:
         factor: on the clients' learning rates.
         starts: the server's tensors that turns start from.
         loss: of the present turn at the weights it began with, where the aggregator needs it and the module gives one.
-        tells_state: whether the log gets a short state table after the first round.
+        is_known: whether a whole round is over, in which it was found what becomes of the module's state.
+        state_bytes: that the server's messages have for the model, with constants; None where there are no messages.
     """
 
     def __init__(
@@ -130,9 +130,10 @@ class Round:
         self.number, self.factor = 0, 1.0
         self.starts = StartPoints()
         self.loss: float | None = None
+        self.state_bytes: int | None = None
         self.turn: Turn | None = None
         self._is_servers = False  # whether the module holds the server's tensors, so that a turn need not load them
-        self.is_open, self._has_told, self.tells_state = False, False, True
+        self.is_open = self.is_known = False
         self.errors: list[Exception] = []
 
     @property
@@ -321,12 +322,7 @@ class Round:
         self.algorithm.end_round()
         if self.settings.compression:
             self.compressed.end_round()
-        if not self._has_told:
-            self._has_told = True
-            rows = self.state_table()
-            if self.tells_state:
-                tell_state(rows)
-            warn_of_state(rows, self.model.rules.unmatched, self.outside.remedies)
+        self.is_known = True
         self.leave()
         if not self.exchange.is_empty:
             self._tell_round_end()
@@ -378,15 +374,6 @@ class Round:
         """Whether something is remembered of each client, which then trains in one process for good."""
         by_parts = self.model.rules.keep_clients or self.algorithm.keeps_clients or self.compressed.keeps_clients
         return bool(self.exchange.personal) or by_parts or self.settings.optimizer_state == "keep"
-
-    def state_table(self) -> list[StateRow]:
-        """Return what becomes of the module's state, as the rounds so far have found it.
-
-        Raises:
-            NoRoundError: before a whole round.
-        """
-        require_round(self._has_told)
-        return state_rows(self.exchange, self.model.counters, self.outside)
 
 
 def news_of(round: Round) -> dict[str, Any]:

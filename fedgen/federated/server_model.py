@@ -19,6 +19,8 @@ from fedgen.federated.promises import check_counters
 from fedgen.federated.schedules import Schedule, check_rates, factor_in
 from fedgen.federated.server_optimizers import ServerUpdate, as_real
 
+MASKED_NUMBER = 8  # bytes of an entry under secure aggregation
+
 
 @dataclass
 class RoundSettings:
@@ -87,6 +89,9 @@ class ServerModel:
         self.exchange.beside = settings.client_algorithm.num_bytes(self.trainable)
         if settings.compression is not None:
             self.exchange.compressed = compressed_bytes(settings.compression, self.trainable)
+        elif settings.fixed:
+            shared = self.exchange.shared.items()
+            self.exchange.compressed = {name: MASKED_NUMBER * as_real(tensor).numel() for name, tensor in shared}
         self.exchange.snapshot()
         self._memory.match_personal(self.exchange)
         self.counters = Counters(self.exchange.declared, self.exchange.advancing, settings.aggregator.robust)

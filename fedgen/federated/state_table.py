@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from fedgen.federated.client_state.counters import Counters
-from fedgen.federated.client_state.exchange import Exchange
-from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.state_file import STATE_FILE
 from fedgen.io.files import atomic_write, in_bytes
-from fedgen.io.tensor_files import bytes_of
+from fedgen.io.tensor_files import bytes_of, tensors_in
+from fedgen.own_code import rank_zero_warn
+
+if TYPE_CHECKING:
+    from fedgen.federated.round import Round
 
 MOST_NAMES = 4  # of a row in the log
 RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # beginnings of what is warned of
@@ -24,7 +25,7 @@ class StateRow(NamedTuple):
     Args:
         fate: a few words, e.g. "trained, averaged".
         names: of the state.
-        num_bytes: of its tensors that a client sends in a round; 0 for what is not sent.
+        num_bytes: of the tensors that a client sends in a round for it; 0 for what is not sent.
     """
 
     fate: str
@@ -32,21 +33,27 @@ class StateRow(NamedTuple):
     num_bytes: int
 
 
-def state_rows(exchange: Exchange, counters: Counters, outside: OutsideState) -> list[StateRow]:
-    """The rows that are not empty, what travels first."""
+def state_rows(round: "Round") -> list[StateRow]:
+    """The rows that are not empty, what travels first: their bytes are all that a client sends in a round."""
+    exchange, counters, outside, local = round.exchange, round.model.counters, round.outside, round.local
     by_fate: dict[str, list[str]] = {}
     for path, word in outside.found.items():
         if path not in exchange.first_names:  # where a buffer that was None is by now
             by_fate.setdefault(word, []).append(path)
-    moving = {name: exchange.shared[name] for name in exchange.moving}
+    moving = {name: tensor for name, tensor in exchange.traveling.items() if name not in exchange.trained}
     counted = {name: t for name, t in exchange.counters.items() if name in counters.seen or name in exchange.advancing}
+    beside = exchange.beside
+    raised = [tensor for name, tensor in counted.items() if name not in exchange.advancing]
     rows = [
         _row("trained, averaged", exchange.trainable, exchange.bytes_sent(exchange.trainable)),
-        _row("changed by turns, averaged", moving, bytes_of(moving.values())),
-        _row("counters and flags, the largest", counted, bytes_of(counted.values())),
+        _row("changed by turns, averaged", moving, exchange.bytes_sent(moving)),
+        _row("counters and flags, the largest", counted, bytes_of(raised)),
+        _row("optimizer states, averaged", local.names_sent, local.bytes_sent),
+        _row("the last client's for the next round", local.continued, bytes_of(tensors_in(local.continued))),
+        _row("sent along by the client algorithm", [type(round.algorithm).__name__] * bool(beside), beside),
         _row("stays with each client", exchange.personal),
         _row("declared 'server', reset at every turn", exchange.held),
-        _row("constant, does not travel", {**exchange.quiet, **_rest(exchange.counters, counted)}),
+        _row("constant, does not travel", {**_rest(exchange.quiet, moving), **_rest(exchange.counters, counted)}),
     ]
     words = {
         "averaged": "not in state_dict, averaged",
@@ -59,7 +66,10 @@ def state_rows(exchange: Exchange, counters: Counters, outside: OutsideState) ->
         "server": "declared 'server', not in state_dict, reset at every turn",
         "reset": "not in state_dict, reset at every turn",
     }
-    rows += [_row(words[word], by_fate[word]) for word in words if word in by_fate]
+    means = outside.messages.server_means
+    for word in (word for word in words if word in by_fate):
+        sent = bytes_of([means[path] for path in by_fate[word] if path in means and word in ("averaged", "mean")])
+        rows.append(_row(words[word], by_fate[word], sent))
     rows.append(_row(OPAQUE, [f"{path} ({kind})" for path, kind in outside.opaque.items()]))
     rows.append(_row("kept by clients, but not in checkpoints", outside.not_in_checkpoints))
     return [row for row in rows if row.names]
@@ -84,9 +94,21 @@ def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
     return "\n".join(lines)
 
 
-def tell_state(rows: Sequence[StateRow]) -> None:
-    """Tells, once the first round is over, what was found of the module's state."""
-    rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
+def bytes_received(round: "Round") -> int:
+    """The bytes of all tensors that the server sends to a client in a round."""
+    exchange, means = round.exchange, round.outside.messages.server_means.values()
+    model = exchange.num_bytes_down if round.state_bytes is None else exchange.beside + round.state_bytes
+    return model + round.local.bytes_received + bytes_of(means)
+
+
+def tell_state(round: "Round", in_short: bool) -> None:
+    """Tells, once the first round is over, what travels and, in short, what becomes of the module's state; warns."""
+    rows = state_rows(round)
+    sent, received = in_bytes(sum(row.num_bytes for row in rows)), in_bytes(bytes_received(round))
+    rank_zero_info(f"each client sends {sent} a round and receives {received}")
+    if in_short:
+        rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
+    warn_of_state(rows, round.model.rules.unmatched, round.outside.remedies)
 
 
 def warn_of_state(

@@ -10,7 +10,6 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -40,7 +39,6 @@ from fedgen.federated.sharing import RankShares
 from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
 from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
 from fedgen.federated.vectorised.vectorised_turns import VectorisedTurns
-from fedgen.io.files import in_bytes
 from fedgen.models.optional_hooks import data_module_of, data_of
 from fedgen.ranks import Ranks, alone
 from fedgen.seeds import resolve
@@ -161,6 +159,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         self._shares = RankShares(Ranks())
         self._clock = self._round = self._loop = self._checkpoints = None
         self._schedules: StepSchedules | None = None
+        self._has_told, self._tells_table = False, True
         self._simulated: dict[str, Any] = {}  # the simulated clock, and what belongs to it
         self._cohorts = CohortDraws(self.cohort_size, self.sampler)
 
@@ -201,7 +200,6 @@ class FedAvgStrategy(CheckpointingStrategy):
         RoundBoundary.attach(trainer, self)
         parts = round, self._driver, self.clock, self._schedules, self.batch_idx, self._batch_to_device
         self._loop = TurnLoop(trainer, *parts, self.vectorised_turns)
-        rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
 
     def _client_shares(self, trainer: Trainer) -> list[float] | None:
         """Return every client's weight in the mean over the whole federation, if the data say who the clients are."""

@@ -5,7 +5,6 @@ the digits of |mean| / deviation.
 """
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgen.metrics.feature_metric import GENERATED, REAL, FeatureMetric
+from fedgen.own_code import warn
 from fedgen.scores.frechet.few_images import few_images
 from fedgen.scores.frechet.roots import BLOCK, Triangle
 from fedgen.statistics import Gaussian, thin
@@ -83,7 +83,7 @@ class MomentMetric(FeatureMetric):
         said = few_images(name, self.dim, generated, counts)
         if said and not self._said_few:
             self._said_few = True
-            warnings.warn(said, stacklevel=4)
+            warn(said)
 
     def _summary(self, side: str, row: int = 0) -> Gaussian:
         """The summary of one client or of the generated images, on the CPU; low-rank for n <= D."""

@@ -135,7 +135,6 @@ class TurnTakingStrategy(Protocol):
         personal: shell patterns of tensors that stay with clients.
         in_round: whether the model is not the server's.
         local_only: whether nothing is exchanged.
-        bytes_masked: sent by a client in a round under secure aggregation; None without.
         report: who was left out or remarked on.
     """
 
@@ -146,7 +145,6 @@ class TurnTakingStrategy(Protocol):
     personal: Sequence[str] = ()
     in_round: bool = False
     local_only: bool = False
-    bytes_masked: int | None = None
     report: Sequence[Mapping[str, Any]] = ()
 
 

@@ -1,11 +1,11 @@
 """The page that is written anew while a run trains, for a hundredth of its evaluations' time at most."""
 
 import time
-import warnings
 from pathlib import Path
 
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.io.files import remove_unfinished
+from fedgen.own_code import warn
 from fedgen.reports.contents import read_contents
 from fedgen.reports.logged import Logs
 from fedgen.reports.page import PAGE, render
@@ -67,7 +67,7 @@ class LivePage:
         try:
             render([read_contents(self.folder, self._logs, self._pictures)], live).save(self.path)
         except Exception as error:  # whatever it is: days of training do not end for a page
-            warnings.warn(f"{self.path} is not written: {type(error).__name__}: {error}", stacklevel=2)
+            warn(f"{self.path} is not written: {type(error).__name__}: {error}")
             return False
         if self.written:
             self._last = time.perf_counter() - began

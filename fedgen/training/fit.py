@@ -3,6 +3,7 @@
 import inspect
 import logging
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -34,6 +35,7 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import describe, read_left_out, shorten
 from fedgen.federated.state_file import read_state
 from fedgen.io.files import atomic_write, read_yaml, require_writable
+from fedgen.own_code import warn
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
 from fedgen.recipe.recipe_errors import explain, refuse
@@ -189,7 +191,16 @@ class FedgenCLI(LightningCLI):
         options: dict[str, Any] = {"callbacks": callbacks}
         if settings.logger in (None, True):
             options["logger"] = make_logger(folder)
-        return super().instantiate_trainer(**options, **kwargs)
+        try:
+            return super().instantiate_trainer(**options, **kwargs)
+        except MisconfigurationException as error:
+            if not re.search("backend found|accelerator is not available", str(error)):
+                raise
+            here = " and ".join(["cpu", *(["gpu"] if torch.cuda.is_available() else [])])
+            raise MisconfigurationException(
+                f"accelerator {settings.accelerator!r} cannot be used here, where there is {here}: pass"
+                " --trainer.accelerator cpu, or run where there is one, with a PyTorch that is built for it"
+            ) from error
 
 
 def make_logger(folder: str | Path) -> Logger:
@@ -328,10 +339,9 @@ def apply_control(config: Any) -> None:
         raise ValueError("--centralised needs a FederatedDataModule, which pools the clients' data")
     dropped = [name for name in ("client_schedule", "server_schedule") if getattr(strategy.init_args, name, None)]
     if dropped:
-        warnings.warn(
+        warn(
             f"--centralised trains without the strategy's {' and '.join(dropped)}, at the module's own learning rates;"
-            " give the module a schedule over epochs to compare like with like",
-            stacklevel=2,
+            " give the module a schedule over epochs to compare like with like"
         )
     # as many iterations an epoch as each client takes in a round
     config.data.init_args.iterations = strategy.init_args.communication_interval

@@ -28,11 +28,11 @@ def changed(folder, change):
 
 def test_an_app_has_the_recipe_and_two_sides(tmp_path):
     folder = tmp_path / "My App"
-    assert main(["deploy", str(QUICKSTART), str(folder), "--clients", "3"]) == 0
+    assert main(["deploy", str(QUICKSTART), str(folder), "--clients", "7"]) == 0
     settings = tomllib.loads((folder / "pyproject.toml").read_text())
     assert settings["project"]["name"] == "my-app"
     config = settings["tool"]["flwr"]["app"]["config"]
-    assert (config["clients"], config["classes"], config["label-counts"]) == (3, "", "")
+    assert (config["clients"], config["classes"], config["label-counts"]) == (7, "", "")
     recipe = yaml.safe_load((folder / "federation" / "recipe.yaml").read_text())
     before = yaml.safe_load(QUICKSTART.read_text())
     assert recipe["trainer"] == before["trainer"]
@@ -106,6 +106,28 @@ def test_an_evaluation_of_nothing_that_clients_answer_for_is_left_out(tmp_path, 
     assert main(["deploy", str(path), str(app), "--data", "ImageFolder"]) == 0
     assert "images or features: recall" in " ".join(capsys.readouterr().out.split())
     assert yaml.safe_load((app / "federation" / "recipe.yaml").read_text())["trainer"]["callbacks"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--clients", "3"], "clients=3, and the recipe's rounds draw cohort_size=5: pass --clients 5 or more, or set"),
+        (
+            ["--clients", "7", "--export", "images"],
+            "clients=7, and --export writes the 10 clients of .*leave --clients",
+        ),
+    ],
+)
+def test_a_number_of_clients_that_does_not_fit_the_recipe_is_refused(options, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["deploy", str(QUICKSTART), "app", *options]) == 2
+    assert re.search(said, capsys.readouterr().err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_server_waits_for_a_cohort_at_least(tmp_path):
+    assert main(["deploy", str(QUICKSTART), str(tmp_path / "app")]) == 0
+    assert "\nclients = 5 " in (tmp_path / "app" / "pyproject.toml").read_text()
 
 
 REFUSED = {

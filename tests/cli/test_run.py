@@ -16,6 +16,15 @@ from tests.evaluation.places import Placed, federation, fit
 UTILITY = "{name: utility, epochs: 4}"
 
 
+def test_bare_evaluate_shows_both_forms(capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate"])
+    told = capsys.readouterr().err
+    assert "fedgen evaluate --generated PATH --clients PATH" in told
+    assert "fedgen evaluate RUN EMBEDDING" in told
+    assert "say what to score: --generated and --clients (or --reference), or a run's folder" in told
+
+
 def recipe_of(folder, embedding="pixels", **options):
     recipe = {
         "trainer": {

@@ -454,6 +454,11 @@ class Endless(IterableDataset):
         yield 1
 
 
+def test_clients_of_their_own_data_with_too_few_items_are_left_out_by_the_partition_by_owner():
+    data = make({"a": Pictures(4), "b": Pictures(1), "c": Pictures(3)}, Natural(min_examples=2))
+    assert [client.name for client in data.clients] == ["a", "c"]
+
+
 @pytest.mark.parametrize(
     ("data", "partition", "error", "words"),
     [

@@ -58,6 +58,15 @@ def test_a_folder_of_something_else_or_damaged_is_named(tmp_path):
         HuggingFace(path).load()
 
 
+def test_a_shard_that_is_named_twice_is_refused(tmp_path):
+    path = save(table(), tmp_path / "pets")
+    state = json.loads((path / "state.json").read_text())
+    state["_data_files"] *= 2
+    (path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(ValueError, match=r"state\.json names the shard data-00000-of-00001\.arrow twice"):
+        HuggingFace(path).load()
+
+
 @pytest.mark.parametrize("name", ["{other}/{file}", "../other/{file}", "..", ""])
 def test_a_saved_folder_cannot_name_tables_outside_of_it(tmp_path, name):
     other, path = save(table([99] * 3), tmp_path / "other"), save(table(), tmp_path / "pets")

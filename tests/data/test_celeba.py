@@ -173,3 +173,19 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(tmp_path, name):
 def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         CelebA(**options)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "words"),
+    [
+        ("list_eval_partition.txt", "000001.jpg 2\n", r"list_eval_partition\.txt, line 5: '000001.jpg' is in line 1"),
+        ("list_attr_celeba.txt", "000001.jpg 1 -1 1\n", r"list_attr_celeba\.txt, line 7: '000001.jpg' is in line 3"),
+        ("identity_CelebA.txt", "a 1\n000001.jpg 3\na 2\n", r"identity_CelebA\.txt, line 3: 'a' is in line 1 already"),
+    ],
+)
+def test_a_list_that_names_an_image_twice_is_refused_with_both_lines(tmp_path, file, line, words):
+    root = write_celeba(tmp_path)
+    with (root / file).open("a") as opened:
+        opened.write(line)
+    with pytest.raises(ValueError, match=words):
+        CelebA(root, size=8, attribute="Smiling", identities=True).load()

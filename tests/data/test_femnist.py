@@ -76,3 +76,11 @@ def test_a_file_of_another_form_is_refused(tmp_path, content):
     (tmp_path / "train" / "a.json").write_text(content)
     with pytest.raises(ValueError, match=r"a\.json is no file of LEAF's"):
         FEMNIST(tmp_path).load()
+
+
+def test_a_writer_who_is_listed_twice_is_refused(tmp_path):
+    (tmp_path / "train").mkdir()
+    own = {"x": [page(1)], "y": [1]}
+    (tmp_path / "train" / "a.json").write_text(json.dumps({"users": ["ann", "ann"], "user_data": {"ann": own}}))
+    with pytest.raises(ValueError, match=r"a\.json .*users names 'ann' twice"):
+        FEMNIST(tmp_path).load()

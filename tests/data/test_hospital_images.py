@@ -62,10 +62,10 @@ def test_lesions_have_centres_for_owners_and_flambys_folds(isic):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("4,004,4,96,0,2,0,0,0", "line 6: tumor is '2', not a number from 0 to 1"),
+        ("4,004,4,97,0,2,0,0,0", "line 6: tumor is '2', not a number from 0 to 1"),
         ("4,../4,4,96,0,1,0,0,0", r"line 6: patient is '\.\./4', not a number"),
-        ("4,004,4,96,0,1,0,5,0", "line 6: center is '5', not a number from 0 to 4"),
-        ("4,004,4,96,0,1,0,0,x", "line 6: split is 'x', not a number from 0 to 3"),
+        ("4,004,4,97,0,1,0,5,0", "line 6: center is '5', not a number from 0 to 4"),
+        ("4,004,4,97,0,1,0,0,x", "line 6: split is 'x', not a number from 0 to 3"),
     ],
 )
 def test_a_damaged_line_of_patches_is_named(camelyon, line, message):
@@ -104,3 +104,24 @@ def test_missing_columns_images_and_tables_are_named(isic, tmp_path):
         FedISIC2019(isic).load()
     with pytest.raises(FileNotFoundError, match=r"metadata\.csv of camelyon17 was not found in .*pip install wilds"):
         Camelyon17(tmp_path / "nowhere").load()
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "table", "words"),
+    [
+        (
+            Camelyon17,
+            "camelyon",
+            "camelyon17_v1.0/metadata.csv",
+            "line 6: the image '004, 4, 96, 0' is in line 4 already",
+        ),
+        (FedISIC2019, "isic", "train_test_split", "line 5: the image 'ISIC_0065613' is in line 2"),
+    ],
+)
+def test_a_table_that_names_an_image_in_both_splits_is_refused(kind, place, table, words, request):
+    root = request.getfixturevalue(place)
+    text = (root / table).read_text()
+    row = "9,004,4,96,0,0,0,0,1\n" if kind is Camelyon17 else "ISIC_0065613,0.0,1.0,1,4,test,test_4\n"
+    (root / table).write_text(text + row)
+    with pytest.raises(ValueError, match=words):
+        kind(root).load()

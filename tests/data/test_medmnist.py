@@ -100,3 +100,11 @@ def test_another_form_is_named(tmp_path, changes, words):
 def test_settings_are_checked(name, options, words):
     with pytest.raises(ValueError, match=words):
         MedMNIST(name, **options)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_label_beyond_the_published_classes_is_refused_with_its_row(tmp_path, split):
+    labels = np.array([[0], [1], [250], [1]] * (2 if split == "train" else 1), dtype=np.uint8)
+    write(tmp_path / "breastmnist.npz", classes=2, **{f"{split}_labels": labels})
+    with pytest.raises(ValueError, match=rf"breastmnist\.npz: row 2 of {split}_labels is 250, and .* classes 0 to 1"):
+        MedMNIST("breastmnist", tmp_path).load(split)

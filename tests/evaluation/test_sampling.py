@@ -54,6 +54,24 @@ def test_global_random_streams_are_left_alone_and_yet_seeded_inside():
 
 
 @pytest.mark.parametrize(
+    ("made", "error", "said"),
+    [
+        (lambda n: (torch.zeros(n, 1, 2, 2), 3), TypeError, "and gave a tuple of Tensor, int; return the images alone"),
+        (lambda n: {"images": 3}, TypeError, "and gave a dict; return the images alone"),
+        (lambda n: torch.zeros(n, 2, 2), ValueError, r"and gave \[2, 2, 2\]"),
+        (lambda n: torch.zeros(n, 1, 2, 2).int(), ValueError, r"and gave torch.int32; grey levels are torch.uint8"),
+    ],
+)
+def test_what_a_module_samples_that_is_no_images_is_told_with_its_class(made, error, said):
+    class Mine(nn.Module):
+        def sample(self, num_images):
+            return made(num_images)
+
+    with pytest.raises(error, match=r"^Mine: sample\(2\) must give one tensor, \[2, C, H, W\] of floats.*" + said):
+        draw_images(sampler_of(Mine()), 2, 0, 0, chunk=2)
+
+
+@pytest.mark.parametrize(
     ("sample", "message"),
     [
         (lambda n, g: torch.zeros(n - 1, 1, 2, 2), r"sample\(7\) must give"),

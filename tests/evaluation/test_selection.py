@@ -38,9 +38,11 @@ def test_the_earlier_of_equals_comes_first_and_the_untrained_model_is_no_choice(
     assert [r.round for r in select(records, "fid_avg")] == [1, 3]
 
 
-def test_an_unknown_column_lists_those_there_are():
-    with pytest.raises(ValueError, match=r"no column 'fid_best' .* columns: fid_avg, fid_all, kid_avg, kid_all"):
-        select(RECORDS, "fid_best")
+def test_an_unknown_column_names_the_nearest_or_a_few():
+    with pytest.raises(ValueError, match=r"no column 'fid_al' in these scores; did you mean 'fid_all'\?$"):
+        select(RECORDS, "fid_al")
+    with pytest.raises(ValueError, match=r"no column 'worst' in these scores; columns: fid_avg, fid_all, kid_avg, kid"):
+        select(RECORDS, "worst")
 
 
 def test_paths_are_those_of_files_that_exist(tmp_path):

@@ -92,7 +92,7 @@ def test_the_number_of_scored_clients_can_be_asked_for_and_may_be_too_large():
 
 
 def test_clients_that_hold_out_too_little_are_left_out_and_none_is_an_error():
-    with pytest.warns(UserWarning, match="participating clients have fewer than 2 images"):
+    with pytest.warns(UserWarning, match="participating clients have fewer than 2 .*held-out images"):
         assert min(splits_of(federation(BySize(20, 1.5)))[0].counts) >= 2
     with pytest.raises(ValueError, match=r"no participating client has 2 images .* \(at most 0\)"):
         splits_of(federation(held_out=0.0))

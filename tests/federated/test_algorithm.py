@@ -74,7 +74,7 @@ def test_what_it_sends_counts_as_sent(caplog):
     """A weight of eight bytes, and a hundred for it."""
     with caplog.at_level(logging.INFO):
         make_trainer(FedAvgStrategy(1, client_algorithm=Told()), 1).fit(Quadratic(), make_quadratics())
-    assert "each client sends 108 B a round" in [record.message for record in caplog.records]
+    assert "each client sends 108 B a round and receives 108 B" in [record.message for record in caplog.records]
 
 
 def test_only_named_parameters_with_a_gradient_are_about_to_step():

@@ -278,10 +278,10 @@ def test_the_bytes_of_a_round_by_hand(caplog):
         strategy = fit(Automatic(), make_data(), 1, compression=QSGD(4, block=10))
     packed = sum(-(-n // 2) + 4 * -(-n // 10) for n in sizes)
     assert strategy.exchange.num_bytes == packed + moments == 33 + 4 * 9 + 64
-    assert strategy.exchange.num_bytes_down == 4 * sum(sizes) + moments
+    assert strategy.exchange.num_bytes_down == 4 * sum(sizes) + moments + 8  # a counter
     rows = {row.fate: row.num_bytes for row in strategy.state_table()}
     assert rows["trained, averaged"] == packed
-    assert "each client sends 69 B a round" in caplog.text  # before turns are seen to move the moments
+    assert "each client sends 141 B a round and receives 336 B" in caplog.text  # with the counter
     with_variates = fit(Automatic(), make_data(), 1, compression=TopK(0.1), client_algorithm=Scaffold())
     assert with_variates.exchange.num_bytes == 8 * sum(-(-n // 10) for n in sizes) + moments + 4 * sum(sizes)
 

@@ -315,7 +315,7 @@ def test_what_it_holds_is_said(caplog):
         fit(Quadratic(), make_quadratics(), 1, Ditto(0.1))
     messages = [record.message for record in caplog.records]
     assert "Ditto holds a model of 8 B and more for each of 2 clients" in messages
-    assert "each client sends 8 B a round" in messages
+    assert "each client sends 8 B a round and receives 8 B" in messages
 
 
 def test_beside_noise_it_is_refused():

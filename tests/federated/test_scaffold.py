@@ -373,7 +373,7 @@ def test_what_it_sends_and_holds_is_said_once(caplog):
     with caplog.at_level(logging.INFO):
         fit(Ten(), make_data(), 2)
     messages = [record.message for record in caplog.records]
-    assert messages.count("each client sends 80 B a round") == 1
+    assert messages.count("each client sends 80 B a round and receives 80 B") == 1
     assert messages.count("SCAFFOLD holds 40 B of variates for the server and each of 3 clients") == 1
 
 

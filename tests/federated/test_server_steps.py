@@ -117,4 +117,4 @@ def test_what_a_client_sends_is_said_once(caplog):
     with caplog.at_level(logging.INFO):
         run(2)
     sent = [record.message for record in caplog.records if record.message.startswith("each client sends")]
-    assert sent == ["each client sends 16 B a round"]  # four numbers of four bytes: `b` stays
+    assert sent == ["each client sends 16 B a round and receives 16 B"]  # four numbers of four bytes: `b` stays

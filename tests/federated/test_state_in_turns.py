@@ -92,7 +92,7 @@ def test_the_table_says_what_becomes_of_all_state_once(caplog):
     assert rows["counters and flags, the largest"] == (("net.1.num_batches_tracked",), 8)
     assert rows["constant, does not travel"] == (("frozen.weight",), 0)
     assert rows["not in state_dict, a counter: the largest"] == (("steps",), 0)
-    assert rows["not in state_dict, averaged"] == (("level",), 0)
+    assert rows["not in state_dict, averaged"] == (("level",), 8)
     assert rows["lists of the round's outputs, gathered over clients"] == (("losses",), 0)
     assert sum("what becomes of the module's state" in record.getMessage() for record in caplog.records) == 1
 

@@ -1,14 +1,16 @@
 """The table of what becomes of a module's state: its rows, its text, what is warned of, and the file that keeps it."""
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import FedAvgStrategy, Scaffold
 from fedgen.federated.client_state.counters import Counters
 from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.local_state import LocalState
 from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.client_state.rules import Rules
 from fedgen.federated.state_file import STATE_FILE, read_state
@@ -52,7 +54,9 @@ def parts(words=None, opaque=None):
     counters.end_round(exchange.server, 1)
     outside = OutsideState(module, rules)
     outside.found, outside.opaque = words or {}, opaque or {}
-    return state_rows(exchange, counters, outside)
+    model, local = SimpleNamespace(counters=counters), LocalState([], [], None, "average")
+    parts = {"exchange": exchange, "model": model, "outside": outside, "local": local, "algorithm": Scaffold()}
+    return state_rows(SimpleNamespace(**parts))
 
 
 def test_rows_name_saved_tensors_by_what_becomes_of_them_with_their_bytes():

@@ -8,7 +8,7 @@ import torch
 
 from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.app.apps import client_app
-from fedgen.flower.secure_aggregation.masked_rounds import SUMMED, MaskedRoundError, MaskedRounds
+from fedgen.flower.secure_aggregation.secure_strategy import SUMMED, MaskedRoundError, MaskedRounds
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import HIDDEN, app_of, read, recipe
 

@@ -378,6 +378,15 @@ def test_a_schedule_over_rounds_that_pooled_training_does_not_have_is_said():
     assert (config.trainer.strategy, config.data.init_args.iterations) == ("auto", 5)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name", ["gpu", "cuda"])
+def test_an_accelerator_that_is_not_there_is_refused_with_what_is(name, recipe, capsys):
+    assert main(["fit", "--config", str(recipe), "--trainer.accelerator", name]) == 2
+    told = capsys.readouterr().err
+    assert f"accelerator '{name}' cannot be used here, where there is cpu: pass --trainer.accelerator cpu" in told
+    assert len(told.splitlines()) <= 3
+
+
 def test_a_key_that_does_not_exist_is_refused_by_name(recipe, capsys):
     recipe.write_text(recipe.read_text().replace("n_critic", "n_critics").replace("ema_decay", "ema_decays"))
     with pytest.raises(SystemExit) as caught:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgen.clients.partitions.partition import Partition, check_assignment
+from fedgen.clients.partitions.partition import Partition, at_least_one, check_assignment
 from fedgen.data.examples import Examples
 from fedgen.data.formats.arrow import import_datasets
 from fedgen.data.formats.flwr_datasets import FlowerPartitioner, load_partitions, partition_names
@@ -28,11 +28,15 @@ class FlowerPartition(Partition):
     Args:
         partitioner: a class of flwr_datasets.partitioner by its name, or any class like them by its path.
         options: its arguments, plain types for partition files.
+        min_examples: natural ids with fewer are no clients; other partitioners, whose clients are numbered, take 1.
     """
 
-    def __init__(self, partitioner: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, partitioner: str, options: Mapping[str, Any] | None = None, min_examples: int = 1) -> None:
         self.partitioner = partitioner
         self.options = dict(options or {})
+        self.min_examples = at_least_one(min_examples, "min_examples")
+        if min_examples > 1 and "num_partitions" in self.options:
+            raise ValueError(f"min_examples={min_examples}: {partitioner} deals to a number of clients; leave it out")
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
         """Assign every example, as every partition does.
@@ -42,15 +46,29 @@ class FlowerPartition(Partition):
             ValueError: if it has no such class, the class does not take the options, or it deals columns; whatever the
                 partitioner finds wrong with its options or the data.
         """
+        dealt = self._dealt(examples, seed)
+        return check_assignment(list(dealt.values()), len(examples), list(dealt))
+
+    def _dealt(self, examples: Examples, seed: int) -> dict[str, np.ndarray]:
+        """The positions of every client that has enough, by its name."""
         made = self._made(examples, seed)
         parts = [np.array(part["position"][:]) for part in load_partitions(made, examples.name)]
-        return check_assignment(parts, len(examples), partition_names(made, "client"))
+        found = dict(zip(partition_names(made, "client"), parts))
+        kept = {name: part for name, part in found.items() if len(part) >= self.min_examples}
+        if found and not kept:
+            most = max(map(len, parts))
+            raise ValueError(
+                f"no client of {examples.name} has min_examples={self.min_examples}; the largest has {most}"
+            )
+        return kept if self.min_examples > 1 else found
 
     def names(self, examples: Examples) -> list[str]:
         """Natural ids where the partitioner has them, else "client 0" and so on."""
         count = self.options.get("num_partitions")
         if count is not None:  # known without dealing, which may fail or not by the seed
             return [f"client {client}" for client in range(count)]
+        if self.min_examples > 1:
+            return list(self._dealt(examples, 0))
         return partition_names(self._made(examples, 0), "client")
 
     def _made(self, examples: Examples, seed: int) -> FlowerPartitioner:

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-
 from fedgen.clients.samplers.sampler import CohortSampler, UniformSampler
 from fedgen.clients.samplers.trace_file import Trace, read_trace
+from fedgen.own_code import rank_zero_warn
 
 MOST_NAMES = 10  # of clients in a warning
 

@@ -104,8 +104,11 @@ def import_datasets() -> Any:
 
 
 def _saved_table(source: str, folder: Path) -> Table:
-    for file in read_json(folder / "state.json")["_data_files"]:
-        _require_regular(folder / _plain(file["filename"]))
+    names = [_plain(file["filename"]) for file in read_json(folder / "state.json")["_data_files"]]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(f"{folder / 'state.json'} names the shard {twice[0]} twice: its rows would count twice")
+    for name in names:
+        _require_regular(folder / name)
     _require_regular(folder / "dataset_info.json")
     return dataset_table(source, [import_datasets().load_from_disk(folder)])
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from fedgen.data.formats.columns import image_column, label_column, read_labels,
 from fedgen.data.formats.image_files import Unread, check_form, read_image
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import make_lazy
+from fedgen.own_code import warn
 from fedgen.progress import track
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.parquet)")
@@ -176,7 +176,7 @@ def read_images(table: Table, column: str, folder: Path | None, channels: int, s
             raise ValueError(f"{table.source}: images of several sizes, {sizes}; give size= to resize them")
         images[row] = image
     for remark in unread.remarks():
-        warnings.warn(f"{table.source}: {remark}", stacklevel=5)
+        warn(f"{table.source}: {remark}")
     return images
 
 

@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedgen.io.regular_files import check_unpacked, open_regular
+from fedgen.own_code import warn
 
 SUFFIXES = frozenset({".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
 SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".avif"}
@@ -250,12 +250,11 @@ def levels_of(pixels: np.ndarray, unread: Unread | None = None) -> np.ndarray:
 def _warn(seen: Unread) -> None:
     """Warns of an image that is not read whole; Python shows each of these texts once."""
     if seen.frames:
-        warnings.warn("images of several frames or pages: only the first of each is read", stacklevel=3)
+        warn("images of several frames or pages: only the first of each is read")
     if 0 < seen.brightest < TWELVE_BITS:
-        warnings.warn(
+        warn(
             "an image of 16 bits has no value of 4,096 or more and becomes levels 0 to 15; if it holds 12 bits, store"
-            " it times 16",
-            stacklevel=3,
+            " it times 16"
         )
 
 

@@ -1,6 +1,5 @@
 """Images in folders: one for each class, or all in one; in a folder for each owner, where they have owners."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.formats.image_files import SUFFIXES, Unread, check_form, images_below, read_image
 from fedgen.data.formats.image_items import lazy_images
+from fedgen.own_code import warn
 from fedgen.progress import track
 
 
@@ -85,7 +85,7 @@ class ImageFolder(DataSet):
 
 def _say(folder: Path, unread: Unread) -> None:
     for remark in unread.remarks():
-        warnings.warn(f"{folder}: {remark}", stacklevel=5)  # at the user's line
+        warn(f"{folder}: {remark}")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """MedMNIST v2 (Yang et al. 2023, Scientific Data 10:41): medical images of 28 to 224 pixels, from its .npz files."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.formats.download import fetch, missing
 from fedgen.data.padding import pad_images
-from fedgen.data.sets.medmnist_files import MD5, SIZES, URL
+from fedgen.data.sets.medmnist_files import CLASSES, MD5, SIZES, URL
 from fedgen.io.files import read_npz
 
 REMEDY = (
@@ -52,6 +53,7 @@ class MedMNIST(DataSet):
         wanted = [f"{split}_images", f"{split}_labels", "train_labels"]
         arrays = read_npz(path, list(dict.fromkeys(wanted)))
         images = pad_images(_images(arrays[f"{split}_images"], path, split, self.size), self.pad_to)
+        _check_classes(self.flag, {name: arrays[name] for name in wanted[1:]}, path)
         labels, classes = _labels(arrays[f"{split}_labels"], arrays["train_labels"], len(images), path, split)
         return Examples(images, labels, f"{self.name}/{split}", classes)
 
@@ -82,6 +84,15 @@ def _images(images: np.ndarray, path: Path, split: str, size: int) -> Tensor:
         )
     tensor = torch.from_numpy(images)
     return tensor[:, None] if grey else tensor.permute(0, 3, 1, 2).contiguous()
+
+
+def _check_classes(flag: str, labels: Mapping[str, np.ndarray], path: Path) -> None:
+    """Raise ValueError for a label that is none of the set's published classes."""
+    most = CLASSES.get(flag, 2**63)
+    for name, given in labels.items():
+        if given.shape[1:] == (1,) and given.dtype.kind in "iu" and len(rows := np.flatnonzero(given >= most)):
+            label = given[rows[0], 0]
+            raise ValueError(f"{path}: row {rows[0]} of {name} is {label}, and {flag} has the classes 0 to {most - 1}")
 
 
 def _labels(

@@ -2,6 +2,11 @@
 
 URL = "https://zenodo.org/records/10519652/files/{file}"
 SIZES = (28, 64, 128, 224)
+CLASSES = {
+    **{"pathmnist": 9, "dermamnist": 7, "octmnist": 4, "pneumoniamnist": 2, "retinamnist": 5, "breastmnist": 2},
+    **{"bloodmnist": 8, "tissuemnist": 8, "organamnist": 11, "organcmnist": 11, "organsmnist": 11},
+}
+"""set -> its number of classes; ChestMNIST's images have several findings"""
 MD5: dict[str, tuple[str, str, str, str]] = {
     "pathmnist": (
         "a8b06965200029087d5bd730944a56c1",

@@ -1,6 +1,5 @@
 """Membership inference: how well somebody who has a model tells its training images from others of the same clients."""
 
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from fedgen.evaluation.audit.membership_signals import (
 from fedgen.evaluation.audit.signal_names import SignalName
 from fedgen.evaluation.generation.image_sampling import Sample
 from fedgen.evaluation.personal.own_models import Personal, own_in_place
+from fedgen.own_code import warn
 from fedgen.progress import track
 from fedgen.scores.aggregate import resolve_weights
 from fedgen.seeds import resolve, subset
@@ -148,10 +148,9 @@ def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> 
         )
     if few:
         more = f" and {len(few) - NAMED} more" if len(few) > NAMED else ""
-        warnings.warn(
+        warn(
             f"{len(few)} of {len(clients)} clients have fewer than {LEAST_PAIRS} training or held-out images and are"
-            f" not attacked: {', '.join(few[:NAMED])}{more}",
-            stacklevel=3,
+            f" not attacked: {', '.join(few[:NAMED])}{more}"
         )
     return found, few
 

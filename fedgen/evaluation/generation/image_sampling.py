@@ -92,7 +92,8 @@ def draw_images(
             that look like [0, 1] are warned of, no more: they end no training.
 
     Raises:
-        ValueError: if the sampler gives another number of images, another shape, or NaN or infinity.
+        TypeError: if the sampler gives anything but one tensor.
+        ValueError: if it gives another number of images, another shape or type, or NaN or infinity.
     """
     images: Tensor | None = None
     seen = SeenRange(*SAMPLES) if seen is None else seen
@@ -101,10 +102,10 @@ def draw_images(
 
     def drawn(i: int) -> Tensor:
         seed_all(seed, "sample", stream, round, i)
-        part = sample(chunk, chunk_draws(seed, round, stream, i))
+        part = _checked(sample(chunk, chunk_draws(seed, round, stream, i)), chunk, "the sampler")
         if part.ndim == 4:
             seen.see(part)
-        return _stored(part, chunk)
+        return _stored(part)
 
     with isolated():
         parts = spread(drawn, range(-(-num_images // chunk)))
@@ -125,10 +126,21 @@ def chunk_draws(seed: int, round: int, stream: str, i: int) -> torch.Generator:
     return generator(seed, "sample", stream, round, i)
 
 
-def _stored(images: Tensor, count: int) -> Tensor:
+def _checked(made: Any, count: int, whose: str) -> Tensor:
+    """A sampler's tensor, once it is known to be so many images or points."""
+    wanted = f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1] or [{count}, D]"
+    if not isinstance(made, Tensor):
+        parts = f" of {', '.join(type(part).__name__ for part in made)}" if isinstance(made, tuple | list) else ""
+        raise TypeError(f"{wanted}, and gave a {type(made).__name__}{parts[:80]}; return the images alone")
+    if made.ndim not in (2, 4) or len(made) != count:
+        raise ValueError(f"{wanted}, and gave {list(made.shape)}")
+    if made.ndim == 4 and not (made.is_floating_point() or made.dtype == torch.uint8):
+        raise ValueError(f"{wanted}, and gave {made.dtype}; grey levels are torch.uint8")
+    return made
+
+
+def _stored(images: Tensor) -> Tensor:
     """Images as stored, on the CPU: uint8, or float32 for points."""
-    if images.ndim not in (2, 4) or len(images) != count:
-        raise ValueError(f"sample({count}) must give [{count}, C, H, W] or [{count}, D], got {list(images.shape)}")
     if images.ndim == 4:
         return (images if images.dtype == torch.uint8 else to_uint8(images)).cpu()
     if not torch.isfinite(images).all():
@@ -143,7 +155,7 @@ def sampler_of(module: nn.Module) -> ImageSampler:
     its images depend on beside its weights it says in its attribute `sampling` (see `sampling_of`), read here.
 
     Raises:
-        TypeError: if the model has no `sample(num_images, ...)`.
+        TypeError: if the model has no `sample(num_images, ...)`; of the sampler, for what is no tensor.
     """
     model = of_model(module)
     method, classes = model.sample, model.num_classes
@@ -158,7 +170,7 @@ def sampler_of(module: nn.Module) -> ImageSampler:
         options: dict[str, Any] = {"generator": draws} if "generator" in taken else {}
         options |= {} if labels is None else {"labels": labels}
         with evaluating(module):
-            return method(num_images, **options)
+            return _checked(method(num_images, **options), num_images, type(module).__name__)
 
     return ImageSampler(
         sample, sampling_of(module), classes if "labels" in taken and isinstance(classes, int) else None

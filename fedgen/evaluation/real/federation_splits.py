@@ -7,10 +7,11 @@ import torch
 from fedgen.clients import Client, FederatedDataModule
 from fedgen.data import Examples
 from fedgen.data.lazy_examples import join_inputs
-from fedgen.evaluation.real.splits import LEAST, Split, StandIn
+from fedgen.evaluation.real.splits import LEAST, Split, StandIn, large_enough
 from fedgen.evaluation.real.three_splits import three_way_splits
 from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.records import FLOOR
+from fedgen.own_code import warn
 
 Clients = (
     FederatedDataModule | Sequence[Split] | Sequence[Client] | Sequence[Examples] | Mapping[str, Sequence[Examples]]
@@ -81,8 +82,8 @@ def _two_splits(data: FederatedDataModule) -> list[Split]:
     """Without clients that never train: "train" for selecting and "report".
 
     "train" is what each client trains on (the field's convention) with the pooled held-out images as its floor;
-    "report" the held-out images, which no training has seen, with the pooled training images as its floor. "report" is
-    left out if a client holds out fewer than two images.
+    "report" the held-out images, which no training has seen, with the pooled training images as its floor. "report" has
+    the clients that hold out two images or more, and is not there if none does; a warning names the others.
 
     Raises:
         ValueError: for a client with fewer than two training images.
@@ -92,12 +93,17 @@ def _two_splits(data: FederatedDataModule) -> list[Split]:
     trained, held = (examples.inputs_at(part) for part in parts)
     labels, held_labels = (examples.labels[part] if examples.is_labelled else None for part in parts)
     counts = tuple(len(client.train) for client in data.clients)
-    held_counts = tuple(len(client.held_out) for client in data.clients)
     source, classes = examples.name, examples.classes
     floor = {FLOOR: StandIn(held, held_labels)} if len(held) >= LEAST else {}
     splits = [Split(SELECT, trained, counts, source, names, floor, classes, labels)]
-    if min(held_counts) >= LEAST:
-        report = f"{source} held out"
-        floor = {FLOOR: StandIn(trained, labels)}
-        splits.append(Split(REPORT, held, held_counts, report, names, floor, classes, held_labels))
+    found, note = large_enough(names, [len(client.held_out) for client in data.clients], "held-out")
+    if note and data.held_out:
+        warn(note)
+    own = [data.clients[place].held_out for place in found]
+    if own and note:  # all clients' are the floor above, and are embedded once
+        held, held_labels = examples.inputs_at(torch.cat(own)), examples.labels[torch.cat(own)] if classes else None
+    if own:
+        names, report = tuple(names[place] for place in found), f"{source} held out"
+        counts, floor = tuple(map(len, own)), {FLOOR: StandIn(trained, labels)}
+        splits.append(Split(REPORT, held, counts, report, names, floor, classes, held_labels, note=note))
     return splits

@@ -14,6 +14,7 @@ from fedgen.data.items import ITEM
 from fedgen.data.lazy_examples import LazyInputs, join_inputs
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
+NAMED = 5  # clients that are left out, in a line of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,7 @@ class Split:
         classes: the names of the images' classes; none where they have no labels.
         labels: int64 [N], positions in `classes`.
         stream: splits of one stream are scored on the same generated images; its name by default.
+        note: which clients are left out; records keep it.
 
     Raises:
         ValueError: for a client with fewer than two images, or parts that do not fit each other.
@@ -59,6 +61,7 @@ class Split:
     classes: tuple[str, ...] = ()
     labels: Tensor | None = None
     stream: str = ""
+    note: str = ""
 
     def __post_init__(self) -> None:
         names = self.client_names or tuple(f"client {k}" for k in range(len(self.counts)))
@@ -77,8 +80,9 @@ class Split:
         for client, count in zip(names, self.counts):
             if count < LEAST:
                 raise ValueError(
-                    f"client {client!r} has {count} image(s) in split {self.name!r} and a score needs {LEAST}: give it"
-                    " more (another partition, a smaller held_out) or leave it out of the evaluation"
+                    f"client {client!r} has {count} image(s) in split {self.name!r} and a score needs {LEAST}: give"
+                    f" a partition by owner min_examples={LEAST} or more, the data module a smaller held_out, or take"
+                    " another partition"
                 )
 
     def __repr__(self) -> str:
@@ -152,6 +156,17 @@ class Split:
         """The split in words: "digits/train, 10 clients, 1438 images"."""
         clients = "1 client" if len(self.counts) == 1 else f"{len(self.counts)} clients"
         return f"{self.source}, {clients}, {len(self.images)} {self.kind}"
+
+
+def large_enough(names: Sequence[str], counts: Sequence[int], images: str, kind: str = "") -> tuple[list[int], str]:
+    """The places of the clients that have enough images to be scored, and a line that names the others, if any."""
+    few = [name for name, count in zip(names, counts) if count < LEAST]
+    found = [place for place, count in enumerate(counts) if count >= LEAST]
+    if not few:
+        return found, ""
+    others = ", ".join(few[:NAMED]) + (f" and {len(few) - NAMED} more" if len(few) > NAMED else "")
+    which = f"{len(few)} of {len(names)} {kind}clients have fewer than {LEAST} {images} images"
+    return found, f"{which} and are left out of these scores: {others}"
 
 
 def part_of(inputs: Tensor | LazyInputs, own: slice) -> Tensor | LazyInputs:

@@ -6,7 +6,6 @@ never train. The score to a pool of clients falls with their number, and a biase
 every generator alike: unmatched splits show gaps that are none.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,12 +14,12 @@ from torch import Tensor
 
 from fedgen.clients import Client, FederatedDataModule
 from fedgen.data import Examples
-from fedgen.evaluation.real.splits import LEAST, Split, StandIn
+from fedgen.evaluation.real.splits import LEAST, Split, StandIn, large_enough
 from fedgen.evaluation.record_names import PART_TRAIN, PART_VAL, UNPART
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
+from fedgen.own_code import warn
 from fedgen.seeds import subset
 
-NAMED = 5  # clients that are left out, in a warning of them
 CONTROLS = (FLOOR, PARTICIPANTS, MEMORISER)
 
 _Numbered = tuple[int, Client]
@@ -72,45 +71,43 @@ def three_way_splits(data: FederatedDataModule) -> list[Split]:
     """
     assert data.split is not None
     roles, wanted, seed = data.roles, data.split.eval_clients, data.seed
-    seen = _able(data.clients, roles.participating, ("train", "held_out"), "participating")
-    unseen = _able(data.unparticipating, roles.unparticipating, ("held_out",), "unparticipating")
+    seen, notes = _able(data.clients, roles.participating, ("train", "held_out"), "participating")
+    unseen, of_unseen = _able(data.unparticipating, roles.unparticipating, ("held_out",), "unparticipating")
     count = min(len(seen), len(unseen), wanted or len(seen))
     if wanted and count < wanted:
         say = f"eval_clients={wanted}, but {count} can be matched: {len(seen)} participating clients can be scored"
-        warnings.warn(f"{say}, and {len(unseen)} others", stacklevel=2)
+        warn(f"{say}, and {len(unseen)} others")
     pairs = [_cut(*pair, seed) for pair in zip(_drawn(seen, count, seed), _drawn(unseen, count, seed))]
     stand_ins = _controls(data, pairs)
 
-    def split(name: str, clients: list[Client], parts: list[Tensor]) -> Split:
+    def split(name: str, clients: list[Client], parts: list[Tensor], note: str = notes) -> Split:
         own, names = [data.examples.subset(part) for part in parts], tuple(client.name for client in clients)
         source = f"{data.examples.name} {name}"
-        return Split.of_clients(name, own, client_names=names, source=source, stand_ins=stand_ins, stream="three-way")
+        options = {"stand_ins": stand_ins, "stream": "three-way", "note": note}
+        return Split.of_clients(name, own, client_names=names, source=source, **options)
 
     return [
         split(PART_TRAIN, [pair.seen for pair in pairs], [pair.train for pair in pairs]),
         split(PART_VAL, [pair.seen for pair in pairs], [pair.held_out for pair in pairs]),
-        split(UNPART, [pair.unseen for pair in pairs], [pair.of_unseen for pair in pairs]),
+        split(UNPART, [pair.unseen for pair in pairs], [pair.of_unseen for pair in pairs], of_unseen),
     ]
 
 
-def _able(clients: Sequence[Client], numbers: Sequence[int], parts: Sequence[str], kind: str) -> list[_Numbered]:
-    """The clients with enough images to be scored, with their numbers in the partition."""
+def _able(
+    clients: Sequence[Client], numbers: Sequence[int], parts: Sequence[str], kind: str
+) -> tuple[list[_Numbered], str]:
+    """The clients with enough images to be scored, with their numbers in the partition, and a line of the others."""
     sizes = [min(len(getattr(client, part)) for part in parts) for client in clients]
-    found = [one for one, size in zip(zip(numbers, clients), sizes) if size >= LEAST]
+    images = " or ".join(parts).replace("_", "-")
+    found, note = large_enough([client.name for client in clients], sizes, images, f"{kind} ")
     if not found:
         raise ValueError(
             f"no {kind} client has {LEAST} images to be scored on (at most {max(sizes)}): let clients hold out more"
             " (held_out), or use fewer, larger clients"
         )
-    if len(found) < len(clients):
-        few = [client.name for client, size in zip(clients, sizes) if size < LEAST]
-        more = f" and {len(few) - NAMED} more" if len(few) > NAMED else ""
-        warnings.warn(
-            f"{len(few)} of {len(clients)} {kind} clients have fewer than {LEAST} images to be scored on and are"
-            f" left out of the scores: {', '.join(few[:NAMED])}{more}",
-            stacklevel=3,
-        )
-    return found
+    if note:
+        warn(note)
+    return [(numbers[place], clients[place]) for place in found], note
 
 
 def _drawn(clients: Sequence[_Numbered], count: int, seed: int) -> list[_Numbered]:

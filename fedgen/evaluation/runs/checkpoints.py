@@ -1,7 +1,6 @@
 """The checkpoints of a run folder, read into a model without unpickling objects."""
 
 import filecmp
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from glob import escape
@@ -17,6 +16,7 @@ from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed, own_models
 from fedgen.io.tensor_files import check_state, fill_empty
 from fedgen.models.checkpoint_file import read_checkpoint
+from fedgen.own_code import warn
 
 
 def previous_checkpoint(folder: str | Path) -> Path:
@@ -35,7 +35,7 @@ def previous_checkpoint(folder: str | Path) -> Path:
             damaged.append(path.name)
             continue
         if damaged:
-            warnings.warn(f"{folder}: {', '.join(damaged)} cannot be read and is passed over", stacklevel=2)
+            warn(f"{folder}: {', '.join(damaged)} cannot be read and is passed over")
         return path
     unread = f"; {', '.join(damaged)} cannot be read" if damaged else ""
     raise FileNotFoundError(f"{folder} has no round's checkpoint before {LAST}{unread}")

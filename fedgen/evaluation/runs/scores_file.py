@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from fedgen.evaluation.records import ScoreRecord, unique
 from fedgen.io.files import atomic_write, remove_unfinished
 from fedgen.io.regular_files import read_regular
+from fedgen.own_code import warn
 
 SCORES_FILE = "scores.jsonl"
 _START = b"{"  # of every record
@@ -27,7 +27,7 @@ def read_records(path: str | Path) -> list[ScoreRecord]:
     """
     whole, tail = _split(Path(path))
     if tail:
-        warnings.warn(f"{path}: the last line was cut off while it was written and is left out", stacklevel=2)
+        warn(f"{path}: the last line was cut off while it was written and is left out")
     return _parse(path, whole)
 
 

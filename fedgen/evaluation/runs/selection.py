@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedgen.class_paths import nearest
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.marks import mark_of, strongest
 from fedgen.evaluation.record_names import REPORT
@@ -189,10 +190,11 @@ def column_of(columns: dict[str, list[ScoreRecord]], name: str) -> list[ScoreRec
     """The records of one column.
 
     Raises:
-        ValueError: for a column that the run does not have, listing those it has.
+        ValueError: for a column that the run does not have, with the nearest, or a few, of those it has.
     """
     if name not in columns:
-        raise ValueError(f"no column {name!r} in these scores; columns: {', '.join(columns) or 'none'}")
+        few = ", ".join(list(columns)[:4]) + (", ..." if len(columns) > 4 else "")
+        raise ValueError(f"no column {name!r} in these scores{nearest(name, list(columns)) or f'; columns: {few}'}")
     return columns[name]
 
 

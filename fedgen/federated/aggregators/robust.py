@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fedgen.federated.aggregators.mean import Aggregator, Federation, Mean, wide
+from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks
 
 FAR = 3.0

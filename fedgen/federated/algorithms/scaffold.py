@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
@@ -13,6 +13,7 @@ from fedgen.federated.algorithms.algorithm import ClientAlgorithm, about_to_step
 from fedgen.federated.client_state.exchange import all_finite
 from fedgen.io.files import in_bytes
 from fedgen.io.tensor_files import kind_of
+from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks
 
 Variates = dict[str, Tensor]  # by the parameter's name, in float32 at least

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fedgen.federated.client_state.exchange import copy_tensors
+from fedgen.own_code import rank_zero_warn
 
 # values by name, names of counters that decreased, and the number of clients
 News = tuple[dict[str, list[Tensor]], list[str], int]

@@ -59,7 +59,7 @@ class Exchange:
     only left alone for `exchanged = False` if all of them lie in such modules or begin so.
 
     `beside` counts the bytes that a client algorithm sends along with them, each way; `compressed` has those that a
-    client sends for parameters whose updates are compressed, by name.
+    client sends for tensors that it sends in another form, by name.
 
     Args:
         module: the model.
@@ -150,15 +150,15 @@ class Exchange:
     @property
     def num_bytes(self) -> int:
         """The bytes that a client sends to the server in a round: the shared tensors, and what goes beside them."""
-        return self.beside + self.bytes_sent(self._traveling)
+        return self.beside + self.bytes_sent(self.traveling)
 
     @property
     def num_bytes_down(self) -> int:
-        """The bytes that the server sends to a client in a round for the same tensors, none of them compressed."""
-        return self.beside + bytes_of(self._traveling.values())
+        """The bytes that the server sends to a client in a round: those tensors whole, counters, what is held."""
+        return self.beside + bytes_of([*self.traveling.values(), *self.counters.values(), *self.held.values()])
 
     @property
-    def _traveling(self) -> dict[str, Tensor]:
+    def traveling(self) -> dict[str, Tensor]:
         """The shared tensors, and those that the turn that was settled last was found to change."""
         changed = [name for name in self._changed if name in self.quiet and name not in self._becomes_personal]
         return self.shared | {name: self.quiet[name] for name in changed}

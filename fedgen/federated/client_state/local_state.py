@@ -12,7 +12,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedgen.federated.client_state.continuing import Continuing
-from fedgen.federated.client_state.optimizer_contents import Contents, MeanContents, OptimizerContents
+from fedgen.federated.client_state.optimizer_contents import (
+    Contents,
+    MeanContents,
+    OptimizerContents,
+    bytes_to_average,
+)
 from fedgen.federated.lightning.lightning_internals import forget_stages
 from fedgen.io.files import in_bytes
 from fedgen.io.tensor_files import bytes_of, tensors_in
@@ -74,12 +79,13 @@ class LocalState:
         self._given: dict[str, Any] = {}  # values of a checkpoint or the server, for the round that starts next
         self._before: Settings = []
         self._after: Settings = []
+        self._received: dict[str, Any] = {}  # of the last client, where clients are elsewhere
         self._completed: list[int] = []  # clients of this round
 
     def start_round(self, found: Sequence[Any] | None = None) -> None:
         """Take the present state as the server's."""
         self._objects = self._objects if found is None else [*self.schedulers, *found]
-        self._received: dict[str, Any] = {}
+        self._received = {}
         self._continuing = Continuing(self._objects)
         if self._given:
             self._continuing.write(self._given)
@@ -193,6 +199,33 @@ class LocalState:
     def num_bytes(self, client: int) -> int:
         """Memory of what one client's optimizers keep."""
         return bytes_of(tensors_in(self.clients.get(client, [])))
+
+    @property
+    def _averaged(self) -> list[Contents]:
+        return [contents.read() for contents in self.contents] if self.mode == "average" else []
+
+    @property
+    def names_sent(self) -> list[str]:
+        """The names of the optimizers' values that clients send, such as "Adam.exp_avg"."""
+        found = zip(self.optimizers, self._averaged)
+        return sorted({f"{type(o).__name__}.{name}" for o, held in found for slots in held.values() for name in slots})
+
+    @property
+    def bytes_sent(self) -> int:
+        """The bytes that a client sends in a round for optimizers that are averaged, as large as they are now."""
+        return sum(map(bytes_to_average, self._averaged))
+
+    @property
+    def continued(self) -> dict[str, Any]:
+        """The values of the module's schedules and quasi-random generators that the round's last turn changed."""
+        values = self._of_module(self._after[1]) if self._after else self._received
+        places = {path: path.split(".", 1) for path in values}
+        return {f"{type(self._objects[int(place)]).__name__}.{rest}": values[p] for p, (place, rest) in places.items()}
+
+    @property
+    def bytes_received(self) -> int:
+        """The bytes that a client receives with the state that its optimizers and schedules begin with."""
+        return bytes_of(tensors_in([self._averaged, self.server_state()["settings"]]))
 
     def _read_settings(self) -> Settings:
         scaler = copy.copy(self.scaler.state_dict()) if self.scaler is not None else None

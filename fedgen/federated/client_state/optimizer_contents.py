@@ -19,7 +19,7 @@ from fedgen.federated.client_state.optimizer_states import check_slots, is_nan
 from fedgen.federated.client_state.python_state import GENERATORS, MISSING, read_generator, write_generator
 from fedgen.federated.client_state.state_values import is_plain
 from fedgen.federated.lightning.lightning_internals import KEPT_IN_OPTIMIZERS, version_of
-from fedgen.io.tensor_files import leaves
+from fedgen.io.tensor_files import bytes_of, leaves, tensors_in
 from fedgen.ranks import Ranks
 
 # Values by name, of a parameter's place in the optimizer, or of "path of a wrapped optimizer/kind/place"
@@ -352,6 +352,14 @@ class MeanContents:
         self.contents = {}
         for (key, name), value in placed.items():
             self.contents.setdefault(key, {})[name] = value
+
+
+def bytes_to_average(contents: Contents) -> int:
+    """The bytes of the tensors that a client sends for `MeanContents.merge`: each mean has a weight beside it."""
+    values = [value for slots in contents.values() for value in slots.values()]
+    means = [_as_tensor(value) for value in values if _is_averaged(value)]
+    rest = [value for value in values if not _is_averaged(value)]
+    return bytes_of([*means, *tensors_in(rest)]) + len(means) * torch.float64.itemsize
 
 
 def _is_averaged(value: Any) -> bool:

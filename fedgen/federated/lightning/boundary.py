@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.federated.left_out import report_of, tell
 from fedgen.federated.lightning.lightning_internals import hold_checkpoint, will_skip
 from fedgen.models.optional_hooks import scaler_of
+from fedgen.own_code import rank_zero_warn
 
 if TYPE_CHECKING:
     from fedgen.federated.strategy import FedAvgStrategy
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class RoundBoundary(Callback):
     """Drops a round that Lightning cut short, passes optimizer steps on to the client algorithm, lets simulated time
-    pass, logs schedules, and says at the end who was left out and who was remarked on.
+    pass, logs schedules, tells what the first round found, and at the end who was left out and who was remarked on.
 
     The strategy puts it first among the trainer's callbacks.
     """
@@ -31,6 +31,7 @@ class RoundBoundary(Callback):
         trainer.callbacks = [cls(strategy), *others]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._strategy.tell_state()
         self._strategy.checkpoints.keep_last_round()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
@@ -52,6 +53,7 @@ class RoundBoundary(Callback):
             pl_module.log(name, value)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._strategy.tell_state()
         tell(report_of(trainer))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -12,13 +12,13 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.lightning.lightning_internals import saves_within_epochs, validation_interval
 from fedgen.federated.schedules import Schedule
 from fedgen.models.optional_hooks import data_module_of
+from fedgen.own_code import rank_zero_warn
 
 
 def check_settings(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.core.mixins import HyperparametersMixin
 from torch.optim import Optimizer
 
 from fedgen.allocator import keep_freed_memory
@@ -11,7 +12,7 @@ from fedgen.federated.client_state.exchange import parameters_of
 from fedgen.federated.client_state.local_state import LocalState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.outside_state import OutsideState
-from fedgen.federated.lightning.hyperparameters import warn_of_objects
+from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO, plain
 from fedgen.federated.lightning.lazy_parameters import materialise
 from fedgen.federated.lightning.lightning_internals import optimizers_of
 from fedgen.federated.lightning.plateau import check_plateaus
@@ -20,8 +21,28 @@ from fedgen.federated.promises import check_compression, check_privacy, check_ro
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import check_rates
 from fedgen.federated.server_model import RoundSettings, ServerModel
+from fedgen.io.tensor_files import objects_in
 from fedgen.models.optional_hooks import data_module_of, of_module, scaler_of
+from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks
+
+
+def warn_of_objects(trainer: Trainer) -> None:
+    """Warns, when fitting starts, of hyperparameters that make the run's checkpoints unreadable.
+
+    Only where checkpoints are written, and by a plugin that reads them without unpickling.
+    """
+    if not trainer.checkpoint_callbacks or not isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+        return
+    for owner in (trainer.lightning_module, data_module_of(trainer)):
+        for name, value in plain(owner.hparams if isinstance(owner, HyperparametersMixin) else {}).items():
+            who, kind = type(owner).__name__, f"{type(value).__module__}.{type(value).__qualname__}"
+            if objects_in(value):  # Lightning has taken out what cannot be pickled
+                rank_zero_warn(
+                    f"the hyperparameter {name!r} of {who} is of class {kind}: checkpoints with it are refused when"
+                    " they are read, to resume or to evaluate, as reading unpickles no objects; write"
+                    f" self.save_hyperparameters(ignore=[{name!r}]) in {who}"
+                )
 
 
 def make_round(

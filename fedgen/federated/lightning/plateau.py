@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 
 from fedgen.federated.lightning.lightning_internals import (
@@ -20,6 +19,7 @@ from fedgen.federated.lightning.lightning_internals import (
     validates_after_batch,
 )
 from fedgen.io.files import is_count
+from fedgen.own_code import rank_zero_warn
 
 Update = dict[str, Any]  # "scheduler": its place, "monitor": a name, "round": which, "value": a number, None if unknown
 

@@ -53,7 +53,6 @@ _OF_EACH = (
     "Seed set to",
     "💡",
     "`Trainer.fit` stopped: `max_epochs",
-    "each client sends",
 )
 _SAID: set[str] = set()  # those of them that this process has said
 

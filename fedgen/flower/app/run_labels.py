@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fedgen.federated.left_out import shorten
 from fedgen.flower.wire.messages import Hello
+from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import MessageError
 
 CLASSES, COUNTS = "classes", "label-counts"

@@ -3,15 +3,25 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from fedgen.callbacks import RoundCheckpoint
+from fedgen.federated.left_out import report_of, tell
 from fedgen.flower.app.run_config import CHECKPOINT
 from fedgen.flower.server.connection import Connection
-from fedgen.flower.server.end_report import EndReport
 from fedgen.flower.server.flower_strategy import FlowerStrategy
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.training.fit import FedgenCLI
+
+
+class EndReport(Callback):
+    """Says at the end who was left out, as `FedAvgStrategy` does by itself."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        tell(report_of(trainer))
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        tell(report_of(trainer))
 
 
 class ServerCLI(FedgenCLI):

@@ -1,5 +1,6 @@
 """A recipe as a folder that `flwr run` starts."""
 
+import importlib.util
 import json
 import re
 from collections.abc import Mapping
@@ -9,15 +10,17 @@ from typing import Any
 import yaml
 
 from fedgen import __version__
+from fedgen.class_paths import is_class_path
 from fedgen.clients import FederatedDataModule
-from fedgen.flower.app.own_modules import RESERVED, own_modules
 from fedgen.flower.app.recipe import deployable
 from fedgen.flower.client.node_data import NUMBER, signature_of
 from fedgen.flower.wire.ranges import RANGES
 from fedgen.images import save_png
 from fedgen.io.files import atomic_write
 from fedgen.progress import track
+from fedgen.recipe.recipe_keys import texts_in
 
+RESERVED = "federation"  # the app's own package
 PACKAGE, RECIPE = RESERVED, "recipe.yaml"
 
 PYPROJECT = """\
@@ -150,6 +153,38 @@ send the sums of their features once, clipped and with noise: then there is FID-
 
 Scores, checkpoints and pictures are in `output` on the server: `fedgen select` and `fedgen evaluate` take that folder.
 """
+
+
+def own_modules(settings: Any, folder: Path) -> list[Path]:
+    """The files of modules in a folder that class paths in settings name, and of packages there, without repetition.
+
+    What these import of the folder themselves is not followed.
+
+    Args:
+        settings: a recipe's.
+        folder: where its author works.
+
+    Raises:
+        ValueError: for a module with the name of the app's own package.
+    """
+    tops = dict.fromkeys(text.split(".")[0] for text in texts_in(settings) if is_class_path(text))
+    found: list[Path] = []
+    for name in tops:
+        package, module = folder / name, folder / f"{name}.py"
+        files = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else [module]
+        if not files[0].is_file() or not _is_imported_from(name, folder):
+            continue
+        if name == RESERVED:
+            raise ValueError(f"{files[0]} has the name of the app's own package; rename it")
+        found += files
+    return found
+
+
+def _is_imported_from(name: str, folder: Path) -> bool:
+    """Whether `import name` finds the folder's module, and not another of the same name."""
+    spec = importlib.util.find_spec(name)
+    origin = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+    return origin is not None and folder.resolve() in origin.parents and name != "fedgen"
 
 
 def write_app(

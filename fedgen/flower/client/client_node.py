@@ -1,6 +1,5 @@
 """A client's side: it introduces itself, takes turns, and keeps between them what is its own."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -28,6 +27,7 @@ from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.io.files import atomic_write
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import bytes_of
+from fedgen.own_code import warn
 from fedgen.statistics import Privacy
 from fedgen.statistics.statistic_messages import Message, MessageError
 
@@ -216,10 +216,9 @@ class ClientNode:
             if sum(found["iterations"].values()) == task.iterations:
                 return turns[number], found
         if not turns:
-            warnings.warn(
+            warn(
                 f"{self.state} keeps nothing, and the server counts {task.iterations} iterations of this client: it"
-                " begins anew",
-                stacklevel=2,
+                " begins anew"
             )
             return None, None
         latest = turns[max(turns)]

@@ -12,12 +12,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-
 from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.io.field_types import Between, Text, fault
 from fedgen.io.files import read_yaml, write_once
 from fedgen.io.regular_files import read_regular
+from fedgen.own_code import rank_zero_warn
 
 POLICY = "policy-path"  # of a node's config
 VARIABLE = "FEDGEN_POLICY"  # of its environment, where its config names none

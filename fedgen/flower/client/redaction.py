@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pydoc import locate
 from typing import Any
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-
 from fedgen.flower.app.run_statistics import RefusedError, has_noise
 from fedgen.foreign_text import printable_lines
+from fedgen.own_code import rank_zero_warn
 
 
 class ToldError(RuntimeError):

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.federated import FedAvgStrategy
@@ -21,6 +20,7 @@ from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client.replies import Recorder
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.models.optional_hooks import of_module
+from fedgen.own_code import rank_zero_warn
 
 
 class TurnStrategy(FedAvgStrategy):

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen.evaluation.panels import Panel
@@ -19,6 +19,7 @@ from fedgen.flower.server.unanswered import UnansweredError
 from fedgen.flower.wire.evaluation_forms import check_answer, form_of_answer
 from fedgen.flower.wire.messages import Asked, Item
 from fedgen.flower.wire.ranges import Largest, largest
+from fedgen.own_code import rank_zero_warn
 from fedgen.scores.definitions.fid_score import FrechetScore
 from fedgen.statistics.statistic_messages import Message, MessageError
 

@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-
 from fedgen.flower.client.released import keep_release
 from fedgen.flower.wire.messages import Item
+from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import Message
 
 TOLD = "told"  # the folder

@@ -19,6 +19,7 @@ from fedgen.evaluation.real.splits import LEAST, Split
 from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key
 from fedgen.flower.server.remote_data import RemoteClients
+from fedgen.own_code import rank_zero_warn
 from fedgen.scores import Density
 
 MakeAnswers = Callable[[EvaluationPlan, DimOf], ClientAnswers]
@@ -115,7 +116,13 @@ def splits_of(data: RemoteClients) -> list[Split]:
     names, found = tuple(client.name for client in data.clients), []
     for name, part in ((SELECT, "train"), (REPORT, "held_out")):
         counts = tuple(len(getattr(client, part)) for client in data.clients)
-        if name == SELECT or min(counts) >= LEAST:
+        few = [client for client, count in zip(names, counts) if count < LEAST]
+        if few and name == REPORT and any(counts):
+            rank_zero_warn(
+                f"no held-out score is measured: {len(few)} of {len(names)} clients, such as {few[0]!r}, hold out fewer"
+                f" than {LEAST} images, and clients answer for all splits at once; raise held_out, or run without them"
+            )
+        elif name == SELECT or not few:
             # of any number, without the memory
             images = torch.zeros((), dtype=torch.uint8).expand(sum(counts), *data.image_shape)
             source = "elsewhere" if name == SELECT else "elsewhere held out"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen.evaluation.plan import EvaluationPlan
@@ -24,6 +24,7 @@ from fedgen.flower.secure_aggregation.secure_sums import fixed_point
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.messages import Asked, Item
 from fedgen.flower.wire.ranges import RANGES, Largest, name_of, range_key
+from fedgen.own_code import rank_zero_warn
 from fedgen.scores import FederatedScore
 from fedgen.statistics import Gaussian, gaussian_from_message, summarize
 from fedgen.statistics.statistic_messages import MessageError

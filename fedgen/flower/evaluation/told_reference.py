@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.linalg import LinAlgError
 
@@ -12,6 +11,7 @@ from fedgen.evaluation.generation.answers import SeededAnswers
 from fedgen.evaluation.real.reference import scaled
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.client.client_statistics import sketch_of
+from fedgen.own_code import rank_zero_warn
 from fedgen.scores import Density, FederatedScore
 from fedgen.statistics import FourierSketch, Gaussian
 from fedgen.statistics.fourier import FourierMoments

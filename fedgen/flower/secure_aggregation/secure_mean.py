@@ -32,7 +32,6 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 from flwr.serverapp import Grid
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -51,9 +50,9 @@ from fedgen.flower.secure_aggregation.stage_replies import REST, unusable
 from fedgen.flower.wire.flower_records import reason_of
 from fedgen.flower.wire.sending import Silence, replies_to
 from fedgen.io.archives import read_header
+from fedgen.own_code import rank_zero_warn
 
 RANGE = "update-range"
-NUMBER = 8  # bytes of a masked entry
 _WEIGHT = "weight"
 
 

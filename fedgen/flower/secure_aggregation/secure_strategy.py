@@ -1,6 +1,6 @@
 """FedAvg over clients whose single updates and statistics the server never sees."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -10,19 +10,18 @@ import torch
 from flwr.app import Message, RecordDict
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.left_out import LONGEST_REASON, shorten
+from fedgen.federated.server_model import MASKED_NUMBER
 from fedgen.federated.server_optimizers import as_real, from_real
 from fedgen.flower.app.run_statistics import RefusedError, RunStatistics, refuse_open
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.redaction import ToldError
 from fedgen.flower.secure_aggregation.agreement import STEPS, AskedSum, hash_of, note_sum
-from fedgen.flower.secure_aggregation.masked_loss import masked_answer
-from fedgen.flower.secure_aggregation.masked_rounds import MaskedRoundError, MaskedRounds
+from fedgen.flower.secure_aggregation.masked_answers import Scale, encode
 from fedgen.flower.secure_aggregation.secure_mean import (
-    NUMBER,
     RANGE,
     Masked,
     as_arrays,
@@ -40,12 +39,71 @@ from fedgen.flower.wire.sending import Silence
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Between, fault
+from fedgen.io.files import read_json, write_json
 from fedgen.io.tensor_files import tensors_in
+from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import MessageError
 
 WAITS = "it waits for the clients of the round's first sum"
 FEW = "too few clients answered for their sum to be unmasked"
 _OWN = ("client", "share", "iterations")  # of a task: each client's own
+
+
+SUMMED = "masked_rounds.json"  # in the run folder
+
+
+class MaskedRoundError(RuntimeError):
+    """A masked round that is done again, without a client whose update was in its sum before."""
+
+
+class MaskedRounds:
+    """The clients, by name, whose updates were in each round's sum: one that is done again is of the same, or is not.
+
+    With a client fewer two sums of one round would differ by that client's update. Clients keep such a list themselves
+    (`pins.hold_to_clients`).
+
+    Args:
+        folder: of the run.
+
+    Raises:
+        ValueError: for a damaged file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / SUMMED
+        self._names: dict[str, list[str]] = {}
+        if self._path.exists():
+            found = read_json(self._path)
+            if wrong := fault(found, dict[str, list[str]]):
+                raise ValueError(
+                    f"{self._path} {wrong}: it is damaged, and without it nobody knows who was summed in which round;"
+                    " begin another run"
+                )
+            self._names = found
+
+    def of(self, round: int) -> list[str] | None:
+        """Return who was in a round's sum; None if it has had none."""
+        return self._names.get(str(round))
+
+    def note(self, round: int, names: Sequence[str]) -> None:
+        """Keeps who is in a round's sum, on disk before it returns."""
+        if self.of(round) is None:
+            self._names[str(round)] = sorted(names)
+            write_json(self._path, self._names)
+
+
+def masked_answer(client_node: ClientNode, told: Mapping[str, Any]) -> Masked:
+    """The client's answer as a summand.
+
+    Args:
+        client_node: the client.
+        told: what `MaskedClients` sent.
+
+    Raises:
+        ValueError: if it cannot answer: it has no part in the sum.
+    """
+    question: LossQuestion = unpack(LossQuestion, {}, told[MASKED])
+    return Masked(encode(client_node.answer(question), Scale(**told["scale"])), b"", 1)
 
 
 class _Scale(TypedDict):
@@ -116,11 +174,6 @@ class SecureStrategy(FlowerStrategy):
     @property
     def _step(self) -> float:
         return 2 * self.range / STEPS
-
-    @property
-    def bytes_masked(self) -> int:
-        """The bytes that a client sends to the server in a round."""
-        return NUMBER * sum(as_real(tensor).numel() for tensor in self.exchange.shared.values())
 
     def _start_fit(self, trainer: Trainer) -> None:
         hides = "secure aggregation hides single clients' messages from the server, so"
@@ -311,7 +364,7 @@ def _sums(
     privacy = RunStatistics.of_run(config).privacy
     shared = privacy and replace(privacy, sharers=told["clients"])
     made = masked_messages(client_node.answers(question, shared), told["largest"], told["clients"])
-    client_node.policy.check_answer(NUMBER * sum(array.size for array in made.arrays))
+    client_node.policy.check_answer(MASKED_NUMBER * sum(array.size for array in made.arrays))
     items = [list(item) for item in question.items]
     return write_summand(made), hash_of([items, dict(sent), list(question.classes), told["largest"]])
 

@@ -6,19 +6,21 @@ from typing import Any
 
 import numpy as np
 from flwr.app import MessageType
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from numpy.typing import NDArray
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
+from fedgen.federated.server_model import MASKED_NUMBER
 from fedgen.flower.client.answering import sent_in
 from fedgen.flower.secure_aggregation.masked_answers import FIRST, MARGIN, STEP, WASTE, Scale, decode, hidden_names
-from fedgen.flower.secure_aggregation.secure_mean import NUMBER, secure_mean
+from fedgen.flower.secure_aggregation.secure_mean import secure_mean
 from fedgen.flower.wire.answer_forms import check_form, form_of
 from fedgen.flower.wire.messages import LossQuestion, Told, pack
 from fedgen.flower.wire.sending import Silence
 from fedgen.flower.wire.serialization import to_bytes
 from fedgen.flower.wire.transport import Transport
 from fedgen.losses.distributed.distributed import Traffic
+from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import Message, MessageError, add
 
 LOSS = f"{MessageType.QUERY}.loss"  # Flower's type of these messages
@@ -248,7 +250,7 @@ class MaskedClients(AskedClients):
         if made.mean is None:
             few = f"{'not all of these' if whole else 'too few'} clients answered for their sum to be unmasked"
             return silent | {client: made.why_none(node, few) for client, node in there.items()}
-        self.traffic.up += len(made.rests) * sum(NUMBER * array.size for array in made.mean)
+        self.traffic.up += len(made.rests) * sum(MASKED_NUMBER * array.size for array in made.mean)
         silent |= {
             client: made.failures.get(node, "no answer") for client, node in there.items() if node not in made.rests
         }

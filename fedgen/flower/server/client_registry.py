@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fedgen import __version__
 from fedgen.federated.left_out import LONGEST_REASON, shorten
@@ -16,6 +16,7 @@ from fedgen.flower.app.run_labels import RunLabels
 from fedgen.flower.wire.flower_records import from_records
 from fedgen.flower.wire.messages import Hello, check_types
 from fedgen.io.files import read_json, write_json
+from fedgen.own_code import rank_zero_warn
 from fedgen.progress import track
 from fedgen.statistics.statistic_messages import MessageError
 

@@ -15,6 +15,7 @@ from fedgen.flower.server.connection import Connection, require
 from fedgen.flower.server.remote_rounds import RemoteRounds
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.flower.wire.sending import Silence
+from fedgen.io.tensor_files import bytes_of
 from fedgen.models.optional_hooks import of_module
 
 
@@ -85,6 +86,7 @@ class FlowerStrategy(FedAvgStrategy):
             for name, tensor in self._module.state_dict().items()
             if names.get(name, name) not in personal and not name.startswith(at_server)
         }
+        round_state.state_bytes = bytes_of(weights.values())
         fingerprints = dict(optional.fingerprints)
         shares = self._client_shares(self._module.trainer) or []
         data: Any = self._module.trainer.datamodule

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock
@@ -18,6 +17,7 @@ from fedgen.flower.client.replies import Replies
 from fedgen.flower.wire.client_state_checks import Form, check_forms, check_states, forms_of
 from fedgen.flower.wire.messages import Answer
 from fedgen.models.optional_hooks import of_callback
+from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import MessageError
 
 # what servers log, whether or not this one does: whoever reads the logs takes it for theirs

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fedgen.flower.app.run_statistics import RunStatistics
@@ -19,6 +18,7 @@ from fedgen.flower.wire.messages import Item, LossQuestion, Question, Task, Told
 from fedgen.flower.wire.ranges import Largest
 from fedgen.flower.wire.sending import Silence, replies_to
 from fedgen.flower.wire.serialization import to_bytes
+from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import MessageError
 
 T = TypeVar("T")

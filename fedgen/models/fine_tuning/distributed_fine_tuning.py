@@ -18,7 +18,7 @@ from fedgen.models.checkpoint_file import OPTIMISED_ON
 from fedgen.models.fine_tuning.fine_tuning_forms import FORMS, Form, TrafficAccount, bring_into_form, check_strategy
 from fedgen.models.latent_generator import LatentGenerator
 from fedgen.models.networks.network import build, describe
-from fedgen.models.optional_hooks import data_of, of_module, of_strategy
+from fedgen.models.optional_hooks import data_of, of_module
 from fedgen.models.require import require
 from fedgen.models.rounds.round_clock import RoundClock
 from fedgen.models.rounds.round_means import RoundMeans
@@ -319,8 +319,7 @@ class DistributedFineTuning(RoundClock):
     def on_turn_end(self, completed: bool) -> None:
         """Counts what was measured in the turn and what was sent for it."""
         if self.form == "local":
-            strategy: Any = self.trainer.strategy
-            self._account.add_turn(strategy.exchange, of_strategy(strategy).bytes_masked, completed)
+            self._account.add_turn(self.trainer.strategy, completed)
             self.means.add(*self._objectives[0].take_totals())
         else:
             self.model.on_turn_end(completed)

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fedgen.io.tensor_files import bytes_of
 from fedgen.losses import AdaptiveWeight, DistributedLoss, EmbeddedLoss, FeatureLoss, OneMessageLoss
 from fedgen.losses.distributed.distributed import Traffic, check_mean_of_clients
 from fedgen.models.require import require
@@ -90,17 +89,15 @@ class TrafficAccount:
         self._in_turns = Traffic(before.down, before.up, before.questions)
         self._told = before
 
-    def add_turn(self, exchange: Any, masked: int | None, completed: bool) -> None:
+    def add_turn(self, strategy: Any, completed: bool) -> None:
         """Count what was sent for a client's turn.
 
         Args:
-            exchange: what travels, of `FedAvgStrategy`.
-            masked: bytes of what a client sends under masks, which are more a number than without; None without.
+            strategy: a `FedAvgStrategy`.
             completed: whether the client sent anything back.
         """
-        kept = bytes_of([*exchange.counters.values(), *exchange.held.values()])
-        self._in_turns.down += exchange.num_bytes_down + kept
-        self._in_turns.up += (exchange.num_bytes if masked is None else masked) if completed else 0
+        self._in_turns.down += strategy.bytes_received
+        self._in_turns.up += strategy.bytes_sent if completed else 0
 
     def total(self, losses: Iterable[nn.Module]) -> Traffic:
         """Return all that was sent, with what losses asked of clients."""

@@ -52,6 +52,17 @@ def test_a_partitioner_sees_labels_and_owners(column):
         assert rule.names(examples) == Natural().names(examples)
 
 
+def test_owners_with_too_few_examples_are_no_clients():
+    examples, options = owned(2, 0, 2, 1, 0), {"partition_by": "owner"}
+    rule = FlowerPartition(stand_in("ByColumn"), options, min_examples=2)
+    assert rule.names(examples) == Natural(2).names(examples) == ["ann", "cleo"]
+    assert [one.tolist() for one in rule.assign(examples, seed=0)] == [[1, 4], [0, 2]]
+    with pytest.raises(ValueError, match="no client of toy/train has min_examples=3; the largest has 2"):
+        FlowerPartition(stand_in("ByColumn"), options, min_examples=3).assign(examples, seed=0)
+    with pytest.raises(ValueError, match="min_examples=2: Deal deals to a number of clients"):
+        FlowerPartition("Deal", {"num_partitions": 2}, min_examples=2)
+
+
 def test_a_seed_of_the_partitioners_own_comes_from_the_partitions_unless_it_is_given():
     rules = (
         FlowerPartition(stand_in("Seeded"), {"num_partitions": 2}),

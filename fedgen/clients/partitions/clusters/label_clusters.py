@@ -6,6 +6,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from fedgen.own_code import warn
+
 Covariance = Literal["full", "diag", "tied", "shrunk"]
 Init = Literal["kmeans", "random"]
 EM = Literal["auto", "always", "never"]
@@ -102,7 +104,7 @@ def find_clusters(points: np.ndarray, count: int, clustering: Clustering, seed: 
         else:
             found = _nearest(points, sample, count, clustering, seed)
     for warning in caught:
-        warnings.warn(f"{what}: {warning.message}", warning.category, stacklevel=2)
+        warn(f"{what}: {warning.message}", warning.category)
     return found
 
 

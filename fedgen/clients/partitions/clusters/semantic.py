@@ -6,7 +6,6 @@ paper does not say; the code's default is random) and is spared where it changes
 none are filled up. `Semantic.paper` has the published settings.
 """
 
-import warnings
 from dataclasses import asdict
 from typing import Any, Literal, get_args
 
@@ -14,11 +13,10 @@ import numpy as np
 from torch import Tensor
 
 from fedgen.clients.partitions.clusters.embedded_partition import EmbeddingLike, described, features_of
-from fedgen.clients.partitions.clusters.gaussian_matching import match_clusters
-from fedgen.clients.partitions.clusters.label_clusters import Clustering, find_clusters
+from fedgen.clients.partitions.clusters.label_clusters import Clustering, Clusters, find_clusters
 from fedgen.clients.partitions.partition import Partition, at_least_one, check_assignment, require_labels
-from fedgen.clients.partitions.small_clients import fill_small
 from fedgen.data.examples import Examples
+from fedgen.own_code import warn
 from fedgen.progress import track
 from fedgen.seeds import derive, numpy_generator
 
@@ -27,6 +25,63 @@ Matching = Literal["kl", "random"]
 PCA_EXAMPLES = 100_000  # components are fitted on a random sample of so many where there are more
 EXACT_DIM = 4096  # features up to which the components come from the covariance; randomised SVD above
 DEFAULT_CLUSTERING = Clustering()
+
+
+def match_clusters(first: Clusters, second: Clusters) -> np.ndarray:
+    """For each cluster of `first` its partner in `second`: a permutation [C] of least total KL(first || second)."""
+    from scipy.optimize import linear_sum_assignment  # slow to import, and used by one partition
+
+    return linear_sum_assignment(divergences(first, second))[1]
+
+
+def divergences(first: Clusters, second: Clusters) -> np.ndarray:
+    """KL(N(m_i, S_i) || N(n_j, T_j)) for all clusters i of `first` and j of `second`, in nats: float64 [C, C].
+
+    1/2 [tr(T_j^-1 S_i) + (n_j - m_i)^T T_j^-1 (n_j - m_i) - d + ln|T_j| - ln|S_i|]. The trace and the quadratic in m_i
+    are tr(T_j^-1 (S_i + m_i m_i^T)): one product of matrices [C, d^2] and [d^2, C]. Both sides have full covariances,
+    or both diagonal ones.
+    """
+    origin = second.means.mean(axis=0)  # moving both sides changes nothing but rounding, which it keeps small
+    m, n = first.means - origin, second.means - origin
+    if first.covariances.ndim == 2:
+        moments = first.covariances + m**2
+        precisions = 1 / second.covariances
+        pulls = precisions * n
+        logs = [np.log(side.covariances).sum(axis=1) for side in (first, second)]
+    else:
+        moments = (first.covariances + m[:, :, None] * m[:, None, :]).reshape(len(m), -1)
+        inverses = np.linalg.inv(second.covariances)
+        pulls = (inverses @ n[:, :, None])[:, :, 0]
+        precisions = inverses.reshape(len(n), -1)
+        logs = [np.linalg.slogdet(side.covariances)[1] for side in (first, second)]
+    squares = moments @ precisions.T - 2 * m @ pulls.T + (n * pulls).sum(axis=1)
+    return 0.5 * (squares - m.shape[1] + logs[1] - logs[0][:, None])
+
+
+def fill_small(
+    owner: np.ndarray, labels: np.ndarray, points: np.ndarray, centres: np.ndarray, least: int
+) -> np.ndarray:
+    """The owners, int64 [N], after every client with fewer than `least` examples was filled up to `least`.
+
+    A small client takes, one by one, the examples whose squared distance to its own centre of their label exceeds that
+    to their owner's centre by the least, from clients that keep `least` themselves; the smallest client is served
+    first. The number of clients stays: those who give names, cohorts and weights count on it.
+    """
+    owner = owner.copy()
+    clients = centres.shape[1]
+    sizes = np.bincount(owner, minlength=clients)
+    for small in np.argsort(sizes, kind="stable")[: int((sizes < least).sum())]:
+        kept = ((points - centres[labels, owner]) ** 2).sum(axis=1)
+        cost = ((points - centres[labels, small]) ** 2).sum(axis=1) - kept
+        for example in np.argsort(cost, kind="stable"):
+            if sizes[small] >= least:
+                break
+            giver = owner[example]
+            if giver != small and sizes[giver] > least:
+                owner[example] = small
+                sizes[giver] -= 1
+                sizes[small] += 1
+    return owner
 
 
 class Semantic(Partition):
@@ -159,11 +214,10 @@ class Semantic(Partition):
         sizes = np.bincount(owner, minlength=self.num_clients)
         small = sizes[sizes < self.min_examples]
         if len(small):
-            warnings.warn(
+            warn(
                 f"{len(small)} of {self.num_clients} clients had fewer than min_examples={self.min_examples} examples"
                 f" ({', '.join(map(str, np.sort(small)))}; the largest {sizes.max()}) and are given the nearest of"
-                f" other clients, {int((self.min_examples - small).sum())} in all",
-                stacklevel=4,
+                f" other clients, {int((self.min_examples - small).sum())} in all"
             )
             owner = fill_small(owner, labels, points, centres, self.min_examples)
         return owner

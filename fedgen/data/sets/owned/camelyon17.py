@@ -31,7 +31,7 @@ class Camelyon17(HospitalImages):
     def list_split(self, place: Path, split: Split) -> Listing:
         path = place / self.table
         files, labels, hospitals = [], [], []
-        for line, row in table_rows(path, COLUMNS):
+        for line, row in table_rows(path, COLUMNS, COLUMNS[:4]):
             if number_in(path, line, row, "split", 4) != CODES[split]:
                 continue
             node, x, y = (number_in(path, line, row, column, MOST) for column in ("node", "x_coord", "y_coord"))

@@ -1,7 +1,7 @@
 """CelebA (Liu, Luo, Wang and Tang 2015, arXiv 1411.7766): 202,599 aligned faces of 178 x 218 RGB pixels."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -156,16 +156,17 @@ def read_partition(path: Path, code: str) -> list[str]:
     """The names of the images that list_eval_partition.txt gives this code: "0" train, "1" validation, "2" test.
 
     Raises:
-        ValueError: if a line is not a name and one of the codes, or no image has the code.
+        ValueError: if a line is not a name and one of the codes, an image has two lines, or none has the code.
     """
     names = []
-    for number, line in enumerate(_lines(path), 1):
-        match line.split():
+    for number, fields in _rows(path):
+        match fields:
             case [name, "0" | "1" | "2" as found]:
                 if found == code:
                     names.append(name)
             case _:
-                raise ValueError(f"{path}, line {number}: {line[:80]!r} is not an image and 0, 1 or 2; get it again")
+                said = " ".join(fields)[:80]
+                raise ValueError(f"{path}, line {number}: {said!r} is not an image and 0, 1 or 2; get it again")
     if not names:
         raise ValueError(f"{path} gives no image the code {code}; get it again")
     return names
@@ -175,16 +176,15 @@ def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int
     """Read an attribute of each image, 0 or 1, from list_attr_celeba.txt: a count, the attributes, a line an image.
 
     Raises:
-        ValueError: if there is no such attribute (all are listed), a line is damaged, or an image has none.
+        ValueError: if there is no such attribute (all are listed), a line is damaged, or an image has none or two.
     """
-    lines = _lines(path)
-    known = lines[1].split() if len(lines) > 1 else []
+    rows = _rows(path, header=2)
+    known = next(((fields for number, fields in rows if number == 2)), [])
     if attribute not in known:
         raise ValueError(f"attribute {attribute!r} is not in {path}; it has {', '.join(known) or 'none'}")
     column = 1 + known.index(attribute)
     values = {}
-    for number, line in enumerate(lines[2:], 3):
-        fields = line.split()
+    for number, fields in rows:
         if len(fields) != 1 + len(known) or fields[column] not in ("1", "-1"):
             raise ValueError(f"{path}, line {number}: not an image and {len(known)} times 1 or -1; get it again")
         values[fields[0]] = int(fields[column] == "1")
@@ -197,20 +197,28 @@ def read_identities(path: Path, names: Sequence[str]) -> list[int]:
     """The number of the person on each image, by identity_CelebA.txt: an image and a number a line.
 
     Raises:
-        ValueError: if a line is damaged, or an image has none.
+        ValueError: if a line is damaged, or an image has none or two.
     """
     values = {}
-    for number, line in enumerate(_lines(path), 1):
-        match line.split():
+    for number, fields in _rows(path):
+        match fields:
             case [name, person] if person.isdecimal():
                 values[name] = int(person)
             case _:
-                raise ValueError(f"{path}, line {number}: {line[:80]!r} is not an image and a number; get it again")
+                said = " ".join(fields)[:80]
+                raise ValueError(f"{path}, line {number}: {said!r} is not an image and a number; get it again")
     if absent := [name for name in names if name not in values]:
         raise ValueError(f"{path} has no line for {len(absent)} images, e.g. {absent[0]}; get it again")
     return [values[name] for name in names]
 
 
-def _lines(path: Path) -> list[str]:
+def _rows(path: Path, header: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """The number and the fields of each line, of which after the header no two are of one image."""
     # published in ASCII; what is not then fails as a line or a name that does not exist
-    return read_regular(path).decode("ascii", errors="replace").splitlines()
+    lines = enumerate(read_regular(path).decode("ascii", errors="replace").splitlines(), 1)
+    first: dict[str, int] = {}
+    for number, fields in ((number, line.split()) for number, line in lines):
+        if number > header and fields and first.setdefault(fields[0], number) != number:
+            name, before = fields[0][:80], first[fields[0]]
+            raise ValueError(f"{path}, line {number}: {name!r} is in line {before} already; get it again")
+        yield number, fields

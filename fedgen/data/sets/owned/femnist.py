@@ -4,6 +4,7 @@ A file holds "users" and "user_data", by user the images "x" (784 numbers in [0,
 """
 
 import string
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,8 @@ def read_writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
         users, data = content["users"], content["user_data"]
         if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
             raise TypeError("users must be a list of names")
+        if twice := next((user for user, times in Counter(users).items() if times > 1), ""):
+            raise ValueError(f"users names {twice!r} twice")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no file of LEAF's with users and user_data ({error!r})") from error
     found = []

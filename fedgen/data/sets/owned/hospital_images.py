@@ -68,15 +68,20 @@ class HospitalImages(DataSet):
         """The images of a split, with labels and hospitals, by the table in a folder."""
 
 
-def table_rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """The rows of a table, each with its line.
+def table_rows(path: Path, columns: Sequence[str], key: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a table, each with its line; the columns of `key` name the image.
 
     Raises:
-        ValueError: if it lacks a column, or is no CSV file.
+        ValueError: if it lacks a column, names an image twice, or is no CSV file.
     """
     header, rows = read_csv(path)
     if absent := [name for name in columns if name not in header]:
         raise ValueError(f"{path} has no column {', '.join(absent)}; its first line is {','.join(header)[:200]}")
+    first: dict[str, int] = {}
+    for line, row in rows:
+        name = ", ".join(row[column] for column in key)
+        if first.setdefault(name, line) != line:
+            raise ValueError(f"{path}, line {line}: the image {name[:80]!r} is in line {first[name]} already")
     return rows
 
 
