@@ -69,7 +69,8 @@ def deploy_recipe(
     if federation is not None and export is not None:
         export_clients(federation, export)
     clients = clients or number
-    modules = write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
+    simulation = "" if export is None else str(export.absolute())
+    modules = write_app(found, chosen, folder, clients, simulation, federation.examples.classes if federation else ())
     console = make_console()
     console.print(f"{folder}: an app for {clients} clients; see its README.md")
     if modules:

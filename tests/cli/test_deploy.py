@@ -11,7 +11,12 @@ import torch
 import yaml
 
 from fedgen.__main__ import main
-from fedgen.data import Digits, ImageFolder
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import IID
+from fedgen.data import Digits, Examples, ImageFolder
+from fedgen.flower.app.run_labels import RunLabels
+from fedgen.flower.app.write_app import export_clients, write_app
+from tests.flower.runs import recipe
 
 ROOT = Path(__file__).parent.parent.parent
 QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
@@ -69,6 +74,7 @@ def test_exported_clients_are_those_of_the_simulation_bit_for_bit(tmp_path):
     assert main(["deploy", str(QUICKSTART), str(app), "--export", str(clients)]) == 0
     settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert (settings["clients"], settings["simulation-data"]) == (10, str(clients))
+    assert settings["classes"] == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
     assert settings["output"] == str(Path("checkpoints/app").absolute())
     folders = sorted(clients.iterdir())
     assert len(folders) == 10
@@ -77,6 +83,18 @@ def test_exported_clients_are_those_of_the_simulation_bit_for_bit(tmp_path):
         read = ImageFolder(folder, channels=1).load("train")
         assert read.classes == (str(label),)
         assert torch.equal(read.inputs, digits.inputs[digits.labels == label])
+
+
+def test_exported_labels_keep_the_numbers_that_the_simulation_has(tmp_path):
+    """Folders named 3 and 12 are classes 0 and 1 to clients that are not told all classes in their order."""
+    classes = (*map(str, range(12)), "a/b")
+    data = Examples(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([3, 3, 12, 11]), "gaps", classes)
+    write_app(recipe(1), {"class_path": "fedgen.data.ImageFolder", "init_args": {}}, tmp_path, 2, "", data.classes)
+    export_clients(FederatedDataModule(data, IID(2), held_out=0), tmp_path / "clients")
+    config = tomllib.loads((tmp_path / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    named = RunLabels.of_run(config).classes
+    exported = {path.parent.name for path in (tmp_path / "clients").glob("*/*/*.png")}
+    assert exported == {named[label] for label in data.labels.tolist()} == {"3", "a-b", "11"}
 
 
 def test_a_recipe_that_reads_a_folder_keeps_its_data_without_the_place(tmp_path):

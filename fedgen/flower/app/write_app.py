@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ output = {output}  # run folder, on the server; the same one goes on where it wa
 ckpt-path = ""  # checkpoint to go on from: "" for the last, "previous" for the one before it, or a path
 round-deadline = 0.0  # seconds a round's clients have to answer; 0: as long as they take
 least-answers = 0.5  # part of the clients' weight that must answer a loss at the server; fewer end the run
-classes = ""  # in the labels' order, such as "cat, dog"; others' clients cannot take part. "": all that clients have
+classes = {classes}  # in the labels' order, such as "cat, dog"; clients with others stay out. "": all that clients have
 label-counts = ""  # images of each, such as "120, 40", by which conditional models draw labels; "": all alike
 secure-aggregation = false  # true hides single updates, answers and statistics from the server, by SecAgg+
 update-range = 0.0  # under secure aggregation: the largest change of an entry in a turn
@@ -188,7 +188,12 @@ def _is_imported_from(name: str, folder: Path) -> bool:
 
 
 def write_app(
-    recipe: Mapping[str, Any], data: Mapping[str, Any], folder: Path, clients: int, simulation: str
+    recipe: Mapping[str, Any],
+    data: Mapping[str, Any],
+    folder: Path,
+    clients: int,
+    simulation: str,
+    classes: Sequence[str] = (),
 ) -> list[Path]:
     """Writes the app's folder; modules of one's own that the recipe names, of the current folder, go with it.
 
@@ -198,6 +203,7 @@ def write_app(
         folder: is made; its name is the app's.
         clients: how many the server waits for.
         simulation: folder of clients' folders for Flower's simulation, or "".
+        classes: of its images, in the labels' order.
 
     Returns:
         The modules, relative to the current folder.
@@ -215,7 +221,10 @@ def write_app(
         simulation or NUMBER in signature_of(data).parameters
     ):  # Flower's own SuperLink goes on from run to run, in whichever folder it was first started
         output = output.absolute()
-    words |= {"output": json.dumps(str(output)), "simulation": json.dumps(simulation)}
+    # names with commas cannot be given; clients' own names are taken then
+    named = "" if any("," in name for name in classes) else ", ".join(map(_folder_of, classes))
+    words |= {key: json.dumps(text) for key, text in (("output", str(output)), ("simulation", simulation))}
+    words["classes"] = json.dumps(named, ensure_ascii=False)
     texts = {
         folder / "pyproject.toml": PYPROJECT.format(**words),
         folder / "README.md": README.format(**words),
@@ -252,6 +261,11 @@ def export_clients(data: FederatedDataModule, folder: Path) -> None:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", client.name)
         place = folder / f"{number:0{width}d}-{name}"
         if client.data.classes:
-            place /= re.sub(r"[/\\]", "-", client.data.classes[int(client.data.labels[position])])
+            place /= _folder_of(client.data.classes[int(client.data.labels[position])])
         place.mkdir(parents=True, exist_ok=True)
         save_png(place / f"{position:08d}.png", client.data.inputs[position])
+
+
+def _folder_of(name: str) -> str:
+    """The name of a class's folder."""
+    return re.sub(r"[/\\]", "-", name)
