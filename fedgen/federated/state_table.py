@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
@@ -41,7 +42,8 @@ def state_rows(round: "Round") -> list[StateRow]:
         if path not in exchange.first_names:  # where a buffer that was None is by now
             by_fate.setdefault(word, []).append(path)
     moving = {name: tensor for name, tensor in exchange.traveling.items() if name not in exchange.trained}
-    counted = {name: t for name, t in exchange.counters.items() if name in counters.seen or name in exchange.advancing}
+    known, server = counters.seen | exchange.advancing, exchange.server  # and what the present turn has raised
+    counted = {name: t for name, t in exchange.counters.items() if name in known or not torch.equal(t, server[name])}
     beside = exchange.beside
     raised = [tensor for name, tensor in counted.items() if name not in exchange.advancing]
     rows = [
