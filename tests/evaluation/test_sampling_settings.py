@@ -110,7 +110,7 @@ def test_scores_of_other_settings_stand_beside_and_no_column_mixes(folder):
     model = Steps()
     model.sampling = {"steps": 50}
     evaluate_run(folder, model, judge(), rounds=[0])
-    with pytest.warns(UserWarning, match=r"steps 25 are shown, not those of .* steps 50 \(1 checkpoint\)"):
+    with pytest.warns(UserWarning, match=r"steps 25 are shown, not those of .* steps 50 \(1 checkpoint: "):
         assert Run(folder).records == before
     assert {r.round: r.sampling["steps"] for r in Run(folder, "sampled with steps 50").records} == {0: 50}
 

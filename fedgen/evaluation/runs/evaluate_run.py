@@ -24,11 +24,7 @@ from fedgen.scores.definition import BY_CLASS, Needs
 def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str, Personal]:
     """The sampler of a checkpoint, loaded into the module, a note, and the tensors that its clients keep.
 
-    A checkpoint of training without exchange gives the mixture of the clients' own models, by the evaluation's weights,
-    and no tensors beside it; a client that never trained has the initial model.
-
-    Raises:
-        ValueError: for such a mixture, where a score needs one model's density or its images by class.
+    Training without exchange gives the mixture of the clients' own models, by the evaluation's weights, and no tensors.
     """
     checkpoint = load_weights(module, path)
     own = local_models(module, checkpoint)
@@ -39,13 +35,7 @@ def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator
 
 
 def mixture_of_local(module: nn.Module, own: Mapping[int, Mapping[str, Tensor]], weights: Tensor) -> ImageSampler:
-    """The sampler of the mixture of the clients' own models; a client without one has the module as it is.
-
-    Args:
-        module: the model, which is a client's own while it samples that client's share.
-        own: tensors of clients that have trained, by client.
-        weights: [K] of all clients, summing to 1.
-    """
+    """The sampler of the mixture of the clients' own models; a client without one has the module as it is."""
     sample = sampler_of(module)
     return mixture(
         [inside(partial(tensors_in_place, module, own.get(k, {})), sample) for k in range(len(weights))], weights
@@ -109,12 +99,7 @@ def evaluate_run(
 
 
 def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
-    """Removes the aggregates all of scores that have none now, as models are clients' own: they were of another model.
-
-    Args:
-        path: of the stored records.
-        now: the new ones.
-    """
+    """Removes the aggregates all, of another model, of scores that have none now, as models are clients' own."""
     averages = {record.identity for record in now if record.aggregate == "avg"}
     pools = {replace(record, aggregate="avg").identity for record in now if record.aggregate == "all"}
     gone = averages - pools

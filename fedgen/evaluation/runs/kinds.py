@@ -1,6 +1,6 @@
 """Kinds of scores: numbers of images, embeddings' weights, clients' weights, seeds and settings that do not compare."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,13 @@ def say_weights(record: ScoreRecord) -> str:
 
 def is_of(record: ScoreRecord, kind: str) -> bool:
     """Whether a record is of a kind by some of its words: "50 images", "weights uniform, seed 1"."""
-    own = {*say_kind(record).split(", "), *_further(record)}
-    return {word.strip() for word in kind.split(",")} <= own
+    return {word.strip() for word in kind.split(",")} <= {*_words(record)}
+
+
+def _words(record: ScoreRecord) -> list[str]:
+    """A kind's words, and behind them two that its name leaves out."""
+    further = [f"fingerprint {record.embedding_fingerprint}", f"against {record.reference.replace(', ', ' and ')}"]
+    return [*say_kind(record).split(", "), *further]
 
 
 def one_kind(
@@ -45,10 +50,10 @@ def one_kind(
     """
     found: dict[Any, dict[Any, list[ScoreRecord]]] = {}
     for record in records:
-        place = record.column if record.is_model else (record.generator, record.round, record.column)
-        found.setdefault(place, {}).setdefault(record.conditions, []).append(record)
-    several = any(len(kinds) > 1 for kinds in found.values())
-    own = _of_recipe(folder) if several and folder is not None else lambda record: False
+        found.setdefault(_place(record), {}).setdefault(record.conditions, []).append(record)
+    if all(len(kinds) == 1 for kinds in found.values()):
+        return list(records)
+    own = _of_recipe(folder)
     first = wanted or own
 
     def rank(group: Sequence[ScoreRecord]) -> tuple[Any, ...]:
@@ -57,60 +62,52 @@ def one_kind(
 
     chosen = {place: max(kinds.values(), key=rank)[0] for place, kinds in found.items()}
     for place, kinds in found.items():
-        if not chosen[place].is_model and (model := chosen.get(chosen[place].column)):
-            chosen[place] = max((group[0] for group in kinds.values()), key=lambda record: _likeness(record, model))
-    return [r for r in records if _stays(r, chosen)] if several else list(records)
+        model = chosen.get(place[-1:])
+        if model and len(place) > 1:
+            alike = max((_likeness(group[0], model), kind) for kind, group in kinds.items())
+            chosen[place] = kinds[alike[1]][0]
+    shown = [record for record in records if record.conditions == chosen[_place(record)].conditions]
+    models = {record.column: record.num_generated for record in shown if record.is_model}
+    return [r for r in shown if not r.is_fine_tuned or r.num_generated == models.get(r.column, r.num_generated)]
 
 
-def _stays(record: ScoreRecord, chosen: dict[Any, ScoreRecord]) -> bool:
-    """Whether a record is of the chosen kind; clients' fine-tuned models have no other than the model's."""
-    model = chosen.get(record.column)
-    if record.is_model and model:
-        return record.conditions == model.conditions
-    if record.is_fine_tuned and model and _likeness(record, model)[0] and record.num_generated != model.num_generated:
-        return False
-    return record.conditions == chosen[record.generator, record.round, record.column].conditions
+def _place(record: ScoreRecord) -> tuple[Any, ...]:
+    return (record.column,) if record.is_model else (record.generator, record.round, record.column)
 
 
 def _likeness(record: ScoreRecord, model: ScoreRecord) -> tuple[bool, bool, int]:
-    """How well what stands in a model's place was measured as it was."""
+    """Agreement of what stands in a model's place with the model's conditions."""
     mine, its = ((r.embedding_fingerprint, r.reference, r.weights, r.seed, r.score_settings) for r in (record, model))
     return mine == its, record.num_generated <= model.num_generated, record.num_generated
 
 
-def _of_recipe(folder: Path) -> Wanted:
+def _of_recipe(folder: Path | None) -> Wanted:
     """Whether a record is of the evaluation in the recipe that a run's folder keeps, if it does."""
     try:
-        recipe = read_yaml(folder / RECIPE)
-        asked = next(
-            one["init_args"] for one in recipe["trainer"]["callbacks"] if "FederatedEvaluation" in one["class_path"]
-        )
-        number, weights, seed = asked["num_images"], asked["weights"], asked["seed"]
-        seed = recipe["seed_everything"] if seed is None else seed
+        recipe = read_yaml(folder / RECIPE) if folder else {}
+        callbacks = recipe["trainer"]["callbacks"]
+        asked = next(one["init_args"] for one in callbacks if "FederatedEvaluation" in one["class_path"])
+        weights = asked["weights"] if isinstance(asked["weights"], str) else "given"
+        seed = recipe["seed_everything"] if asked["seed"] is None else asked["seed"]
+        own = asked["num_images"], weights, seed
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return lambda record: False
-    weights = weights if isinstance(weights, str) else "given"
-    return lambda record: (record.num_generated, record.weights, record.seed) == (number, weights, seed)
+    return lambda record: (record.num_generated, record.weights, record.seed) == own
 
 
-def say_others(records: Iterable[ScoreRecord], shown: Sequence[ScoreRecord]) -> str:
+def say_others(records: Sequence[ScoreRecord], shown: Sequence[ScoreRecord]) -> str:
     """The kinds that are shown where there are others, these, and how to choose; "" where there are none."""
     models = {record.column: record for record in shown if record.is_model}
     rounds: dict[tuple[str, str, str], set[int | None]] = {}
     for record in records:
         model = models.get(record.column)
         if record.is_model and model and record.conditions != model.conditions:
-            words = [word for word in (*say_kind(record).split(", "), *_further(record)) if not is_of(model, word)]
-            extra = [word for word in words if word in _further(record)]
-            names = say_kind(model), ", ".join([say_kind(record), *extra]), words[0] if words else ""
+            further = [word for word in _words(record)[-2:] if word not in _words(model)]
+            word = next((word for word in _words(record) if word not in _words(model)), "")
+            names = say_kind(model), ", ".join([say_kind(record), *further]), word
             rounds.setdefault(names, set()).add(record.round)
     return "; ".join(
-        f"scores of {model} are shown, not those of {other} ({len(found)} checkpoint{'s' * (len(found) > 1)}), which"
-        f" --kind {word!r} shows"
+        f"scores of {model} are shown, not those of {other} ({len(found)} checkpoint{'s' * (len(found) > 1)}: fedgen"
+        f" select --kind {word!r})"
         for (model, other, word), found in rounds.items()
     )
-
-
-def _further(record: ScoreRecord) -> list[str]:
-    """What else tells kinds apart, which their names leave out."""
-    return [f"fingerprint {record.embedding_fingerprint}", f"against {record.reference.replace(', ', ' and ')}"]
