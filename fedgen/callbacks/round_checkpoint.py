@@ -167,9 +167,9 @@ def refuse_restart(trainer: Trainer, folder: Path) -> None:
     if trainer.ckpt_path or trainer.current_epoch:
         return
     keepers = [one for one in trainer.callbacks if isinstance(one, RoundCheckpoint)]
-    rounds, newest = {*list_checkpoints(folder)}, [one._folder(trainer) / LAST for one in keepers]
+    rounds, newest = {*list_checkpoints(folder)}, [folder / LAST, *(one._folder(trainer) / LAST for one in keepers)]
     rounds |= {one.round for one in read_records(folder / SCORES_FILE) if one.is_model and one.round not in (None, -1)}
-    held = (folder / LAST).exists() or bool(rounds - ({0} if keepers else set()))
+    held = newest[0].exists() or bool(rounds - ({0} if keepers else set()))
     if not trainer.strategy.broadcast(held):  # only the first process may see the files
         return
     go_on = 'trainer.fit(..., ckpt_path="last") goes on from its newest checkpoint'
