@@ -51,7 +51,7 @@ trainer = L.Trainer(
     accelerator="cpu",
     default_root_dir="checkpoints/example",
 )
-trainer.fit(VAE(), data)
+trainer.fit(VAE(), data, ckpt_path="last")  # started again, it goes on from the last checkpoint
 for column in ("fid_avg", "fid_all"):
     best = fedgen.select("checkpoints/example", by=column)[0]
     print(f"{column} is best at round {best.round}: {best.value:.2f}")

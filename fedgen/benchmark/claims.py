@@ -84,9 +84,9 @@ def check_alike(entry: Entry, other: Entry) -> None:
                 f"entry {entry.name} ({entry.path}) is refused: it and {other.name} ({other.path}) were not attacked"
                 f" alike: client {printable(name)} by {pairs} pairs is in one of them alone"
             )
-        theirs = {r.identity: r for r in other.records[seeds[run["seed"]]] if r.is_floor}
-        for floor in (record for record in records if record.identity in theirs):
-            known = theirs[floor.identity]
+        theirs = {(r.generator, r.column): r for r in other.records[seeds[run["seed"]]] if r.is_floor}
+        for floor in (record for record in records if (record.generator, record.column) in theirs):
+            known = theirs[floor.generator, floor.column]
             compared = [(name, getattr(floor, name), getattr(known, name)) for name in CONDITIONS]
             if floor.score == NUMBER and not math.isclose(floor.value, known.value, rel_tol=FLOORS):
                 compared.append(("value", f"{floor.value:.6g}", f"{known.value:.6g}"))

@@ -57,9 +57,9 @@ def check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
 def _check_scores(seed: int, records: Sequence[ScoreRecord], cell: Cell) -> None:
     """Refuse records that are there twice, lacking, or of others than the last round's images of the suite's number."""
     data = cell.data_part
-    times = Counter(record.identity for record in records)
-    if twice := next((record for record in records if times[record.identity] > 1), None):
-        raise ValueError(f"{_said(twice)} is there {times[twice.identity]} times")
+    places = [(record.generator, record.round, record.column) for record in records]
+    if twice := next((place for place, times in Counter(places).items() if times > 1), None):
+        raise ValueError(f"{_said(records[places.index(twice)])} is there {places.count(twice)} times")
     ratios = ratios_of([record for record in records if record.score == NUMBER])
     for found in ({one.score.embedding for one in ratios}, {record.embedding for record in records}):
         if found != set(data.embeddings):

@@ -33,7 +33,7 @@ from fedgen.evaluation.audit.estimates import IntervalEstimate
 from fedgen.evaluation.runs.checkpoint_names import LAST
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.evaluation.runs.run_files import NEAREST
-from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
+from fedgen.evaluation.runs.run_folder import Run
 from fedgen.experiments.engine.arms.message_bytes import message_bytes
 from fedgen.experiments.engine.recipe_file import fingerprint
 from fedgen.experiments.engine.study import require_place
@@ -116,7 +116,7 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
         ValueError: if a run lacks a score, or its clients images enough for an attack.
     """
     recipe = cell.recipe()
-    records = [measured(read_records(run.place / SCORES_FILE), cell.budget.rounds - 1) for run in runs]
+    records = [measured(Run(run.place).records, cell.budget.rounds - 1) for run in runs]
     costs = [cost_of(run) for run in runs]
     audits = [audit_of(cell, run.place, picture=run is runs[0]) for run in runs]
     attacks = [attack for attack, _ in audits]

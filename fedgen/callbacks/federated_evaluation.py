@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedgen.callbacks.client_models import personal_panels, personal_tensors, sampler_in
 from fedgen.callbacks.fresh_monitors import gate, monitoring, release, watchers
-from fedgen.callbacks.round_checkpoint import RoundCheckpoint
+from fedgen.callbacks.round_checkpoint import RoundCheckpoint, refuse_restart
 from fedgen.callbacks.round_progress import paused
 from fedgen.callbacks.sample_grid import sample_picture
 from fedgen.callbacks.score_logging import log_grid, log_scores
@@ -96,6 +96,8 @@ class FederatedEvaluation(Callback):
             or a second FederatedEvaluation. A monitor of a column that only training shows to be missing ends the first
             evaluation.
         PermissionError: before training, if the folder cannot be written.
+        FileExistsError: before training, if the folder holds a run and training would begin at round 0: go on with
+            `trainer.fit(..., ckpt_path="last")`, or choose another folder.
 
     Examples:
         >>> from fedgen import FederatedEvaluation
@@ -183,6 +185,7 @@ class FederatedEvaluation(Callback):
         """Tries the model out, drops scores that will be measured again, stores the floor, maybe scores round -1."""
         assert self.evaluator is not None  # setup made it
         assert self._models is not None
+        refuse_restart(trainer, self._folder(trainer))
         first = trainer.current_epoch
         self.evaluated_round = self._last_round = None
         sample, _ = sampler_in(trainer, self.evaluator, pl_module)

@@ -10,12 +10,12 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fedgen.evaluation.runs.checkpoint_names import LAST, checkpoint_name, list_checkpoints
+from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import LEFT_OUT_FILE, Entry, report_of, write_left_out
 from fedgen.federated.state_file import STATE_FILE
 from fedgen.federated.state_table import rows_so_far, write_state
 from fedgen.io.files import remove_unfinished, require_writable, sync_folder
 from fedgen.models.optional_hooks import of_callback, of_strategy
-from fedgen.own_code import rank_zero_warn
 
 
 class RoundCheckpoint(ModelCheckpoint):
@@ -23,9 +23,10 @@ class RoundCheckpoint(ModelCheckpoint):
 
     Both are the same bytes on disk (a hard link, or a copy where links are not possible), appear whole or not at all,
     and load with `weights_only=True`. `trainer.fit(ckpt_path="last")` resumes from `last.ckpt`. Rounds that were cut
-    short are not saved. Works under any strategy, where a round is an epoch. Clients that were left out of rounds, and
-    what was remarked on others, are in `left_out.jsonl` beside them, if there were any. After the first round and when
-    training ends `state.txt` has what becomes of the module's state in clients' turns (`FedAvgStrategy.state_table`).
+    short are not saved. Training from round 0 in a folder that holds a run is refused. Works under any strategy, where
+    a round is an epoch. Clients that were left out of rounds, and what was remarked on others, are in `left_out.jsonl`
+    beside them, if there were any. After the first round and when training ends `state.txt` has what becomes of the
+    module's state in clients' turns (`FedAvgStrategy.state_table`).
 
     Args:
         dirpath: the folder; the trainer's `default_root_dir` by default.
@@ -39,6 +40,7 @@ class RoundCheckpoint(ModelCheckpoint):
     Raises:
         ValueError: for numbers out of range.
         PermissionError: if the folder cannot be written, before training starts.
+        FileExistsError: if the folder holds a run and training would begin at round 0, likewise.
 
     Examples:
         >>> from fedgen import RoundCheckpoint
@@ -69,17 +71,14 @@ class RoundCheckpoint(ModelCheckpoint):
             trainer.callbacks = [callback for callback in trainer.callbacks if callback is not self] + [self]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warns of another run's checkpoints, which would be taken for this one's."""
-        folder, start = self._folder(trainer), trainer.current_epoch
-        if trainer.is_global_zero and not trainer.fast_dev_run:
-            _remove_unfinished(folder)
+        """Refuses to replace a run, and clears up after kills."""
+        if trainer.fast_dev_run:
+            return
+        refuse_restart(trainer, self._folder(trainer))
+        if trainer.is_global_zero:
+            _remove_unfinished(self._folder(trainer))
             self._left_out = None  # what an earlier run wrote, or this one in rounds that it trains again
             self._write_left_out(trainer)
-        if start == 0 and not trainer.fast_dev_run and (old := list_checkpoints(folder)):
-            rank_zero_warn(
-                f"{folder} holds checkpoints of an earlier run (rounds {', '.join(map(str, old))}); those that this"
-                " run does not replace will look like its own: remove them, or choose another folder"
-            )
 
     def _write_left_out(self, trainer: Trainer) -> None:
         entries = report_of(trainer)
@@ -155,6 +154,31 @@ class RoundCheckpoint(ModelCheckpoint):
         if _has_evaluation(trainer):
             return round in _evaluated(trainer)
         return (round + 1) % self.every_n_rounds == 0 or round + 1 == trainer.max_epochs
+
+
+def refuse_restart(trainer: Trainer, folder: Path) -> None:
+    """Refuses to begin at round 0 in a folder that holds rounds of a run, which would be replaced.
+
+    A run that was killed while its first checkpoint was written, and has nothing more, begins anew.
+
+    Raises:
+        FileExistsError: naming the ways to go on and to begin anew, on every process if on the first.
+    """
+    if trainer.ckpt_path or trainer.current_epoch:
+        return
+    keepers = [one for one in trainer.callbacks if isinstance(one, RoundCheckpoint)]
+    rounds, newest = {*list_checkpoints(folder)}, [folder / LAST, *(one._folder(trainer) / LAST for one in keepers)]
+    rounds |= {one.round for one in read_records(folder / SCORES_FILE) if one.is_model and one.round not in (None, -1)}
+    held = newest[0].exists() or bool(rounds - ({0} if keepers else set()))
+    if not trainer.strategy.broadcast(held):  # only the first process may see the files
+        return
+    go_on = 'trainer.fit(..., ckpt_path="last") goes on from its newest checkpoint'
+    if not any(path.exists() for path in newest):
+        go_on = f'there is no {LAST} to go on from, but trainer.fit(..., ckpt_path="PATH") takes any other checkpoint'
+    raise FileExistsError(
+        f"{folder} holds a run, whose scores and checkpoints fitting from round 0 would replace; {go_on}; to begin anew"
+        " choose another folder, or remove this one"
+    )
 
 
 def _ends(trainer: Trainer, round: int) -> bool:

@@ -74,8 +74,8 @@ class CheckpointScoring:
         weights: a local file with the weights of the one embedding.
         cache: folder that keeps the real images' features.
         device: where to sample and embed, e.g. cuda.
-        sampling: other settings of a model that has some, e.g. '{"solver": "ddpm", "steps": 1000}'; the scores replace
-            those of its usual ones.
+        sampling: other settings of a model that has some, e.g. '{"solver": "ddpm", "steps": 1000}'; the scores stand
+            beside those of its usual ones.
         controls: also score real images in a generator's place: those of participating clients alone, and those that
             were trained on; for a run with clients that never train.
         matrix: in place of the usual scores, those of each client's own model on each client's images, of one
@@ -149,7 +149,7 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
         round = rounds[0] if rounds else None
         _print_matrices(asked.run, matrix_of_run(asked.run, module, evaluator, round))
     else:
-        _print_scores(asked.run, _scored_again(asked, module, evaluator, clients))
+        _print_scores(asked.run, evaluator, _scored_again(asked, module, evaluator, clients))
 
 
 def _model_and_evaluator(
@@ -166,15 +166,14 @@ def _model_and_evaluator(
 
 def _scored_again(
     asked: CheckpointScoring, module: "LightningModule", evaluator: "Evaluator", clients: "FederatedDataModule"
-) -> list[str]:
-    """Score the checkpoints, and return the names of the embeddings that they were scored in."""
+) -> "list[ScoreRecord]":
+    """Score the checkpoints."""
     from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
     from fedgen.evaluation.runs.evaluate_run import evaluate_run
 
     iterations, accelerator = asked.fine_tune, asked.device.split(":")[0]
     tuning = None if iterations is None else LocalFineTuning(clients, iterations, accelerator)
-    evaluate_run(asked.run, module, evaluator, asked.chosen_rounds, tuning)
-    return [embedding.name for embedding in evaluator.embeddings]
+    return evaluate_run(asked.run, module, evaluator, asked.chosen_rounds, tuning)
 
 
 def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
@@ -195,19 +194,25 @@ def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
     console.print(f"written: {picture}, {run / MATRIX}", soft_wrap=True)
 
 
-def _print_scores(run: Path, embeddings: Sequence[str]) -> None:
-    """Prints a run's scores and gaps in some embeddings, and what avg and all order differently."""
+def _print_scores(run: Path, evaluator: "Evaluator", scored: "Sequence[ScoreRecord]") -> None:
+    """Prints a run's scores and gaps of an evaluation's kind and embeddings, and what avg and all order differently."""
+    from fedgen.evaluation.runs.kinds import one_kind, say_others
     from fedgen.evaluation.runs.run_folder import Run
+    from fedgen.evaluation.runs.scores_file import read_records
     from fedgen.evaluation.tables.gap_table import gap_tables
     from fedgen.evaluation.tables.table import inversions_found, score_tables
     from fedgen.progress import make_console
 
-    records, console = Run(run).records, make_console()
-    for name in embeddings:
+    every, console, kinds = read_records(Run(run).scores_path), make_console(), {one.conditions for one in scored}
+    records = one_kind(every, run, lambda record: record.conditions in kinds)
+    for name in (embedding.name for embedding in evaluator.embeddings):
         own = [record for record in records if record.embedding == name]
         for table in [*score_tables(records, own[0].split, name, console.width), *gap_tables(own)]:
             console.print(table)
     console.print(inversions_found(records))
+    usual = one_kind(every, run)
+    if others := say_others(records, usual):
+        console.print(f"By default {others}.", soft_wrap=True)
 
 
 def model_and_clients(
@@ -254,29 +259,31 @@ def _scores_and_networks(
     }
 
 
-def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None) -> None:
+def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None, kind: str = "") -> None:
     """Ranks a run's checkpoints, best first, lists where avg and all disagree, and prints the best one's path last.
 
     Args:
         run: the run folder.
         by: the column, e.g. fid_all, fid_avg, kid_all, precision_all, report/fid_all, report/pixels/kid_avg.
         against: a second column: list where it and the first disagree, in place of avg and all of every score.
+        kind: of scores, where the run has some of several numbers of images, weights or seeds, e.g. '50 images'.
     """
     from fedgen.evaluation.directions import say_directions
     from fedgen.evaluation.records import by_column
+    from fedgen.evaluation.runs.kinds import say_kind
     from fedgen.evaluation.runs.run_folder import Run
     from fedgen.evaluation.runs.selection import column_of, compare, rank
     from fedgen.evaluation.tables.table import comparison_table, inversions_found
     from fedgen.progress import make_console
 
-    found, console = Run(run), make_console()
+    found, console = Run(run, kind), make_console()
     records = found.records
     columns = by_column(records)
-    ranking = rank(column_of(columns, by), found.folder)
+    ranking = rank(column_of(columns, by, kind), found.folder)
     given = None if against is None else compare(records, by, against)
     compared = inversions_found(records) if given is None else comparison_table(given, records)
-    direction = say_directions(columns[by])
-    console.print(ranking_table(ranking, by, f"{found.folder} by {by}, {direction}, ± standard error"))
+    title = f"{found.folder} by {by}, {say_directions(columns[by])}, ± standard error; {say_kind(columns[by][0])}"
+    console.print(ranking_table(ranking, by, title))
     console.print(compared)
     for remark in remarks_on(records, by):
         console.print(remark, soft_wrap=True)

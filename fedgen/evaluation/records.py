@@ -132,16 +132,21 @@ class ScoreRecord:
         return f"{self.score}_{self.aggregate}"
 
     @property
-    def identity(self) -> tuple[Any, ...]:
-        """The fields that two records share if the later replaces the earlier: generator, round and column."""
-        return self.generator, self.round, self.split, self.embedding, self.score, self.aggregate
+    def column(self) -> tuple[str, str, str, str]:
+        """Split, embedding, score and aggregate."""
+        return self.split, self.embedding, self.score, self.aggregate
 
     @property
     def conditions(self) -> tuple[Any, ...]:
-        """The fields that values of one column must share to be comparable: other conditions, other number."""
+        """The fields that values of one column must share to be comparable: records of other conditions are others."""
         special = [self.score_settings, self.sampling]
         settings = json.dumps(special, sort_keys=True) if any(special) else ""  # of thousands of records most have none
-        return self.embedding_fingerprint, self.reference, self.num_generated, self.weights, settings
+        return self.embedding_fingerprint, self.reference, self.num_generated, self.weights, settings, self.seed
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """The fields that two records share if the later replaces the earlier."""
+        return self.generator, self.round, self.column, self.conditions
 
     @property
     def is_in_losses_embedding(self) -> bool:
@@ -225,17 +230,6 @@ def by_column(records: Sequence[ScoreRecord], columns: Columns | None = None) ->
         if record.is_model:
             found.setdefault(names.name(record), []).append(record)
     return {name: sorted(group, key=_round) for name, group in found.items()}
-
-
-def say_mixed(records: Sequence[ScoreRecord]) -> str:
-    """Columns whose values do not compare, and the remedy; "" if there are none."""
-    mixed = [name for name, group in by_column(records).items() if len({record.conditions for record in group}) > 1]
-    if not mixed:
-        return ""
-    return (
-        f"column {', '.join(mixed)} mixes values of other weights, reference, number of images, score options or"
-        " sampling settings, which do not compare; score all checkpoints again with the same settings"
-    )
 
 
 def unique(records: Iterable[ScoreRecord]) -> list[ScoreRecord]:

@@ -16,7 +16,9 @@ from lightning.pytorch import LightningModule
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.marks import explained, mark_of
 from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.runs.kinds import one_kind
 from fedgen.evaluation.runs.run_files import PARTITION
+from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.evaluation.tables.table import format_value
 from fedgen.foreign_text import printable_lines
 from fedgen.images import save_png, tile, to_uint8
@@ -76,7 +78,8 @@ class ModelCard:
         card = cls(type(model).__name__, license=license or "")
         copies = {id(parameter) for _, average in averages_of(model) for parameter in average.parameters()}
         card.facts["parameters"] = f"{sum(p.numel() for p in model.parameters() if id(p) not in copies):,}"
-        card.records = [r for r in records if r.split not in GAPS and (r.is_floor or (r.is_model and r.round == round))]
+        own = [r for r in records if r.split not in GAPS and (r.is_floor or (r.is_model and r.round == round))]
+        card.records = one_kind(own)
         if round is not None:
             card.facts["rounds"] = f"{round + 1:,}"
         if own := [r for r in card.records if r.is_model]:
@@ -151,7 +154,7 @@ class ModelCard:
 def card_of_run(model: LightningModule, run: str | Path, round: int | None, license: str | None = None) -> ModelCard:
     """The card of a checkpoint's model: its run's scores, data, partition, privacy and recipe."""
     contents = read_contents(run)
-    card = ModelCard.of(model, contents.records, round, license)
+    card = ModelCard.of(model, read_records(contents.folder / SCORES_FILE), round, license)
     card.facts |= facts_of_recipe(contents.settings)
     saved = contents.folder / PARTITION
     card.facts["hash of the partition"] = partition_hash(saved) if saved.exists() else "not kept"

@@ -121,7 +121,7 @@ def axes_of(runs: Sequence[Contents]) -> list[Axis]:
 
 def _measured(record: ScoreRecord) -> tuple[str, ...]:
     """In words, how a value was measured."""
-    fingerprint, reference, number, weights, settings = record.conditions
+    fingerprint, reference, number, weights, settings, _ = record.conditions
     return (
         f"embedding {record.embedding}",
         f"split {record.split}",
@@ -169,7 +169,7 @@ def _best(group: Sequence[ScoreRecord], floors: Mapping[tuple[str, ...], ScoreRe
         return ""
     best = best_of(group)
     where = "" if best.round is None else f" at round {best.round}"
-    floor = floors.get(best.identity[2:])
+    floor = floors.get(best.column)
     beside = f"; floor {format_value(floor.value, floor.standard_error)}" if floor else ""
     return f"{format_value(best.value, best.standard_error)}{where}{beside}"
 

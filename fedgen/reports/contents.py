@@ -7,7 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed, unique
+from fedgen.evaluation.records import Columns, ScoreRecord, unique
+from fedgen.evaluation.runs.kinds import one_kind, say_others
 from fedgen.evaluation.runs.run_files import MATRIX_PICTURE, NEAREST, PARTITION, RECIPE
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, read_left_out, shorten
@@ -114,8 +115,10 @@ def _read_training(found: Contents, logs: Logs, pictures: Pictures) -> None:
     folder = found.folder
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        found.records = read_records(folder / SCORES_FILE)
-    found.warnings += [text for text in (*(str(one.message) for one in raised), say_mixed(found.records)) if text]
+        records = read_records(folder / SCORES_FILE)
+    found.records = one_kind(records, folder)
+    others = say_others(records, found.records)
+    found.warnings += [text for text in (*(str(one.message) for one in raised), others) if text]
     if not found.records:
         found.missing["scores"] = "nothing was scored: train with the FederatedEvaluation callback"
     _read_recipe(found)

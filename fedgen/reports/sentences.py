@@ -181,7 +181,7 @@ def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreReco
     found: dict[tuple[str, ...], ScoreRecord] = {}
     for record in records:
         if record.is_floor:
-            found.setdefault(record.identity[2:], record)
+            found.setdefault(record.column, record)
     return found
 
 
@@ -203,7 +203,7 @@ def _above_floor(floors: Mapping[tuple[str, ...], ScoreRecord], name: str, best:
 
 def _floor_of(floors: Mapping[tuple[str, ...], ScoreRecord], best: ScoreRecord) -> ScoreRecord | None:
     """The floor of a record's column, where the two can be compared."""
-    floor = floors.get(best.identity[2:])
+    floor = floors.get(best.column)
     return floor if floor and math.isfinite(best.value) and math.isfinite(floor.value) else None
 
 
@@ -230,7 +230,7 @@ def _elsewhere(columns: Mapping[str, list[ScoreRecord]], chosen: ScoreRecord) ->
     lines = []
     for name, group in columns.items():
         found = {one.round: one for one in _trained(group)}
-        same = (group[0].embedding, group[0].score, group[0].aggregate) == chosen.identity[3:]
+        same = (group[0].embedding, group[0].score, group[0].aggregate) == chosen.column[1:]
         if group[0].split not in HELD_OUT or group[0].split == chosen.split or not same or chosen.round not in found:
             continue
         best, own = best_of(list(found.values())), found[chosen.round]
@@ -312,8 +312,7 @@ def _controls(records: Sequence[ScoreRecord], folder: Path) -> list[str]:
     last, beside = columns[name][-1], list[str]()
     for end, words in ARMS.items():
         other = read_records(folder.with_name(base + end) / SCORES_FILE) if end != mine else []
-        theirs = by_column(other).get(name, [])
-        if theirs and theirs[-1].conditions == last.conditions:
+        if theirs := [one for one in by_column(other).get(name, []) if one.conditions == last.conditions]:
             beside.append(_beside(last, theirs[-1], words))
     if not beside:
         return []

@@ -31,6 +31,7 @@ from fedgen.evaluation import read_records
 from fedgen.evaluation.runs.checkpoint_names import LAST
 from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
+from fedgen.evaluation.tables.one_line import say_round
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import describe, read_left_out, shorten
 from fedgen.federated.state_file import read_state
@@ -246,7 +247,7 @@ def train(cli: FedgenCLI) -> None:
                 console.print(line, highlight=False, soft_wrap=True)
         else:
             if done:
-                console.print(f"Resuming {folder} after {done} rounds.", markup=False, soft_wrap=True)
+                console.print(f"Resuming {folder} after {say_round(done - 1)}.", markup=False, soft_wrap=True)
             if first:
                 write_settings(cli, folder, recipe)
             run_fit(cli, path, last, console)
@@ -262,11 +263,7 @@ def train(cli: FedgenCLI) -> None:
 
 
 def check_explain(cli: FedgenCLI) -> None:
-    """Refuses to tell of a run without clients' turns.
-
-    Raises:
-        ValueError: if it is asked for and the run's strategy is another.
-    """
+    """Refuses to tell of a run without clients' turns."""
     if cli.config.explain and not isinstance(cli.trainer.strategy, FedAvgStrategy):
         raise ValueError(
             "--explain tells what FedAvgStrategy does with a module's state, and this run trains under"
@@ -275,15 +272,7 @@ def check_explain(cli: FedgenCLI) -> None:
 
 
 def check_progress(trainer: Trainer, before: int) -> None:
-    """Refuses to call a run finished in which no round came to its end.
-
-    Args:
-        trainer: after fitting.
-        before: rounds behind the run when it began.
-
-    Raises:
-        ValueError: naming the settings that leave no round.
-    """
+    """Refuses to call a run finished that had some rounds behind it and trained none to its end."""
     if trainer.fit_loop.epoch_progress.current.processed > before:
         return
     settings = {
@@ -318,11 +307,7 @@ def folder_of(kind: type[RoundCheckpoint | FederatedEvaluation], trainer: Traine
 
 
 def apply_control(config: Any) -> None:
-    """Turns a recipe into the control that its flags ask for, in a run folder of its own.
-
-    Raises:
-        ValueError: if both flags are given, or the recipe does not train with FedAvgStrategy on a FederatedDataModule.
-    """
+    """Turns a recipe into the control that its flags ask for, in a run folder of its own."""
     if not (config.local_only or config.centralised):
         return
     if config.local_only and config.centralised:
@@ -350,10 +335,7 @@ def apply_control(config: Any) -> None:
 
 
 def canonical(settings: Any) -> Any:
-    """The settings with each class under the name of its own module, as one class may be listed in several.
-
-    Arguments that a class has got since a recipe was kept have the values that it gives them.
-    """
+    """The settings with each class under the name of its own module, and with arguments that it has got since."""
     if isinstance(settings, list):
         return [canonical(item) for item in settings]
     if not isinstance(settings, dict):
@@ -377,18 +359,7 @@ def defaults_of(named: type) -> dict[str, Any]:
 
 
 def check_recipe(folder: Path, settings: dict[str, Any], scored: Path, last: Path) -> None:
-    """Refuses to mix two recipes in one folder, unless nothing came of the first, which may have had a mistake.
-
-    Args:
-        folder: the run folder.
-        settings: the recipe.
-        scored: the folder of the scores.
-        last: where the run's last checkpoint is or will be.
-
-    Raises:
-        ValueError: if the folder's recipe is damaged.
-        MisconfigurationException: naming the settings that differ.
-    """
+    """Refuses to mix two recipes in one folder, unless nothing came of the first, which may have had a mistake."""
     path = folder / RECIPE
     if not path.exists():
         return

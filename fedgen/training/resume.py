@@ -9,6 +9,7 @@ from typing import Any
 
 from fedgen.callbacks.round_checkpoint import link_checkpoint
 from fedgen.evaluation.runs.checkpoints import previous_checkpoint
+from fedgen.evaluation.tables.one_line import say_round
 from fedgen.io.files import is_count
 from fedgen.models.checkpoint_file import read_checkpoint
 
@@ -22,15 +23,7 @@ UNWRITABLE = {
 
 
 def starting_point(asked: str | None, last: Path) -> Path | None:
-    """The checkpoint to go on from; None to start anew.
-
-    Args:
-        asked: a path, "last", "previous", or None for the last if there is one.
-        last: where the run's last checkpoint is or will be.
-
-    Raises:
-        FileNotFoundError: if the last or the one before it is asked for and there is none.
-    """
+    """The checkpoint to go on from: a path, "last", "previous", or for None the last if any; None to start anew."""
     if asked == "previous":
         return previous_checkpoint(last.parent)
     if asked not in (None, "last"):
@@ -45,12 +38,7 @@ def starting_point(asked: str | None, last: Path) -> Path | None:
 
 
 def progress_of(path: Any) -> tuple[int, bool]:
-    """Return how many rounds a checkpoint has behind it, and whether EarlyStopping ended the run there.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no checkpoint, damaged, or holds the model alone.
-    """
+    """Return how many rounds a checkpoint has behind it, and whether EarlyStopping ended the run there."""
     saved = read_checkpoint(path)
     if "loops" not in saved:
         raise ValueError(f"{path} holds a model without its training's progress, so nothing can go on from it")
@@ -66,17 +54,7 @@ def progress_of(path: Any) -> tuple[int, bool]:
 
 
 def progress_from(path: Path | None, last: Path, previous: str) -> tuple[int, bool]:
-    """`progress_of` the checkpoint that a run goes on from, if any; of a damaged last one it says what can be done.
-
-    Args:
-        path: that checkpoint.
-        last: the run's last one.
-        previous: how the one before it is asked for.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no checkpoint, damaged, or holds the model alone.
-    """
+    """`progress_of` the checkpoint that a run goes on from, if any; of a damaged last one it says what can be done."""
     if path is None:
         return 0, False
     try:
@@ -88,14 +66,7 @@ def progress_from(path: Path | None, last: Path, previous: str) -> tuple[int, bo
 
 
 def put_in_place(finished: Path, last: Path) -> None:
-    """Gives a run that is finished a last checkpoint that can be read, in the place of a damaged one.
-
-    Training has nothing left to do that would replace it, so that it would be refused for ever.
-
-    Args:
-        finished: the checkpoint before it, of the last round.
-        last: the run's last one, which stays if it can be read.
-    """
+    """Gives a finished run, which training writes no other, a last checkpoint in the place of a damaged one."""
     try:
         read_checkpoint(last)
     except (OSError, ValueError):
@@ -115,18 +86,15 @@ def resumes_at(last: Path) -> str:
     if not last.exists():
         return "from the start"
     try:
-        return f"after round {progress_of(last)[0]}"
+        done, _ = progress_of(last)
     except ValueError:  # damaged, and the run that went on from the one before it has not replaced it yet
         return "where it went on this time"
+    return f"after {say_round(done - 1)}" if done else "from the start"
 
 
 @contextmanager
 def naming_write_errors(folder: Path, last: Path) -> Iterator[None]:
-    """Says where a run goes on if its disk is full or can no longer be written, once: loggers' threads keep quiet.
-
-    Raises:
-        OSError: for such an error of the block, naming the folder, or the file if it is elsewhere, and the remedy.
-    """
+    """Says where a run goes on if its disk is full or can no longer be written, once: loggers' threads keep quiet."""
     shown = threading.excepthook
 
     def show(failure: threading.ExceptHookArgs) -> None:

@@ -156,14 +156,6 @@ def test_resuming_drops_scores_that_are_measured_again(tmp_path):
     assert rounds_in(tmp_path / "part") == [1, 3, 5]
 
 
-@pytest.mark.slow
-def test_a_new_run_in_an_old_folder_starts_its_scores_anew(tmp_path):
-    fit(tmp_path, 4)
-    with pytest.warns(UserWarning, match=r"checkpoints of an earlier run \(rounds 1, 3\)"):
-        fit(tmp_path, 2)
-    assert rounds_in(tmp_path) == [1]
-
-
 def test_a_round_that_was_cut_short_is_not_evaluated(tmp_path):
     class Cut(Points):
         def on_train_batch_end(self, *args):
@@ -284,7 +276,7 @@ def test_a_monitor_of_a_score_by_which_more_is_better_needs_mode_max(tmp_path):
     values = {r.round: r.value for r in records if not r.is_floor and r.split == "train" and r.aggregate == "avg"}
     assert float(best.best_model_score) == pytest.approx(max(values.values()), rel=1e-6)
     with pytest.warns(UserWarning, match=r"monitors 'precision_avg' with mode='min', but higher is better.*'max'"):
-        fit(tmp_path, 1, [evaluation(scores=[{"name": "precision", "k": 1}]), EarlyStopping("precision_avg")])
+        fit(tmp_path / "mode", 1, [evaluation(scores=[{"name": "precision", "k": 1}]), EarlyStopping("precision_avg")])
     with pytest.warns(UserWarning, match=r"monitors 'memorisation_all', which is best at 0.5: neither mode"):
         fit(tmp_path / "other", 1, [evaluation(scores=["memorisation"]), EarlyStopping("memorisation_all")])
     with pytest.raises(ValueError, match="monitors 'recall_all', but the evaluation logs precision_avg"):

@@ -104,7 +104,7 @@ def test_a_checkpoint_of_the_best_score_has_that_score(tmp_path, first):
     found = recomputed(tmp_path, Validated())
     assert found == recorded(tmp_path)
     assert float(best.best_model_score) == pytest.approx(
-        min(v for k, v in found.items() if k[2] == "train" and k[4:] == ("fid", "all"))
+        min(v for k, v in found.items() if k[2][0] == "train" and k[2][2:] == ("fid", "all"))
     )
 
 

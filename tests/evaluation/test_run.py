@@ -61,11 +61,11 @@ def test_each_checkpoint_is_scored_with_its_own_weights(folder):
     assert Run(folder).records == records
 
 
-def test_scoring_again_replaces_and_another_embedding_adds_columns(folder):
+def test_scoring_again_with_equal_settings_replaces_and_another_embedding_adds_columns(folder):
     other = ModuleEmbedding(nn.Flatten(), name="other")
     evaluate_run(folder, Painter(), judge())
     evaluate_run(folder, Painter(), judge(other))
-    again = evaluate_run(folder, Painter(), judge(num_images=50))
+    again = evaluate_run(folder, Painter(), judge())
     records = Run(folder).records
     assert Run(folder).columns.embedding == "pixels"
     assert [r for r in records if r.embedding == "pixels"] == again

@@ -104,21 +104,15 @@ def test_records_keep_the_settings_and_tables_print_them():
     assert "sampled with solver fast, steps 25" in caption
 
 
-def test_scores_of_other_settings_replace_with_a_warning_and_no_column_mixes_in_silence(folder):
+def test_scores_of_other_settings_stand_beside_and_no_column_mixes(folder):
     evaluate_run(folder, Steps(), judge())
     before = Run(folder).records
     model = Steps()
     model.sampling = {"steps": 50}
-    with pytest.warns(
-        UserWarning, match="scores of rounds 0, sampled with steps 25, are replaced by those sampled with"
-    ):
-        evaluate_run(folder, model, judge(), rounds=[0])
-    with pytest.warns(UserWarning, match="mixes values of .* sampling settings"):
-        after = Run(folder).records
-    assert len(after) == len(before)
-    values = [{r.name: r.value for r in records if r.round == 0} for records in (before, after)]
-    assert values[0]["fid_all"] != values[1]["fid_all"]
-    assert {r.round: r.sampling["steps"] for r in after} == {0: 50, 3: 25}
+    evaluate_run(folder, model, judge(), rounds=[0])
+    with pytest.warns(UserWarning, match=r"steps 25 are shown, not those of .* steps 50 \(1 checkpoint: "):
+        assert Run(folder).records == before
+    assert {r.round: r.sampling["steps"] for r in Run(folder, "sampled with steps 50").records} == {0: 50}
 
 
 def test_scoring_again_with_the_same_settings_says_nothing(folder):

@@ -51,7 +51,8 @@ def test_values_show_as_many_digits_as_their_error_lets_stand(value, error, show
 def test_scores_have_a_row_a_round_and_one_for_the_floor():
     lines = text(score_table([*FLOOR, *RECORDS])).splitlines()
     title = " ".join(" ".join(lines[:2]).split())
-    assert title == "50 generated images against digits/train, 2 clients, 100 images, embedding pixels"
+    measured = "digits/train, 2 clients, 100 images, embedding pixels, weights by examples, seed 0"
+    assert title == f"50 generated images against {measured}"
     rows = [line for line in lines if line.strip().startswith("│")]
     assert [row.split("│")[1].strip() for row in rows] == ["0", "1", "2", "floor"]
     assert "10±5" in rows[0]
@@ -171,8 +172,8 @@ def test_the_best_is_bold_and_the_caption_says_which_way():
 
 def test_another_number_of_images_in_a_column_is_said():
     records = column("fid_avg", {0: 1.0}) + column("kid_avg", {0: 1.0}, num_generated=60)
-    assert "kid_avg: 60 generated images" in score_table(records).caption
-    assert "generated images" not in score_table(records[:1]).caption
+    assert "kid_avg: 60 images, pixels, weights by examples, seed 0" in score_table(records).caption
+    assert "images, pixels" not in score_table(records[:1]).caption
 
 
 def test_scores_that_do_not_fit_beside_each_other_get_tables_of_their_own():
@@ -224,13 +225,19 @@ def test_a_report_prints_all_of_it_and_warns_of_optimised_scores(tmp_path):
         assert part in shown
 
 
-def test_a_column_of_unlike_values_is_pointed_out(tmp_path):
+def test_values_that_do_not_compare_are_never_shown_in_one_column(tmp_path):
     recalls = [record("recall", round=round, score_settings={"k": 3 + round}) for round in (0, 1)]
     kids = [record("kid", round=round) for round in (0, 1)]
     append_records(tmp_path / "scores.jsonl", [record(round=0), record(round=1, num_generated=51), *recalls, *kids])
-    with pytest.warns(UserWarning, match="column fid_avg, recall_avg mixes values") as warned:
-        _ = Run(tmp_path).records
+    with pytest.warns(UserWarning, match=r"not those of 50 images, .* \(1 checkpoint: .*'50 images'.*'k 4'") as warned:
+        shown = Run(tmp_path).records
     assert len(warned) == 1
+    assert [(one.name, one.round) for one in shown] == [
+        ("fid_avg", 1),
+        ("recall_avg", 0),
+        ("kid_avg", 0),
+        ("kid_avg", 1),
+    ]
 
 
 def test_a_choice_among_equals_is_no_silent_one():

@@ -38,7 +38,7 @@ def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp
     federation.run(app(1, tmp_path / "one", SCORES, **VARIANT), output=output)
     said = federation.run(app(2, tmp_path / "two", SCORES, **VARIANT), output=output)
     assert "3 clients: a, b, c" in said, said[-3000:]
-    assert "after 1 rounds" in " ".join(said.split())
+    assert "after round 0 (1 done)" in " ".join(said.split())
     for name, before in workers.items():  # one process for all messages of a run
         assert federation.log(name).count("a worker answers") == before + 2
     # a and c trained in the first round, a and b in the second: the server's moments went on from other clients' round

@@ -102,7 +102,7 @@ def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_a
     assert "--ckpt_path previous goes on from round=00002.ckpt, the one before it" in message
     assert (run / "scores.jsonl").read_bytes() == scores
     assert fit("--ckpt_path", "previous") == 0
-    assert "Resuming checkpoints/tiny after 3 rounds" in capsys.readouterr().out
+    assert "Resuming checkpoints/tiny after round 2 (3 done)." in capsys.readouterr().out
     assert_same(trained)
     assert fit() == 0
     assert "is finished: 4 rounds" in capsys.readouterr().out
@@ -113,7 +113,7 @@ def test_damaged_checkpoints_before_it_are_passed_over(run, trained, capsys):
     truncate(run / "round=00002.ckpt")
     with pytest.warns(UserWarning, match=r"round=00002\.ckpt cannot be read and is passed over"):
         assert fit("--ckpt_path", "previous") == 0
-    assert "after 2 rounds" in capsys.readouterr().out
+    assert "after round 1 (2 done)" in capsys.readouterr().out
     assert_same(trained)
 
 
@@ -132,7 +132,7 @@ def test_where_links_are_not_possible_the_copy_of_the_last_is_sound(run, trained
 @pytest.mark.slow
 def test_with_a_sound_last_checkpoint_it_is_the_round_before(run, trained, capsys):
     assert fit("--ckpt_path", "previous") == 0
-    assert "after 3 rounds" in capsys.readouterr().out
+    assert "after round 2 (3 done)." in capsys.readouterr().out
     assert_same(trained)
 
 
@@ -172,9 +172,9 @@ PLACES = {
     "recipe.yaml": (0, "from the start"),
     "partition.npz": (0, "from the start"),
     "scores.jsonl": (0, "from the start"),
-    "round=00001.png": (1, "after round 1"),
-    "last.ckpt": (2, "after round 2"),
-    "curves.png": (4, "after round 4"),
+    "round=00001.png": (1, "after round 0 (1 done)"),
+    "last.ckpt": (2, "after round 1 (2 done)"),
+    "curves.png": (4, "after round 3 (4 done)"),
 }
 
 
@@ -216,15 +216,18 @@ def test_a_disk_that_fills_up_while_loggers_write_ends_the_run_in_one_message_to
     ("answer", "said"),
     first_quick(
         [
-            (errno.EROFS, f"{RUN} can only be read now; make it writable, and the same command goes on after round 2"),
+            (
+                errno.EROFS,
+                f"{RUN} can only be read now; make it writable, and the same command goes on after round 1 (2 done)",
+            ),
             (
                 errno.EFBIG,
                 f"a file is larger than allowed for {RUN}; raise the limit (ulimit -f), or take another file system,"
-                " and the same command goes on after round 2",
+                " and the same command goes on after round 1 (2 done)",
             ),
             (
                 errno.EDQUOT,
-                f"the quota is used up for {RUN}; free some space, and the same command goes on after round 2",
+                f"the quota is used up for {RUN}; free some space, and the same command goes on after round 1 (2 done)",
             ),
         ],
         several=True,

@@ -1,7 +1,7 @@
 """Scoring the checkpoints of a run folder again."""
 
-import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.generation.image_sampling import ImageSampler, Sample, inside, mixture, sampler_of
-from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
 from fedgen.evaluation.personal.own_models import OwnModels, Personal
 from fedgen.evaluation.record_names import LOCAL_NOTE
@@ -25,11 +24,7 @@ from fedgen.scores.definition import BY_CLASS, Needs
 def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str, Personal]:
     """The sampler of a checkpoint, loaded into the module, a note, and the tensors that its clients keep.
 
-    A checkpoint of training without exchange gives the mixture of the clients' own models, by the evaluation's weights,
-    and no tensors beside it; a client that never trained has the initial model.
-
-    Raises:
-        ValueError: for such a mixture, where a score needs one model's density or its images by class.
+    Training without exchange gives the mixture of the clients' own models, by the evaluation's weights, and no tensors.
     """
     checkpoint = load_weights(module, path)
     own = local_models(module, checkpoint)
@@ -40,13 +35,7 @@ def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator
 
 
 def mixture_of_local(module: nn.Module, own: Mapping[int, Mapping[str, Tensor]], weights: Tensor) -> ImageSampler:
-    """The sampler of the mixture of the clients' own models; a client without one has the module as it is.
-
-    Args:
-        module: the model, which is a client's own while it samples that client's share.
-        own: tensors of clients that have trained, by client.
-        weights: [K] of all clients, summing to 1.
-    """
+    """The sampler of the mixture of the clients' own models; a client without one has the module as it is."""
     sample = sampler_of(module)
     return mixture(
         [inside(partial(tensors_in_place, module, own.get(k, {})), sample) for k in range(len(weights))], weights
@@ -72,8 +61,8 @@ def evaluate_run(
     """Scores a run's checkpoints (again), appends the records to its scores and returns them.
 
     Where clients keep tensors of their own, those that took part are scored with their own models: see `own_models`.
-    Records of the same round, split and embedding are replaced, with a warning if they were sampled otherwise; others
-    stay, so a second embedding adds columns.
+    Records of the same round, column and conditions are replaced; others stay: a second embedding adds columns, another
+    number of images, seed, weights or sampling a second kind of scores beside the first, see `Run`.
 
     Args:
         run: the run or its folder.
@@ -94,8 +83,7 @@ def evaluate_run(
     sample, _, personal = checkpoint_sampler(module, next(iter(found.values())), evaluator)
     evaluator.try_out(sample, **evaluator.asked_of(module))
     models.check(module, personal)
-    before = read_records(run.scores_path)
-    known = {record.round: record.optimised_on for record in before}
+    known = {record.round: record.optimised_on for record in read_records(run.scores_path)}
     append_records(run.scores_path, evaluator.floor())
     records = []
     for round, path in found.items():
@@ -107,27 +95,12 @@ def evaluate_run(
         _drop_pools(run.scores_path, found_now)
         append_records(run.scores_path, found_now)
         records += found_now
-    _warn_of_sampling(before, records)
     return records
 
 
 def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
-    """Removes the aggregates all of scores that have none now, as models are clients' own: they were of another model.
-
-    Args:
-        path: of the stored records.
-        now: the new ones.
-    """
-    measured, pooled = ({r.identity[:-1] for r in now if r.aggregate == name} for name in ("avg", "all"))
-    keep_records(path, lambda record: record.aggregate != "all" or record.identity[:-1] not in measured - pooled)
-
-
-def _warn_of_sampling(before: Sequence[ScoreRecord], now: Sequence[ScoreRecord]) -> None:
-    """Says so if records were replaced by others of other sampling settings."""
-    old = {record.identity: record for record in before}
-    pairs = [(old[record.identity], record) for record in now if record.identity in old]
-    changed = [(a, b) for a, b in pairs if a.sampling != b.sampling]
-    if changed:
-        rounds = ", ".join(str(round) for round in dict.fromkeys(record.round for record, _ in changed))
-        was, new = (say_sampling(record.sampling) or "sampled without settings" for record in changed[0])
-        warnings.warn(f"scores of rounds {rounds}, {was}, are replaced by those {new}", stacklevel=3)
+    """Removes the aggregates all, of another model, of scores that have none now, as models are clients' own."""
+    averages = {record.identity for record in now if record.aggregate == "avg"}
+    pools = {replace(record, aggregate="avg").identity for record in now if record.aggregate == "all"}
+    gone = averages - pools
+    keep_records(path, lambda one: one.aggregate != "all" or replace(one, aggregate="avg").identity not in gone)

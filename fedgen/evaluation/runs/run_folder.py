@@ -1,13 +1,14 @@
 """A run folder: its scores and its checkpoints."""
 
-import warnings
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed
+from fedgen.evaluation.records import Columns, ScoreRecord
 from fedgen.evaluation.runs.checkpoint_names import list_checkpoints
+from fedgen.evaluation.runs.kinds import is_of, one_kind, say_kind, say_others
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
+from fedgen.own_code import warn
 
 
 class Run:
@@ -15,13 +16,15 @@ class Run:
 
     Args:
         folder: the run folder, with `scores.jsonl` and checkpoints.
+        kind: which scores, where some are of other settings: "50 images", "weights uniform, seed 1"; by default those
+            of the run's recipe, else of most checkpoints, of these of most images.
 
     Raises:
         FileNotFoundError: if there is no such folder.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, kind: str = "") -> None:
+        self.folder, self.kind = Path(folder), kind
         if not self.folder.is_dir():
             raise FileNotFoundError(f"no run folder {self.folder}; give the folder that training wrote into")
 
@@ -32,7 +35,7 @@ class Run:
         """The run's scores as tables, for notebooks; its name where nothing was scored."""
         from fedgen.evaluation.tables.score_html import html_of  # which needs this module
 
-        return html_of(read_records(self.scores_path)) or escape(repr(self))
+        return html_of(self.records if read_records(self.scores_path) else []) or escape(repr(self))
 
     @property
     def scores_path(self) -> Path:
@@ -41,19 +44,24 @@ class Run:
 
     @property
     def records(self) -> list[ScoreRecord]:
-        """All score records, read anew.
+        """The score records, of one kind a column, read anew; others are named in a warning.
 
         Raises:
             FileNotFoundError: if nothing was scored yet.
+            ValueError: if none are of the kind that was asked for, naming those there are.
         """
-        records = read_records(self.scores_path)
+        records, kind = read_records(self.scores_path), self.kind
         if not records:
             raise FileNotFoundError(
                 f"{self.scores_path} has no scores yet; train with the FederatedEvaluation callback"
             )
-        if mixed := say_mixed(records):
-            warnings.warn(f"{self.scores_path}: {mixed}", stacklevel=2)
-        return records
+        if kind and not any(is_of(record, kind) for record in records if record.is_model):
+            there = "; ".join(dict.fromkeys(say_kind(record) for record in records if record.is_model))
+            raise ValueError(f"{self.scores_path} has no scores of {kind!r}; it has: {there or 'real images alone'}")
+        shown = one_kind(records, self.folder, (lambda record: is_of(record, kind)) if kind else None)
+        if not kind and (others := say_others(records, shown)):
+            warn(f"{self.scores_path}: {others}")
+        return shown
 
     @property
     def columns(self) -> Columns:

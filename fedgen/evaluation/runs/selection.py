@@ -9,6 +9,7 @@ from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.marks import mark_of, strongest
 from fedgen.evaluation.record_names import REPORT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
+from fedgen.evaluation.runs.kinds import is_of, one_kind, say_kind
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.io.regular_files import is_regular
 from fedgen.scores import rankings
@@ -85,7 +86,7 @@ class Comparison:
     marks: tuple[str, str] = ("", "")
 
 
-def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLUMN) -> list[Ranked]:
+def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLUMN, kind: str = "") -> list[Ranked]:
     """The scored checkpoints, best first: the lowest value, the highest where higher is better, or for memorisation the
     nearest to 0.5.
 
@@ -94,9 +95,10 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLU
     Args:
         run: a run, its folder, or records.
         by: the column, e.g. "fid_all", "report/kid_avg", "report/vgg16/fid_all".
+        kind: of scores, where a folder has some of several numbers of images, weights or seeds: "50 images"; as `Run`.
 
     Raises:
-        ValueError: for a column that the run does not have, listing those it has.
+        ValueError: for a column that the run does not have, listing those it has, or has not of that kind.
 
     Examples:
         >>> import fedgen
@@ -110,10 +112,10 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLU
     """
     folder = None
     if isinstance(run, (str, Path)):
-        run = Run(run)
+        run = Run(run, kind)
     if isinstance(run, Run):
         folder, run = run.folder, run.records
-    return rank(column_of(by_column(run), by), folder)
+    return rank(column_of(_columns(run), by, kind), folder)
 
 
 def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Ranked]:
@@ -136,7 +138,7 @@ def aggregates_compared(records: Sequence[ScoreRecord]) -> list[Comparison]:
     """avg against all, for each score, split and embedding; not of gaps, nor of memorisation, best in the middle."""
     columns = {
         name: group
-        for name, group in by_column(records).items()
+        for name, group in _columns(records).items()
         if group[0].score != BALANCED and group[0].split not in GAPS
     }
     pairs = [(name, name.removesuffix("avg") + "all") for name in columns if name.endswith("_avg")]
@@ -154,7 +156,11 @@ def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparis
     Raises:
         ValueError: for a column that the run does not have, listing those it has.
     """
-    return _compare(by_column(records), first, second)
+    return _compare(_columns(records), first, second)
+
+
+def _columns(records: Sequence[ScoreRecord]) -> dict[str, list[ScoreRecord]]:
+    return by_column(one_kind(records), Columns.of(records))
 
 
 def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> Comparison:
@@ -180,13 +186,13 @@ def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> 
 
 def unmarked(records: Sequence[ScoreRecord], column: str) -> list[str]:
     """The columns of a column's score, aggregate and split in embeddings that no training loss has a part in."""
-    columns = by_column(records)
+    columns = _columns(records)
     wanted = column_of(columns, column)[0]
     same = {name: group for name, group in columns.items() if group[0].name == wanted.name and not strongest(group)}
     return [name for name, group in same.items() if group[0].split == wanted.split]
 
 
-def column_of(columns: dict[str, list[ScoreRecord]], name: str) -> list[ScoreRecord]:
+def column_of(columns: dict[str, list[ScoreRecord]], name: str, kind: str = "") -> list[ScoreRecord]:
     """The records of one column.
 
     Raises:
@@ -195,6 +201,8 @@ def column_of(columns: dict[str, list[ScoreRecord]], name: str) -> list[ScoreRec
     if name not in columns:
         few = ", ".join(list(columns)[:4]) + (", ..." if len(columns) > 4 else "")
         raise ValueError(f"no column {name!r} in these scores{nearest(name, list(columns)) or f'; columns: {few}'}")
+    if kind and not is_of(columns[name][0], kind):
+        raise ValueError(f"{name} has no scores of {kind!r}, but of {say_kind(columns[name][0])}")
     return columns[name]
 
 

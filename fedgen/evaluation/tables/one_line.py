@@ -24,7 +24,7 @@ def evaluation_line(
     if not found:
         return []
     first = found.get(column or "", records[0])
-    floors = {record.identity[2:]: record for record in floor if record.is_floor}
+    floors = {record.column: record for record in floor if record.is_floor}
     alike = [r for r in records if (r.split, r.embedding) == (first.split, first.embedding)]
     both = [r for r in alike if r.score == first.score and r.aggregate in (AVG, ALL)]
     others = [r for r in alike if r.score != first.score and r.aggregate == ALL]
@@ -47,7 +47,7 @@ def headline(records: Sequence[ScoreRecord], columns: Columns, column: str | Non
     if not found:
         return ""
     first = records[0]
-    default = next((r for r in records if r.identity[2:-1] == first.identity[2:-1] and r.aggregate == ALL), first)
+    default = next((r for r in records if r.column[:-1] == first.column[:-1] and r.aggregate == ALL), first)
     return _part([found.get(column or "", default)], {}, columns)
 
 
@@ -59,6 +59,6 @@ def say_round(round: int) -> str:
 def _part(records: Sequence[ScoreRecord], floors: Mapping[tuple[Any, ...], ScoreRecord], columns: Columns) -> str:
     """Records of one score, and behind them the floors of those that have one."""
     told = [f"{columns.name(record)} {format_value(record.value, record.standard_error)}" for record in records]
-    found = [floors[record.identity[2:]] for record in records if record.identity[2:] in floors]
+    found = [floors[record.column] for record in records if record.column in floors]
     real = [format_value(record.value, record.standard_error).split("±")[0] for record in found]
     return ", ".join(told) + (f" (real {', '.join(real)})" if real else "")

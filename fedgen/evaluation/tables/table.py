@@ -12,6 +12,7 @@ from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.marks import explained, mark_of, marked, say_marks
 from fedgen.evaluation.record_names import DISTRIBUTION, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
+from fedgen.evaluation.runs.kinds import say_kind, say_weights
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
@@ -264,14 +265,19 @@ def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
 
 def _title(records: Sequence[ScoreRecord]) -> str:
     first = records[0]
-    return escape(f"{first.num_generated} generated images against {first.reference}, embedding {first.embedding}")
+    own = "" if first.round is None else f", {say_weights(first)}"  # stored images have neither
+    return escape(f"{first.num_generated} generated images against {first.reference}, embedding {first.embedding}{own}")
+
+
+def _asked(record: ScoreRecord) -> tuple[int, str, int]:
+    return record.num_generated, record.weights, record.seed
 
 
 def _caption(records: Sequence[ScoreRecord]) -> str:
     parts = [f"{say_directions(records)}; ± standard error, bold: best"]
     models = [record for record in records if record.is_model]
-    others = {r.name: r.num_generated for r in models if r.num_generated != models[0].num_generated}
-    parts += [f"{name}: {count} generated images" for name, count in others.items()]
+    others = {r.name: say_kind(r) for r in models if _asked(r) != _asked(models[0])}
+    parts += [f"{name}: {kind}" for name, kind in others.items()]
     tuned = dict.fromkeys((record.generator, record.note) for record in records if record.is_fine_tuned)
     parts += [f"{generator}: {note}" for generator, note in tuned]
     counts = sorted({record.num_generated for record in records if record.is_floor})

@@ -313,5 +313,5 @@ def test_a_training_that_is_killed_is_reported_and_goes_on_with_the_code_as_it_i
         training.run()
     Path("own_model.py").write_text(KILLED.replace("os.kill", "print"))
     assert training.run() == tmp_path / "run"
-    assert "after 2 rounds" in Path("run.log").read_text()
+    assert "after round 1 (2 done)" in Path("run.log").read_text()
     assert json.loads(json.dumps(read_checkpoint(training.place / LAST)["epoch"])) == 3
