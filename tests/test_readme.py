@@ -73,7 +73,8 @@ def test_the_quickstart_in_python_is_at_most_15_lines_and_selects_a_checkpoint(t
     out = " ".join(capsys.readouterr().out.split())
     assert "round=00001.ckpt" in out
     (embedding,) = re.findall(r"embeddings: \[(.+?)\]", (ROOT / "recipes" / "quickstart.yaml").read_text())
-    assert f"embedding {embedding} weights by examples seed 0 round fid_avg fid_all" in re.sub("[^a-z0-9_ -]+ *", "", out)  # the demo's table
+    shown = re.sub("[^a-z0-9_ -]+ *", "", out)
+    assert re.search(f"embedding {embedding}.{{,40}} round fid_avg fid_all", shown)  # the demo's table
     assert (tmp_path / "checkpoints" / "mine" / "curves.png").exists()
 
 
