@@ -21,6 +21,7 @@ def test_each_is_at_most_60_lines():
     assert all(len(path.read_text().splitlines()) <= 60 for path in EXAMPLES.glob("*.py"))
 
 
+@pytest.mark.filterwarnings("ignore:.*no last checkpoint available")  # of a first start
 @pytest.mark.slow
 def test_fedavg_trains_and_selects(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -30,6 +31,10 @@ def test_fedavg_trains_and_selects(tmp_path, monkeypatch, capsys):
     exec(compile(shorter, "fedavg.py", "exec"), {"__name__": "__main__"})
     assert "fid_all is best at round" in capsys.readouterr().out
     assert (tmp_path / "checkpoints" / "example" / "report.html").exists()
+    before = (scores := tmp_path / "checkpoints" / "example" / "scores.jsonl").read_bytes()
+    exec(compile(shorter.replace("ROUNDS = 2", "ROUNDS = 3"), "fedavg.py", "exec"), {"__name__": "__main__"})
+    assert scores.read_bytes().startswith(before)
+    assert len(scores.read_bytes()) > len(before)
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ def test_the_readme_is_short_and_has_one_figure():
     assert len(re.findall(r"^!\[", README, re.MULTILINE)) == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*no last checkpoint available")  # of a first start
 @pytest.mark.slow
 def test_ones_own_module_and_data_take_at_most_15_lines(tmp_path, monkeypatch, capsys):
     """With the classes of the two pages on one's own model and data as `my_project`."""
@@ -60,6 +61,7 @@ def test_ones_own_module_and_data_take_at_most_15_lines(tmp_path, monkeypatch, c
     assert re.search(r"round=0000[01]\.ckpt", capsys.readouterr().out)
 
 
+@pytest.mark.filterwarnings("ignore:.*no last checkpoint available")  # of a first start
 @pytest.mark.slow
 def test_the_quickstart_in_python_is_at_most_15_lines_and_selects_a_checkpoint(tmp_path, monkeypatch, capsys):
     (snippet,) = snippets(QUICKSTART)
@@ -71,7 +73,8 @@ def test_the_quickstart_in_python_is_at_most_15_lines_and_selects_a_checkpoint(t
     out = " ".join(capsys.readouterr().out.split())
     assert "round=00001.ckpt" in out
     (embedding,) = re.findall(r"embeddings: \[(.+?)\]", (ROOT / "recipes" / "quickstart.yaml").read_text())
-    assert f"embedding {embedding} round fid_avg fid_all" in re.sub("[^a-z0-9_ -]+ *", "", out)  # the demo's table
+    shown = re.sub("[^a-z0-9_ -]+ *", "", out)
+    assert re.search(f"embedding {embedding}.{{,40}} round fid_avg fid_all", shown)  # the demo's table
     assert (tmp_path / "checkpoints" / "mine" / "curves.png").exists()
 
 

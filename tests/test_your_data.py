@@ -13,6 +13,7 @@ SNIPPETS = re.findall(
 )
 
 
+@pytest.mark.filterwarnings("ignore:.*no last checkpoint available")  # of a first start
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_own_dataset_with_augmentation_takes_at_most_20_lines(tmp_path, monkeypatch, workers):
