@@ -60,7 +60,7 @@ def test_a_small_client_costs_only_its_own_held_out_scores():
 def test_many_left_out_are_counted():
     found, line = large_enough("abcdefgh", [9, 1, 1, 1, 1, 1, 1, 1], "held-out")
     assert found == [0]
-    assert line.endswith("7 of 8 clients have fewer than 2 held-out images and are left out of these scores: "
+    assert line.endswith("7 of 8 clients have fewer than 2 held-out images and are left out of scores against these: "
                          "b, c, d, e, f and 2 more")  # fmt: skip
 
 
@@ -78,14 +78,14 @@ def test_splits_come_from_examples_too():
 
 
 def test_records_table_and_charts_say_who_is_left_out_and_every_checkpoint_has_the_same_clients():
-    with pytest.warns(UserWarning, match="left out of these scores: client 1"):
+    with pytest.warns(UserWarning, match="left out of scores against these: client 1"):
         judge = Evaluator(make_data((30, 4, 40), held_out=0.25), ["identity"], 20, ["fid"], seed=0)
     made = [judge.evaluate(lambda count, generator, labels=None: torch.rand(count, 3), round=round) for round in (0, 1)]
     records = [record for one in made for record in one.records]
     held = [record for record in records if record.split == "report"]
     assert {tuple(record.client_names) for record in held if record.aggregate == "avg"} == {("client 0", "client 2")}
     assert {record.num_clients for record in held} == {2}
-    said = "1 of 3 clients have fewer than 2 held-out images and are left out of these scores: client 1"
+    said = "1 of 3 clients have fewer than 2 held-out images and are left out of scores against these: client 1"
     assert all(said in record.note.split("; ") for record in held)
     assert not any(said in record.note for record in records if record.split == "train")
     console = Console(width=300, record=True, file=io.StringIO())

@@ -104,7 +104,7 @@ def test_clients_that_are_left_out_are_named_a_few_of_them():
     data = FederatedDataModule(examples, Natural(), held_out=0.25, seed=0, split=ThreeWaySplit(0.3))
     few = [client.name for client in data.clients if len(client.held_out) < 2]
     assert len(few) > 5
-    said = f"{len(few)} of 14 participating .* scores: {', '.join(few[:5])} and {len(few) - 5} more$"
+    said = f"{len(few)} of 14 participating .* against these: {', '.join(few[:5])} and {len(few) - 5} more$"
     with pytest.warns(UserWarning, match=said), pytest.warns(UserWarning, match=r"of 6 unparticipating .*: writer \d+"):
         splits_of(data)
 

@@ -166,7 +166,7 @@ def large_enough(names: Sequence[str], counts: Sequence[int], images: str, kind:
         return found, ""
     others = ", ".join(few[:NAMED]) + (f" and {len(few) - NAMED} more" if len(few) > NAMED else "")
     which = f"{len(few)} of {len(names)} {kind}clients have fewer than {LEAST} {images} images"
-    return found, f"{which} and are left out of these scores: {others}"
+    return found, f"{which} and are left out of scores against these: {others}"
 
 
 def part_of(inputs: Tensor | LazyInputs, own: slice) -> Tensor | LazyInputs:
