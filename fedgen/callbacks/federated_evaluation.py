@@ -307,7 +307,8 @@ class FederatedEvaluation(Callback):
         return self.evaluated_round == trainer.current_epoch
 
     def _folder(self, trainer: Trainer) -> Path:
-        return Path(self.dirpath or trainer.default_root_dir)
+        own = Path(self.dirpath or trainer.default_root_dir)
+        return own / "fast_dev_run" if trainer.fast_dev_run else own  # a trial leaves a run's scores alone
 
     def _keep_clients(self, trainer: Trainer) -> None:
         """Writes who the clients were, so that the run can be scored again; a recipe's folder knows."""

@@ -164,7 +164,7 @@ def refuse_restart(trainer: Trainer, folder: Path) -> None:
     Raises:
         FileExistsError: naming the ways to go on and to begin anew, on every process if on the first.
     """
-    if trainer.ckpt_path or trainer.current_epoch:
+    if trainer.fast_dev_run or trainer.ckpt_path or trainer.current_epoch:
         return
     keepers = [one for one in trainer.callbacks if isinstance(one, RoundCheckpoint)]
     rounds, newest = {*list_checkpoints(folder)}, [folder / LAST, *(one._folder(trainer) / LAST for one in keepers)]

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 
 from fedgen import select
 from fedgen.callbacks import RoundCheckpoint
-from fedgen.evaluation import checkpoint_name, read_records
+from fedgen.evaluation import checkpoint_name, list_checkpoints, read_records
 from fedgen.evaluation.runs.checkpoint_names import LAST
 from tests.callbacks.modules import Points, evaluation, fit
 from tests.federated.modules import make_data
@@ -76,6 +76,17 @@ def test_a_trainer_fits_on_and_another_folder_begins_anew(tmp_path):
     assert rounds_in(tmp_path / "one") == [1, 3]
     fit(tmp_path / "two", 2)
     assert rounds_in(tmp_path / "two") == [1]
+
+
+def test_a_fast_dev_run_leaves_a_run_s_scores_alone_and_does_not_stand_in_its_way(tmp_path):
+    """It dropped all scores of the folder from round 0 on."""
+    for _ in range(2):
+        fit(tmp_path, 1, [evaluation(), RoundCheckpoint()], fast_dev_run=2)
+    assert not list_checkpoints(tmp_path)
+    fit(tmp_path, 2)
+    before = (tmp_path / "scores.jsonl").read_bytes()
+    fit(tmp_path, 1, [evaluation(), RoundCheckpoint()], fast_dev_run=True)
+    assert (tmp_path / "scores.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("left", ["score", "checkpoint"])
