@@ -70,7 +70,8 @@ class FederatedEvaluation(Callback):
         weights: "examples" (n_i / n), "uniform", or one number a client, as for `evaluation.Evaluator`.
         at_start: whether to evaluate the untrained model too, as round -1.
         grid: generated images in a grid; 0 draws none.
-        dirpath: where `scores.jsonl` and `samples/` go; the trainer's `default_root_dir` by default.
+        dirpath: where `scores.jsonl` and `samples/` go; the trainer's `default_root_dir` by default. A `fast_dev_run`
+            writes into a folder of that name in it.
         cache_folder: keeps the real images' features on disk between runs.
         batch_size: images embedded at once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
