@@ -317,8 +317,8 @@ def test_the_run_ends_with_who_was_left_out_when_after_a_resume_too(tmp_path, to
 def test_a_new_run_in_the_folder_does_not_keep_an_earlier_ones_list(tmp_path):
     fit(tmp_path / "a", 2, module=Failing())
     assert (tmp_path / "a" / LEFT_OUT_FILE).exists()
-    (tmp_path / "a" / "round=00001.ckpt").unlink()
-    (tmp_path / "a" / "last.ckpt").unlink()
+    for name in ("round=00001.ckpt", "last.ckpt", "scores.jsonl"):
+        (tmp_path / "a" / name).unlink()
     trainer = fit(tmp_path / "a", 1)
     assert trainer.strategy.left_out == []
     assert not (tmp_path / "a" / LEFT_OUT_FILE).exists()
