@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -129,7 +130,7 @@ def read_image(
         with _opened(source) as stream, Image.open(stream, formats=_formats()) as file:
             _check_pixels(file, stream)
             _check_scans(file, stream)
-            known.add_frames(_frames(file))
+            known.add_frames(_frames(file, stream))
             image = eight_bits(ImageOps.exif_transpose(file) if upright else file, channels, known)
     except Exception as error:  # what Pillow raises for damaged files may be anything
         name = "the image cannot be read" if isinstance(source, bytes) else source
@@ -171,7 +172,7 @@ def read_header(path: Path, upright: bool = True, unread: Unread | None = None) 
             # Pillow turns TIFFs by itself; for the tag of a PNG that has none it would decode all pixels
             at_hand = upright and file.format != "TIFF" and (file.format != "PNG" or "exif" in file.info)
             turned = at_hand and file.getexif().get(ORIENTATION) in SIDEWAYS  # which may be of any type
-            known.add_frames(_frames(file))
+            known.add_frames(_frames(file, stream))
             if deep:
                 eight_bits(file, 1, known)
     except Exception as error:
@@ -267,9 +268,29 @@ def _formats() -> list[str]:
     return [name for name in FORMATS if name in Image.OPEN]
 
 
-def _frames(image: Any) -> int:
+def _frames(image: Any, stream: IO[bytes]) -> int:
     """The frames or pages of an image; a JPEG's further ones are previews and depths of the same photograph."""
+    if image.format == "TIFF":
+        return _pages(stream)
     return 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)  # formats of one frame have none
+
+
+def _pages(stream: IO[bytes]) -> int:
+    """The length of a TIFF's chain of directories; Pillow would read all tags of each."""
+    before = stream.tell()
+    stream.seek(0)
+    head, seen = stream.read(16), set[int]()
+    order, is_big = "<" if head[:1] == b"I" else ">", b"+" in head[2:4]
+    number, link, entry = ("Q", "Q", 20) if is_big else ("H", "I", 12)
+    raw = head[8:16] if is_big else head[4:8]
+    while len(raw) == struct.calcsize(link) and (place := struct.unpack(order + link, raw)[0]) and place not in seen:
+        seen.add(place)
+        stream.seek(place)
+        entries = int.from_bytes(stream.read(struct.calcsize(number)), "little" if order == "<" else "big")
+        stream.seek(entries * entry, os.SEEK_CUR)
+        raw = stream.read(struct.calcsize(link))
+    stream.seek(before)
+    return max(1, len(seen))
 
 
 def _is_deep(mode: str) -> bool:
