@@ -188,7 +188,8 @@ def _attribute(dataset: Any, name: str) -> Any:
         whole = _named(dataset.dataset, name)
         if whole is None:
             return None
-        return [whole[position] for position in dataset.indices]
+        rows = getattr(whole, "iloc", whole)  # of pandas, by place
+        return [rows[position] for position in dataset.indices]
     if isinstance(dataset, ConcatDataset):
         parts = [_named(part, name) for part in dataset.datasets]
         without = [place for place, part in enumerate(parts) if part is None]

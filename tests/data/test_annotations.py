@@ -64,6 +64,15 @@ def test_parts_of_data_sets_are_looked_through():
     assert found(TensorDataset(torch.zeros(4, 2), torch.tensor([1, 0, 1, 0]))) == ([1, 0, 1, 0], ("0", "1"))
 
 
+def test_a_subset_takes_rows_of_pandas_by_their_place():
+    """A shuffled or filtered table keeps its index: labels and owners were those of other rows, or a KeyError."""
+    column = pytest.importorskip("pandas").Series([2, 0, 2, 1], index=[3, 1, 0, 2])
+    whole = Subset(Plain(targets=column, person=column.map("p{}".format)), [0, 3])
+    assert found(whole, count=2) == ([2, 1], ("0", "1", "2"))
+    assert find_owners(whole, "person", 2)[1] == ("p1", "p2")
+    assert find_owners(whole, "person", 2)[0].tolist() == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("targets", "said"),
     [
