@@ -167,14 +167,18 @@ def refuse_restart(trainer: Trainer, folder: Path) -> None:
     if trainer.fast_dev_run or trainer.ckpt_path or trainer.current_epoch:
         return
     keepers = [one for one in trainer.callbacks if isinstance(one, RoundCheckpoint)]
-    rounds, newest = {*list_checkpoints(folder)}, [folder / LAST, *(one._folder(trainer) / LAST for one in keepers)]
-    rounds |= {one.round for one in read_records(folder / SCORES_FILE) if one.is_model and one.round not in (None, -1)}
-    held = newest[0].exists() or bool(rounds - ({0} if keepers else set()))
+    rounds = {*list_checkpoints(folder)} | {
+        one.round for one in read_records(folder / SCORES_FILE) if one.is_model and one.round not in (None, -1)
+    }
+    held = (folder / LAST).exists() or bool(rounds - ({0} if keepers else set()))
     if not trainer.strategy.broadcast(held):  # only the first process may see the files
         return
     go_on = 'trainer.fit(..., ckpt_path="last") goes on from its newest checkpoint'
-    if not any(path.exists() for path in newest):
-        go_on = f'there is no {LAST} to go on from, but trainer.fit(..., ckpt_path="PATH") takes any other checkpoint'
+    known = [one for one in trainer.callbacks if isinstance(one, ModelCheckpoint)]  # where Lightning looks for "last"
+    if not any(one._find_last_checkpoints(trainer) for one in known):
+        go_on = (
+            f'its callbacks find no {LAST} to go on from, but trainer.fit(..., ckpt_path="PATH") takes any checkpoint'
+        )
     raise FileExistsError(
         f"{folder} holds a run, whose scores and checkpoints fitting from round 0 would replace; {go_on}; to begin anew"
         " choose another folder, or remove this one"

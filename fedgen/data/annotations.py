@@ -41,7 +41,7 @@ def find_labels(dataset: Any, given: Annotation, count: int, seen: bool = False)
     kinds = as_kinds(values, said, sure=given is not None) if values is not None else []
     if not kinds:
         return torch.zeros(count, dtype=torch.int64), ()
-    places, classes = number_classes(kinds, said, of_dataset(dataset).classes or _class_names(dataset), seen)
+    places, classes = number_classes(kinds, said, _class_names(dataset), seen)
     return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), classes
 
 
@@ -177,7 +177,7 @@ def _looked_for(dataset: Any) -> tuple[str, Any]:
 
 
 def _named(dataset: Any, name: str) -> Any:
-    if name in _columns(dataset):
+    if hasattr(dataset, "column_names") and name in _columns(dataset):
         return list(dataset.with_format(None)[name])
     return _attribute(dataset, name)
 
@@ -188,7 +188,8 @@ def _attribute(dataset: Any, name: str) -> Any:
         whole = _named(dataset.dataset, name)
         if whole is None:
             return None
-        return [whole[position] for position in dataset.indices]
+        rows = getattr(whole, "iloc", whole)  # of pandas, by place
+        return [rows[position] for position in dataset.indices]
     if isinstance(dataset, ConcatDataset):
         parts = [_named(part, name) for part in dataset.datasets]
         without = [place for place, part in enumerate(parts) if part is None]
@@ -207,13 +208,24 @@ def _attribute(dataset: Any, name: str) -> Any:
 
 
 def _columns(dataset: Any) -> list[str]:
-    """The columns of a data set of the library `datasets`."""
+    """The columns of a data set of the library `datasets`, or of what Subset and ConcatDataset are made of."""
+    if isinstance(dataset, (Subset, ConcatDataset)):
+        parts = [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets
+        return list(dict.fromkeys(column for part in parts for column in _columns(part)))
     return list(dataset.column_names) if hasattr(dataset, "column_names") and hasattr(dataset, "features") else []
 
 
 def _class_names(dataset: Any) -> Sequence[str] | None:
     if isinstance(dataset, Subset):
-        return of_dataset(dataset.dataset).classes or _class_names(dataset.dataset)
+        return _class_names(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        names = [list(_class_names(part) or ()) for part in dataset.datasets]
+        if wrong := next((pair for own in names for pair in zip(names[0], own) if pair[0] != pair[1]), None):
+            warn(f"parts of a ConcatDataset call one label {wrong[0]!r} and {wrong[1]!r}: its classes have no names")
+        return None if wrong else max(names, key=len)
+    own: Any = of_dataset(dataset).classes  # somebody's own, of any kind
+    if hasattr(own, "__len__") and len(own):
+        return list(map(str, _listed(own)))
     features = of_dataset(dataset).features
     if not isinstance(features, dict):
         return None

@@ -148,7 +148,7 @@ def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | Te
     """
     arrays, names = [*data] if isinstance(data, tuple) else [data], None
     if len(arrays) > 1 and not isinstance(arrays[1], Tensor):
-        arrays[1] = np.asarray(arrays[1])
+        arrays[1] = np.array(arrays[1])  # a copy: of pandas it would be read-only
     if len({len(array) for array in arrays}) > 1:
         raise ValueError(f"{name}: X has {len(arrays[0])} items and y {len(arrays[1])}; they must be as many")
     if len(arrays) > 1 and isinstance(arrays[1], np.ndarray) and arrays[1].dtype.kind in "OU":

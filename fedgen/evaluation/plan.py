@@ -55,7 +55,7 @@ class EvaluationPlan:
             raise ValueError(f"num_images={self.num_images}: scores need at least 2 generated images, better thousands")
         for split in self.splits:
             if not all(panel.on_model for panel in self.panels):
-                with name_clients(split.images, [split]):
+                with name_clients(split.images, self.splits):
                     self._check_images(split)
             for panel in self.panels:
                 self._check_scores(split, panel)

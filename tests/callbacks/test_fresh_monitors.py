@@ -67,7 +67,7 @@ def test_hooks_are_given_back_after_training_and_after_an_error(tmp_path):
     for module, expected in ((Points(), nullcontext()), (Failing(), pytest.raises(RuntimeError, match="stop here"))):
         stopping = EarlyStopping("kid_avg")
         with expected:
-            fit(tmp_path, 1, [stopping, evaluation()], module)
+            fit(tmp_path / type(module).__name__, 1, [stopping, evaluation()], module)
         assert not {"on_train_epoch_end", "on_validation_end"} & set(vars(stopping))
 
 

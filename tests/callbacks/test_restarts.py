@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 
 from fedgen import select
 from fedgen.callbacks import RoundCheckpoint
@@ -51,6 +51,12 @@ def test_the_way_to_go_on_is_one_that_there_is(tmp_path):
     fit(tmp_path / "kept", 2)
     with pytest.raises(FileExistsError, match=r'ckpt_path="last"\) goes on from its newest checkpoint'):
         fit(tmp_path / "kept", 2)
+    with pytest.raises(FileExistsError, match=r"no last.ckpt to go on from"):  # Lightning does not look there
+        fit(tmp_path / "kept", 2, [evaluation()])
+    own = tmp_path / "kept by Lightning"
+    fit(own, 2, [evaluation(), ModelCheckpoint(own / "its", save_last=True)])
+    with pytest.raises(FileExistsError, match=r'ckpt_path="last"\) goes on from its newest checkpoint'):
+        fit(own, 2, [evaluation(), ModelCheckpoint(own / "its", save_last=True)])
     fit(tmp_path / "scores", 2, [evaluation()])
     for path in (None, "last"):
         with pytest.raises(FileExistsError, match=r"no last.ckpt to go on from"):

@@ -6,6 +6,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from fedgen.data.annotations import as_kinds, find_labels, find_owners
+from tests.data.tables import CLASSES, table
 
 
 class Plain(Dataset):
@@ -62,6 +63,51 @@ def test_parts_of_data_sets_are_looked_through():
     with pytest.warns(UserWarning, match="targets of a ConcatDataset are left out, as its part 1 has none"):
         assert found(ConcatDataset([whole, Plain()]), count=8) == ([0] * 8, ())
     assert found(TensorDataset(torch.zeros(4, 2), torch.tensor([1, 0, 1, 0]))) == ([1, 0, 1, 0], ("0", "1"))
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"),
+    [
+        (np.array(["x", "y", "z"]), ("x", "y", "z")),
+        (torch.tensor([4, 5, 6]), ("4", "5", "6")),
+        (3, ("0", "1", "2")),
+        (lambda: "abc", ("0", "1", "2")),
+    ],
+    ids=["array", "tensor", "number", "method"],
+)
+def test_names_of_classes_may_be_an_array_and_what_are_no_names_is_left_alone(classes, names):
+    whole = Plain(targets=[2, 0, 2, 1], classes=classes)
+    assert found(whole) == ([2, 0, 2, 1], names)
+    assert found(Subset(whole, [0]), count=1) == ([2], names)
+
+
+def test_columns_of_the_library_datasets_are_found_in_parts_of_its_sets():
+    """As `random_split` makes: their labels were left out without a word."""
+    whole = table(labels=[2, 0, 2])
+    for given in (None, "label"):
+        assert found(Subset(whole, [1, 2]), given, count=2) == ([0, 2], tuple(CLASSES))
+    assert found(ConcatDataset([whole, Subset(whole, [1])])) == ([2, 0, 2, 0], tuple(CLASSES))
+    with pytest.warns(UserWarning, match=r"label of a ConcatDataset are left out, as its part 0 has none"):
+        assert found(ConcatDataset([table(labels=None), Subset(whole, [1])])) == ([0] * 4, ())
+
+
+def test_names_of_classes_are_those_that_all_parts_give():
+    """They were left out, and two sets' numbers of unlike classes were one class without a word."""
+    first = Plain(targets=[2, 0, 2, 1], classes=["x", "y", "z"])
+    again = Plain(targets=[1, 1, 1, 1], classes=["x", "y"])
+    assert found(ConcatDataset([again, first]), count=8) == ([1, 1, 1, 1, 2, 0, 2, 1], ("x", "y", "z"))
+    other = Plain(targets=[1, 1, 1, 1], classes=["x", "z"])
+    with pytest.warns(UserWarning, match="parts of a ConcatDataset call one label 'y' and 'z': its classes have no na"):
+        assert found(ConcatDataset([first, other]), count=8) == ([2, 0, 2, 1, 1, 1, 1, 1], ("0", "1", "2"))
+
+
+def test_a_subset_takes_rows_of_pandas_by_their_place():
+    """A shuffled or filtered table keeps its index: labels and owners were those of other rows, or a KeyError."""
+    column = pytest.importorskip("pandas").Series([2, 0, 2, 1], index=[3, 1, 0, 2])
+    whole = Subset(Plain(targets=column, person=column.map("p{}".format)), [0, 3])
+    assert found(whole, count=2) == ([2, 1], ("0", "1", "2"))
+    assert find_owners(whole, "person", 2)[1] == ("p1", "p2")
+    assert find_owners(whole, "person", 2)[0].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

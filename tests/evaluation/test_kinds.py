@@ -64,6 +64,18 @@ def test_the_choice_is_the_recipes_else_of_most_checkpoints_else_of_most_images(
     assert [one.num_generated for one in one_kind(column(ODD, num_generated=50) + column(BEST))] == [200, 200]
 
 
+def test_what_is_told_to_choose_by_chooses_that_kind_or_says_that_it_names_two(tmp_path):
+    """Both other kinds were to be chosen by '50 images', which chose one of them and said nothing of the other."""
+    fifty = {"num_generated": 50}
+    append_records(tmp_path / "scores.jsonl", [*column({**BEST, 2: 5.0}), *column(BEST, **fifty)])
+    append_records(tmp_path / "scores.jsonl", column(ODD, seed=7, **fifty))
+    with pytest.warns(UserWarning, match="--kind '50 images, seed 7'"):
+        assert select(tmp_path)[0].round == 1
+    assert select(tmp_path, kind="50 images, seed 7")[0].round == 0
+    with pytest.warns(UserWarning, match="seed 0 are shown, not those of 50 images.*--kind 'seed 7'"):
+        assert select(tmp_path, kind="50 images")[0].round == 1
+
+
 def test_a_damaged_recipe_decides_nothing(tmp_path):
     append_records(tmp_path / "scores.jsonl", column(BEST) + column(ODD, num_generated=50))
     for text in ("[", "trainer: 3", "trainer: {callbacks: [3]}", "trainer: {callbacks: [{class_path: 3}]}"):

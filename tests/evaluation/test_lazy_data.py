@@ -1,5 +1,6 @@
 """Scores of images that are read when they are embedded: those of the same images in memory."""
 
+import re
 import weakref
 from types import SimpleNamespace
 
@@ -85,6 +86,21 @@ def test_an_item_that_cannot_be_read_is_named_with_its_client(score, part):
     with pytest.raises(OSError, match="torn") as caught:
         Evaluator(module, ["pixels"], scores=[score], num_images=100).evaluate(sampler_of(OfLabels()))
     assert caught.value.__notes__ == [f"item {torn} of Torn was being read", f"for client 'class 7' in split {split!r}"]
+
+
+def test_an_item_that_is_read_for_the_range_of_all_is_named_with_its_client_in_whatever_split():
+    class Torn(Pictures):
+        def __getitem__(self, position):
+            if position in torn:
+                raise OSError("torn")
+            return super().__getitem__(position)
+
+    torn = set()
+    module = FederatedDataModule(Torn(), ByClass(), held_out=0.5, seed=0)
+    torn.update(int(place) for client in module.clients for place in client.held_out)
+    with pytest.raises(OSError, match="torn") as caught:
+        Evaluator(module, ["pixels"], num_images=100)
+    assert re.fullmatch(r"for client 'class \d' in split 'report'", caught.value.__notes__[-1])
 
 
 def test_measures_of_clients_and_partitions_that_look_at_images():

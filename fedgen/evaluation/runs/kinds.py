@@ -103,11 +103,11 @@ def say_others(records: Sequence[ScoreRecord], shown: Sequence[ScoreRecord]) -> 
         model = models.get(record.column)
         if record.is_model and model and record.conditions != model.conditions:
             further = [word for word in _words(record)[-2:] if word not in _words(model)]
-            word = next((word for word in _words(record) if word not in _words(model)), "")
-            names = say_kind(model), ", ".join([say_kind(record), *further]), word
+            words = ", ".join(word for word in _words(record) if word not in _words(model))
+            names = say_kind(model), ", ".join([say_kind(record), *further]), words
             rounds.setdefault(names, set()).add(record.round)
     return "; ".join(
         f"scores of {model} are shown, not those of {other} ({len(found)} checkpoint{'s' * (len(found) > 1)}: fedgen"
-        f" select --kind {word!r})"
-        for (model, other, word), found in rounds.items()
+        f" select --kind {words!r})"
+        for (model, other, words), found in rounds.items()
     )

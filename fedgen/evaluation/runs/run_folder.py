@@ -44,7 +44,7 @@ class Run:
 
     @property
     def records(self) -> list[ScoreRecord]:
-        """The score records, of one kind a column, read anew; others are named in a warning.
+        """The score records, of one kind a column, read anew; a warning names others of the kinds asked for.
 
         Raises:
             FileNotFoundError: if nothing was scored yet.
@@ -59,7 +59,7 @@ class Run:
             there = "; ".join(dict.fromkeys(say_kind(record) for record in records if record.is_model))
             raise ValueError(f"{self.scores_path} has no scores of {kind!r}; it has: {there or 'real images alone'}")
         shown = one_kind(records, self.folder, (lambda record: is_of(record, kind)) if kind else None)
-        if not kind and (others := say_others(records, shown)):
+        if others := say_others([one for one in records if not kind or is_of(one, kind)], shown):
             warn(f"{self.scores_path}: {others}")
         return shown
 
