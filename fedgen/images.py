@@ -52,7 +52,7 @@ SURE = 50  # images without one value below mid-grey that are no chance of brigh
 
 @dataclass
 class SeenRange:
-    """The range of a set's float images, however they come in batches: finds [0, 1] where [-1, 1] is meant.
+    """The range of a set's float images, however they come in batches: finds [0, 1] and 0..255 where [-1, 1] is meant.
 
     In [-1, 1] a value of 0 is mid-grey: images none of whose pixels is darker, by the hundred, are none of [-1, 1] but
     those of torchvision's `ToTensor()`, or of a generator that ends in a sigmoid. Images of one single value say
@@ -86,14 +86,17 @@ class SeenRange:
     def complaint(self) -> str:
         """The complaint: what was seen, what is expected, and the remedy."""
         count = "1 image" if self.images == 1 else f"{self.images:,} images"
+        looks, remedy = (
+            ("[0, 1]", self.remedy) if self.is_unit else ("grey levels", "pass images / 127.5 - 1, or uint8")
+        )
         return (
             f"{self.whose}: all values of {count} lie from {self.low:.3g} to {self.high:.3g}, none below 0, which looks"
-            f" like [0, 1] where floats in [-1, 1] are expected; {self.remedy}"
+            f" like {looks} where floats in [-1, 1] are expected; {remedy}"
         )
 
     def warn(self) -> None:
-        """Says so once, if the images look like [0, 1]."""
-        if self.is_unit and not self.told:
+        """Says so once, if the images look like [0, 1] or like grey levels."""
+        if (self.is_unit or (self.low >= 0 and 16 < self.high <= 255)) and not self.told:
             self.told = True
             warn(self.complaint)
 

@@ -80,6 +80,15 @@ def test_floats_in_0_to_1_are_named_with_their_range_and_the_remedy():
     assert r"like [0, 1] where floats in [-1, 1] are expected; pass images * 2 - 1" in seen.complaint
 
 
+def test_floats_that_look_like_grey_levels_are_named_too():
+    """They were clipped to white and black, and scored."""
+    seen = SeenRange("the model's samples")
+    seen.see(torch.full((60, 4), 3.0))
+    seen.see(torch.full((1, 4), 250.0))
+    with pytest.warns(UserWarning, match="from 3 to 250, .* like grey levels .*; pass images / 127.5 - 1, or uint8"):
+        seen.refuse()  # a model that diverges ends no training
+
+
 @pytest.mark.parametrize(
     "images",
     [

@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, LambdaCallback, ModelCheckpoint
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen.callbacks.client_models import personal_panels, personal_tensors, sampler_in
@@ -20,7 +21,7 @@ from fedgen.callbacks.sample_grid import sample_picture
 from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
-from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from
+from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, read_records
 from fedgen.evaluation.personal.own_models import OwnModels
 from fedgen.evaluation.records import BALANCE, BALANCED
 from fedgen.evaluation.runs.checkpoints import tensors_in_place
@@ -199,7 +200,11 @@ class FederatedEvaluation(Callback):
         if trainer.is_global_zero:
             for folder, names in (("samples", "*.png"), (".", "*.png"), (".", "*.npz"), (".", TIME_FILE)):
                 remove_unfinished(self._folder(trainer) / folder, names)
-            drop_from(self._scores_path(trainer), first)
+            path = self._scores_path(trainer)
+            later = {one.round for one in read_records(path) if one.is_model and (one.round or 0) >= first > 0}
+            if rounds := ", ".join(map(str, sorted(filter(None, later)))):
+                rank_zero_info(f"{path}: scores of rounds {rounds} are removed, as training goes on from round {first}")
+            drop_from(path, first)
             append_records(self._scores_path(trainer), floor)
             self._keep_times(trainer)
             self._keep_clients(trainer)

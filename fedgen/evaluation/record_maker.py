@@ -11,6 +11,7 @@ from fedgen.evaluation.record_names import AGGREGATES
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.scores import FederatedScore
+from fedgen.scores.aggregate import name_weights
 
 if TYPE_CHECKING:  # stored images are scored without Lightning
     from fedgen.evaluation.plan import EvaluationPlan
@@ -70,7 +71,7 @@ class RecordMaker:
             "embedding_settings": dict(embedding.settings),
             "num_clients": len(client_names),
             "seed": self._seed,
-            "weights": weights if isinstance(weights, str) else "given",
+            "weights": name_weights(weights),
             **details,
         }
         records = records_of(scores, client_names, common, self._plan.aggregates, panel.choices, remarks)

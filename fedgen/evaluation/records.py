@@ -38,7 +38,7 @@ class ScoreRecord:
         num_generated: generated images.
         num_clients: clients.
         seed: seed of the generated images.
-        weights: the clients' weights, "examples", "uniform" or "given".
+        weights: the clients' weights, "examples", "uniform", or "given" with a hash.
         round: the round after which the model was measured; -1 before training, None for the floor.
         generator: "model", or what stood in for one, all of them real images: "floor", images of others; "participants"
             and "memoriser", see `evaluation.three_way`.

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgen.io.hashing import hash_tensors
 from fedgen.scores.over_clients import OverClients
 
 Weights = str | Sequence[float] | Tensor
@@ -108,6 +109,14 @@ def resolve_weights(weights: Weights, counts: Sequence[float]) -> Tensor:
         if not (torch.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
             raise ValueError(f"weights must be finite, not negative and not all zero, got {values.tolist()}")
     return values / values.sum()
+
+
+def name_weights(weights: Weights) -> str:
+    """The name of clients' weights in records: "examples", "uniform", or "given" with a hash of the numbers."""
+    if isinstance(weights, str):
+        return weights
+    shares = resolve_weights(weights, weights).tolist()  # type: ignore[arg-type]
+    return f"given {hash_tensors((), ' '.join(f'{share:.9g}' for share in shares))[:8]}"
 
 
 def aggregate(per_client: Tensor, weights: Tensor, how: str | float = "avg", higher_is_better: bool = False) -> float:

@@ -75,6 +75,14 @@ def test_a_run_that_goes_on_keeps_all_scores_checkpoints_and_pictures(tmp_path):
     assert {entry.round for entry in select(tmp_path, "kid_all")} == {1, 3, 5}
 
 
+def test_scores_that_going_back_removes_are_told(tmp_path, caplog):
+    """`ckpt_path` of an earlier round removed the later rounds' without a word."""
+    fit(tmp_path, 6)
+    with caplog.at_level("INFO"):
+        fit(tmp_path, 4, ckpt_path=tmp_path / checkpoint_name(1))
+    assert "scores of rounds 3, 5 are removed, as training goes on from round 2" in caplog.text
+
+
 def test_a_trainer_fits_on_and_another_folder_begins_anew(tmp_path):
     trainer = fit(tmp_path / "one", 2)
     trainer.fit_loop.max_epochs = 4

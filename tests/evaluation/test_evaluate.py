@@ -11,6 +11,7 @@ from fedgen.embeddings import FeatureCache, ModuleEmbedding, Pixels, embed
 from fedgen.evaluation import PRESETS, Evaluator, Split, by_column, draw_images, evaluate, score_table
 from fedgen.evaluation.real.splits import StandIn
 from fedgen.scores import FrechetReference, KernelReference, ManifoldReference, inception_score, memorisation
+from fedgen.scores.aggregate import name_weights
 from tests.evaluation.samples import CLIENTS, dark_noise, grey_noise, pictures
 
 
@@ -59,7 +60,10 @@ def test_uniform_and_given_weights_are_used_and_stored():
     a, b = uniform.evaluate(grey_noise).records, given.evaluate(grey_noise).records
     assert values(a) == pytest.approx(values(b), rel=1e-12)
     assert a[0].value == pytest.approx(sum(a[0].per_client) / 3)
-    assert (a[0].weights, b[0].weights) == ("uniform", "given")
+    assert a[0].weights == "uniform"
+    other = evaluator(weights=[1.0, 2.0, 1.0]).evaluate(grey_noise).records
+    assert b[0].weights == name_weights([2, 2, 2]) == "given " + b[0].weights[-8:]
+    assert b[0].identity != other[0].identity  # of which one replaced the other
 
 
 def test_records_carry_what_the_value_depends_on():

@@ -11,7 +11,7 @@ from fedgen.clients.partitions import IID, ByClass, Natural
 from fedgen.data import Digits, Examples
 from fedgen.evaluation import audit_run, membership_inference, membership_table
 from fedgen.evaluation.audit import membership
-from fedgen.evaluation.audit.membership_signals import SignalOptions
+from fedgen.evaluation.audit.membership import SignalOptions
 from fedgen.models import GAN, EmpiricalGenerator
 from fedgen.models.gan.adversarial import Hinge
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet

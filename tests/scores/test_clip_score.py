@@ -6,7 +6,7 @@ from transformers import CLIPModel, CLIPProcessor, CLIPTokenizer
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation import Evaluator, evaluate, sampler_of
-from fedgen.evaluation.generation.labelled import draw_labelled, frequencies_of
+from fedgen.evaluation.generation.image_draws import draw_labelled, frequencies_of
 from fedgen.evaluation.real.splits import Split, StandIn
 from fedgen.scores import ClientSide, GeneratedSet
 from fedgen.scores.definitions.clip_score import ClipScore

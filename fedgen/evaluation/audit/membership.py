@@ -1,29 +1,242 @@
-"""Membership inference: how well somebody who has a model tells its training images from others of the same clients."""
+"""Membership inference: how well somebody who has a model tells its training images from others of the same clients.
 
-from collections.abc import Sequence
+Signals of a membership inference attack: a number of each image, larger where a model seems to have trained on it.
+
+- "loss" (Carlini et al. 2023, arXiv 2301.13188; Matsumoto et al. 2023, arXiv 2302.03262): the negated training loss of
+  a model with `example_losses`, over noise levels and draws that the k-th member and the k-th other image share.
+- "critic" (LOGAN, Hayes et al. 2019, arXiv 1705.07663): the value of a GAN's critic.
+- "likelihood": the log-likelihood, of a model that knows it.
+- "distance" (GAN-Leaks, Chen et al. 2020, arXiv 1909.03935): the negated distance to the nearest generated image in an
+  embedding, of any sampler; not calibrated by a second model.
+"""
+
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fedgen.clients import Client, FederatedDataModule
-from fedgen.embeddings import Embedding
+from fedgen.data import Examples
+from fedgen.data.optional_attributes import with_defaults
+from fedgen.embeddings import Embedding, embed, load_embedding
 from fedgen.evaluation.audit.attack_strength import AttackStrength, average_attack, measure_attack
 from fedgen.evaluation.audit.estimates import LEVEL
-from fedgen.evaluation.audit.membership_signals import (
-    MembershipPairs,
-    SignalOptions,
-    make_signal,
-)
 from fedgen.evaluation.audit.signal_names import SignalName
-from fedgen.evaluation.generation.image_sampling import Sample
+from fedgen.evaluation.generation.answers import Answers
+from fedgen.evaluation.generation.density import density_of
+from fedgen.evaluation.generation.image_sampling import Sample, draw_images, sampler_of
 from fedgen.evaluation.personal.own_models import Personal, own_in_place
+from fedgen.images import from_uint8
+from fedgen.models.gan.critic_losses import CriticLosses
+from fedgen.models.optional_hooks import of_model
 from fedgen.own_code import warn
 from fedgen.progress import track
 from fedgen.scores.aggregate import resolve_weights
-from fedgen.seeds import resolve, subset
+from fedgen.seeds import derive, generator, isolated, resolve, seed_all, subset
+
+ROWS = 500  # images whose distances are formed at once
+
+
+class AnsweringModel(Protocol):
+    """A model's methods that say something of single images; all are optional.
+
+    Attributes:
+        example_losses: (images, labels, seed) to losses [N].
+        log_prob: points [N, D] to log-densities [N].
+        bits_per_dim: images [N, C, H, W] in [-1, 1] to negated log-likelihoods [N], in bits per dimension.
+    """
+
+    example_losses: Callable[..., Tensor] | None = None
+    log_prob: Callable[..., Tensor] | None = None
+    bits_per_dim: Callable[..., Tensor] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MembershipPairs:
+    """A client's members and as many others: positions int64 [n] each in the same examples."""
+
+    examples: Examples
+    members: Tensor
+    others: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SignalOptions:
+    """Settings of a signal.
+
+    Args:
+        name: of the signal; None for the first of "critic", "loss", "likelihood" and "distance" that the model has.
+        draws: of the noise of losses, each at the noise levels that `example_losses` takes by default.
+        embedding: of distances; efficientnet-lite0 by default, `identity` for points.
+        num_images: generated images, for distances.
+        seed: of all draws.
+
+    Raises:
+        ValueError: for a name that is none, or a number below 1.
+    """
+
+    name: SignalName | None = None
+    draws: int = 4
+    embedding: str | Embedding | None = None
+    num_images: int = 5000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in (None, *get_args(SignalName)):
+            raise ValueError(f"signal={self.name!r}: choose {', '.join(get_args(SignalName))}")
+        for what, number in (("draws", self.draws), ("num_images", self.num_images)):
+            if number < 1:
+                raise ValueError(f"{what}={number}: give at least 1")
+
+    def resolved(self, model: Any, is_images: bool) -> "SignalOptions":
+        """The options with the name of a signal that a model has, and of distances the loaded embedding.
+
+        Args:
+            model: a module or a sampler.
+            is_images: whether the clients have images, not points.
+
+        Raises:
+            TypeError: if the model lacks what the signal asks of it.
+        """
+        found = _signals_of(model)
+        name = self.name or found[0]
+        if name not in found:
+            raise TypeError(f"{type(model).__name__} has no signal {name!r}: {_NEEDS[name]}; it has {', '.join(found)}")
+        if name != "distance":
+            return replace(self, name=name)
+        default = "efficientnet-lite0" if is_images else "identity"
+        embedding = load_embedding(default if self.embedding is None else self.embedding)
+        return replace(self, name=name, embedding=embedding)
+
+    @property
+    def words(self) -> str:
+        """The signal in words, for readers."""
+        if self.name == "loss":
+            return f"the model's own loss, the mean of {self.draws} draws"
+        if self.name == "distance":
+            name = self.embedding.name if isinstance(self.embedding, Embedding) else self.embedding
+            return f"distance to the nearest of {self.num_images:,} generated images in {name}"
+        return "the critic's value" if self.name == "critic" else "the model's log-likelihood"
+
+
+Signal = Callable[[MembershipPairs], tuple[Tensor, Tensor]]
+"""Gives float64 [n] of the members and [n] of the others."""
+
+_NEEDS: dict[str, str] = {
+    "loss": "it asks for the method example_losses(images, labels, seed)",
+    "critic": "it asks for a GAN of fedgen.models with its critic",
+    "likelihood": "it asks for the method bits_per_dim(images) or log_prob(points)",
+    "distance": "it asks for the method sample(num_images, generator)",
+}
+
+
+def make_signal(model: Any, options: SignalOptions) -> Signal:
+    """The signal of a model as it is now.
+
+    Args:
+        model: a module, or a sampler (number, torch.Generator) to images.
+        options: `resolved` for the model.
+    """
+    if options.name == "distance":
+        return _NearestSamples(model, options)
+    made: dict[str | None, Callable[..., tuple[Tensor, Tensor]]] = {
+        "loss": _losses,
+        "critic": _critic_values,
+        "likelihood": _likelihoods,
+    }
+    of = made[options.name]
+    return lambda pairs: of(model, options, pairs)
+
+
+def _signals_of(model: Any) -> list[SignalName]:
+    """Return the names of a model's signals, the most telling first."""
+    answers = with_defaults(model, AnsweringModel)
+    found: list[SignalName] = ["critic"] if isinstance(model, CriticLosses) else []
+    if callable(answers.example_losses):
+        found.append("loss")
+    if callable(answers.log_prob) or callable(answers.bits_per_dim):
+        found.append("likelihood")
+    is_sampler = callable(model) and not isinstance(model, nn.Module)
+    if is_sampler or callable(of_model(model).sample):
+        found.append("distance")
+    if not found:
+        raise TypeError(
+            f"{type(model).__name__} cannot be attacked: it has none of example_losses, log_prob, bits_per_dim, sample"
+        )
+    return found
+
+
+def _losses(model: Any, options: SignalOptions, pairs: MembershipPairs) -> tuple[Tensor, Tensor]:
+    """Negated losses; draws after the second are left out of a model that draws nothing."""
+    answers, found = Answers(model), []
+    for place in range(options.draws):
+        found.append([-_loss_of(answers, pairs, part, options, place) for part in (pairs.members, pairs.others)])
+        if place == 1 and all(torch.equal(*both) for both in zip(*found)):
+            break
+    members, others = (torch.stack(part).mean(0) for part in zip(*found))
+    return members, others
+
+
+def _loss_of(answers: Answers, pairs: MembershipPairs, part: Tensor, options: SignalOptions, place: int) -> Tensor:
+    with isolated():
+        seed_all(options.seed, "membership", place)  # for models that draw from global generators
+        seed = derive(options.seed, "membership", place)
+        return answers.losses(pairs.examples.inputs_at(part), pairs.examples.labels[part], seed)
+
+
+def _critic_values(model: Any, options: SignalOptions, pairs: MembershipPairs) -> tuple[Tensor, Tensor]:
+    """Critic's values of members and others in random order: a critic may compare the images that it gets at once."""
+    both, count = torch.cat([pairs.members, pairs.others]), len(pairs.members)
+    order = torch.randperm(len(both), generator=generator(options.seed, "critic's batches"))
+    values = torch.empty(len(both), dtype=torch.float64)
+    values[order] = -_loss_of(Answers(model), pairs, both[order], options, 0)
+    return values[:count], values[count:]
+
+
+def _likelihoods(model: Any, options: SignalOptions, pairs: MembershipPairs) -> tuple[Tensor, Tensor]:
+    """Log-likelihoods: in negated bits per dimension of images where the model has these, else of points."""
+    members, others = (_likelihood_of(model, pairs.examples, part, options) for part in (pairs.members, pairs.others))
+    return members, others
+
+
+def _likelihood_of(model: Any, examples: Examples, part: Tensor, options: SignalOptions) -> Tensor:
+    inputs = examples.inputs_at(part)[:]
+    bits = with_defaults(model, AnsweringModel).bits_per_dim
+    with isolated(), torch.no_grad():
+        seed_all(options.seed, "membership", 0)
+        if examples.is_images and callable(bits):
+            return -bits(from_uint8(inputs).to(of_model(model).device)).double().cpu()
+        points = from_uint8(inputs).flatten(1) if examples.is_images else inputs
+        return density_of(model).log_prob(points.double())
+
+
+class _NearestSamples:
+    """Negated distances to generated images, which are drawn once.
+
+    Args:
+        model: a module or a sampler.
+        options: with the loaded embedding.
+    """
+
+    def __init__(self, model: Any, options: SignalOptions) -> None:
+        assert isinstance(options.embedding, Embedding)
+        sample = sampler_of(model) if isinstance(model, nn.Module) else model
+        images = draw_images(sample, options.num_images, options.seed, 0, "membership")
+        self._embedding = options.embedding
+        self._made = embed(self._embedding, images, description="embedding generated images").double()
+
+    def __call__(self, pairs: MembershipPairs) -> tuple[Tensor, Tensor]:
+        members, others = (self._distances(pairs.examples.inputs_at(part)) for part in (pairs.members, pairs.others))
+        return -members, -others
+
+    def _distances(self, inputs: Any) -> Tensor:
+        features = embed(self._embedding, inputs).double()
+        exact = "donot_use_mm_for_euclid_dist"  # by products an image would not be at distance 0 of its copy
+        return torch.cat([torch.cdist(part, self._made, compute_mode=exact).amin(1) for part in features.split(ROWS)])
+
 
 LEAST_PAIRS = 10  # of a client; of fewer an interval says nothing
 AVG, ALL = "avg", "all"

@@ -8,6 +8,7 @@ from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.run_files import RECIPE
 from fedgen.io.files import read_yaml
+from fedgen.scores.aggregate import name_weights
 
 Wanted = Callable[[ScoreRecord], bool]
 
@@ -87,9 +88,8 @@ def _of_recipe(folder: Path | None) -> Wanted:
         recipe = read_yaml(folder / RECIPE) if folder else {}
         callbacks = recipe["trainer"]["callbacks"]
         asked = next(one["init_args"] for one in callbacks if "FederatedEvaluation" in one["class_path"])
-        weights = asked["weights"] if isinstance(asked["weights"], str) else "given"
         seed = recipe["seed_everything"] if asked["seed"] is None else asked["seed"]
-        own = asked["num_images"], weights, seed
+        own = asked["num_images"], name_weights(asked["weights"]), seed
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return lambda record: False
     return lambda record: (record.num_generated, record.weights, record.seed) == own

@@ -37,7 +37,7 @@ from fedgen.evaluation.stored.stored_images import Images, Reading, UnreadableFi
 from fedgen.evaluation.stored.stored_sets import StoredSet, open_sets
 from fedgen.progress import track
 from fedgen.scores import resolve_weights
-from fedgen.scores.aggregate import Weights
+from fedgen.scores.aggregate import Weights, name_weights
 from fedgen.scores.definition import BY_CLASS
 from fedgen.statistics import Gaussian
 
@@ -179,7 +179,7 @@ class StoredEvaluation:
             "num_generated": int(counts[0] or 0),
             "num_clients": len(clients),
             "seed": 0,
-            "weights": self.options.weights if isinstance(self.options.weights, str) else "given",
+            "weights": name_weights(self.options.weights),
             "optimised_on": list(self.options.optimised_on),
             "note": "; ".join([f"generated: {self.sets[0].path}", *self.remarks()]),
         }
