@@ -91,7 +91,8 @@ class ImageReader:
         if not (is_images or (images.ndim == 2 and images.is_floating_point())):
             raise NoImagesError(
                 f"{self.name} has no images to measure: images_of gives {images.dtype} {list(images.shape)}, not images"
-                f" [B, C, H, W] (uint8, or floats) or points [B, D] (floats){OR_LOSS}"
+                f" [B, C, H, W] (uint8, or floats) or points [B, D] (floats)"
+                f"{'; grey images need a channel, x[:, None]' * (images.ndim == 3)}{OR_LOSS}"
             )
         return channels_first(images) if is_images else images
 
