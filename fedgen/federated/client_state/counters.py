@@ -47,6 +47,7 @@ class Counters:
             if name not in self._declared and bool((tensor < server[name]).any()):
                 self._decreased += [name] if name not in self._decreased else []
             else:
+                self.seen.add(name)
                 self._values.setdefault(name, []).append(tensor.detach().clone())
                 self._shorten(name)
 
