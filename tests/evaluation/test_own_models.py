@@ -254,4 +254,4 @@ def test_own_models_in_other_processes_are_refused_before_training_unless_no_sco
     fit(tmp_path, Criticised(), federation(), [Elsewhere(scores=["kid"], **options)])
     assert ("part_train", "kid", "all") in by_place(tmp_path)
     with pytest.raises(MisconfigurationException, match="on 2 processes"):
-        fit(tmp_path, Gated(), federation(), [Elsewhere(scores=["kid"], **options)])
+        fit(tmp_path / "gated", Gated(), federation(), [Elsewhere(scores=["kid"], **options)])
