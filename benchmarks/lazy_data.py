@@ -59,9 +59,9 @@ def turns(module: FederatedDataModule) -> Iterator[Any]:
     """The batches of one round after another."""
     trainer: Any = SimpleNamespace(strategy=FedAvgStrategy(INTERVAL, seed=0), current_epoch=0, max_epochs=-1)
     module.trainer = trainer
-    loader = module.train_dataloader()
+    loader: Any = module.train_dataloader()
     while True:
-        for turn in loader:
+        for turn in loader.turns:
             yield from turn.batches(INTERVAL)
         trainer.current_epoch += 1
 

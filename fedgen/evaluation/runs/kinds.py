@@ -8,7 +8,6 @@ from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.run_files import RECIPE
 from fedgen.io.files import read_yaml
-from fedgen.scores.aggregate import name_weights
 
 Wanted = Callable[[ScoreRecord], bool]
 
@@ -88,11 +87,18 @@ def _of_recipe(folder: Path | None) -> Wanted:
         recipe = read_yaml(folder / RECIPE) if folder else {}
         callbacks = recipe["trainer"]["callbacks"]
         asked = next(one["init_args"] for one in callbacks if "FederatedEvaluation" in one["class_path"])
+        weights = asked["weights"] if isinstance(asked["weights"], str) else _name_weights(asked["weights"])
         seed = recipe["seed_everything"] if asked["seed"] is None else asked["seed"]
-        own = asked["num_images"], name_weights(asked["weights"]), seed
+        own = asked["num_images"], weights, seed
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return lambda record: False
     return lambda record: (record.num_generated, record.weights, record.seed) == own
+
+
+def _name_weights(weights: Sequence[float]) -> str:
+    from fedgen.scores.aggregate import name_weights  # which imports torch
+
+    return name_weights(weights)
 
 
 def say_others(records: Sequence[ScoreRecord], shown: Sequence[ScoreRecord]) -> str:
