@@ -21,7 +21,7 @@ from fedgen.callbacks.sample_grid import sample_picture
 from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
-from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, read_records
+from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from
 from fedgen.evaluation.personal.own_models import OwnModels
 from fedgen.evaluation.records import BALANCE, BALANCED
 from fedgen.evaluation.runs.checkpoints import tensors_in_place
@@ -201,10 +201,8 @@ class FederatedEvaluation(Callback):
             for folder, names in (("samples", "*.png"), (".", "*.png"), (".", "*.npz"), (".", TIME_FILE)):
                 remove_unfinished(self._folder(trainer) / folder, names)
             path = self._scores_path(trainer)
-            later = {one.round for one in read_records(path) if one.is_model and (one.round or 0) >= first > 0}
-            if rounds := ", ".join(map(str, sorted(filter(None, later)))):
+            if (rounds := drop_from(path, first)) and first:
                 rank_zero_info(f"{path}: scores of rounds {rounds} are removed, as training goes on from round {first}")
-            drop_from(path, first)
             append_records(self._scores_path(trainer), floor)
             self._keep_times(trainer)
             self._keep_clients(trainer)

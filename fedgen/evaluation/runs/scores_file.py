@@ -60,12 +60,21 @@ def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> None:
         _replace(path, _lines(kept) if len(kept) < len(records) else whole)
 
 
-def drop_from(path: str | Path, round: int) -> None:
-    """Removes what a run that starts at `round` measures again: its records and those of later rounds.
+def drop_from(path: str | Path, round: int) -> str:
+    """Removes what a run that starts at `round` measures again: its records and those of later rounds, which it names.
 
     A run that starts at round 0 is a new one: everything is removed, the floor too.
     """
-    keep_records(path, lambda record: round > 0 and (record.round is None or record.round < round))
+    later: set[int] = set()
+
+    def keep(record: ScoreRecord) -> bool:
+        if record.round is not None and record.round >= round:
+            later.add(record.round)
+            return False
+        return round > 0
+
+    keep_records(path, keep)
+    return ", ".join(map(str, sorted(later)))
 
 
 def drop_round(path: str | Path, round: int) -> None:
