@@ -87,7 +87,7 @@ class Counters:
     @torch.no_grad()
     def end_round(self, server: Mapping[str, Tensor], interval: int) -> None:
         """Writes the round's values into the server's tensors."""
-        self.seen |= {*self.changed}
+        self.seen = (self.seen | {*self.changed}) - {*self._decreased}
         copy_tensors([server[name] for name in self.changed], [self._combined(n, server[n]) for n in self.changed])
         for name in self._advancing:
             server[name].add_(interval)
