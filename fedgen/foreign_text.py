@@ -1,6 +1,7 @@
 """Text from strangers (files, records, clients) made fit for a terminal and for a message."""
 
 import unicodedata
+from collections.abc import Iterable
 
 _HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"})
 """Unicode categories that move the cursor, change the order or the look of other text, or show nothing."""
@@ -37,3 +38,9 @@ def printable(text: str, limit: int = 200) -> str:
 
 def is_hidden(character: str) -> bool:
     return unicodedata.category(character) in _HIDDEN
+
+
+def listed(parts: Iterable[object], most: int = 5) -> str:
+    """Different parts with commas between, and of more than `most` how many there are."""
+    words = list(dict.fromkeys(map(str, parts)))
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")

@@ -29,6 +29,7 @@ from fedgen.evaluation.generation.answers import Answers
 from fedgen.evaluation.generation.density import density_of
 from fedgen.evaluation.generation.image_sampling import Sample, draw_images, sampler_of
 from fedgen.evaluation.personal.own_models import Personal, own_in_place
+from fedgen.foreign_text import listed
 from fedgen.images import from_uint8
 from fedgen.models.gan.critic_losses import CriticLosses
 from fedgen.models.optional_hooks import of_model
@@ -240,7 +241,6 @@ class _NearestSamples:
 
 LEAST_PAIRS = 10  # of a client; of fewer an interval says nothing
 AVG, ALL = "avg", "all"
-NAMED = 5  # clients that are left out, in a warning of them
 
 
 @dataclass(frozen=True)
@@ -360,10 +360,9 @@ def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> 
             f" than {most} of both: let clients hold out more (held_out), or use fewer, larger clients"
         )
     if few:
-        more = f" and {len(few) - NAMED} more" if len(few) > NAMED else ""
         warn(
             f"{len(few)} of {len(clients)} clients have fewer than {LEAST_PAIRS} training or held-out images and are"
-            f" not attacked: {', '.join(few[:NAMED])}{more}"
+            f" not attacked: {listed(few)}"
         )
     return found, few
 

@@ -12,9 +12,9 @@ from fedgen.data import Examples
 from fedgen.data.examples import kind_of
 from fedgen.data.items import ITEM
 from fedgen.data.lazy_examples import LazyInputs, join_inputs
+from fedgen.foreign_text import listed
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
-NAMED = 5  # clients that are left out, in a line of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,9 +164,8 @@ def large_enough(names: Sequence[str], counts: Sequence[int], images: str, kind:
     found = [place for place, count in enumerate(counts) if count >= LEAST]
     if not few:
         return found, ""
-    others = ", ".join(few[:NAMED]) + (f" and {len(few) - NAMED} more" if len(few) > NAMED else "")
     which = f"{len(few)} of {len(names)} {kind}clients have fewer than {LEAST} {images} images"
-    return found, f"{which} and are left out of scores against these: {others}"
+    return found, f"{which} and are left out of scores against these: {listed(few)}"
 
 
 def part_of(inputs: Tensor | LazyInputs, own: slice) -> Tensor | LazyInputs:

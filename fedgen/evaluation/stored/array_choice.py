@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedgen.foreign_text import printable
+from fedgen.foreign_text import listed, printable
 from fedgen.io.archives import Header
 from fedgen.io.files import read_npz
 from fedgen.statistics.gaussian import is_covariance
@@ -89,9 +89,3 @@ def _check_features(path: Path, key: str, floats: Shapes) -> None:
 
 def _quoted(names: Iterable[str]) -> str:
     return listed(f"'{printable(name)}'" for name in names)
-
-
-def listed(parts: Iterable[object], most: int = 5) -> str:
-    """Different parts with commas between, and of more than `most` how many there are."""
-    words = list(dict.fromkeys(map(str, parts)))
-    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")

@@ -24,7 +24,6 @@ from fedgen.evaluation.real.splits import LEAST
 from fedgen.evaluation.record_maker import records_of, remarks_by_score
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
-from fedgen.evaluation.stored.array_choice import listed
 from fedgen.evaluation.stored.stored_embedding import (
     DEFAULT,
     Named,
@@ -35,6 +34,7 @@ from fedgen.evaluation.stored.stored_embedding import (
 )
 from fedgen.evaluation.stored.stored_images import Images, Reading, UnreadableFilesError
 from fedgen.evaluation.stored.stored_sets import StoredSet, open_sets
+from fedgen.foreign_text import listed
 from fedgen.progress import track
 from fedgen.scores import resolve_weights
 from fedgen.scores.aggregate import Weights, name_weights

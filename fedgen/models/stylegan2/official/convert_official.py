@@ -13,20 +13,20 @@ from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile, build_network
 from fedgen.models.stylegan2.official.official_pickle import OfficialNetwork, read_official_pickle
 
+_MAPPING = {
+    "num_layers": "mapping_layers",
+    "embed_features": "embed_features",
+    "layer_features": "layer_features",
+    "activation": "activation",
+    "lr_multiplier": "mapping_lr",
+}
 _GENERATOR = {
     "z_dim": "latent_dim",
     "c_dim": "num_classes",
     "w_dim": "style_dim",
     "img_resolution": "image_size",
     "img_channels": "channels",
-    "mapping_kwargs": {
-        "num_layers": "mapping_layers",
-        "embed_features": "embed_features",
-        "layer_features": "layer_features",
-        "activation": "activation",
-        "lr_multiplier": "mapping_lr",
-        "w_avg_beta": "style_decay",
-    },
+    "mapping_kwargs": {**_MAPPING, "w_avg_beta": "style_decay"},
     "synthesis_kwargs": {
         "channel_base": "channel_base",
         "channel_max": "channel_max",
@@ -49,13 +49,7 @@ _DISCRIMINATOR = {
     "conv_clamp": "clamp",
     "cmap_dim": "condition_dim",
     "block_kwargs": {"activation": "activation", "resample_filter": "taps", "freeze_layers": "frozen_layers"},
-    "mapping_kwargs": {
-        "num_layers": "mapping_layers",
-        "embed_features": "embed_features",
-        "layer_features": "layer_features",
-        "activation": "activation",
-        "lr_multiplier": "mapping_lr",
-    },
+    "mapping_kwargs": _MAPPING,
     "epilogue_kwargs": {
         "mbstd_group_size": "group_size",
         "mbstd_num_channels": "group_channels",
