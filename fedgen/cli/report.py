@@ -36,7 +36,7 @@ def build_parser() -> PlainCommandParser:
         help="also draw the runs' scores against simulated seconds, a PNG; of runs with speeds (docs/asynchronous.md)",
     )
     parser.add_argument(
-        "--column", default="fid_all", metavar="NAME", help="the score of that picture; fid_all by default"
+        "--column", default=None, metavar="NAME", help="the score of that picture; kid_all, else fid_all, by default"
     )
     return parser
 

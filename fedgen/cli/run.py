@@ -259,12 +259,12 @@ def _scores_and_networks(
     }
 
 
-def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None, kind: str = "") -> None:
+def select_checkpoint(run: Path, by: str | None = None, against: str | None = None, kind: str = "") -> None:
     """Ranks a run's checkpoints, best first, lists where avg and all disagree, and prints the best one's path last.
 
     Args:
         run: the run folder.
-        by: the column, e.g. fid_all, fid_avg, kid_all, precision_all, report/fid_all, report/pixels/kid_avg.
+        by: the column, e.g. fid_avg, precision_all, report/pixels/kid_avg; kid_all by default, or fid_all without KID.
         against: a second column: list where it and the first disagree, in place of avg and all of every score.
         kind: of scores, where the run has some of several numbers of images, weights or seeds, e.g. '50 images'.
     """
@@ -272,13 +272,14 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
     from fedgen.evaluation.records import by_column
     from fedgen.evaluation.runs.kinds import say_kind
     from fedgen.evaluation.runs.run_folder import Run
-    from fedgen.evaluation.runs.selection import column_of, compare, rank
+    from fedgen.evaluation.runs.selection import column_of, compare, default_column, rank
     from fedgen.evaluation.tables.table import comparison_table, inversions_found
     from fedgen.progress import make_console
 
     found, console = Run(run, kind), make_console()
     records = found.records
     columns = by_column(records)
+    by = by or default_column(columns)
     ranking = rank(column_of(columns, by, kind), found.folder)
     given = None if against is None else compare(records, by, against)
     compared = inversions_found(records) if given is None else comparison_table(given, records)

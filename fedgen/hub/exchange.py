@@ -13,7 +13,7 @@ import fedgen
 from fedgen import models
 from fedgen.evaluation.runs.checkpoint_names import list_checkpoints
 from fedgen.evaluation.runs.run_files import RECIPE, read_recipe
-from fedgen.evaluation.runs.selection import DEFAULT_COLUMN, select
+from fedgen.evaluation.runs.selection import select
 from fedgen.extras import need
 from fedgen.hub.model_card import CARD, PICTURE, ModelCard, card_of_run, draw_samples
 from fedgen.io.files import atomic_write, read_json, write_json
@@ -123,7 +123,7 @@ def save_pretrained(
     folder: str | Path,
     run: str | Path | None = None,
     round: int | None = None,
-    by: str = DEFAULT_COLUMN,
+    by: str | None = None,
     license: str | None = None,
 ) -> ModelCard:
     """Writes a folder that `from_pretrained` loads, with a card (README.md) made from a run's records.
@@ -136,7 +136,7 @@ def save_pretrained(
         folder: where to; made if it is not there, and files of these names are replaced.
         run: the run folder that a given model comes from, whose records the card tells.
         round: the checkpoint's round; the best one's by default.
-        by: the column that says which is best.
+        by: the column that says which is best; as `fedgen.select`.
         license: of the weights, an identifier such as "apache-2.0"; the card has none by default.
 
     Returns:
@@ -199,7 +199,7 @@ def push_to_hub(
     repo: str,
     run: str | Path | None = None,
     round: int | None = None,
-    by: str = DEFAULT_COLUMN,
+    by: str | None = None,
     license: str | None = None,
     private: bool = True,
     token: str | None = None,

@@ -11,7 +11,7 @@ from fedgen.evaluation.marks import mark_of
 from fedgen.evaluation.record_names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
-from fedgen.evaluation.runs.selection import DEFAULT_COLUMN, Comparison, aggregates_compared, unmarked
+from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, default_column, unmarked
 from fedgen.evaluation.tables.table import format_value, say_pairs
 from fedgen.federated.left_out import shorten
 from fedgen.scores.rankings import Z
@@ -62,7 +62,7 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     if chosen:
         lines += [*_cautions(models), *_served(models, chosen[0].round)]
     columns, floors, compared = by_column(records), floors_of(records), _main(records)
-    for place, comparison in enumerate(_most_important_first(compared)):
+    for place, comparison in enumerate(_most_important_first(compared, columns)):
         lines += _of_score(columns, floors, comparison, in_full=place == 0)
     lines += [*_rough_floors(columns, floors, compared), *_alone(records), *_controls(records, Path(run))]
     if chosen:
@@ -107,9 +107,9 @@ def _main(records: Sequence[ScoreRecord]) -> list[Comparison]:
     return [one for one in aggregates_compared(records) if columns[one.first_column][0].split == records[0].split]
 
 
-def _most_important_first(compared: Sequence[Comparison]) -> list[Comparison]:
+def _most_important_first(compared: Sequence[Comparison], columns: Mapping[str, list[ScoreRecord]]) -> list[Comparison]:
     """The comparison of the column that checkpoints are chosen by, then the others as they come."""
-    return sorted(compared, key=lambda one: one.second_column != DEFAULT_COLUMN)
+    return sorted(compared, key=lambda one: one.second_column != default_column(columns))
 
 
 def _of_score(
@@ -244,12 +244,9 @@ def _elsewhere(columns: Mapping[str, list[ScoreRecord]], chosen: ScoreRecord) ->
 
 
 def _chosen(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
-    """The checkpoint that the run is read by: the best by fid_all, or by the first column there is."""
+    """The checkpoint that the run is read by: the best by `default_column`."""
     columns = {name: found for name, group in by_column(records).items() if (found := _trained(group))}
-    usable = [name for name, group in columns.items() if group[0].split not in GAPS and group[0].score != BALANCED]
-    name = DEFAULT_COLUMN if DEFAULT_COLUMN in usable else next((n for n in usable if n.endswith("_all")), None)
-    name = name or next(iter(usable), None)
-    return [best_of(columns[name])] if name else []
+    return [best_of(columns[default_column(columns)])] if columns else []
 
 
 def _served(models: Sequence[ScoreRecord], round: int | None) -> list[str]:

@@ -89,7 +89,7 @@ def test_a_kind_that_is_not_there_is_answered_with_those_that_are(tmp_path):
     with pytest.raises(ValueError, match=r"no scores of '70 images'; it has: 200 images, .*; 50 images, "):
         select(tmp_path, kind="70 images")
     with pytest.raises(ValueError, match="fid_all has no scores of '50 images', but of 200 images"):
-        select(tmp_path, kind="50 images")
+        select(tmp_path, "fid_all", kind="50 images")
 
 
 def test_columns_of_one_kind_stay_and_say_nothing(tmp_path, recwarn):

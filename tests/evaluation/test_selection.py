@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from fedgen.evaluation import InvertedPair, append_records, compare, inversions, select
+from fedgen.__main__ import main
+from fedgen.evaluation import InvertedPair, Run, append_records, compare, inversions, select
 from fedgen.evaluation.records import Columns, by_column
-from fedgen.evaluation.runs.selection import reported
+from fedgen.evaluation.runs.selection import default_column, reported
+from fedgen.reports import conclusions
 from tests.evaluation.samples import record
 
 
@@ -30,7 +32,28 @@ RECORDS = [
 
 def test_the_lowest_value_comes_first():
     assert [(r.round, r.value) for r in select(RECORDS, "fid_avg")] == [(1, 8.0), (2, 9.0), (0, 10.0)]
-    assert [r.round for r in select(RECORDS)] == [2, 1, 0]  # by fid_all
+    assert [r.round for r in select(RECORDS, "fid_all")] == [2, 1, 0]
+
+
+def test_without_a_column_kid_all_ranks_else_fid_all_else_what_there_is_of_the_pool():
+    fid = column("fid_all", {0: 7.0, 1: 6.0})
+    kid = column("kid_all", {0: 2.5, 1: 3.5})
+    assert [select(found)[0].round for found in (fid + kid, fid)] == [0, 1]
+    recall = column("recall_avg", {0: 0.5, 1: 0.1}) + column("recall_all", {0: 0.1, 1: 0.5})
+    assert [default_column(by_column(found)) for found in (fid + kid, kid + fid, fid, recall)] == [
+        *("kid_all", "kid_all", "fid_all", "recall_all")
+    ]
+    elsewhere = column("fid_all", {0: 1.0}) + column("kid_all", {0: 1.0}, split="report")
+    assert default_column(by_column(elsewhere)) == "fid_all"  # images of another split are not chosen by
+    with pytest.raises(ValueError, match="no scores"):
+        default_column({})
+
+
+def test_the_command_and_the_conclusions_read_a_run_by_the_same_column(tmp_path, capsys):
+    append_records(tmp_path / "scores.jsonl", column("fid_all", {0: 7.0, 1: 6.0}) + column("kid_all", {0: 2.5, 1: 3.5}))
+    assert main(["select", str(tmp_path)]) == 0
+    assert "kid_all, lower is better" in " ".join(capsys.readouterr().out.split())
+    assert any("--by kid_all` ranks" in line for line in conclusions(Run(tmp_path).records, tmp_path))
 
 
 def test_the_earlier_of_equals_comes_first_and_the_untrained_model_is_no_choice():

@@ -148,6 +148,12 @@ def test_top_k_keeps_the_largest_and_contracts_by_k_of_d(share):
     assert ((received - update).norm() ** 2).item() <= (1 - k / 200) * (update.norm() ** 2).item()
 
 
+def test_top_k_keeps_the_share_rounded_up_as_decimals_have_it():
+    kept = [TopK(k / 100).forms((100,), torch.float32)["values"].shape[0] for k in range(1, 101)]
+    assert kept == list(range(1, 101))  # in floats 0.07 of 100 is 7.000000000000001, and 8 of it
+    assert [TopK(share).forms((10**9,), torch.float32)["places"].shape[0] for share in (1e-12, 0.07)] == [1, 7 * 10**7]
+
+
 def test_the_bound_of_top_k_is_reached_where_all_entries_are_alike_and_the_first_are_kept():
     received = through(TopK(0.25), torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0]))
     assert received.tolist() == [1, -1, 0, 0, 0, 0, 0, 0]

@@ -214,7 +214,7 @@ def test_while_training_pages_take_a_hundredth_of_the_evaluations_at_most(tmp_pa
     assert page.write()  # training is over
     assert page.written == 3
     assert 'id="live"' not in page.path.read_text()
-    assert "fid_all was still improving when training ended" in page.path.read_text()
+    assert "kid_all was still improving when training ended" in page.path.read_text()
 
 
 def test_training_goes_on_where_the_page_cannot_be_written(tmp_path):

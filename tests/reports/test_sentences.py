@@ -99,7 +99,7 @@ def test_a_best_round_on_held_out_images_is_told_where_it_is_another():
 def test_a_run_without_a_recipe_gets_no_command_that_needs_one():
     lines = conclusions(make_records(), has_recipe=False)
     assert [line for line in lines if "`fedgen " in line] == [
-        "Next: `fedgen select RUN --by fid_all` ranks the checkpoints and prints the best one's path."
+        "Next: `fedgen select RUN --by kid_all` ranks the checkpoints and prints the best one's path."
     ]
 
 

@@ -1,6 +1,6 @@
 """Selection of checkpoints by a column, and the pairs about which avg and all disagree."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from fedgen.evaluation.runs.run_folder import Run
 from fedgen.io.regular_files import is_regular
 from fedgen.scores import rankings
 
-DEFAULT_COLUMN = "fid_all"
+DEFAULT_COLUMNS = ("kid_all", "fid_all")  # KID has no bias of few images, and ranks alike by avg and all
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Comparison:
     marks: tuple[str, str] = ("", "")
 
 
-def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLUMN, kind: str = "") -> list[Ranked]:
+def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None, kind: str = "") -> list[Ranked]:
     """The scored checkpoints, best first: the lowest value, the highest where higher is better, or for memorisation the
     nearest to 0.5.
 
@@ -94,7 +94,7 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLU
 
     Args:
         run: a run, its folder, or records.
-        by: the column, e.g. "fid_all", "report/kid_avg", "report/vgg16/fid_all".
+        by: the column, e.g. "fid_all", "report/kid_avg", "report/vgg16/fid_all"; `default_column` if None.
         kind: of scores, where a folder has some of several numbers of images, weights or seeds: "50 images"; as `Run`.
 
     Raises:
@@ -107,7 +107,7 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLU
         >>> about |= {"embedding": "pixels", "embedding_fingerprint": "0", "reference": "digits", "num_generated": 100}
         >>> about |= {"num_clients": 2, "seed": 0}
         >>> records = [ScoreRecord(value=2.0, round=0, **about), ScoreRecord(value=1.0, round=1, **about)]
-        >>> [(found.round, found.value) for found in fedgen.select(records, by="kid_all")]
+        >>> [(found.round, found.value) for found in fedgen.select(records)]
         [(1, 1.0), (0, 2.0)]
     """
     folder = None
@@ -115,7 +115,27 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLU
         run = Run(run, kind)
     if isinstance(run, Run):
         folder, run = run.folder, run.records
-    return rank(column_of(_columns(run), by, kind), folder)
+    columns = _columns(run)
+    return rank(column_of(columns, by or default_column(columns), kind), folder)
+
+
+def default_column(columns: Mapping[str, Sequence[ScoreRecord]]) -> str:
+    """The column that checkpoints are chosen by where none is named: kid_all, else fid_all, else the pool's first.
+
+    KID of few images has no bias and ranks generators the same in avg and all; FID has one, and may not.
+
+    Args:
+        columns: a run's records by column.
+
+    Raises:
+        ValueError: if a run has no scores.
+    """
+    named = [name for name in DEFAULT_COLUMNS if name in columns]
+    usual = [name for name, group in columns.items() if group[0].split not in GAPS and group[0].score != BALANCED]
+    found = [*named, *(name for name in usual if name.endswith("_all")), *usual, *columns]
+    if not found:
+        raise ValueError("no scores to choose a checkpoint by")
+    return found[0]
 
 
 def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Ranked]:

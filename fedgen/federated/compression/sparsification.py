@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class TopK(Compressor):
 
     def _kept(self, count: int) -> int:
         """Return k, of so many entries."""
-        return min(count, math.ceil(self.share * count))
+        return min(count, math.ceil(Fraction(str(self.share)) * count))  # 0.07 of 100 are 7, and 8 in floats
 
     def forms(self, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Form]:
         kept = (self._kept(count := math.prod(shape)),)

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedgen.evaluation import Columns, Run, ScoreRecord, by_column
 from fedgen.evaluation.directions import axis_of
+from fedgen.evaluation.runs.selection import default_column
 from fedgen.federated.left_out import shorten
 from fedgen.federated.simulated_time.round_time import TIME_FILE, read_times
 from fedgen.reports.figures.curves import BAND, finite
@@ -36,7 +37,7 @@ def scores_over_time(run: str | Path, column: str) -> tuple[list[float], list[Sc
     return [0.0 if one.round is None or one.round < 0 else times[one.round].seconds for one in known], known
 
 
-def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str = "fid_all") -> Path:
+def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str | None = None) -> Path:
     """Draw one column of several runs against simulated seconds, with bands of two standard errors; gives the path.
 
     The first run's floor, real images scored as if generated, is a dashed line.
@@ -44,7 +45,7 @@ def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str = "
     Args:
         runs: folders, each with the simulated time that its strategy has kept.
         path: of the picture (PNG).
-        column: e.g. "fid_all".
+        column: e.g. "fid_all"; the one that `fedgen.select` takes for the first run by default.
 
     Raises:
         FileNotFoundError: for a run that has kept no simulated time.
@@ -52,6 +53,7 @@ def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str = "
     """
     from matplotlib.figure import Figure
 
+    column = column or default_column(by_column(Run(runs[0]).records))
     found = {str(run): scores_over_time(run, column) for run in runs}
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
