@@ -62,11 +62,12 @@ test-gpu: $(READY) ## what a GPU computes beside the CPU, and NCCL where there a
 	@$(BIN)/python -m benchmarks.device
 	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(PYTEST) --dist loadfile --durations 10 -m gpu
 
-check: $(READY) ## lint, formatting, types, layering
+check: $(READY) ## lint, formatting, types, layering, budgets
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet tests/test_layering.py
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.house
 
 docs: $(VENV)/.docs ## the documentation site, with tutorials that run, in build/docs/index.html (three minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
@@ -87,7 +88,7 @@ $(VENV)/.dist: $(RUN)
 bench: $(READY) ## speed and memory, one JSON line a figure (half an hour on a machine that does nothing else)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks
 
-house: $(READY) ## the shape of the package beside its goals, counted from the source (half a minute)
+house: $(READY) ## calls, files, lines and circles of the package beside their budgets (half a minute)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.house
 
 bench-peers: $(READY) ## rounds beside pfl-research and Flower, simulated and deployed, which it installs (twenty minutes)

@@ -1,67 +1,67 @@
-"""`make house`: counts of lines, and a reason for each goal that is not met."""
+"""`make house`: what counts as a call, a circle, a lonely protocol, on sources that can be counted by hand."""
 
 import ast
-import re
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
-from benchmarks.house.measures import Measure, reasons
-from benchmarks.house.source_counts import Lines, count_tests, lines_of
-
-SOURCE = '''"""Says what the file is.
-
-And more.
-"""
-
-import os  # 1
+from benchmarks.house import traces
+from benchmarks.house.source_counts import find_circles, import_graph, lonely_protocols
+from benchmarks.house.traces import Stretch, Trace
 
 
-class Kind:
-    """A kind."""
-
-    size = """no docstring"""
+def count_up(number):
+    yield from range(number)
 
 
-def test_sizes():
-    # a comment is code
-    assert Kind.size
-'''
+def outer():
+    return [inner(k) for k in count_up(3)] + [max([3], key=lambda k: inner(k))]
 
 
-def test_lines_are_code_docstrings_or_blank(tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "kind.py").write_text(SOURCE)
-    (tmp_path / "notes.txt").write_text("not counted\n")
-    found = Lines.of(tmp_path)
-    assert found == Lines(code=6, docstrings=5, blank=6)
-    assert found.all == len(SOURCE.splitlines()) == 17
+def inner(number):
+    return number
 
 
-def test_classes_and_tests_are_counted():
-    tree = ast.parse(SOURCE)
-    (kind,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    assert (lines_of(kind), count_tests({"kind.py": tree})) == (4, 1)
+def test_named_functions_are_counted_once_a_call_and_generators_once_a_pass(monkeypatch):
+    monkeypatch.setattr(traces, "ROOT", Path(__file__).parent)
+    trace = Trace()
+    with trace.running():
+        trace.mark("begin")
+        outer()
+        trace.mark("end")
+    found = Stretch([call for call in trace.calls if call.code.co_name in ("outer", "inner", "count_up")])
+    assert found.functions == {"test_house.py": {"outer": 1, "count_up": 1, "inner": 4}}
+    depths = {call.code.co_name: call.depth for call in found.calls}
+    assert depths["inner"] - depths["outer"] == 1  # neither the comprehension nor the lambda is a frame of its own
+    assert trace.between(("begin", 0), ("end", 0)).files == ["test_house.py"]
 
 
-def test_a_goal_that_is_not_met_is_told_with_its_reason_and_one_that_is_met_is_not():
-    small, large = (Measure.of_number("lines", count, 300, reason="They are cheap.") for count in (300, 301))
-    assert (small.is_met, large.is_met, large.today, large.goal) == (True, False, "301", "300")
-    assert reasons([small, large]) == ["lines: They are cheap."]
+SOURCES = {
+    "__init__.py": "from kit.a import A\n__version__ = '1'",
+    "a.py": "from kit.room import B",
+    "alone.py": "from kit import __version__, A",
+    "room/__init__.py": "from .b import B",
+    "room/b.py": "def f():\n    from ..c import C",
+    "c.py": "import typing\nif typing.TYPE_CHECKING:\n    import kit.a",
+}
 
 
-def test_a_goal_that_is_not_met_and_has_no_reason_is_an_error_with_the_place_to_give_one():
-    longer = Measure.of_number("lines of a class", 301, 300, "Kind")
-    with pytest.raises(ValueError, match=r"lines of a class is 301 \(Kind\) and its goal 300: .*/measures\.py"):
-        reasons([longer])
+def test_circles_are_found_through_packages_in_functions_and_in_types():
+    graph = import_graph({name: ast.parse(text) for name, text in SOURCES.items()}, "kit")
+    assert graph["a.py"] == {"room/b.py"}
+    assert graph["alone.py"] == {"__init__.py", "a.py"}
+    assert find_circles(graph) == [["a.py", "c.py", "room/b.py"]]
+    assert find_circles({name: found - {"a.py"} for name, found in graph.items()}) == []
 
 
-@pytest.mark.slow
-def test_every_goal_of_the_package_is_met_or_has_a_reason():
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.house"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    unmet, told = len(re.findall(r"│ no +│", done.stdout)), len(re.findall(r"^- ", done.stdout, re.MULTILINE))
-    assert unmet == told
-    assert re.search(r"│ files beside its own that name a score +│ 0 +│", done.stdout)
+@pytest.mark.parametrize(
+    ("classes", "lonely"),
+    [
+        ("class One:\n    def run(self): ...", ["Runs"]),
+        ("class One:\n    def run(self): ...\nclass Two(One): ...", []),
+        ("class One:\n    run: int\nclass Two:\n    def walk(self): ...", ["Runs"]),
+    ],
+)
+def test_a_protocol_that_one_class_alone_has_is_lonely(classes, lonely):
+    source = f"class Runs(Protocol):\n    def run(self): ...\n{classes}"
+    assert lonely_protocols({"a.py": ast.parse(source)}) == lonely

@@ -1,59 +1,55 @@
-"""The shape of the package, counted from its source and from one traced round, beside its goals: `make house`.
-
-A journey is the files of the package whose functions run between two events of a round of one client, and the lines of
-those functions: what somebody reads who follows it. Counts of lines are of whole files, with docstrings and comments.
-"""
+"""The shape of the package beside its budgets: `make house`. The exit status is 1 if one is exceeded."""
 
 import argparse
-import logging
-import warnings
+import sys
 from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.house.journeys import JOURNEYS, Journey, trace
-from benchmarks.house.measures import PROBE, ROOT, measures, reasons, repeated_files, repeated_types
-from benchmarks.house.source_counts import naming, trees
+from benchmarks.house.budgets import BUDGETS
+from benchmarks.house.measures import ROOT, measure_all
+from benchmarks.house.source_counts import find_circles, import_graph, lonely_protocols, read_sources
+from benchmarks.house.traces import Stretch
 
 
 def print_names() -> None:
-    """Lists the names that recur, and the files that name a score."""
-    beside = sorted(map(str, naming(trees(ROOT), PROBE)))
-    for what, names in (("type names", repeated_types()), ("files", repeated_files()), ("beside", beside)):
-        print(f"{what}: {', '.join(names)}")
+    """Print the circles, and the protocols with one implementation."""
+    sources = read_sources(ROOT)
+    for circle in find_circles(import_graph(sources, "fedgen")):
+        print(f"circle: {', '.join(circle)}")
+    print(f"protocols: {', '.join(lonely_protocols(sources))}")
 
 
-def print_files(journeys: Mapping[str, Journey]) -> None:
-    """Lists the files and functions of each journey."""
-    for name, one in journeys.items():
-        print(f"{JOURNEYS[name]}:")
-        for file, lines in one.lines_by_file.items():
-            print(f"  {file}, {lines} lines: {', '.join(one.functions[file])}")
+def print_calls(ways: Mapping[str, Stretch]) -> None:
+    """Print the files and functions of each way, with the number of calls."""
+    for name, way in ways.items():
+        print(f"{name}: {len(way.calls)} calls")
+        for file, functions in way.functions.items():
+            print(f"  {file}: {', '.join(f'{function} {count}' for function, count in functions.items())}")
 
 
-def main() -> None:
-    """Prints the table, and below it a reason for each goal that is not met."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--names", action="store_true", help="list the names that recur")
-    parser.add_argument("--files", action="store_true", help="list the files and functions of each journey")
+def main() -> int:
+    """Print the table; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--names", action="store_true", help="list circles and protocols")
+    parser.add_argument("--calls", action="store_true", help="list the files and functions of each way")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    logging.getLogger("lightning").setLevel(logging.ERROR)
-    journeys = trace()
-    if options.files:
-        print_files(journeys)
+    measured, ways = measure_all()
+    if options.calls:
+        print_calls(ways)
     if options.names:
         print_names()
-    found = measures(journeys)
-    table = Table("measure", "today", "goal", "met")
-    for measure in found:
-        table.add_row(measure.name, measure.today, measure.goal, "yes" if measure.is_met else "no")
-    console = Console(width=120)
-    console.print(table)
-    for line in reasons(found):
-        console.print(f"- {line}", highlight=False)
+    table = Table("measure", "today", "budget", "")
+    beyond = [name for name, count in measured.items() if count > BUDGETS.get(name, -1)]
+    for name, count in measured.items():
+        said = "beyond" if name in beyond else "lower the budget" if count < BUDGETS[name] else ""
+        table.add_row(name, f"{count:,}", f"{BUDGETS[name]:,}" if name in BUDGETS else "none", said)
+    Console(width=120).print(table)
+    if beyond:
+        print(f"beyond the budgets of benchmarks/house/budgets.py: {'; '.join(beyond)}", file=sys.stderr)
+    return int(bool(beyond))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
