@@ -11,13 +11,13 @@ from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.federation_state import overlay
 from fedgen.federated.left_out import Entry
-from fedgen.federated.lightning.turn_clock import TurnClock
-from fedgen.federated.lightning.turn_loop import TurnLoop
+from fedgen.federated.local_training import LocalTraining
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.sharing import RankShares
 from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
 from fedgen.federated.state_table import StateRow, bytes_received, require_round, state_rows, tell_state
+from fedgen.federated.trainer_patches import TurnClock
 
 Part = TypeVar("Part")
 
@@ -30,7 +30,7 @@ class FederationView:
     _simulated: Mapping[str, Any]
     _round: Round | None = None
     _clock: TurnClock | None = None
-    _loop: TurnLoop | None = None
+    _loop: LocalTraining | None = None
     _has_told, _tells_table = False, True  # of the module's state
 
     @property

@@ -22,15 +22,13 @@ from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.rules import Rule, check_rules
 from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.federation_view import started
-from fedgen.federated.lightning.boundary import RoundBoundary
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.lightning.checkpoints import CheckpointingStrategy, RoundCheckpoints
 from fedgen.federated.lightning.checks import check_settings, check_trainer, check_turn
 from fedgen.federated.lightning.lightning_internals import end_restart, explain_other_lightning
 from fedgen.federated.lightning.make_round import make_round
-from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock, speak_globally, speak_locally
-from fedgen.federated.lightning.turn_loop import Driver, TurnLoop
 from fedgen.federated.lightning.whole_rounds import run_whole_rounds
+from fedgen.federated.local_training import Driver, LocalTraining, RoundBoundary
 from fedgen.federated.promises import check_sampler
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import Schedule
@@ -38,7 +36,8 @@ from fedgen.federated.server_model import RoundSettings
 from fedgen.federated.sharing import RankShares
 from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
 from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
-from fedgen.federated.vectorised.vectorised_turns import VectorisedTurns
+from fedgen.federated.trainer_patches import StepSchedules, TurnClock, speak_globally, speak_locally
+from fedgen.federated.vectorised.vectorised_turns import VectorisedTraining, VectorisedTurns
 from fedgen.models.optional_hooks import data_module_of, data_of
 from fedgen.ranks import Ranks, alone
 from fedgen.seeds import resolve
@@ -198,8 +197,9 @@ class FedAvgStrategy(CheckpointingStrategy):
         )
         self._driver = self._drive(round, self._schedules)
         RoundBoundary.attach(trainer, self)
-        parts = round, self._driver, self.clock, self._schedules, self.batch_idx, self._batch_to_device
-        self._loop = TurnLoop(trainer, *parts, self.vectorised_turns)
+        parts = trainer, round, self._driver, self.clock, self._schedules, self.batch_idx, self._batch_to_device
+        at_once = self.vectorised_turns
+        self._loop = LocalTraining(*parts) if at_once is None else VectorisedTraining(at_once, self.seed, *parts)
 
     def _client_shares(self, trainer: Trainer) -> list[float] | None:
         """Return every client's weight in the mean over the whole federation, if the data say who the clients are."""

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import LightningModule
 
 from fedgen.federated import ClientAlgorithm
-from fedgen.federated.lightning.boundary import RoundBoundary
+from fedgen.federated.local_training import RoundBoundary
 
 
 @pytest.mark.parametrize(("gradient", "heard"), [(1.0, 1), (math.inf, 0)])

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.lightning.quick_step import CALLBACK_HOOKS, MODULE_HOOKS, TRANSFER_HOOKS
+from fedgen.federated.local_training import CALLBACK_HOOKS, MODULE_HOOKS, TRANSFER_HOOKS
 from tests.federated.modules import Automatic, make_data, make_trainer, same, weights
 
 CLIENTS, INTERVAL, ROUNDS = 3, 4, 2

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.lightning.turn_clock import TurnClock, speak_globally, speak_locally
+from fedgen.federated.trainer_patches import TurnClock, speak_globally, speak_locally
 from fedgen.seeds import seed_all
 from tests.federated.modules import Automatic, Manual, Quadratic, make_data, make_quadratics, make_trainer, weights
 from tests.federated.test_strategy import make_turn

@@ -19,10 +19,10 @@ from fedgen.federated.federation_view import FederationView, started
 from fedgen.federated.lightning.lightning_internals import begin_next_epoch, checkpoint_of
 from fedgen.federated.lightning.one_or_many import OneOrManyProcesses
 from fedgen.federated.lightning.plateau import PlateauUpdates
-from fedgen.federated.lightning.turn_clock import TurnClock
 from fedgen.federated.lightning.whole_rounds import check_limits
 from fedgen.federated.round import Round
 from fedgen.federated.sharing import RankShares
+from fedgen.federated.trainer_patches import TurnClock
 from fedgen.io.files import is_count
 from fedgen.io.tensor_files import check_state, fill_empty
 from fedgen.models.rounds.round_clock import RoundClock

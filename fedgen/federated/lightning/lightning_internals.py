@@ -16,7 +16,6 @@ from lightning.fabric.utilities import registry
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.loop import _Loop
-from lightning.pytorch.loops.optimization.automatic import Closure
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer import trainer as trainer_module
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric, _Sync
@@ -34,6 +33,9 @@ KEPT_IN_OPTIMIZERS = frozenset(vars(torch.optim.SGD([torch.zeros(1)], lr=0.1))) 
 # the dictionaries of a module for what hangs in it
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 TensorCalls = TorchDispatchMode  # a block that sees each of torch's calls in it, those of backward passes too
+# attributes, read and set by `vars`: of a module the hook that `log` takes itself to be called in, which Lightning sets
+# around each hook that it calls; of a closure the result of its last call, and the function by which it clears gradients
+HOOK_NAME, RESULT, ZEROING = "_current_fx_name", "_result", "_zero_grad_fn"
 end_process = os._exit  # without Python's own end, which waits for other threads
 NormBase = _NormBase  # BatchNorm and InstanceNorm of any dimension, lazy ones too: torch has no public name for it
 
@@ -120,16 +122,6 @@ def optimizers_of(trainer: Trainer) -> Sequence[Any]:
     return trainer.strategy._lightning_optimizers
 
 
-def set_hook_name(module: LightningModule, name: str | None) -> str | None:
-    """Set the hook that `log` takes itself to be called in, and return the one of before.
-
-    Lightning sets it around each hook that it calls; here hooks are called in its place.
-    """
-    own = vars(module)  # a module's own way to set attributes looks for parameters and parts first
-    before, own["_current_fx_name"] = own["_current_fx_name"], name
-    return before
-
-
 # ---- its loops ----
 
 
@@ -170,29 +162,6 @@ def has_seen_all_batches(trainer: Trainer) -> bool:
 def validates_after_batch(trainer: Trainer) -> bool:
     """Whether validation comes after the present batch."""
     return trainer.fit_loop.epoch_loop._should_check_val_epoch()
-
-
-# ---- automatic optimisation ----
-
-
-def result_of(closure: Closure) -> Any:
-    """Return the result of a closure's last call, None without; `consume_result` would take it away from Lightning."""
-    return closure._result
-
-
-def give_result(closure: Closure, result: Any) -> None:
-    """Give a closure the result that Lightning reads from it, of a step that it was not called for."""
-    closure._result = result
-
-
-def zeroing_of(closure: Closure) -> Any:
-    """Return the function by which a closure clears gradients; None if it does not."""
-    return closure._zero_grad_fn
-
-
-def set_zeroing(closure: Closure, zeroing: Any) -> None:
-    """Set the function by which a closure clears gradients, which Lightning chose for one call of it."""
-    closure._zero_grad_fn = zeroing
 
 
 # ---- checkpoints of callbacks ----

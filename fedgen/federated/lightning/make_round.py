@@ -16,11 +16,11 @@ from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO, plain
 from fedgen.federated.lightning.lazy_parameters import materialise
 from fedgen.federated.lightning.lightning_internals import optimizers_of
 from fedgen.federated.lightning.plateau import check_plateaus
-from fedgen.federated.lightning.turn_clock import LoggedValues, TurnClock
 from fedgen.federated.promises import check_compression, check_privacy, check_robustness
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import check_rates
 from fedgen.federated.server_model import RoundSettings, ServerModel
+from fedgen.federated.trainer_patches import LoggedValues, TurnClock
 from fedgen.io.tensor_files import objects_in
 from fedgen.models.optional_hooks import data_module_of, of_module, scaler_of
 from fedgen.own_code import rank_zero_warn

@@ -2,11 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.plugins.precision import DoublePrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import GradClipAlgorithmType
@@ -17,11 +21,17 @@ from torch import Tensor, nn
 from fedgen.clients.lazy_turn import LazyTurn
 from fedgen.clients.turn import Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-from fedgen.federated.lightning.boundary import RoundBoundary
-from fedgen.federated.lightning.lightning_internals import has_step_hooks, is_compiled
-from fedgen.federated.lightning.quick_step import CALLBACK_HOOKS, MODULE_HOOKS, STRATEGY_HOOKS
-from fedgen.federated.lightning.turn_clock import BATCH_HOOKS, TurnClock
+from fedgen.federated.lightning.lightning_internals import RESULT, has_step_hooks, is_compiled, logged_values
+from fedgen.federated.local_training import (
+    BATCH_HOOKS,
+    CALLBACK_HOOKS,
+    MODULE_HOOKS,
+    STRATEGY_HOOKS,
+    LocalTraining,
+    RoundBoundary,
+)
 from fedgen.federated.round import Round, StartPoints
+from fedgen.federated.trainer_patches import TurnClock
 from fedgen.federated.vectorised.stacked_clients import Setting, StackedClients
 from fedgen.federated.vectorised.stacked_optimizer import why_not_stacked
 from fedgen.federated.vectorised.trial import Trial, try_steps
@@ -358,18 +368,13 @@ class TurnsAtOnce:
     def _is_timed(self) -> bool:
         return not (self._settings.always or self._is_sure)
 
-    def timed(self, step: Callable[[], Any]) -> Callable[[], Any]:
-        """A client's iteration by itself, which is timed as long as that is to be known."""
-        if not self._is_timed or self.reason is not None:
-            return step
-
-        def run() -> Any:
-            start = self._now()
-            output = step()
-            self._times.alone.append(self._now() - start)
-            return output
-
-        return run
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Time a turn by itself, as long as that is to be known."""
+        start = self._now()
+        yield
+        if self._is_timed and self.reason is None:
+            self._times.alone.append((self._now() - start) / self._clock.interval)
 
     def _iterations(self, clients: int) -> Iterator[int]:
         for i in range(self._clock.interval):
@@ -391,6 +396,49 @@ class TurnsAtOnce:
         if self._is_timed and self._setting.device.type == "cuda":
             torch.cuda.synchronize(self._setting.device)
         return time.perf_counter()
+
+
+class VectorisedTraining(LocalTraining):
+    """Takes turns of small clients at once, where that is possible and wins.
+
+    Args:
+        settings: how many at most.
+        seed: base of all draws.
+        parts: as for `LocalTraining`.
+
+    Attributes:
+        at_once: takes them.
+    """
+
+    def __init__(self, settings: VectorisedTurns, seed: int, *parts: Any) -> None:
+        super().__init__(*parts)
+        move = partial(move_data_to_device, device=self._device) if self._moves_plainly else self._move
+        self.at_once = TurnsAtOnce(settings, self._trainer, self._round, self._clock, move, bool(self._schedules), seed)
+
+    def _train(self, turn: Turn, *parts: Any) -> Any:
+        if (trained := self.at_once.of(turn)) is None:
+            with self.at_once.timed():
+                return super()._train(turn, *parts)
+        with self._clock.within():
+            loss = self._end_as(turn, trained)
+        if self._closure is None:
+            return None
+        vars(self._closure)[RESULT] = ClosureResult.from_training_step_output(loss)
+        if self._round.settings.aggregator.needs_losses:
+            self._round.loss = float(trained.losses[0])
+        return loss
+
+    def _end_as(self, turn: Turn, trained: TrainedTurn) -> Tensor:
+        """Bring everything where the turn's own iterations would have left it; the last loss."""
+        clock, results = self._clock, logged_values(self._trainer)
+        self._shown_of, self._shown = turn, trained.batch
+        turn.current = results.batch = trained.batch
+        results.batch_size = None
+        clock.iteration = clock.interval - 1
+        self.client_iteration = self._round.memory.iterations.get(turn.client, 0) + clock.iteration
+        self._is_unseen = False
+        clock.count_steps(trained.steps)
+        return self.at_once.load(trained)
 
 
 def clip_of(trainer: Trainer) -> Callable[[Tensor], Tensor] | None:

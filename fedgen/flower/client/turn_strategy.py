@@ -14,8 +14,8 @@ from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.client_state.exchange import copy_tensors, describe_difference
 from fedgen.federated.client_state.outside_values import ToldStateError
 from fedgen.federated.federation_state import pack_state, unpack_state
-from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock
 from fedgen.federated.round import Round
+from fedgen.federated.trainer_patches import StepSchedules, TurnClock
 from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client.replies import Recorder
 from fedgen.flower.wire.messages import Answer, Task

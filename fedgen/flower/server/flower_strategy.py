@@ -8,9 +8,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import LONGEST_REASON, shorten
-from fedgen.federated.lightning.turn_clock import StepSchedules
-from fedgen.federated.lightning.turn_loop import Driver
+from fedgen.federated.local_training import Driver
 from fedgen.federated.round import Round
+from fedgen.federated.trainer_patches import StepSchedules
 from fedgen.flower.server.connection import Connection, require
 from fedgen.flower.server.remote_rounds import RemoteRounds
 from fedgen.flower.wire.messages import Answer, Task

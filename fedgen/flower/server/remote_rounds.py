@@ -11,8 +11,8 @@ import torch
 from lightning.pytorch import Trainer
 
 from fedgen.clients.turn import Turn
-from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock
 from fedgen.federated.round import Round
+from fedgen.federated.trainer_patches import StepSchedules, TurnClock
 from fedgen.flower.client.replies import Replies
 from fedgen.flower.wire.client_state_checks import Form, check_forms, check_states, forms_of
 from fedgen.flower.wire.messages import Answer

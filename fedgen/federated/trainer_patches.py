@@ -6,24 +6,18 @@ server's state.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ProgressBar
-from lightning.pytorch.loops.optimization.manual import ManualResult
-from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch import Trainer
 from torch import Tensor
 
-from fedgen.clients.turn import Turn
-from fedgen.federated.lightning.boundary import RoundBoundary
 from fedgen.federated.lightning.lightning_internals import (
     call_module_hook,
     logged_values,
-    set_hook_name,
     set_reduced,
     trained_values,
     without_process_group,
@@ -31,7 +25,6 @@ from fedgen.federated.lightning.lightning_internals import (
 
 Sums = tuple[Tensor, Tensor]  # of logged values times their weights, and of the weights, where a mean is logged
 NEVER = 2**62  # a schedule's frequency, in Lightning's batches, that is never reached
-BATCH_HOOKS = ("on_train_batch_start", "on_train_batch_end")
 
 
 class TurnClock:
@@ -282,107 +275,6 @@ class StepSchedules:
         """Gives the schedules their frequencies back."""
         for config, frequency in self._frequencies:
             config.frequency = frequency
-
-
-# ---- hooks around batches ----
-
-
-class BatchHooks:
-    """A module's own hooks around batches, run at each local iteration, and callbacks' hooks with real batches.
-
-    Lightning calls both once a batch of its own, which is a turn. The module's are called by the strategy, so
-    Lightning's call finds nothing; the callbacks' get the turn's first batch, and at its end the last one. Of a turn
-    in which nobody trains there is neither, and no end of one that is left out; progress bars count them all the same.
-
-    Args:
-        trainer: whose module and callbacks they are.
-        real_batch: what callbacks are given of a turn: the first batch before it has run, the last one afterwards.
-    """
-
-    def __init__(self, trainer: Trainer, real_batch: Callable[[Turn], Any]) -> None:
-        self._trainer, self._module = trainer, trainer.lightning_module
-        self._own = {name: getattr(self._module, name) for name in BATCH_HOOKS if is_overridden(name, self._module)}
-        self._replaced: list[tuple[Any, str, Any]] = []  # owner, hook, what its instance had of that name
-        for name in self._own:
-            self._replace(self._module, name, _nothing)
-        self._own_step = self._module.optimizer_step if is_overridden("optimizer_step", self._module) else None
-        if self._own_step is not None:
-            self._replace(self._module, "optimizer_step", _plain_step)
-        for callback in trainer.callbacks:
-            for name in BATCH_HOOKS:
-                if is_overridden(name, callback, Callback) and not isinstance(callback, RoundBoundary):
-                    self._replace(callback, name, _of_batches(callback, name, real_batch))
-
-    def _replace(self, owner: Any, name: str, hook: Any) -> None:
-        self._replaced.append((owner, name, vars(owner).get(name)))
-        vars(owner)[name] = hook
-
-    def start(self, batch: Any, batch_idx: int) -> Any:
-        """Calls the module's `on_train_batch_start`; -1 ends the turn."""
-        return self._call("on_train_batch_start", batch, batch_idx)
-
-    def end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Calls the module's `on_train_batch_end`."""
-        self._call("on_train_batch_end", outputs, batch, batch_idx)
-
-    def _call(self, name: str, *args: Any) -> Any:
-        if (hook := self._own.get(name)) is None:
-            return None
-        before = set_hook_name(self._module, name)
-        with self._trainer.profiler.profile(f"[LightningModule]{type(self._module).__name__}.{name}"):
-            result = hook(*args)
-        set_hook_name(self._module, before)
-        return result
-
-    @property
-    def steps(self) -> bool:
-        """Whether the module has an `optimizer_step` of its own."""
-        return self._own_step is not None
-
-    def step(self, batch_idx: int, optimizer: Any, closure: Callable[[], Any]) -> Any:
-        """Calls the module's `optimizer_step`."""
-        assert self._own_step is not None
-        return self._own_step(self._module.current_epoch, batch_idx, optimizer, closure)
-
-    @property
-    def wants_outputs(self) -> bool:
-        """Whether the module's hook is given what each step gave."""
-        return "on_train_batch_end" in self._own
-
-    def release(self) -> None:
-        """Lets Lightning's calls find the hooks again."""
-        for owner, name, before in self._replaced:
-            if before is None:
-                vars(owner).pop(name, None)
-            else:
-                vars(owner)[name] = before
-        self._replaced = []
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """A module's hook as Lightning finds it during a turn: the strategy has called the real one."""
-
-
-def _plain_step(epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-    """A module's `optimizer_step` as Lightning finds it: it opens the turn, whose steps call the real one."""
-    optimizer.step(closure=optimizer_closure)
-
-
-def _of_batches(callback: Callback, name: str, real_batch: Callable[[Turn], Any]) -> Callable[..., Any]:
-    hook, counts_turns = getattr(callback, name), isinstance(callback, ProgressBar)
-
-    def wrapper(*args: Any) -> Any:
-        turn = next((arg for arg in args if isinstance(arg, Turn)), None)
-        if turn is not None and (turn.is_idle or turn.is_left_out) and not counts_turns:
-            return None
-        return hook(*(real_batch(arg) if isinstance(arg, Turn) else arg for arg in args))
-
-    return wrapper
-
-
-def outputs_of(step_output: Any) -> dict[str, Any]:
-    """Return what Lightning tells hooks of a manual step's output."""
-    return ManualResult.from_training_step_output(step_output).asdict()
 
 
 # ---- logged values ----
