@@ -15,9 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.quasirandom import SobolEngine
 
-from fedgen.federated.client_state.module_nodes import Places, value_of
 from fedgen.federated.client_state.optimizer_contents import copied
-from fedgen.federated.client_state.python_state import MISSING, Attributes, Keyed, PythonState
+from fedgen.federated.client_state.python_state import MISSING, Attributes, Keyed, Places, PythonState, value_of
 from fedgen.federated.client_state.state_values import is_plain
 
 _QUASI_RANDOM = ("Sobol", "Halton")  # of scipy.stats, which takes long to import

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from itertools import compress
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -19,10 +20,7 @@ from fedgen.federated.lightning.lightning_internals import empty_buffers
 from fedgen.io.tensor_files import bytes_of
 from fedgen.models.optional_hooks import of_module, of_part
 
-
-def _is_large(tensor: Tensor) -> bool:
-    is_on_cpu = tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64)
-    return is_on_cpu and tensor.numel() > 2**16 and tensor.is_contiguous()
+ACCUMULATING = (Metric, MetricCollection)  # of torchmetrics: such modules accumulate over turns
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
@@ -30,8 +28,12 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     floats = [t for t in tensors if (t.is_floating_point() or t.is_complex()) and t.numel()]
     if not floats:
         return True
-    large, others = [t for t in floats if _is_large(t)], [t for t in floats if not _is_large(t)]
-    norms = [torch.dot(t.detach().view(-1), t.detach().view(-1)) for t in large]  # in half of a norm's time
+    large = [t.numel() > 2**16 and t.is_contiguous() and t.device.type == "cpu" for t in floats]
+    large = [is_large and t.dtype in (torch.float32, torch.float64) for is_large, t in zip(large, floats)]
+    norms = [
+        torch.dot(t.detach().view(-1), t.detach().view(-1)) for t in compress(floats, large)
+    ]  # half of a norm's time
+    others = [t for t, is_large in zip(floats, large) if not is_large]
     norms += torch._foreach_norm(others) if others else ()
     total = torch.stack([norm.float() for norm in norms]).sum()
     # either may overflow where every element is finite: only then look at each
@@ -265,7 +267,7 @@ class _Roles:
         self._trained = {id(p) for p in trained}
         kinds = {f"{n}.": of_part(m).exchanged for n, m in module.named_modules()}
         self._alone = (*(p for p, kind in kinds.items() if kind is False), *of_module(module).unexchanged)
-        self._alone += tuple(f"{n}." for n, m in module.named_modules() if n and accumulates(m))
+        self._alone += tuple(f"{n}." for n, m in module.named_modules() if n and isinstance(m, ACCUMULATING))
         self.own = tuple(prefix for prefix, kind in kinds.items() if kind == "personal")
         self._personal, self._rules, self._fixed, self._moving = personal, rules, fixed, moving
         self.matched = {pattern for pattern in personal if empty_buffers(module, pattern)}
@@ -306,11 +308,6 @@ def _declared_role(name: str, tensor: Tensor, rule: Rule, trains: bool) -> str:
     if rule == "max" and tensor.is_complex():
         raise ValueError(f"{name} is complex and has the rule 'max'; choose another")
     return {"max": "counters", "advance": "counters", "server": "held", "personal": "personal"}[rule]
-
-
-def accumulates(module: nn.Module) -> bool:
-    """Whether a module is a metric of torchmetrics, or a collection of them: it accumulates over turns."""
-    return isinstance(module, (Metric, MetricCollection))
 
 
 def is_floating(tensor: Tensor) -> bool:

@@ -6,13 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.federated.lightning.lightning_internals import (
-    REGISTRIES,
-    buffers_in,
-    children_in,
-    parameters_in,
-    unsaved_buffers,
-)
+from fedgen.federated.lightning.lightning_internals import BUFFERS, CHILDREN, PARAMETERS, REGISTRIES, UNSAVED
 
 Contents = dict[str, Any]  # what hangs in a module itself by its key there: parameters, buffers or children
 
@@ -87,11 +81,12 @@ class Forms:
     def _remove(self, new: set[str]) -> None:
         known = {id(part) for part in self._parts}
         for prefix, part in list(self._module.named_modules()) if new else ():
-            for key, child in list(children_in(part).items()):
-                if id(child) not in known and any(place.startswith(f"{_joined(prefix, key)}.") for place in new):
-                    del children_in(part)[key]
-            for own in (parameters_in(part), buffers_in(part)):
-                for key in [key for key in own if _joined(prefix, key) in new]:
+            before, children = f"{prefix}." if prefix else "", vars(part)[CHILDREN]
+            for key, child in list(children.items()):
+                if id(child) not in known and any(place.startswith(f"{before}{key}.") for place in new):
+                    del children[key]
+            for own in (vars(part)[PARAMETERS], vars(part)[BUFFERS]):
+                for key in [key for key in own if before + key in new]:
                     del own[key]
 
     def _find_change(self, now: Mapping[str, tuple[Contents, str]]) -> str | None:
@@ -104,26 +99,32 @@ class Forms:
             )
         for place, name in self._places.items():
             own, key = now[place]
-            if name is not None and (kind := _kind(own[key])) != self._kinds[name]:
-                pairs = zip(("shape", "dtype", "device", "layout"), kind, self._kinds[name])
-                other = ", ".join(f"{what} {sent} instead of {had}" for what, sent, had in pairs if sent != had)
+            if name is None:
+                continue
+            tensor = own[key]
+            if (tensor.shape, tensor.dtype, tensor.device, tensor.layout) != self._kinds[name]:
+                pairs = zip(("dtype", "device", "layout"), _kind(tensor)[1:], self._kinds[name][1:])
+                shapes = list(tensor.shape), list(self._kinds[name][0])
+                found = [("shape", *shapes), *((what, sent, had) for what, sent, had in pairs)]
+                other = ", ".join(f"{what} {sent} instead of {had}" for what, sent, had in found if sent != had)
                 return f"{name} has {other}"
         return None
 
 
-def _kind(tensor: Tensor) -> tuple[list[int], torch.dtype, torch.device, torch.layout]:
-    return list(tensor.shape), tensor.dtype, tensor.device, tensor.layout
+def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device, torch.layout]:
+    return tensor.shape, tensor.dtype, tensor.device, tensor.layout
 
 
 def _saved(module: nn.Module, filled: bool = True) -> dict[str, tuple[Contents, str]]:
     """Return by tensor that a checkpoint of the module would hold the place where it hangs; or by name of None."""
-    return {
-        _joined(prefix, key): (own, key)
-        for prefix, part in module.named_modules()
-        for own, unsaved in ((parameters_in(part), ()), (buffers_in(part), unsaved_buffers(part)))
-        for key, value in own.items()
-        if (value is not None) is filled and key not in unsaved
-    }
+    found = {}
+    for prefix, part in module.named_modules():
+        held, before = vars(part), f"{prefix}." if prefix else ""
+        for own, unsaved in ((held[PARAMETERS], ()), (held[BUFFERS], held[UNSAVED])):
+            for key, value in own.items():
+                if (value is not None) is filled and key not in unsaved:
+                    found[before + key] = own, key
+    return found
 
 
 def _is_lost(before: Any, now: Any) -> bool:
@@ -134,7 +135,3 @@ def _is_lost(before: Any, now: Any) -> bool:
     if isinstance(before, nn.Module):
         return before is not now and any(isinstance(part, nn.Module) and _saved(part) for part in (before, now))
     return before is not None and now is None
-
-
-def _joined(prefix: str, key: str) -> str:
-    return f"{prefix}.{key}" if prefix else key

@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 
 from fedgen.federated.client_state.exchange import parameters_of
 from fedgen.federated.client_state.optimizer_states import check_slots, is_nan
-from fedgen.federated.client_state.python_state import GENERATORS, MISSING, read_generator, write_generator
-from fedgen.federated.client_state.state_values import is_plain
+from fedgen.federated.client_state.python_state import MISSING
+from fedgen.federated.client_state.state_values import GENERATORS, is_plain, read_generator, write_generator
 from fedgen.federated.lightning.lightning_internals import KEPT_IN_OPTIMIZERS, version_of
 from fedgen.io.tensor_files import bytes_of, leaves, tensors_in
 from fedgen.ranks import Ranks
@@ -27,6 +27,7 @@ Key = int | str
 Contents = dict[Key, dict[str, Any]]
 STATE, GROUPS, ATTRIBUTES = "state", "groups", "attributes"  # kinds
 LOOSE = ""  # the name of a value in `state` that is no dictionary
+ATOMS = (bool, int, float, str, type(None))  # values that are their own copies
 
 
 class OptimizerContents:
@@ -50,8 +51,9 @@ class OptimizerContents:
         self._marks: list[tuple[dict[str, Any], dict[str, int]]] = []
         self._handles: list[Any] = []
         self._made: Contents = {}  # groups and attributes, of which `read` leaves out what no step has changed
-        self._made = self._copied(dict(self._groups_and_attributes(lambda group: group.keys() - {"params"})))
-        self.fresh: Contents = self._copied(self.read())
+        made = dict(self._groups_and_attributes(lambda group: group.keys() - {"params"}))
+        self._made = copied_contents(made, self._parameters_by_identity())
+        self.fresh = copied_contents(self.read(), self._parameters_by_identity())
         self._weights = self._names_of_weights()
         self._watch()
 
@@ -101,12 +103,14 @@ class OptimizerContents:
     def hyperparameters(self) -> list[dict[str, Any]]:
         """The values in each parameter group that no step of the optimizer changes."""
         groups, without = self.optimizer.param_groups, {"params", *self._stepped}
-        return [copied({name: value for name, value in group.items() if name not in without}) for group in groups]
+        return [
+            {n: v if type(v) in ATOMS else copied(v) for n, v in group.items() if n not in without} for group in groups
+        ]
 
     @hyperparameters.setter
     def hyperparameters(self, groups: Sequence[Mapping[str, Any]]) -> None:
         for own, saved in zip(self.optimizer.param_groups, groups):
-            own.update(copied(dict(saved)))
+            own.update({name: value if type(value) in ATOMS else copied(value) for name, value in saved.items()})
 
     def _watch(self) -> None:
         """Note what steps change in `param_groups`; a step's closure is the module's, and what it sets is not state."""
@@ -121,7 +125,8 @@ class OptimizerContents:
             self._note()
 
         for member in self._members.values():
-            if isinstance(member, Optimizer):
+            # steps of torch's own change nothing there
+            if isinstance(member, Optimizer) and type(member).__module__.partition(".")[0] != "torch":
                 self._handles += [member.register_step_pre_hook(start), member.register_step_post_hook(end)]
 
     def release(self) -> None:
@@ -170,7 +175,7 @@ class OptimizerContents:
                 if values := {name: group[name] for name in group.keys() & names(group)}:
                     yield f"{path}/{GROUPS}/{place}", values
             key = f"{path}/{ATTRIBUTES}/"
-            attributes = {name: _value(value) for name, value in vars(member).items() if _is_kept(name, value)}
+            attributes = {name: _value(member, name) for name in _kept(member)}
             made = self._made.get(key, {})
             if values := {name: v for name, v in attributes.items() if made.get(name, MISSING) is not v}:
                 yield key, values
@@ -182,23 +187,23 @@ class OptimizerContents:
 
     def write(self, contents: Contents) -> None:
         """Make the optimizer hold copies of contents, and nothing else."""
-        values = self._copied(contents)
+        values = copied_contents(contents, self._parameters_by_identity())
         for path, member in self._members.items():
             own, parameters = vars(member), parameters_of(member)
             if isinstance(state := own.get("state"), MutableMapping):
                 state.clear()
                 for key, slots in values.items():
-                    at, kind, place = _parsed(key)
-                    if (at, kind) == (path, STATE):
+                    at, kind, place = ("", STATE, key) if type(key) is int else _parsed(key)
+                    if at == path and kind == STATE:
                         slot = slots[LOOSE] if slots.keys() == {LOOSE} else slots
-                        state[parameters[int(place)] if place.isdecimal() else place] = slot
+                        is_place = type(place) is int or place.isdecimal()
+                        state[parameters[int(place)] if is_place else place] = slot
             for number, group in enumerate(own.get("param_groups", ())):
                 at = f"{path}/{GROUPS}/{number}"
                 if any(group is outer for outer in self.optimizer.param_groups):
                     self._stepped |= values.get(at, {}).keys()
                 self._restore(group, self._state_names(group), values, at)
-            kept = {name for name, value in own.items() if _is_kept(name, value)}
-            self._restore(own, kept, values, f"{path}/{ATTRIBUTES}/")
+            self._restore(own, _kept(member), values, f"{path}/{ATTRIBUTES}/")
 
     def _restore(self, own: dict[str, Any], names: set[str], contents: Contents, key: Key) -> None:
         """Put the values of these names back to what contents have of them, or what they were made with."""
@@ -209,10 +214,11 @@ class OptimizerContents:
             elif isinstance(own.get(name), GENERATORS):
                 write_generator(own[name], found.get(name, made.get(name)))
             elif name in found or own.get(name) is not made[name]:
-                own[name] = found[name] if name in found else self._copied(made[name])
+                own[name] = found[name] if name in found else copied(made[name], self._parameters_by_identity())
 
-    def _copied(self, value: Any) -> Any:
-        return copied(value, {id(parameter): parameter for parameter in self.parameters})  # which stay themselves
+    def _parameters_by_identity(self) -> dict[int, Any]:
+        """Return the parameters for copies to hold, which stay themselves."""
+        return {id(parameter): parameter for group in self.optimizer.param_groups for parameter in group["params"]}
 
     # ---- contents from files and messages ----
 
@@ -278,16 +284,18 @@ def _members(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]
                 yield from _members(f"{path}.{key}" if path else key, one, seen)
 
 
-def _is_kept(name: str, value: Any) -> bool:
-    """Whether an attribute of an optimizer is a plain value of its own, or a random generator."""
-    return name not in KEPT_IN_OPTIMIZERS and (is_plain(value) or isinstance(value, GENERATORS))
+def _kept(member: Any) -> set[str]:
+    """The names of an optimizer's attributes that are plain values of its own, or random generators."""
+    own = [(name, value) for name, value in vars(member).items() if name not in KEPT_IN_OPTIMIZERS]
+    return {name for name, value in own if is_plain(value) or isinstance(value, GENERATORS)}
 
 
 def _nothing() -> None:
     """Do nothing."""
 
 
-def _value(value: Any) -> Any:
+def _value(member: Any, name: str) -> Any:
+    value = vars(member)[name]
     return read_generator(value) if isinstance(value, GENERATORS) else value
 
 
@@ -304,13 +312,28 @@ def copied(value: Any, memo: dict[int, Any] | None = None, device: torch.device 
     if isinstance(value, Tensor):
         made = value.detach().clone() if device is None else value.detach().to(device, copy=True)
     elif type(value) is dict:
-        made = {key: copied(part, memo, device) for key, part in value.items()}
+        made = {key: part if type(part) in ATOMS else copied(part, memo, device) for key, part in value.items()}
     elif type(value) in (list, tuple):
         made = type(value)(copied(part, memo, device) for part in value)
     else:
         return copy.deepcopy(value, memo)  # immutable ones are themselves
     memo[id(value)] = made
     return made
+
+
+def copied_contents(contents: Contents, memo: dict[int, Any]) -> Contents:
+    """Return `copied` contents in one call for all slots, most of which are tensors and numbers."""
+    found: Contents = {}
+    for key, slots in contents.items():
+        own = found[key] = {}
+        for name, value in slots.items():
+            if type(value) is Tensor:
+                if id(value) not in memo:
+                    memo[id(value)] = value.detach().clone()
+                own[name] = memo[id(value)]
+            else:
+                own[name] = value if type(value) in ATOMS else copied(value, memo)
+    return found
 
 
 class MeanContents:
@@ -322,14 +345,22 @@ class MeanContents:
 
     def add(self, contents: Contents, weight: float) -> None:
         """Take a client's contents."""
+        new = {
+            key: {name: value for name, value in slots.items() if (key, name) not in self._weights}
+            for key, slots in contents.items()
+        }
         for key, slots in contents.items():
-            mean = self.contents.setdefault(key, {})
+            mean = self.contents.get(key, {})
             for name, value in slots.items():
                 total = self._weights[key, name] = self._weights.get((key, name), 0.0) + weight
-                if name not in mean:
-                    mean[name] = copied(value)
-                elif _is_averaged(value) and type(value) is type(mean[name]):  # L-BFGS keeps a number as either kind
-                    mean[name] = _between(mean[name], value, weight / total)
+                if name in new[key] or type(value) is not type(mean[name]):  # L-BFGS keeps a number as either kind
+                    continue
+                if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+                    mean[name].lerp_(value, weight / total)
+                elif type(value) is float:
+                    mean[name] += (value - mean[name]) * (weight / total)
+        for key, slots in copied_contents(new, {}).items():
+            self.contents.setdefault(key, {}).update(slots)
 
     def merge(self, ranks: Ranks, device: torch.device, parameters: Sequence[Tensor], first: int) -> None:
         """Make it the mean over all ranks' clients."""
@@ -368,7 +399,3 @@ def _is_averaged(value: Any) -> bool:
 
 def _as_tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-
-
-def _between(mean: Any, value: Any, part: float) -> Any:
-    return mean.lerp_(value, part) if isinstance(mean, Tensor) else mean + (value - mean) * part

@@ -8,21 +8,12 @@ from operator import is_
 from typing import Any
 
 import numpy as np
+import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.federated.client_state.continuing import continues
-from fedgen.federated.client_state.exchange import accumulates
-from fedgen.federated.client_state.module_nodes import (
-    Places,
-    UnsavedBuffers,
-    attributes_of,
-    by_identity,
-    epoch_lists,
-    no_parameters,
-    saved_tensors,
-    value_at,
-)
+from fedgen.federated.client_state.exchange import ACCUMULATING
 from fedgen.federated.client_state.outside_values import OutsideMessages, OutsideValues
 from fedgen.federated.client_state.python_state import (
     MISSING,
@@ -30,15 +21,21 @@ from fedgen.federated.client_state.python_state import (
     Change,
     Keyed,
     Node,
+    Places,
     PythonState,
     RandomState,
+    UnsavedBuffers,
+    by_identity,
+    epoch_lists,
+    no_parameters,
     reseed,
+    saved_tensors,
+    value_at,
 )
 from fedgen.federated.client_state.rules import Rule, Rules, with_ancestors
 from fedgen.federated.client_state.state_values import has_floats, is_plain, storage_of
-from fedgen.federated.lightning.lightning_internals import buffers_in, parameters_in
+from fedgen.federated.lightning.lightning_internals import PARAMETERS
 from fedgen.io.tensor_files import bytes_of, tensors_in
-from fedgen.models.optional_hooks import of_part
 from fedgen.seeds import derive
 
 
@@ -106,12 +103,10 @@ class OutsideState:
         modules, saved, parts = list(self._module.modules()), saved_tensors(self._module), list(self._parts())
         # what is not the module's outside state: its parts and saved tensors, and foreign objects
         self._owned = by_identity([*modules, *saved, *self._foreign])
-        self._storages = {storage_of(tensor) for tensor in saved} - {0}
-        self._metrics = [part for part in modules if accumulates(part)]
+        self._storages = {t.untyped_storage().data_ptr() for t in saved if t.layout is torch.strided} - {0}
+        self._metrics = [part for part in modules if isinstance(part, ACCUMULATING)]
         self.continuing = []
-        roots: list[Node] = [attributes_of(prefix, part) for prefix, part in parts]
-        roots += [UnsavedBuffers(prefix, part) for prefix, part in parts if buffers_in(part)]
-        self._state = PythonState(roots, self._enter)
+        self._state = PythonState((), self._enter, parts)
         self.opaque |= self._state.opaque
         self._kept_apart = [  # of the rule "personal"
             (node, key, path)
@@ -119,7 +114,7 @@ class OutsideState:
             for key, path, _ in node.children()
             if self.rules.rule_of([path]) == "personal"
         ]
-        self._random = [node for node in self._state.nodes if isinstance(node, RandomState)]
+        self._random = self._state.random
         check, self._check = self._check, None
         if check is not None:
             check()
@@ -132,10 +127,11 @@ class OutsideState:
         """The registered modules whose Python state turns are isolated in."""
         alone: list[str] = []
         for prefix, part in self._module.named_modules():
-            if any(prefix.startswith(f"{other}.") for other in alone):
+            if alone and prefix.startswith(tuple(alone)):
                 continue
-            if accumulates(part) or of_part(part).exchanged is not True:
-                alone.append(prefix)
+            # its own, or the default of `ModulePart`
+            if isinstance(part, ACCUMULATING) or getattr(part, "exchanged", True) is not True:
+                alone.append(f"{prefix}.")
                 continue
             yield prefix, part
 
@@ -144,7 +140,7 @@ class OutsideState:
             return False
         if isinstance(value, Tensor) and storage_of(value) in self._storages:
             return False  # a view of a parameter or saved buffer, which is isolated with it
-        if isinstance(value, nn.Module) and accumulates(value):
+        if isinstance(value, ACCUMULATING):
             self._metrics.append(value)  # held in a list or dictionary, so that the module does not know it
             return False
         if self.exchanges and continues(value):
@@ -380,5 +376,5 @@ def _is_averaged(change: Change) -> bool:
 def _is_recomputed(change: Change) -> bool:
     """Whether an attribute is computed from parameters before each forward pass (old weight and spectral norm)."""
     holder = change.container.holder
-    parameters = parameters_in(holder) if isinstance(holder, nn.Module) else ()
+    parameters = vars(holder)[PARAMETERS] if isinstance(holder, nn.Module) else ()
     return any(f"{change.key}{ending}" in parameters for ending in ("_orig", "_v"))

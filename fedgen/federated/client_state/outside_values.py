@@ -11,8 +11,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
-from fedgen.federated.client_state.module_nodes import Place, Places, value_of
-from fedgen.federated.client_state.python_state import MISSING
+from fedgen.federated.client_state.python_state import MISSING, Place, Places, value_of
 from fedgen.federated.client_state.rules import Rules, with_ancestors
 from fedgen.federated.client_state.state_values import as_number, has_floats, larger, on_cpu
 from fedgen.foreign_text import printable

@@ -1,4 +1,4 @@
-"""Snapshots of Python state: what hangs in objects, containers and tensors, restored in place.
+"""Snapshots of Python state: what hangs in modules, objects, containers and tensors, restored in place.
 
 `copy.deepcopy` of a module would copy its weights too, and put other objects in the places of those that closures and
 callbacks know. Here every container that can be reached is noted once with its shallow contents; putting these back
@@ -6,80 +6,42 @@ restores the whole graph, and what compares equal costs one comparison of refere
 """
 
 import enum
+import inspect
 import io
-import random
 import re
 import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import is_
 from pathlib import PurePath
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
 
 from fedgen.federated.client_state.state_values import (
+    GENERATORS,
     equal,
+    in_the_form_of,
+    read_generator,
     read_tensor,
     same_array,
+    same_generator,
     same_tensor,
+    seed_generator,
     write_array,
     write_elements,
+    write_generator,
     write_tensor,
 )
-
-GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-MOST_SEEDS = 2**32  # of NumPy's RandomState, which takes no larger ones
-
-
-def read_generator(generator: Any) -> Any:
-    """The state of a generator, which further draws do not change."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state(legacy=False)
-    return generator.bit_generator.state
-
-
-def write_generator(generator: Any, state: Any) -> None:
-    """Puts a state of `read_generator` back."""
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    else:
-        generator.set_state(state)
-
-
-def same_generator(generator: Any, state: Any) -> bool:
-    """Whether a generator is in a state of `read_generator`."""
-    return _same(read_generator(generator), state)
-
-
-def seed_generator(generator: Any, seed: int) -> None:
-    """Seeds a generator anew."""
-    if isinstance(generator, torch.Generator):
-        generator.manual_seed(seed)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = type(generator.bit_generator)(seed).state
-    else:
-        generator.seed(seed % MOST_SEEDS if isinstance(generator, np.random.RandomState) else seed)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):  # of NumPy's generators, with arrays in it for all kinds but PCG64
-        return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
-    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else one == other
-
+from fedgen.federated.lightning.lightning_internals import BUFFERS, KEPT_IN_MODULES, UNSAVED
 
 MOST_CONTAINERS = 20_000  # that are looked into; more are not state of a training step but data
 
@@ -95,7 +57,11 @@ _FOREIGN_PARTS = ("torch._", "torch.utils.data", "torch.fx", "torch.jit", "torch
 
 _UNCHANGING = ("builtins", "_thread", "functools", "operator", "datetime", "decimal", "fractions", "uuid", "zoneinfo")
 
+# hooks after whose calls a module's lists are whole: lists that these read are outputs of an epoch, not state
+_EPOCH_HOOKS = ("on_train_epoch_end", "on_train_epoch_start", "on_train_end", "on_round_end")
+
 MISSING = object()
+Place = tuple["Node", Any]  # what holds a value and its key there; None for all that the node holds
 
 
 @dataclass
@@ -123,17 +89,18 @@ class Node:
     Args:
         path: dotted, from the module.
         holder: the object itself.
+        contents: those at the snapshot; the present ones by default.
     """
 
     contents: Any
     empty: Collection[Any] = ()  # keys of buffers that are None, and of `state_dict` once they are filled
 
-    def __init__(self, path: str, holder: Any) -> None:
+    def __init__(self, path: str, holder: Any, contents: Any = MISSING) -> None:
         self.path, self.holder = path, holder
-        self.note()
+        self.contents = self.now() if contents is MISSING else contents
 
-    def note(self) -> None:
-        """Takes the present contents."""
+    def now(self) -> Any:
+        """The present contents, in a form that later changes leave alone."""
         raise NotImplementedError
 
     def is_same(self) -> bool:
@@ -159,13 +126,6 @@ class Node:
 
 class Keyed(Node):
     """A mapping, or the attributes of an object."""
-
-    def now(self) -> Mapping[Any, Any]:
-        """The present contents."""
-        raise NotImplementedError
-
-    def note(self) -> None:
-        self.contents = dict(self.now())
 
     def is_same(self) -> bool:
         now = self.now()
@@ -194,32 +154,27 @@ class Attributes(Keyed):
         holder: the object itself.
         without: names that are left out.
         beginnings: of names that are left out.
+        contents: those at the snapshot; the present ones by default.
     """
 
     def __init__(
-        self, path: str, holder: Any, without: frozenset[str] = frozenset(), beginnings: tuple[str, ...] = ()
+        self,
+        path: str,
+        holder: Any,
+        without: frozenset[str] = frozenset(),
+        beginnings: tuple[str, ...] = (),
+        contents: Any = MISSING,
     ) -> None:
         self._without, self._beginnings = without, beginnings
-        super().__init__(path, holder)
-
-    def note(self) -> None:
-        super().note()
-        self._names = frozenset(vars(self.holder))
+        super().__init__(path, holder, contents)
 
     def is_left_out(self, key: str) -> bool:
         """Whether an attribute of this name is none of the state."""
-        return key in self._without or (bool(self._beginnings) and key.startswith(self._beginnings))
+        return key in self._without or key.startswith(self._beginnings)
 
-    def now(self) -> Mapping[Any, Any]:
-        own = vars(self.holder)
-        return {key: value for key, value in own.items() if not self.is_left_out(key)} if self._without else own
-
-    def is_same(self) -> bool:
-        own, known = vars(self.holder), self.contents
-        if not all(own.get(key, MISSING) is value for key, value in known.items()):
-            return False
-        # the comparison of names is quick and settles most; only those left out may come and go
-        return own.keys() == self._names or all(key in known or self.is_left_out(key) for key in own)
+    def now(self) -> dict[Any, Any]:
+        without, apart = self._without, self._beginnings
+        return {k: v for k, v in vars(self.holder).items() if k not in without and not k.startswith(apart)}
 
     def restore(self) -> None:
         own = vars(self.holder)
@@ -240,7 +195,7 @@ class Attributes(Keyed):
 class _Slots(Keyed):
     """The slots of an object that has no dictionary."""
 
-    def now(self) -> Mapping[Any, Any]:
+    def now(self) -> dict[Any, Any]:
         # Python's own, which a class has or inherits or does not have at all
         names = [n for kind in type(self.holder).__mro__ for n in _names(getattr(kind, "__slots__", ()))]
         return {n: getattr(self.holder, n) for n in names if n[:2] != "__" and hasattr(self.holder, n)}
@@ -254,8 +209,14 @@ class _Slots(Keyed):
 
 
 class _Mapping(Keyed):
-    def now(self) -> Mapping[Any, Any]:
-        return self.holder
+    """A dictionary, or another mapping that can change."""
+
+    def is_same(self) -> bool:
+        now = self.holder
+        return len(now) == len(self.contents) and all(now.get(k, MISSING) is v for k, v in self.contents.items())
+
+    def now(self) -> dict[Any, Any]:
+        return dict(self.holder)
 
     def restore(self) -> None:
         self.holder.clear()
@@ -268,8 +229,8 @@ class _Mapping(Keyed):
 class _Sequence(Node):
     """A list or a deque."""
 
-    def note(self) -> None:
-        self.contents = tuple(self.holder)
+    def now(self) -> tuple[Any, ...]:
+        return tuple(self.holder)
 
     def is_same(self) -> bool:
         return len(self.holder) == len(self.contents) and all(map(is_, self.holder, self.contents))
@@ -300,8 +261,8 @@ class _Sequence(Node):
 class _Constant(Node):
     """A tuple, which cannot change, with contents that can."""
 
-    def note(self) -> None:
-        self.contents = tuple(self.holder)
+    def now(self) -> tuple[Any, ...]:
+        return tuple(self.holder)
 
     def is_same(self) -> bool:
         return True
@@ -323,8 +284,8 @@ class _Whole(Node):
         self._reads, self._writes, self._equals = read, write, equal
         super().__init__(path, holder)
 
-    def note(self) -> None:
-        self.contents = self._reads(self.holder)
+    def now(self) -> Any:
+        return self._reads(self.holder)
 
     def is_same(self) -> bool:
         return bool(self._equals(self.holder, self.contents))
@@ -334,7 +295,7 @@ class _Whole(Node):
 
     def changes(self) -> Iterator[Change]:
         if not self.is_same():
-            yield Change(self.path, self, None, self.contents, self._reads(self.holder))
+            yield Change(self.path, self, None, self.contents, self.now())
 
     def write(self, key: Any, value: Any) -> None:
         self._writes(self.holder, value)
@@ -344,33 +305,125 @@ class RandomState(_Whole):
     """The state of a random generator."""
 
 
+class UnsavedBuffers(Node):
+    """The buffers of a module that `state_dict` does not hold: non-persistent ones, and those that are None so far."""
+
+    def __init__(self, path: str, holder: nn.Module) -> None:
+        self.buffers, unsaved = vars(holder)[BUFFERS], vars(holder)[UNSAVED]
+        self.empty = {name for name, value in self.buffers.items() if value is None} - unsaved
+        self._names = sorted(unsaved | self.empty)
+        super().__init__(path, holder)
+
+    def now(self) -> dict[str, Any]:
+        return {name: self.buffers.get(name) for name in self._names}
+
+    def is_same(self) -> bool:
+        return all(self.buffers.get(name, MISSING) is value for name, value in self.contents.items())
+
+    def restore(self) -> None:
+        self.buffers.update(self.contents)
+
+    def changes(self) -> Iterator[Change]:
+        for name, before in self.contents.items():
+            if (after := self.buffers.get(name)) is not before:
+                yield Change(f"{self.path}.{name}" if self.path else name, self, name, before, after)
+
+    def children(self) -> Iterator[tuple[Any, str, Any]]:
+        return ((n, f"{self.path}.{n}" if self.path else n, value) for n, value in self.contents.items())
+
+    def write(self, key: Any, value: Any) -> None:
+        self.buffers[key] = value
+
+
+Part = tuple[str, nn.Module, dict[str, Any], frozenset[str], tuple[str, ...]]  # contents, all names, beginnings
+
+
+def _read_parts(parts: Sequence[tuple[str, nn.Module]]) -> tuple[list[Part], deque[tuple[str, Any]], list[Node]]:
+    """Return modules' own attributes, these by path, and the nodes of buffers that `state_dict` does not hold.
+
+    Left out is what torch and Lightning keep in modules, and what begins with one of a class's `own_turn_state`.
+    """
+    found: list[Part] = []
+    values, unsaved = deque[tuple[str, Any]](), list[Node]()
+    beginnings: dict[type, tuple[str, ...]] = {}
+    for path, part in parts:
+        own, kind, before = vars(part), type(part), f"{path}." if path else ""
+        if kind not in beginnings:
+            beginnings[kind] = tuple(one for base in kind.__mro__ for one in vars(base).get("own_turn_state", ()))
+        apart = beginnings[kind]
+        contents = {k: v for k, v in own.items() if k not in KEPT_IN_MODULES and not k.startswith(apart)}
+        found.append((path, part, contents, frozenset(own), apart))
+        values.extend((before + key, value) for key, value in contents.items())
+        if own[UNSAVED] or any(value is None for value in own[BUFFERS].values()):
+            unsaved.append(UnsavedBuffers(path, part))
+    values.extend((path, value) for node in unsaved for _, path, value in node.children())
+    return found, values, unsaved
+
+
 class PythonState:
     """A snapshot of everything mutable that can be reached from some roots, tensors and generators among it.
 
+    Modules have many attributes and containers, which hardly ever change: these are noted and compared here, in two
+    loops, and become nodes where they are asked for.
+
     Args:
-        roots: nodes to begin with, such as the attributes of modules.
+        roots: nodes to begin with, such as the attributes of objects.
         enter: asked with the path and value of everything on the way whether to look into it and to note it.
+        parts: modules whose attributes and unsaved buffers are roots, too, with their paths.
     """
 
-    def __init__(self, roots: list[Node], enter: Callable[[str, Any], bool]) -> None:
-        self.nodes: list[Node] = []
+    def __init__(
+        self, roots: Sequence[Node], enter: Callable[[str, Any], bool], parts: Sequence[tuple[str, nn.Module]] = ()
+    ) -> None:
         self.opaque: dict[str, str] = {}  # what cannot be looked into: the type's name by path
-        self._seen: set[int] = set()
-        self._count = 0  # of what was found, looked into already or not
-        self._enter = enter
-        left = deque(roots)
+        self._enter, self._count = enter, 0  # of what was found, looked into already or not
+        self._parts, left, unsaved = _read_parts(parts)
+        self._nodes = [*roots, *unsaved]
+        self._lists: list[tuple[str, Any, tuple[Any, ...]]] = []
+        self._tuples: list[tuple[str, Any, tuple[Any, ...]]] = []
+        seen: set[int] = set()
+        left.extend((path, value) for node in roots for _, path, value in node.children())
         while left:
-            node = left.popleft()
-            self.nodes.append(node)
-            for _, path, value in node.children():
-                if self._is_new(path, value) and (found := self._node(path, value)) is not None:
-                    left.append(found)
+            path, value = left.popleft()
+            if isinstance(value, _SIMPLE) or id(value) in seen or not enter(path, value):
+                continue
+            seen.add(id(value))
+            if type(value) in (tuple, list) and self._count < MOST_CONTAINERS:
+                self._count += 1
+                contents = tuple(value)
+                (self._lists if type(value) is list else self._tuples).append((path, value, contents))
+                left.extend((f"{path}.{place}", one) for place, one in enumerate(contents))
+            elif (node := self._node(path, value)) is not None:
+                self._nodes.append(node)
+                left.extend((path, value) for _, path, value in node.children())
 
-    def _is_new(self, path: str, value: Any) -> bool:
-        if isinstance(value, _SIMPLE) or id(value) in self._seen or not self._enter(path, value):
-            return False
-        self._seen.add(id(value))
-        return True
+    @property
+    def nodes(self) -> list[Node]:
+        """Everything that was noted."""
+        parts = [Attributes(path, part, KEPT_IN_MODULES, apart, own) for path, part, own, _, apart in self._parts]
+        sequences = [_Sequence(*one) for one in self._lists] + [_Constant(*one) for one in self._tuples]
+        return [*parts, *sequences, *self._nodes]
+
+    @property
+    def random(self) -> list["RandomState"]:
+        """The random generators."""
+        return [node for node in self._nodes if isinstance(node, RandomState)]
+
+    def changed(self) -> list[Node]:
+        """The nodes whose contents are not what they were, by reference."""
+        found: list[Node] = []
+        for path, part, contents, names, apart in self._parts:
+            own = vars(part)
+            is_same = all(own.get(key, MISSING) is value for key, value in contents.items())
+            if is_same and own.keys() != names:  # most have them; only names that are left out may come and go
+                new = own.keys() - contents.keys() - KEPT_IN_MODULES
+                is_same = all(key.startswith(apart) for key in new)
+            if not is_same:
+                found.append(Attributes(path, part, KEPT_IN_MODULES, apart, contents))
+        for path, holder, contents in self._lists:
+            if len(holder) != len(contents) or not all(map(is_, holder, contents)):
+                found.append(_Sequence(path, holder, contents))
+        return found + [node for node in self._nodes if not node.is_same()]
 
     def _node(self, path: str, value: Any) -> Node | None:
         if self._count >= MOST_CONTAINERS:
@@ -408,10 +461,6 @@ class PythonState:
             self.opaque[path] = f"{module}.{type(value).__qualname__}"
         return None
 
-    def changed(self) -> list[Node]:
-        """The nodes whose contents are not what they were."""
-        return [node for node in self.nodes if not node.is_same()]
-
 
 def vars_of_class(kind: type, name: str) -> Any:
     """A number, text or other simple value that a class gives its objects; MISSING if there is none."""
@@ -431,3 +480,98 @@ def _names(slots: Any) -> tuple[str, ...]:
 def reseed(node: RandomState, seed: int) -> None:
     """Seeds a generator anew."""
     seed_generator(node.holder, seed)
+
+
+def epoch_lists(module: nn.Module) -> Iterator[str]:
+    """Attribute names that the module's own epoch hooks mention."""
+    for hook in _EPOCH_HOOKS:
+        method = getattr(type(module), hook, None)
+        if method is not None and method is not getattr(LightningModule, hook, None):
+            function = inspect.unwrap(method)
+            if isinstance(function, FunctionType):
+                yield from _names_in(function.__code__)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):  # comprehensions and inner functions
+            yield from _names_in(constant)
+
+
+def by_identity(objects: Iterable[Any]) -> dict[int, Any]:
+    """Return objects by their identity, which holds as long as the dictionary keeps them."""
+    return {id(one): one for one in objects}
+
+
+def saved_tensors(module: nn.Module) -> list[Tensor]:
+    """The module's own parameters and buffers that `state_dict` saves."""
+    return [value for value in module.state_dict(keep_vars=True).values() if isinstance(value, Tensor)]
+
+
+def no_parameters(path: str, value: Any) -> bool:
+    """Whether a value is neither a parameter nor a module."""
+    return not isinstance(value, (nn.Parameter, nn.Module))
+
+
+class Places:
+    """Places of the values of a snapshot, by their dotted paths.
+
+    Args:
+        state: the snapshot.
+    """
+
+    def __init__(self, state: PythonState) -> None:
+        self._state = state
+
+    @cached_property
+    def _all(self) -> dict[str, Place]:
+        """Places of everything by path, of containers themselves, too."""
+        nodes = self._state.nodes
+        found: dict[str, Place] = {node.path: (node, None) for node in nodes if not isinstance(node, _Constant)}
+        for node in nodes:
+            for key, path, value in node.children():
+                if not isinstance(value, Tensor):
+                    found.setdefault(path, (node, key))
+        return found
+
+    def find(self, path: str) -> Place | None:
+        """Return where a value stands, or would stand if its holder had it: its class may hold the first value."""
+        return self._all[path] if path in self._all else self.attribute(path)
+
+    def attribute(self, path: str) -> Place | None:
+        """Return where an attribute stands, or would stand if its holder had it; None without a holder, and for what
+        is no state of it.
+        """
+        parent, _, key = path.rpartition(".")
+        nodes = (node for node in self._state.nodes if node.path == parent and isinstance(node, Attributes))
+        return next(((node, key) for node in nodes if not node.is_left_out(key)), None)
+
+    def fills(self, path: str) -> bool:
+        """Return whether a value is one for a buffer that was None."""
+        place = self.find(path)
+        return place is not None and place[1] in place[0].empty
+
+    def values(self) -> dict[str, Any]:
+        """Return all values at the snapshot, by path."""
+        return {path: value_at(node, key, None) for path, (node, key) in self._all.items()}
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Write values by path, in the form of those of the snapshot; those without a place are left out."""
+        for path, value in values.items():
+            if (place := self.find(path)) is not None:
+                node, key = place
+                node.write(key, in_the_form_of(value_at(node, key, value), value))
+
+
+def value_at(node: Node, key: Any, default: Any) -> Any:
+    """Return what a node held at the snapshot under a key; all of it for None."""
+    if key is None or not isinstance(node.contents, (dict, tuple)):
+        return node.contents
+    return node.contents.get(key, default) if isinstance(node.contents, dict) else node.contents[key]
+
+
+def value_of(place: Place) -> Any:
+    """Return what stood in a place at the snapshot, or what the holder's class has there; MISSING if nothing."""
+    before = value_at(*place, MISSING)
+    return vars_of_class(type(place[0].holder), place[1]) if before is MISSING else before

@@ -30,11 +30,12 @@ from fedgen.pytorch_lightning_alias import OTHER, REMEDY
 KEPT_IN_MODULES = frozenset(vars(LightningModule())) | {"_forward_module", "_compiled_call_impl", "_compiler_ctx"}
 # what torch keeps in every optimizer beside its state, and schedulers and wrappers of steps leave there
 KEPT_IN_OPTIMIZERS = frozenset(vars(torch.optim.SGD([torch.zeros(1)], lr=0.1))) | {"_opt_called"}
-# the dictionaries of a module for what hangs in it
-REGISTRIES = ("_parameters", "_buffers", "_modules")
+# the dictionaries of a module for what hangs in it, read by `vars`, and its set of names of non-persistent buffers
+PARAMETERS, BUFFERS, CHILDREN, UNSAVED = "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"
+REGISTRIES = (PARAMETERS, BUFFERS, CHILDREN)
 TensorCalls = TorchDispatchMode  # a block that sees each of torch's calls in it, those of backward passes too
 # attributes, read and set by `vars`: of a module the hook that `log` takes itself to be called in, which Lightning sets
-# around each hook that it calls; of a closure the result of its last call, and the function by which it clears gradients
+# around each hook that it calls; of a closure the result of its last call, and what it clears gradients by
 HOOK_NAME, RESULT, ZEROING = "_current_fx_name", "_result", "_zero_grad_fn"
 end_process = os._exit  # without Python's own end, which waits for other threads
 NormBase = _NormBase  # BatchNorm and InstanceNorm of any dimension, lazy ones too: torch has no public name for it
