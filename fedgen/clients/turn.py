@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from fedgen.data import Examples
-from fedgen.data.model_batches import Batch, draw_batches, to_batch
+from fedgen.data.model_batches import Batch, draw_batches
+from fedgen.images import from_uint8
 from fedgen.seeds import generator
 
 
@@ -22,6 +23,8 @@ class Turn:
         round: the round, from 0.
         is_first, is_last: whether the turn opens or closes its round, on this rank.
         num_examples: the client's training examples, its weight under `client_weights="examples"`.
+        is_idle: whether nobody trains: the rank waits for others that have one client more.
+        is_elsewhere: whether nothing is trained in this process: nobody's turn, or a client's on another machine.
         times: how often the client was drawn, as often as it counts.
         is_left_out: whether it failed, so that it has no part in the round.
         following: gives the turn after this one, of the next round after the last; None where that is not known.
@@ -45,28 +48,16 @@ class Turn:
     ) -> None:
         self._examples, self._indices, self._batch_size, self._seed = examples, indices, batch_size, seed
         self.client, self.name, self.round = client, name, round
+        self.num_examples = len(indices)
+        self.is_idle = self.is_elsewhere = client < 0
         self.is_first = self.is_last = False
         self.times = 1
         self.current: object = None
 
     @property
-    def num_examples(self) -> int:
-        return len(self._indices)
-
-    @property
     def batch_length(self) -> int:
         """The examples in each of its batches."""
         return min(self._batch_size, self.num_examples)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody trains: the rank waits for others that have one client more."""
-        return self.client < 0
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether nothing is trained in this process: nobody's turn, or a client's that is on another machine."""
-        return self.is_idle
 
     @classmethod
     def idle(cls, examples: Examples, round: int) -> "Turn":
@@ -75,9 +66,12 @@ class Turn:
 
     def batches(self, iterations: int) -> Iterator[Batch]:
         """The client's batches of this round, a function of (seed, round, client) alone."""
+        examples, are_images = self._examples, self._examples.is_images
         draws = generator(self._seed, "batches", self.round, self.client)
         for positions in draw_batches(self.num_examples, self._batch_size, iterations, draws):
-            yield to_batch(self._examples, self._indices[positions])
+            chosen = self._indices[positions]
+            inputs = examples.inputs[chosen]
+            yield from_uint8(inputs) if are_images else inputs, examples.labels[chosen]
 
     @property
     def trial_batch(self) -> object:

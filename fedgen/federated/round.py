@@ -4,9 +4,10 @@ Who drives it decides where turns are taken: `FedAvgStrategy` from Lightning's h
 from clients' messages.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -35,29 +36,14 @@ from fedgen.ranks import Ranks, alone
 from fedgen.seeds import seed_all
 
 
-class StartPoints:
-    """The server's present tensors, from which every turn of a synchronous round starts."""
+class ServerSnapshots(Protocol):
+    """Tensors of the server's in earlier rounds, from which clients start that are still under way."""
 
-    def start_round(self, number: int) -> None:
-        """Before the first turn of a round, with the server's tensors taken."""
-
-    def start_turn(self, turn: Turn) -> bool:
-        """Make the server's tensors those that a client starts from; whether the module holds them, too."""
-        return False
-
-    def round_of(self, turn: Turn) -> int:
-        """Return the round in which a turn has started."""
-        return turn.round
-
-    def rebase(self, update: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return what a turn's tensors mean to the server of this round."""
-        return update
-
-    def end_turn(self) -> None:
-        """Put the server's present tensors back in place, whatever became of the turn; any number of times."""
-
-
-Result = TypeVar("Result")
+    def start_round(self, number: int) -> None: ...
+    def start_turn(self, turn: Turn) -> bool: ...
+    def round_of(self, turn: Turn) -> int: ...
+    def rebase(self, update: Sequence[Tensor]) -> Sequence[Tensor]: ...
+    def end_turn(self) -> None: ...
 
 
 class StepCount(Protocol):
@@ -101,7 +87,7 @@ class Round:
         compressed: what of clients' updates is sent.
         errors: of clients that were left out of the round.
         factor: on the clients' learning rates.
-        starts: the server's tensors that turns start from.
+        snapshots: of the server, from which turns start that began in earlier rounds; None in synchronous rounds.
         loss: of the present turn at the weights it began with, where the aggregator needs it and the module gives one.
         is_known: whether a whole round is over, in which it was found what becomes of the module's state.
         state_bytes: that the server's messages have for the model, with constants; None where there are no messages.
@@ -128,7 +114,7 @@ class Round:
         self.algorithm = settings.client_algorithm
         self.compressed = CompressedUpdates(settings.compression, model, memory, seed)
         self.number, self.factor = 0, 1.0
-        self.starts = StartPoints()
+        self.snapshots: ServerSnapshots | None = None
         self.loss: float | None = None
         self.state_bytes: int | None = None
         self.turn: Turn | None = None
@@ -145,31 +131,40 @@ class Round:
 
     def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None:
         """Open a round from the module's present weights."""
-        self.model.start_round()
-        self.starts.start_round(number)
+        model = self.model
+        model.start_round()
+        if self.snapshots is not None:
+            self.snapshots.start_round(number)
         self.number = number
-        self.model.aggregator.announce(Federation(self._seed, number, clients, cohort, folder))
-        self.model.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
-        per_round = (self.algorithm, self.memory, self.model.counters, self.outside, self.clock, self.compressed)
-        for part in per_round:
+        model.aggregator.announce(Federation(self._seed, number, clients, cohort, folder))
+        model.aggregator.start([model.exchange.server[name] for name in model.exchange.shared])
+        for part in (self.algorithm, self.memory, model.counters, self.outside, self.clock):
             part.start_round()
+        if self.settings.compression is not None:
+            self.compressed.start_round()
         self.local.start_round(self.outside.continuing)
         self.errors = []
-        self.factor = factor_in(self.settings.client_schedule, number)
+        self.factor = factor_in(self.settings.client_schedule, number) if self.settings.client_schedule else 1.0
         self.is_open = self._is_servers = True
 
     # ---- turns ----
 
-    @alone()
     def begin_turn(self, turn: Turn) -> None:
         """Make the module what the client starts from: the server's, and what is the client's own."""
+        with alone() if self.ranks.size > 1 else nullcontext():
+            self._begin_turn(turn)
+
+    def _begin_turn(self, turn: Turn) -> None:
         self.loss, turn.is_left_out = None, False
         if not turn.is_elsewhere:
-            if not (self.starts.start_turn(turn) or self._is_servers):
-                self.exchange.load_server()
+            snapshots, exchange = self.snapshots, self.model.exchange
+            if not ((snapshots is not None and snapshots.start_turn(turn)) or self._is_servers):
+                exchange.load_server()
             self._is_servers = False
-            self.factor = factor_in(self.settings.client_schedule, self.starts.round_of(turn))
-            self.memory.load_personal(turn.client, self.exchange)
+            if (schedule := self.settings.client_schedule) is not None:
+                self.factor = factor_in(schedule, turn.round if snapshots is None else snapshots.round_of(turn))
+            if exchange.personal:
+                self.memory.load_personal(turn.client, exchange)
             self.local.start_turn(turn.client)
             self.model.switches.start_turn()
             self.model.switches.clear_gradients()
@@ -177,46 +172,44 @@ class Round:
             self.clock.start_turn()
             self.logged.start_turn()
             seed_all(self._seed, "turn", turn.round, turn.client)
-            self.algorithm.start_turn(turn.client, self.model.trainable, self.exchange.server)
+            self.algorithm.start_turn(turn.client, self.model.trainable, exchange.server)
         self.turn = turn
         if self._hooks.on_turn_start is not None:
             self._hooks.on_turn_start(turn)
 
-    @alone()
     def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
         """Take a turn in this process."""
-        interval = self.settings.interval
-
-        def work() -> tuple[Any, Mapping[str, Tensor]]:
-            if self.algorithm.trains_own:
-                self._train_own(turn, train)
-            output = train()
-            self.local.settle()
-            self.model.aggregator.tell_loss(turn.client, self.loss)
-            self.exchange.settle(interval)
-            if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
-                self.exchange.settle(interval)
-            return output, self.compressed.compress(turn.client, turn.round) if self.settings.compression else {}
-
+        output, received, interval = None, None, self.settings.interval
         try:
-            output, received = self.attempt(turn, work) or (None, None)
-            if received is not None:
-                self._complete(turn, received)
+            with alone() if self.ranks.size > 1 else nullcontext(), self.attempt(turn):
+                if self.algorithm.trains_own:
+                    self._train_own(turn, train)
+                output = train()
+                self.local.settle()
+                self.model.aggregator.tell_loss(turn.client, self.loss)
+                self.model.exchange.settle(interval)
+                if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
+                    self.model.exchange.settle(interval)
+                received = self.compressed.compress(turn.client, turn.round) if self.settings.compression else {}
+            if received is None:
+                return None
+            self._complete(turn, received)
         finally:
             turn.current = None
         return output
 
-    def attempt(self, turn: Turn, work: Callable[[], Result]) -> Result | None:
-        """Do a client's part of the round, here or with what it sent; a client whose part raises is left out.
+    @contextmanager
+    def attempt(self, turn: Turn) -> Iterator[None]:
+        """Within it a client's part of the round is done, here or with what it sent; one whose part raises is left out.
 
         The one place that decides what becomes of a client that fails, wherever it trains: the module is the server's
         again before anything else runs, the client has no part in the round, and the error is kept for its report.
         """
         try:
-            return work()
+            yield
         except Exception as error:
             turn.is_left_out = True
-            self.starts.end_turn()
+            self._end_snapshot()
             self.exchange.restore_forms()
             self.exchange.load_server()
             self.model.switches.restore()
@@ -227,8 +220,7 @@ class Round:
             self.memory.leave_out(make_entry(turn, error))
             self.tell_turn_end(completed=False)
             if not turn.is_elsewhere:
-                self._close_turn(turn, completed=False)
-        return None
+                self._close_turn(turn, 0.0, completed=False)
 
     def _train_own(self, turn: Turn, train: Callable[[], Any]) -> None:
         """Have the client's own model trained, as in a turn that is left out, and begin the turn anew."""
@@ -240,7 +232,7 @@ class Round:
         if self.tell_turn_end(completed=False):
             self.exchange.settle(self.settings.interval)
         self.algorithm.end_own(turn.client, self.exchange.of_turn)
-        self._close_turn(turn, completed=False)
+        self._close_turn(turn, 0.0, completed=False)
         self.begin_turn(turn)
 
     def tell_turn_end(self, completed: bool) -> bool:
@@ -252,16 +244,20 @@ class Round:
 
     def _complete(self, turn: Turn, received: Mapping[str, Tensor]) -> None:
         """Take in the module as a client's turn left it, with what the server received of compressed parameters."""
-        interval, weight = self.settings.interval, self.weight_of(turn)
+        interval, weight, exchange = self.settings.interval, self.weight_of(turn), self.model.exchange
         self.memory.complete(turn.client, self.memory.iterations.get(turn.client, 0) + interval)
         self.algorithm.end_turn(turn.client, self.model.trainable, interval)
-        if self.exchange.is_empty:
+        if exchange.is_empty:
             self._tell_round_end(turn.client)
-        self.model.grow()
-        update = [received.get(name, tensor) for name, tensor in self.exchange.shared.items()]
-        self.add(turn.client, self.starts.rebase(update), self.exchange.counters, weight)
-        self._close_turn(turn, completed=True)
-        self.memory.keep_personal(turn.client, self.exchange)
+        if exchange.changed:
+            self.model.grow()
+        update: Sequence[Tensor] = [received.get(name, tensor) for name, tensor in exchange.shared.items()]
+        if self.snapshots is not None:
+            update = self.snapshots.rebase(update)
+        self.add(turn.client, update, exchange.counters, weight)
+        self._close_turn(turn, weight, completed=True)
+        if exchange.personal:
+            self.memory.keep_personal(turn.client, exchange)
         self.local.end_turn(turn.client, weight)
 
     def weight_of(self, turn: Turn) -> float:
@@ -275,10 +271,14 @@ class Round:
         if counters:
             self.model.counters.add(counters, self.exchange.server)
 
-    def _close_turn(self, turn: Turn, completed: bool) -> None:
+    def _end_snapshot(self) -> None:
+        """Put the server's present tensors back in place, whatever became of the turn; any number of times."""
+        if self.snapshots is not None:
+            self.snapshots.end_turn()
+
+    def _close_turn(self, turn: Turn, weight: float, completed: bool) -> None:
         """Put back what the turn changed beside saved tensors, and count it."""
-        self.starts.end_turn()
-        weight = self.weight_of(turn)
+        self._end_snapshot()
         self.logged.end_turn(weight, completed)
         self.outside.end_turn(turn.client, weight, completed)
         self.clock.end_turn(completed)
@@ -358,7 +358,7 @@ class Round:
 
     def drop(self) -> None:
         """Restore the server's model and optimizer state of before the round."""
-        self.starts.end_turn()
+        self._end_snapshot()
         self.exchange.restore_forms()
         self.exchange.load_server()
         self.local.end_round(dropped=True)

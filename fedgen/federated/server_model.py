@@ -136,8 +136,11 @@ class ServerModel:
 
     def apply(self, combined: Sequence[Tensor], round: int) -> None:
         """Take a step of the server, and put its new model into the module."""
-        self.update.apply(list(self.exchange.shared), combined, factor_in(self._settings.server_schedule, round))
-        self.counters.end_round(self.exchange.server, self._settings.interval)
+        schedule = self._settings.server_schedule
+        factor = 1.0 if schedule is None else factor_in(schedule, round)
+        self.update.apply(list(self.exchange.shared), combined, factor)
+        if self.exchange.counters:
+            self.counters.end_round(self.exchange.server, self._settings.interval)
         self.exchange.load_server()
 
 

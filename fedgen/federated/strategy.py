@@ -24,7 +24,7 @@ from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.federation_view import started
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.lightning.checkpoints import CheckpointingStrategy, RoundCheckpoints
-from fedgen.federated.lightning.checks import check_settings, check_trainer, check_turn
+from fedgen.federated.lightning.checks import check_settings, check_trainer, refuse_batch
 from fedgen.federated.lightning.lightning_internals import end_restart, explain_other_lightning
 from fedgen.federated.lightning.make_round import make_round
 from fedgen.federated.lightning.whole_rounds import run_whole_rounds
@@ -36,7 +36,7 @@ from fedgen.federated.server_model import RoundSettings
 from fedgen.federated.sharing import RankShares
 from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
 from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
-from fedgen.federated.trainer_patches import StepSchedules, TurnClock, speak_globally, speak_locally
+from fedgen.federated.trainer_patches import StepSchedules, TurnClock, patch_trainer, unpatch_trainer
 from fedgen.federated.vectorised.vectorised_turns import VectorisedTraining, VectorisedTurns
 from fedgen.models.optional_hooks import data_module_of, data_of
 from fedgen.ranks import Ranks, alone
@@ -171,7 +171,7 @@ class FedAvgStrategy(CheckpointingStrategy):
             total = 0 if self._clock is None else self._clock.total_steps
             self._reset_fit()
             self._clock = TurnClock(trainer, self.communication_interval, self._planned_rounds)
-            speak_locally(trainer, self._clock)
+            patch_trainer(trainer, self._clock)
             memory, self._memory = self._memory, self._memory.of(self._module)
             if memory is self._memory:
                 self._clock.total_steps = total  # training goes on
@@ -239,7 +239,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         if self._round is not None:
             self._round.local.release()
         if self._clock is not None:
-            speak_globally(self._clock.trainer)
+            unpatch_trainer(self._clock.trainer)
 
     # ---- rounds and turns ----
 
@@ -251,11 +251,14 @@ class FedAvgStrategy(CheckpointingStrategy):
         """Return the clients of a round that train on this rank; the data module asks. See `RankShares.share`."""
         if self._round is None:  # before fitting has started somebody may look at the batches
             return list(cohort)
+        if self._shares.ranks.size == 1 and self.sampler is None:
+            return list(cohort)
         most = len(cohort) if self.sampler is None else self._sizes()[1]  # others' rounds may differ in number
         return self._shares.share(cohort, sizes, self._round.keeps_clients, most)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        check_turn(batch)
+        if not isinstance(batch, Turn):
+            refuse_batch(batch)
         if batch.is_first:
             trainer = self._module.trainer
             end_restart(trainer)

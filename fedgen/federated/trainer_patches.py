@@ -71,17 +71,17 @@ class TurnClock:
     @property
     def steps(self) -> int:
         """The present client's optimizer steps: Lightning's `global_step`."""
-        return int(self._progress.completed)
+        return int(self._counts.completed)
 
     def set_steps(self, value: int) -> None:
         """Makes Lightning's `global_step` so many."""
-        progress = self._progress
-        progress.ready = progress.completed = value
+        self._counts.ready = self._counts.completed = value
 
     # ---- rounds and turns ----
 
     def start_round(self) -> None:
         """Takes the present count as the server's, and accumulation from Lightning's loops into turns."""
+        self._counts = self._progress
         self.server_steps = self._largest = self.steps
         self._total = 0
         by_step = {one.meta.forked_name(True) for one in trained_values(self.trainer).values() if one.meta.on_step}
@@ -139,7 +139,7 @@ class TurnClock:
 
     def leave_a_step(self) -> None:
         """Takes one step off the count, which Lightning adds when its batch, the turn, is over."""
-        self._progress.completed -= 1
+        self._counts.completed -= 1
 
     def release(self) -> None:
         """Gives the trainer its own setting of gradient accumulation back."""
@@ -164,15 +164,16 @@ class TurnClock:
     @contextmanager
     def within(self) -> Iterator[None]:
         """Lets Lightning's words mean a turn's."""
-        self.inside = True
-        held = self.trainer.accumulate_grad_batches
+        trainer: Any = self.trainer
+        kind, held = type(trainer), trainer.accumulate_grad_batches
+        trainer.__class__, self.inside = _derived(_InTurn, kind), True
         if self.holds_accumulation:
-            self.trainer.accumulate_grad_batches = self.accumulation
+            trainer.accumulate_grad_batches = self.accumulation
         try:
             yield
         finally:
-            self.inside = False
-            self.trainer.accumulate_grad_batches = held
+            trainer.__class__, self.inside = kind, False
+            trainer.accumulate_grad_batches = held
 
     def state_dict(self) -> dict[str, Any]:
         """The total over clients; Lightning saves `global_step` itself."""
@@ -186,45 +187,30 @@ class TurnClock:
 # ---- the trainer's words ----
 
 
-def speak_locally(trainer: Trainer, clock: TurnClock) -> None:
-    """Lets a trainer's properties follow the clock; `speak_globally` ends it."""
-    if not isinstance(trainer, _LocalWords):
+def patch_trainer(trainer: Trainer, clock: TurnClock) -> None:
+    """Let a trainer's properties follow the clock; `unpatch_trainer` ends it."""
+    if not isinstance(trainer, _InFit):
         kind: Any = type(trainer)
-        trainer.__class__ = _with_local_words(kind)
+        trainer.__class__ = _derived(_InFit, kind)
     vars(trainer)["turn_clock"] = clock
 
 
-def speak_globally(trainer: Trainer) -> None:
-    """Gives a trainer its own class back."""
-    if isinstance(trainer, _LocalWords):
-        trainer.__class__ = type(trainer).__mro__[2]
+def unpatch_trainer(trainer: Trainer) -> None:
+    """Give a trainer its own class back."""
+    if isinstance(trainer, _InFit):
+        trainer.__class__ = next(kind for kind in type(trainer).__mro__ if not issubclass(kind, (_InFit, _InTurn)))
         del vars(trainer)["turn_clock"]
 
 
-class _LocalWords:
-    """Properties of `Trainer` that mean something else within a turn."""
+class _InFit:
+    """Properties of `Trainer` that mean something else while clients train."""
 
     turn_clock: TurnClock
-
-    @property
-    def num_training_batches(self) -> int | float:
-        return self.turn_clock.interval if self.turn_clock.inside else super().num_training_batches  # type: ignore[misc]
 
     @property
     def train_dataloader(self) -> Any:
         turns = super().train_dataloader  # type: ignore[misc]
         return getattr(turns, "view", turns)  # others' loaders have none
-
-    @property
-    def callback_metrics(self) -> Any:
-        clock = self.turn_clock
-        return dict(clock.metrics) if clock.inside else super().callback_metrics  # type: ignore[misc]
-
-    @property
-    def is_last_batch(self) -> bool:
-        if self.turn_clock.inside:
-            return self.turn_clock.is_last_iteration
-        return bool(super().is_last_batch)  # type: ignore[misc]
 
     @property
     def estimated_stepping_batches(self) -> int | float:
@@ -238,9 +224,27 @@ class _LocalWords:
         return min(steps, trainer.max_steps) if trainer.max_steps != -1 else steps
 
 
+class _InTurn:
+    """Those that mean something else within a turn's iterations; Lightning's loops ask for them often around it."""
+
+    turn_clock: TurnClock
+
+    @property
+    def num_training_batches(self) -> int:
+        return self.turn_clock.interval
+
+    @property
+    def callback_metrics(self) -> Any:
+        return dict(self.turn_clock.metrics)
+
+    @property
+    def is_last_batch(self) -> bool:
+        return self.turn_clock.is_last_iteration
+
+
 @cache
-def _with_local_words(kind: Any) -> Any:
-    return type(kind.__name__, (_LocalWords, kind), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+def _derived(properties: type, kind: Any) -> Any:
+    return type(kind.__name__, (properties, kind), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
 
 
 # ---- learning-rate schedules by the step ----
@@ -295,19 +299,15 @@ class LoggedValues:
         self._trainer, self._clock = trainer, clock
         self._before: dict[str, Sums] = {}
 
-    @property
-    def _results(self) -> Any:
-        return logged_values(self._trainer)
-
     def start_turn(self) -> None:
         """Notes the sums before a turn."""
-        results = self._results
+        results = logged_values(self._trainer)
         known = ((key, metric) for key, metric in results.items() if metric.is_tensor and not metric.has_reset)
         self._before = {key: _sums(metric) for key, metric in known}
 
     def end_turn(self, weight: float, completed: bool) -> None:
         """Weighs what was logged since `start_turn`, or drops it."""
-        for key, metric in list(self._results.items()):
+        for key, metric in list(logged_values(self._trainer).items()):
             if not metric.is_tensor or metric.has_reset or not metric.meta.on_epoch:
                 continue
             known = self._before.get(key)
@@ -331,13 +331,13 @@ class LoggedValues:
         """This rank's sums, with how they were logged and whether the trainer, too, is to see what all ranks' give."""
         return {
             key: (without_process_group(one.meta), one.meta.sync.should, *(tensor.cpu() for tensor in _sums(one)))
-            for key, one in self._results.items()
+            for key, one in logged_values(self._trainer).items()
             if one.is_tensor and not one.has_reset and one.meta.on_epoch
         }
 
     def hear(self, told: Sequence[dict[str, Any]], device: torch.device) -> None:
         """Takes every rank's `news`: each then has the values over all clients."""
-        results, self._clock.reduced = self._results, {}
+        results, self._clock.reduced = logged_values(self._trainer), {}
         for key in dict.fromkeys(key for one in told for key in one):
             found = [one[key] for one in told if key in one]
             meta, shown = found[0][:2]

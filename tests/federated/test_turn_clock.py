@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.trainer_patches import TurnClock, speak_globally, speak_locally
+from fedgen.federated.trainer_patches import TurnClock, patch_trainer, unpatch_trainer
 from fedgen.seeds import seed_all
 from tests.federated.modules import Automatic, Manual, Quadratic, make_data, make_quadratics, make_trainer, weights
 from tests.federated.test_strategy import make_turn
@@ -100,7 +100,7 @@ def test_accumulation_ends_with_its_number_or_with_the_turn():
 def test_a_trainers_words_are_a_turns_within_it_and_its_class_is_given_back():
     clock = make_clock(interval=5, rounds=3)
     trainer = clock.trainer
-    speak_locally(trainer, clock)
+    patch_trainer(trainer, clock)
     assert isinstance(trainer, Trainer)
     assert type(trainer).__name__ == "Trainer"
     before = trainer.num_training_batches
@@ -110,7 +110,7 @@ def test_a_trainers_words_are_a_turns_within_it_and_its_class_is_given_back():
         clock.iteration = 4
         assert trainer.is_last_batch
     assert trainer.num_training_batches == before
-    speak_globally(trainer)
+    unpatch_trainer(trainer)
     assert type(trainer) is Trainer
     assert not hasattr(trainer, "turn_clock")
 
@@ -128,7 +128,7 @@ def test_a_trainers_words_are_a_turns_within_it_and_its_class_is_given_back():
 )
 def test_estimated_stepping_batches_are_one_clients_over_all_rounds(interval, rounds, options, expected):
     clock = make_clock(interval, rounds, **options)
-    speak_locally(clock.trainer, clock)
+    patch_trainer(clock.trainer, clock)
     assert clock.trainer.estimated_stepping_batches == expected
     clock.start_round()
     assert clock.trainer.estimated_stepping_batches == expected

@@ -60,8 +60,9 @@ class Exchange:
     A tensor of several names (tied weights) goes by its first; it is personal if any of them matches a pattern, and
     only left alone for `exchanged = False` if all of them lie in such modules or begin so.
 
-    `beside` counts the bytes that a client algorithm sends along with them, each way; `compressed` has those that a
-    client sends for tensors that it sends in another form, by name.
+    `changed` names the quiet tensors that the turn that was settled last has changed. `beside` counts the bytes that a
+    client algorithm sends along with them, each way; `compressed` has those that a client sends for tensors that it
+    sends in another form, by name.
 
     Args:
         module: the model.
@@ -96,7 +97,7 @@ class Exchange:
         self.declared: set[str] = set()  # names with a declared rule
         self._becomes_personal: set[str] = set()  # of the quiet ones
         self._tables: set[str] = set()  # of the held ones, those that no turn may change
-        self._fixed, self._changed = fixed, list[str]()
+        self._fixed, self.changed = fixed, list[str]()
         self.found: list[str] = []  # names that turns were found to change, in this fit
         roles = _Roles(
             module, trained, personal, Rules({}, module) if rules is None else rules, fixed, frozenset(moving)
@@ -162,7 +163,7 @@ class Exchange:
     @property
     def traveling(self) -> dict[str, Tensor]:
         """The shared tensors, and those that the turn that was settled last was found to change."""
-        changed = [name for name in self._changed if name in self.quiet and name not in self._becomes_personal]
+        changed = [name for name in self.changed if name in self.quiet and name not in self._becomes_personal]
         return self.shared | {name: self.quiet[name] for name in changed}
 
     def bytes_sent(self, tensors: Mapping[str, Tensor]) -> int:
@@ -194,18 +195,18 @@ class Exchange:
 
     def load_server(self) -> None:
         """Puts the server's values into the model."""
-        quiet, self._changed = {name: self.quiet[name] for name in self._changed if name in self.quiet}, []
+        quiet, self.changed = {name: self.quiet[name] for name in self.changed if name in self.quiet}, []
         live = self.shared | self.counters | self.held | self.personal | quiet
         copy_tensors(live.values(), [self.server[name] for name in live])
 
     def still_fits(self) -> bool:
         """Whether the model has the tensors that it had, in their forms; some may have been put in others' places."""
-        return self._forms.adopt() is None and not self._forms.filled
+        return self._forms.adopt() is None and not (self._forms.empty and self._forms.filled)
 
     @property
     def of_turn(self) -> dict[str, Tensor]:
         """The tensors of the model that the turn that was settled last left: all but constants and what is held."""
-        return self.shared | self.counters | self.personal | {name: self.quiet[name] for name in self._changed}
+        return self.shared | self.counters | self.personal | {name: self.quiet[name] for name in self.changed}
 
     def settle(self, iterations: int) -> None:
         """Refuses tensors that a client's turn lost, added, brought into another form or broke; notes what it changed.
@@ -217,27 +218,28 @@ class Exchange:
         """
         if change := self._forms.adopt():
             raise ValueError(f"{change}, after {iterations} local iterations")
-        self._changed = [name for name, tensor in self.quiet.items() if not same_numbers(tensor, self.server[name])]
+        self.changed = [name for name, tensor in self.quiet.items() if not same_numbers(tensor, self.server[name])]
         if table := next((n for n in self._tables if not torch.equal(self.held[n], self.server[n])), None):
             raise MisconfigurationException(
                 f"{table} is an integer tensor, and the turn changed it: the largest over clients would show one"
                 f" client's beside masks or noise; declare what becomes of it, e.g. rules={{{table!r}: 'server'}}"
             )
-        if self._fixed and self._changed:
+        if self._fixed and self.changed:
             raise MisconfigurationException(
-                f"{self._changed[0]} does not train, and the turn changed it: what travels is fixed beforehand here;"
-                f" declare what becomes of it, e.g. rules={{{self._changed[0]!r}: 'mean'}}"
+                f"{self.changed[0]} does not train, and the turn changed it: what travels is fixed beforehand here;"
+                f" declare what becomes of it, e.g. rules={{{self.changed[0]!r}: 'mean'}}"
             )
-        sent = self.shared | self.personal | {name: self.quiet[name] for name in self._changed}
+        sent = self.shared | self.personal | {name: self.quiet[name] for name in self.changed}
         # a mask may hold infinity: those that turns do not change are not looked at either
-        sent |= {name: tensor for name, tensor in self._forms.filled.items() if bool(tensor.isnan().any())}
+        if self._forms.empty:
+            sent |= {name: tensor for name, tensor in self._forms.filled.items() if bool(tensor.isnan().any())}
         if not all_finite(list(sent.values())):
             bad = next(name for name, tensor in sent.items() if not bool(torch.isfinite(tensor).all()))
             raise FloatingPointError(f"{bad} is not finite after {iterations} local iterations")
 
     def grow(self, names: Iterable[str] | None = None) -> list[str]:
         """Lets tensors travel (or stay with clients, if they match a personal pattern) that turns have changed."""
-        found = [name for name in (self._changed if names is None else names) if name in self.quiet]
+        found = [name for name in (self.changed if names is None else names) if name in self.quiet]
         self.found += found
         for name in found:
             tensor = self.quiet.pop(name)
@@ -249,7 +251,7 @@ class Exchange:
     def restore_forms(self) -> None:
         """Gives the model its tensors back after a turn that failed; before `load_server`."""
         self._forms.restore(self.server)
-        self._changed = list(self.quiet)  # whichever the turn changed
+        self.changed = list(self.quiet)  # whichever the turn changed
 
 
 class _Roles:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedgen.federated.lightning.lightning_internals import BUFFERS, CHILDREN, PARAMETERS, REGISTRIES, UNSAVED
 
+Kind = tuple[torch.Size, torch.dtype, torch.device, torch.layout]
 Contents = dict[str, Any]  # what hangs in a module itself by its key there: parameters, buffers or children
 
 
@@ -21,6 +22,9 @@ class Forms:
         module: the model.
         tensors: those that federated averaging knows, by name.
         closed: beginnings of names of buffers that no turn may fill.
+
+    Attributes:
+        empty: places of buffers that are None.
     """
 
     def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], closed: tuple[str, ...] = ()) -> None:
@@ -33,12 +37,12 @@ class Forms:
         known = {id(tensor): name for name, tensor in tensors.items()}
         # all tensors that a checkpoint would hold; None for those that averaging leaves alone
         self._places = {place: known.get(id(own[key])) for place, (own, key) in _saved(module).items()}
-        self._empty = _saved(module, filled=False)
+        self.empty = _saved(module, filled=False)
 
     @property
     def filled(self) -> dict[str, Tensor]:
         """The tensors in the places of buffers that were None."""
-        now = {n: own.get(key) for n, (own, key) in self._empty.items() if not n.startswith(self._closed)}
+        now = {n: own.get(key) for n, (own, key) in self.empty.items() if not n.startswith(self._closed)}
         return {n: value for n, value in now.items() if value is not None and not isinstance(value, nn.Parameter)}
 
     @torch.no_grad()
@@ -48,14 +52,21 @@ class Forms:
         Modules that assign their buffers anew put them there: the values are copied, and the tensor that optimizers
         and all others know hangs there again.
         """
-        now = _saved(self._module)
-        if change := self._find_change(now):
+        now, moved = _saved(self._module), []
+        if now.keys() != self._places.keys() and (change := self._lost_or_new(now)):
             return change
         for place, name in self._places.items():
+            if name is None:
+                continue
             own, key = now[place]
-            if name is not None and own[key] is not self._tensors[name]:
-                self._tensors[name].copy_(own[key])
-                own[key] = self._tensors[name]
+            tensor = own[key]
+            if (tensor.shape, tensor.dtype, tensor.device, tensor.layout) != self._kinds[name]:
+                return f"{name} has {_difference(_kind(tensor), self._kinds[name])}"
+            if tensor is not self._tensors[name]:
+                moved.append((own, key, self._tensors[name]))
+        for own, key, known in moved:
+            known.copy_(own[key])
+            own[key] = known
         return None
 
     def restore(self, server: Mapping[str, Tensor]) -> None:
@@ -67,7 +78,7 @@ class Forms:
                 present = dict(own)
                 own.clear()
                 own.update({**before, **present, **lost})
-        for own, key in self._empty.values():
+        for own, key in self.empty.values():
             own[key] = None
         self._remove(_saved(self._module).keys() - self._places.keys())
         for place, (own, key) in _saved(self._module).items():
@@ -89,7 +100,7 @@ class Forms:
                 for key in [key for key in own if before + key in new]:
                     del own[key]
 
-    def _find_change(self, now: Mapping[str, tuple[Contents, str]]) -> str | None:
+    def _lost_or_new(self, now: Mapping[str, tuple[Contents, str]]) -> str | None:
         if gone := sorted(self._places.keys() - now.keys()):
             return f"{gone[0]} is gone"
         if new := sorted(now.keys() - self._places.keys() - self.filled.keys()):
@@ -97,21 +108,15 @@ class Forms:
                 f"{new[0]} is new, and the server has no such tensor: give it one before training starts; a buffer that"
                 " turns fill may be registered as None"
             )
-        for place, name in self._places.items():
-            own, key = now[place]
-            if name is None:
-                continue
-            tensor = own[key]
-            if (tensor.shape, tensor.dtype, tensor.device, tensor.layout) != self._kinds[name]:
-                pairs = zip(("dtype", "device", "layout"), _kind(tensor)[1:], self._kinds[name][1:])
-                shapes = list(tensor.shape), list(self._kinds[name][0])
-                found = [("shape", *shapes), *((what, sent, had) for what, sent, had in pairs)]
-                other = ", ".join(f"{what} {sent} instead of {had}" for what, sent, had in found if sent != had)
-                return f"{name} has {other}"
         return None
 
 
-def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device, torch.layout]:
+def _difference(sent: Kind, had: Kind) -> str:
+    pairs = zip(("shape", "dtype", "device", "layout"), (list(sent[0]), *sent[1:]), (list(had[0]), *had[1:]))
+    return ", ".join(f"{what} {one} instead of {other}" for what, one, other in pairs if one != other)
+
+
+def _kind(tensor: Tensor) -> Kind:
     return tensor.shape, tensor.dtype, tensor.device, tensor.layout
 
 

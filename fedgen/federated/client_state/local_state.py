@@ -86,7 +86,8 @@ class LocalState:
         """Take the present state as the server's."""
         self._objects = self._objects if found is None else [*self.schedulers, *found]
         self._received = {}
-        self._continuing = Continuing(self._objects)
+        if self._objects or self._given:
+            self._continuing = Continuing(self._objects)
         if self._given:
             self._continuing.write(self._given)
             self._given, self._continuing = {}, Continuing(self._objects)
@@ -104,7 +105,8 @@ class LocalState:
         return self._server if self.mode == "average" else self.clients.get(client)
 
     def start_turn(self, client: int) -> None:
-        self._continuing.restore()
+        if self._objects:
+            self._continuing.restore()
         self._write_settings(self._before)
         kept = self._kept(client)
         for i, contents in enumerate(self.contents):
@@ -112,8 +114,9 @@ class LocalState:
                 contents.write(kept[i])  # copies, which steps change: a turn that fails leaves them as they were
             else:
                 contents.renew()
-            contents.allow_modes(True)
-            contents.switch("train")
+            if contents.has_modes:
+                contents.allow_modes(True)
+                contents.switch("train")
 
     def forget_states(self) -> None:
         """Make the optimizers hold, within a turn, what they were made with."""
@@ -124,8 +127,9 @@ class LocalState:
     def settle(self) -> None:
         """End the training of a turn, before what the client sends is looked at."""
         for contents in self.contents:
-            contents.switch("eval")
-            contents.allow_modes(False)
+            if contents.has_modes:
+                contents.switch("eval")
+                contents.allow_modes(False)
 
     def end_turn(self, client: int, weight: float) -> None:
         self._after = self._read_settings()
@@ -177,12 +181,14 @@ class LocalState:
         What clients keep of turns that they completed stays with them even then.
         """
         stays = dropped or not self._after
-        self._continuing.restore()
+        if self._objects:
+            self._continuing.restore()
         self._write_settings(self._before if stays else self._after)
-        if not dropped:
+        if self._objects and not dropped:
             self._continuing.write(self._after[1] if self._after else self._received)
         for i, contents in enumerate(self.contents):
-            contents.allow_modes(False)
+            if contents.has_modes:
+                contents.allow_modes(False)
             if self.mode == "average":
                 contents.write(self._server[i] if dropped else self._means[i].contents)
             else:
@@ -229,7 +235,11 @@ class LocalState:
 
     def _read_settings(self) -> Settings:
         scaler = copy.copy(self.scaler.state_dict()) if self.scaler is not None else None
-        return [[contents.hyperparameters for contents in self.contents], self._continuing.changes(), scaler]
+        return [
+            [contents.hyperparameters for contents in self.contents],
+            self._continuing.changes() if self._objects else {},
+            scaler,
+        ]
 
     def _write_settings(self, settings: Settings) -> None:
         for contents, groups in zip(self.contents, settings[0]):

@@ -59,7 +59,8 @@ class ClientMemory:
         """Takes down a turn that was not left out, and how many iterations the client has taken in all."""
         self.iterations[client] = iterations
         self.completed.append(client)
-        self._warn()
+        if self._untold:
+            self._warn()
 
     def leave_out(self, entry: Entry) -> None:
         """Takes down a client that was left out, with a warning.

@@ -25,7 +25,6 @@ from fedgen.federated.client_state.python_state import (
     PythonState,
     RandomState,
     UnsavedBuffers,
-    by_identity,
     epoch_lists,
     no_parameters,
     reseed,
@@ -102,7 +101,7 @@ class OutsideState:
         self._clear_round()
         modules, saved, parts = list(self._module.modules()), saved_tensors(self._module), list(self._parts())
         # what is not the module's outside state: its parts and saved tensors, and foreign objects
-        self._owned = by_identity([*modules, *saved, *self._foreign])
+        self._owned = {id(one): one for one in (*modules, *saved, *self._foreign)}
         self._storages = {t.untyped_storage().data_ptr() for t in saved if t.layout is torch.strided} - {0}
         self._metrics = [part for part in modules if isinstance(part, ACCUMULATING)]
         self.continuing = []
@@ -154,8 +153,10 @@ class OutsideState:
         for generator in self._random:
             if self.rules.rule_of([generator.path]) != "server":
                 reseed(generator, derive(self._seed, "state", generator.path, round, client))
-        self._give_kept(client)
-        self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], no_parameters)
+        if self._kept_apart or client in self.personal:
+            self._give_kept(client)
+        if self._metrics:
+            self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], no_parameters)
 
     def _give_kept(self, client: int) -> None:
         kept = self.personal.get(client, {})
@@ -180,11 +181,12 @@ class OutsideState:
         changed = self._state.changed()
         if completed:
             changes = [change for node in changed for change in node.changes()]
-            self._keep(client, changes)
             self.round_values.weight += weight
-            self._take(changes, weight)
+            if changes or self._kept_apart:
+                self._keep(client, changes)
+                self._take(changes, weight)
         else:
-            for node in self._metrics_before.changed():
+            for node in self._metrics_before.changed() if self._metrics else ():
                 node.restore()
         for node in changed:
             node.restore()
@@ -272,6 +274,9 @@ class OutsideState:
 
     def end_round(self) -> None:
         """Writes the round's values into the module, which holds the server's state."""
+        if not (self.round_values.paths or self._gathered):
+            self._clear_round()
+            return
         for path in [path for path in self.round_values.paths if self.is_reset_with_others(path)]:
             self.round_values.forget(path)
             self.found[path] = "reset"

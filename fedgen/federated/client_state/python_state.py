@@ -13,7 +13,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import is_
@@ -497,11 +497,6 @@ def _names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):  # comprehensions and inner functions
             yield from _names_in(constant)
-
-
-def by_identity(objects: Iterable[Any]) -> dict[int, Any]:
-    """Return objects by their identity, which holds as long as the dictionary keeps them."""
-    return {id(one): one for one in objects}
 
 
 def saved_tensors(module: nn.Module) -> list[Tensor]:

@@ -13,7 +13,6 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fedgen.clients.turn import Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.lightning.lightning_internals import saves_within_epochs, validation_interval
 from fedgen.federated.schedules import Schedule
@@ -41,17 +40,16 @@ def check_settings(
         raise ValueError(f"batch_idx={batch_idx!r}: choose 'round' or 'client'")
 
 
-def check_turn(batch: Any) -> None:
+def refuse_batch(batch: Any) -> None:
     """Refuses a batch that is no client's turn.
 
     Raises:
         MisconfigurationException: naming what it is.
     """
-    if not isinstance(batch, Turn):
-        raise MisconfigurationException(
-            f"FedAvgStrategy got a batch of type {type(batch).__name__}; train with a FederatedDataModule, whose"
-            " loader hands it one client's turn at a time"
-        )
+    raise MisconfigurationException(
+        f"FedAvgStrategy got a batch of type {type(batch).__name__}; train with a FederatedDataModule, whose"
+        " loader hands it one client's turn at a time"
+    )
 
 
 def warn_unseen_steps(algorithm: ClientAlgorithm, schedule: Schedule | None) -> None:

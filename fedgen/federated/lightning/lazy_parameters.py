@@ -15,7 +15,8 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
-from fedgen.federated.lightning.checks import check_turn
+from fedgen.clients.turn import Turn
+from fedgen.federated.lightning.checks import refuse_batch
 from fedgen.federated.lightning.lightning_internals import finish, is_unfinished, training_batches
 from fedgen.seeds import isolated, seed_all
 
@@ -103,7 +104,8 @@ def _only_in(unknown: list[str], unfinished: list[str]) -> bool:
 def _first_batch(trainer: Trainer, names: list[str]) -> Any:
     """The first batch of the first client of the first round, or of a client elsewhere a blank one; on the device."""
     turn = next(iter(training_batches(trainer)))
-    check_turn(turn)
+    if not isinstance(turn, Turn):
+        refuse_batch(turn)
     batch, strategy = turn.trial_batch, trainer.strategy
     if batch is None:
         raise MisconfigurationException(_failed(names, "and the form of the clients' examples is not known here"))

@@ -98,7 +98,7 @@ class FedBuffStrategy(FedAvgStrategy):
         seconds = started(self.speeds).of_turns(round.exchange, self.communication_interval, self.seed)
         clock = BufferedClock(seconds, clients, self.concurrency, self.buffer_size, self._draw_starting)
         versions = ServerVersions(round.model, clock, self.staleness_power)
-        round.starts = versions
+        round.snapshots = versions
         return {**found, "simulated": clock, "versions": versions}
 
     # ---- rounds ----

@@ -10,12 +10,11 @@ from torch import Tensor
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.mean import wide
 from fedgen.federated.client_state.exchange import Exchange, copy_tensors
-from fedgen.federated.round import StartPoints
 from fedgen.federated.server_model import ServerModel
 from fedgen.federated.simulated_time.buffered_clock import BufferedClock
 
 
-class ServerVersions(StartPoints):
+class ServerVersions:
     """The server's tensors of each round in which a turn has started that has not arrived yet.
 
     A turn that started in round v and arrives in round t has staleness tau = t - v. It trains when it arrives, from the
@@ -44,6 +43,7 @@ class ServerVersions(StartPoints):
     # ---- rounds ----
 
     def start_round(self, number: int) -> None:
+        """Before the first turn of a round, with the server's tensors taken."""
         self.end_turn()
         plan = self._clock.buffer_of(number)
         self._started = {turn.client: turn.version for turn in plan.arrived}
@@ -59,9 +59,11 @@ class ServerVersions(StartPoints):
     # ---- turns ----
 
     def round_of(self, turn: Turn) -> int:
+        """Return the round in which a turn has started."""
         return self._started.get(turn.client, turn.round)
 
     def start_turn(self, turn: Turn) -> bool:
+        """Make the server's tensors those that a client starts from; whether the module holds them, too."""
         self.end_turn()
         version, exchange = self.round_of(turn), self._exchange
         self._staleness = turn.round - version
@@ -74,6 +76,7 @@ class ServerVersions(StartPoints):
 
     @torch.no_grad()
     def rebase(self, update: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return what a turn's tensors mean to the server of this round."""
         if self._present is None:
             return update
         start, present, trained = self._exchange.server, self._present, self._exchange.trained
@@ -84,6 +87,7 @@ class ServerVersions(StartPoints):
         ]
 
     def end_turn(self) -> None:
+        """Put the server's present tensors back in place, whatever became of the turn; any number of times."""
         if self._present is None:
             return
         exchange = self._exchange

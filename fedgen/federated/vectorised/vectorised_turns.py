@@ -30,7 +30,7 @@ from fedgen.federated.local_training import (
     LocalTraining,
     RoundBoundary,
 )
-from fedgen.federated.round import Round, StartPoints
+from fedgen.federated.round import Round
 from fedgen.federated.trainer_patches import TurnClock
 from fedgen.federated.vectorised.stacked_clients import Setting, StackedClients
 from fedgen.federated.vectorised.stacked_optimizer import why_not_stacked
@@ -52,7 +52,7 @@ def why_one_by_one(trainer: Trainer, round: Round, clock: TurnClock, moves_sched
         _of_parts(module),
         _of_trainer(trainer, clock, moves_schedules),
         _of_algorithm(round.algorithm),
-        None if type(round.starts) is StartPoints else "clients start from weights of different rounds",
+        None if round.snapshots is None else "clients start from weights of different rounds",
         *(why_not_stacked(optimizer) for optimizer in trainer.strategy.optimizers),
         "batches are read while turns run" if isinstance(turn, LazyTurn) else None,
     ]

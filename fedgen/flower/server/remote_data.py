@@ -62,21 +62,13 @@ class RemoteTurn(Turn):
         self, client: int, name: str, round: int, num_examples: int, batch_size: int, shape: tuple[int, ...] = ()
     ) -> None:
         super().__init__(_NOTHING, torch.empty(0, dtype=torch.int64), batch_size, 0, client, name, round)
-        self._num_examples, self._shape = num_examples, shape
+        self.num_examples, self.is_elsewhere, self._shape = num_examples, True, shape
 
     @property
     def trial_batch(self) -> object:
         """Blank images or points, all of the first class."""
         count = self.batch_length
         return (torch.zeros(count, *self._shape), torch.zeros(count, dtype=torch.int64)) if self._shape else None
-
-    @property
-    def num_examples(self) -> int:
-        return self._num_examples
-
-    @property
-    def is_elsewhere(self) -> bool:
-        return True
 
 
 class RemoteClients(LightningDataModule):

@@ -63,14 +63,14 @@ class RemoteRounds:
 
     def take(self, turn: Turn, train: Callable[[], Any]) -> None:
         """Takes in a client's answer; one that cannot be taken in leaves the client out."""
-        if (answer := self._round.attempt(turn, lambda: self._taken_in(turn))) is not None:
-            self._round.memory.complete(turn.client, answer.iterations)
+        taken = None
+        with self._round.attempt(turn):
+            answer = self._checked(turn, self._answers.pop(turn.client))
+            self._take_in(turn, answer)
+            taken = answer
+        if taken is not None:
+            self._round.memory.complete(turn.client, taken.iterations)
             self._round.tell_turn_end(completed=True)
-
-    def _taken_in(self, turn: Turn) -> Answer:
-        answer = self._checked(turn, self._answers.pop(turn.client))
-        self._take_in(turn, answer)
-        return answer
 
     def _checked(self, turn: Turn, answer: Answer | str) -> Answer:
         """The answer, if it can be taken in.
