@@ -27,7 +27,7 @@ Key = int | str
 Contents = dict[Key, dict[str, Any]]
 STATE, GROUPS, ATTRIBUTES = "state", "groups", "attributes"  # kinds
 LOOSE = ""  # the name of a value in `state` that is no dictionary
-ATOMS = (bool, int, float, str, type(None))  # values that are their own copies
+ATOMS = frozenset({bool, int, float, str, type(None)})  # types of values that are their own copies
 
 
 class OptimizerContents:
@@ -47,6 +47,7 @@ class OptimizerContents:
         self._callers = [optimizer] if wrapper is None else [optimizer, wrapper]
         self._members = dict(_members("", optimizer, set()))
         self.has_modes = {"train", "eval"} <= {*dir(type(optimizer))}
+        self._is_torchs = len(self._members) == 1 and type(optimizer).__module__.partition(".")[0] == "torch"
         self._stepped: set[str] = set()  # names in `param_groups` that steps change
         self._marks: list[tuple[dict[str, Any], dict[str, int]]] = []
         self._handles: list[Any] = []
@@ -102,15 +103,17 @@ class OptimizerContents:
     @property
     def hyperparameters(self) -> list[dict[str, Any]]:
         """The values in each parameter group that no step of the optimizer changes."""
-        groups, without = self.optimizer.param_groups, {"params", *self._stepped}
-        return [
-            {n: v if type(v) in ATOMS else copied(v) for n, v in group.items() if n not in without} for group in groups
-        ]
+        without = {"params", *self._stepped}
+        groups = [{n: v for n, v in group.items() if n not in without} for group in self.optimizer.param_groups]
+        for group in groups:
+            group.update({name: copied(value) for name, value in _compound(group)})
+        return groups
 
     @hyperparameters.setter
     def hyperparameters(self, groups: Sequence[Mapping[str, Any]]) -> None:
         for own, saved in zip(self.optimizer.param_groups, groups):
-            own.update({name: value if type(value) in ATOMS else copied(value) for name, value in saved.items()})
+            own.update(saved)
+            own.update({name: copied(value) for name, value in _compound(saved)})
 
     def _watch(self) -> None:
         """Note what steps change in `param_groups`; a step's closure is the module's, and what it sets is not state."""
@@ -161,6 +164,10 @@ class OptimizerContents:
     def read(self) -> Contents:
         """Return what the optimizer holds now: the objects themselves."""
         found: Contents = {}
+        if self._has_state_alone():
+            places = {id(p): i for i, p in enumerate(p for g in self.optimizer.param_groups for p in g["params"])}
+            if all(id(key) in places and isinstance(slots, dict) for key, slots in self.optimizer.state.items()):
+                return {places[id(key)]: slots for key, slots in self.optimizer.state.items()}
         for path, member in self._members.items():
             places = {id(parameter): place for place, parameter in enumerate(parameters_of(member))}
             for key, slots in vars(member).get("state", {}).items():
@@ -188,6 +195,11 @@ class OptimizerContents:
     def write(self, contents: Contents) -> None:
         """Make the optimizer hold copies of contents, and nothing else."""
         values = copied_contents(contents, self._parameters_by_identity())
+        if self._has_state_alone() and all(type(key) is int and LOOSE not in slots for key, slots in values.items()):
+            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            self.optimizer.state.clear()
+            self.optimizer.state.update({parameters[key]: slots for key, slots in values.items()})  # type: ignore[index]
+            return
         for path, member in self._members.items():
             own, parameters = vars(member), parameters_of(member)
             if isinstance(state := own.get("state"), MutableMapping):
@@ -204,6 +216,10 @@ class OptimizerContents:
                     self._stepped |= values.get(at, {}).keys()
                 self._restore(group, self._state_names(group), values, at)
             self._restore(own, _kept(member), values, f"{path}/{ATTRIBUTES}/")
+
+    def _has_state_alone(self) -> bool:
+        """Whether nothing but `state` changes by steps, as in torch's own optimizers."""
+        return self._is_torchs and vars(self.optimizer).keys() <= KEPT_IN_OPTIMIZERS
 
     def _restore(self, own: dict[str, Any], names: set[str], contents: Contents, key: Key) -> None:
         """Put the values of these names back to what contents have of them, or what they were made with."""
@@ -288,6 +304,12 @@ def _kept(member: Any) -> set[str]:
     """The names of an optimizer's attributes that are plain values of its own, or random generators."""
     own = [(name, value) for name, value in vars(member).items() if name not in KEPT_IN_OPTIMIZERS]
     return {name for name, value in own if is_plain(value) or isinstance(value, GENERATORS)}
+
+
+def _compound(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The values of a group that are not their own copies."""
+    items = ((n, v, ATOMS.issuperset(map(type, v)) if type(v) is tuple else type(v) in ATOMS) for n, v in group.items())
+    return [(name, value) for name, value, is_atom in items if not is_atom]
 
 
 def _nothing() -> None:

@@ -17,6 +17,7 @@ from fedgen.federated.client_state.exchange import ACCUMULATING
 from fedgen.federated.client_state.outside_values import OutsideMessages, OutsideValues
 from fedgen.federated.client_state.python_state import (
     MISSING,
+    PLAIN,
     Attributes,
     Change,
     Keyed,
@@ -71,7 +72,7 @@ class OutsideState:
     """
 
     def __init__(self, module: nn.Module, rules: Rules, foreign: Iterable[Any] = (), seed: int = 0) -> None:
-        self.rules, self._module, self._seed = rules, module, seed
+        self.rules, self._has_rules, self._module, self._seed = rules, bool(rules), module, seed
         self._foreign = [*foreign]
         self._gathered_names = set(epoch_lists(module))
         self.personal: dict[int, dict[str, Any]] = {}
@@ -105,11 +106,11 @@ class OutsideState:
         self._storages = {t.untyped_storage().data_ptr() for t in saved if t.layout is torch.strided} - {0}
         self._metrics = [part for part in modules if isinstance(part, ACCUMULATING)]
         self.continuing = []
-        self._state = PythonState((), self._enter, parts)
+        self._state = PythonState((), self._enter, parts, self._owned, self._has_rules)
         self.opaque |= self._state.opaque
         self._kept_apart = [  # of the rule "personal"
             (node, key, path)
-            for node in (self._state.nodes if self.rules else ())
+            for node in (self._state.nodes if self._has_rules else ())
             for key, path, _ in node.children()
             if self.rules.rule_of([path]) == "personal"
         ]
@@ -135,18 +136,19 @@ class OutsideState:
             yield prefix, part
 
     def _enter(self, path: str, value: Any) -> bool:
-        if id(value) in self._owned or self.rules.rule_of([path]) == "personal":
+        if self._has_rules and self.rules.rule_of([path]) == "personal":
             return False
         if isinstance(value, Tensor) and storage_of(value) in self._storages:
             return False  # a view of a parameter or saved buffer, which is isolated with it
         if isinstance(value, ACCUMULATING):
             self._metrics.append(value)  # held in a list or dictionary, so that the module does not know it
             return False
+        if type(value) in PLAIN:
+            return True
         if self.exchanges and continues(value):
             self.continuing.append(value)
             return False
-        kind = type(value).__module__ or ""
-        return not kind.startswith("fedgen.")
+        return not (type(value).__module__ or "").startswith("fedgen.")
 
     def start_turn(self, round: int, client: int) -> None:
         """Gives a client what it keeps, and seeds random generators; the rest is the server's already."""

@@ -60,6 +60,7 @@ _UNCHANGING = ("builtins", "_thread", "functools", "operator", "datetime", "deci
 # hooks after whose calls a module's lists are whole: lists that these read are outputs of an epoch, not state
 _EPOCH_HOOKS = ("on_train_epoch_end", "on_train_epoch_start", "on_train_end", "on_round_end")
 
+KEYS = (str, int, float, bool)  # that name what they stand for in a path; tensors print at length
 MISSING = object()
 Place = tuple["Node", Any]  # what holds a value and its key there; None for all that the node holds
 
@@ -142,7 +143,7 @@ class Keyed(Node):
         return ((key, self._path(key), value) for key, value in self.contents.items())
 
     def _path(self, key: Any) -> str:
-        name = str(key) if isinstance(key, (str, int, float, bool)) else type(key).__name__  # tensors print at length
+        name = str(key) if isinstance(key, KEYS) else type(key).__name__
         return f"{self.path}.{name}" if self.path else name
 
 
@@ -360,39 +361,52 @@ def _read_parts(parts: Sequence[tuple[str, nn.Module]]) -> tuple[list[Part], deq
     return found, values, unsaved
 
 
+PLAIN: dict[type, type[Node]] = {dict: _Mapping, list: _Sequence, tuple: _Constant}  # containers and their nodes
+
+
 class PythonState:
     """A snapshot of everything mutable that can be reached from some roots, tensors and generators among it.
 
-    Modules have many attributes and containers, which hardly ever change: these are noted and compared here, in two
-    loops, and become nodes where they are asked for.
+    Modules have many attributes and containers, which hardly ever change: these are noted and compared here, in loops,
+    and become nodes where they are asked for.
 
     Args:
         roots: nodes to begin with, such as the attributes of objects.
-        enter: asked with the path and value of everything on the way whether to look into it and to note it.
+        enter: asked with path and value whether to look into something and to note it.
         parts: modules whose attributes and unsaved buffers are roots, too, with their paths.
+        owned: objects, by identity, that are not looked into.
+        asks_all: whether `enter` is asked about lists, tuples and dictionaries, too.
     """
 
     def __init__(
-        self, roots: Sequence[Node], enter: Callable[[str, Any], bool], parts: Sequence[tuple[str, nn.Module]] = ()
+        self,
+        roots: Sequence[Node],
+        enter: Callable[[str, Any], bool],
+        parts: Sequence[tuple[str, nn.Module]] = (),
+        owned: Collection[int] = (),
+        asks_all: bool = True,
     ) -> None:
         self.opaque: dict[str, str] = {}  # what cannot be looked into: the type's name by path
         self._enter, self._count = enter, 0  # of what was found, looked into already or not
         self._parts, left, unsaved = _read_parts(parts)
         self._nodes = [*roots, *unsaved]
-        self._lists: list[tuple[str, Any, tuple[Any, ...]]] = []
-        self._tuples: list[tuple[str, Any, tuple[Any, ...]]] = []
+        self._containers: dict[type, list[tuple[str, Any, Any]]] = {kind: [] for kind in PLAIN}
         seen: set[int] = set()
         left.extend((path, value) for node in roots for _, path, value in node.children())
         while left:
             path, value = left.popleft()
-            if isinstance(value, _SIMPLE) or id(value) in seen or not enter(path, value):
+            kind, place = type(value), id(value)
+            if isinstance(value, _SIMPLE) or place in seen or place in owned:
                 continue
-            seen.add(id(value))
-            if type(value) in (tuple, list) and self._count < MOST_CONTAINERS:
+            if (asks_all or kind not in PLAIN) and not enter(path, value):
+                continue
+            seen.add(place)
+            if kind in PLAIN and self._count < MOST_CONTAINERS:
                 self._count += 1
-                contents = tuple(value)
-                (self._lists if type(value) is list else self._tuples).append((path, value, contents))
-                left.extend((f"{path}.{place}", one) for place, one in enumerate(contents))
+                contents = dict(value) if kind is dict else tuple(value)
+                self._containers[kind].append((path, value, contents))
+                for key, one in contents.items() if kind is dict else enumerate(contents):
+                    left.append((f"{path}.{key if isinstance(key, KEYS) else type(key).__name__}", one))
             elif (node := self._node(path, value)) is not None:
                 self._nodes.append(node)
                 left.extend((path, value) for _, path, value in node.children())
@@ -401,8 +415,8 @@ class PythonState:
     def nodes(self) -> list[Node]:
         """Everything that was noted."""
         parts = [Attributes(path, part, KEPT_IN_MODULES, apart, own) for path, part, own, _, apart in self._parts]
-        sequences = [_Sequence(*one) for one in self._lists] + [_Constant(*one) for one in self._tuples]
-        return [*parts, *sequences, *self._nodes]
+        plain = [kind(*one) for plain, kind in PLAIN.items() for one in self._containers[plain]]
+        return [*parts, *plain, *self._nodes]
 
     @property
     def random(self) -> list["RandomState"]:
@@ -420,9 +434,12 @@ class PythonState:
                 is_same = all(key.startswith(apart) for key in new)
             if not is_same:
                 found.append(Attributes(path, part, KEPT_IN_MODULES, apart, contents))
-        for path, holder, contents in self._lists:
+        for path, holder, contents in self._containers[list]:
             if len(holder) != len(contents) or not all(map(is_, holder, contents)):
                 found.append(_Sequence(path, holder, contents))
+        for path, holder, contents in self._containers[dict]:
+            if len(holder) != len(contents) or not all(holder.get(k, MISSING) is v for k, v in contents.items()):
+                found.append(_Mapping(path, holder, contents))
         return found + [node for node in self._nodes if not node.is_same()]
 
     def _node(self, path: str, value: Any) -> Node | None:
