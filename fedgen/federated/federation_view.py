@@ -31,7 +31,7 @@ class FederationView:
     _round: Round | None = None
     _clock: TurnClock | None = None
     _loop: LocalTraining | None = None
-    _has_told, _tells_table = False, True  # of the module's state
+    has_told, _tells_table = False, True  # of the module's state
 
     @property
     def round(self) -> Round:
@@ -134,8 +134,8 @@ class FederationView:
 
     def tell_state(self) -> None:
         """Tell once, when the first round is over, what clients send and what becomes of the module's state."""
-        if not self._has_told and self.round.is_known:
-            self._has_told = True
+        if not self.has_told and self.round.is_known:
+            self.has_told = True
             tell_state(self.round, in_short=self._tells_table)
 
     @property

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint, ProgressBar
 from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResult
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.plugins.precision import Precision
@@ -37,7 +37,6 @@ from fedgen.federated.lightning.lightning_internals import (
     RESULT,
     ZEROING,
     hold_checkpoint,
-    logged_values,
     optimizers_of,
     will_skip,
 )
@@ -146,7 +145,9 @@ class LocalTraining:
     def optimizer_step(self, plain: PlainStep, optimizer: Optimizer, closure: Callable[[], Any], is_bare: bool) -> Any:
         """Do what Lightning's call of an optimizer means: a step, or a whole turn under automatic optimisation."""
         if not self.awaits_step:
-            return self._step(plain, optimizer, closure)
+            self._last_step, factor = self._clock.iteration, self._round.factor if self._round.turn else 1.0
+            with nullcontext() if factor == 1 else scaled_rates(optimizer, factor):
+                return plain(optimizer, closure)
         self.awaits_step = False
         assert isinstance(closure, Closure)
         self._closure, errors, turn = closure, self._round.errors, self._round.turn
@@ -200,7 +201,7 @@ class LocalTraining:
         schedules = self._schedules if self._schedules else None
         starts, ends = (name in hooks.own for name in BATCH_HOOKS)
         done, needs_loss = round.memory.iterations.get(turn.client, 0), round.settings.aggregator.needs_losses
-        results, device = logged_values(self._trainer), self._device if self._moves_plainly else None
+        results, device = clock.results, self._device if self._moves_plainly else None
         progress = self._trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
         batches, self._begun = turn.batches(clock.interval) if self._begun is None else self._begun, None
         self._shown_of = turn
@@ -284,7 +285,7 @@ class LocalTraining:
                 return closure()
             progress.increment_ready()
             if hooks.own_step is None:
-                output = self._step(plain, optimizer, closure)
+                output = self.optimizer_step(plain, optimizer, closure, True)
             else:
                 wrapper = optimizers_of(self._trainer)[0]
                 output = hooks.own_step(self._module.current_epoch, self._batch_idx, wrapper, closure)
@@ -292,12 +293,6 @@ class LocalTraining:
             return output
 
         return step
-
-    def _step(self, plain: PlainStep, optimizer: Optimizer, closure: Callable[[], Any]) -> Any:
-        self._last_step = self._clock.iteration
-        factor = self._round.factor if self._round.turn is not None else 1.0
-        with nullcontext() if factor == 1 else scaled_rates(optimizer, factor):
-            return plain(optimizer, closure)
 
 
 def calls_no_hook(trainer: Trainer) -> bool:
@@ -424,22 +419,29 @@ class RoundBoundary(Callback):
     """
 
     def __init__(self, strategy: Any) -> None:
-        self._strategy = strategy
+        self._strategy, self._keeps_last_round = strategy, False
 
     @classmethod
     def attach(cls, trainer: Trainer, strategy: Any) -> None:
         """Makes this the trainer's first callback, once."""
         others = [callback for callback in trainer.callbacks if not isinstance(callback, cls)]
-        trainer.callbacks = [cls(strategy), *others]
+        own = cls(strategy)
+        own._keeps_last_round = any(isinstance(callback, OnExceptionCheckpoint) for callback in others)
+        trainer.callbacks = [own, *others]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._strategy.tell_state()
-        self._strategy.checkpoints.keep_last_round()
+        if not self._strategy.has_told:
+            self._strategy.tell_state()
+        if self._keeps_last_round:
+            self._strategy.checkpoints.keep_last_round()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        algorithm = self._strategy.client_algorithm
+        if hook_of(algorithm.before_step) is ClientAlgorithm.before_step:
+            return
         skipped = will_skip(scaler_of(trainer), optimizer)
         if self._strategy.in_turns and not skipped:  # the server may take steps of its own after them
-            self._strategy.client_algorithm.before_step(optimizer)
+            algorithm.before_step(optimizer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -18,6 +18,7 @@ from fedgen.federated.aggregators.mean import Federation
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.local_state import LocalState
 from fedgen.federated.client_state.memory import ClientMemory
+from fedgen.federated.client_state.outside_messages import OutsideMessages
 from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.compressed_updates import CompressedUpdates
 from fedgen.federated.left_out import (
@@ -88,6 +89,7 @@ class Round:
         errors: of clients that were left out of the round.
         factor: on the clients' learning rates.
         snapshots: of the server, from which turns start that began in earlier rounds; None in synchronous rounds.
+        messages: of what `state_dict` does not hold, where clients are on other machines.
         loss: of the present turn at the weights it began with, where the aggregator needs it and the module gives one.
         is_known: whether a whole round is over, in which it was found what becomes of the module's state.
         state_bytes: that the server's messages have for the model, with constants; None where there are no messages.
@@ -114,6 +116,7 @@ class Round:
         self.algorithm = settings.client_algorithm
         self.compressed = CompressedUpdates(settings.compression, model, memory, seed)
         self.number, self.factor = 0, 1.0
+        self.messages = OutsideMessages(outside)
         self.snapshots: ServerSnapshots | None = None
         self.loss: float | None = None
         self.state_bytes: int | None = None

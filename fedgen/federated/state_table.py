@@ -68,7 +68,7 @@ def state_rows(round: "Round") -> list[StateRow]:
         "server": "declared 'server', not in state_dict, reset at every turn",
         "reset": "not in state_dict, reset at every turn",
     }
-    means = outside.messages.server_means
+    means = round.messages.server_means
     for word in (word for word in words if word in by_fate):
         sent = bytes_of([means[path] for path in by_fate[word] if path in means and word in ("averaged", "mean")])
         rows.append(_row(words[word], by_fate[word], sent))
@@ -98,7 +98,7 @@ def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
 
 def bytes_received(round: "Round") -> int:
     """The bytes of all tensors that the server sends to a client in a round."""
-    exchange, means = round.exchange, round.outside.messages.server_means.values()
+    exchange, means = round.exchange, round.messages.server_means.values()
     model = exchange.num_bytes_down if round.state_bytes is None else exchange.beside + round.state_bytes
     return model + round.local.bytes_received + bytes_of(means)
 

@@ -158,7 +158,8 @@ class FedAvgStrategy(CheckpointingStrategy):
         self._shares = RankShares(Ranks())
         self._clock = self._round = self._loop = self._checkpoints = None
         self._schedules: StepSchedules | None = None
-        self._has_told, self._tells_table = False, True
+        self.has_told, self._tells_table = False, True
+        self._clients: Sequence[Any] | None = None  # as far as the data name them
         self._simulated: dict[str, Any] = {}  # the simulated clock, and what belongs to it
         self._cohorts = CohortDraws(self.cohort_size, self.sampler)
 
@@ -206,7 +207,7 @@ class FedAvgStrategy(CheckpointingStrategy):
         return shares_of(data_module_of(trainer), self._settings.client_weights)
 
     def _check_cohort(self) -> None:
-        clients = data_of(self._module.trainer).clients
+        self._clients = clients = data_of(self._module.trainer).clients
         self._cohorts.start(clients, self.clock.rounds)
         if clients:
             self.aggregator.check_cohort(self._sizes()[1])
@@ -225,7 +226,7 @@ class FedAvgStrategy(CheckpointingStrategy):
 
     def _sizes(self) -> tuple[int, int]:
         """Return the number of clients, as far as the data name them, and of those that a round draws."""
-        return self._cohorts.sizes(data_of(self._module.trainer).clients)
+        return self._cohorts.sizes(self._clients)
 
     def teardown(self) -> None:
         self._release()
@@ -260,10 +261,13 @@ class FedAvgStrategy(CheckpointingStrategy):
         if not isinstance(batch, Turn):
             refuse_batch(batch)
         if batch.is_first:
-            trainer = self._module.trainer
-            end_restart(trainer)
-            self._driver.begin(self._module.current_epoch, *self._sizes(), Path(trainer.default_root_dir))
-        started(self._loop).begin_turn(batch)
+            assert self._clock is not None
+            trainer = self._clock.trainer
+            if trainer.fit_loop.restarting:
+                end_restart(trainer)
+            self._driver.begin(trainer.current_epoch, *self._sizes(), Path(trainer.default_root_dir))
+        assert self._loop is not None
+        self._loop.begin_turn(batch)
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
         if isinstance(batch, Turn):

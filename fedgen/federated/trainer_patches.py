@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedgen.federated.lightning.lightning_internals import (
     call_module_hook,
-    logged_values,
     set_reduced,
     trained_values,
     without_process_group,
@@ -50,6 +49,7 @@ class TurnClock:
 
     def __init__(self, trainer: Trainer, interval: int, rounds: int | None = None) -> None:
         self.trainer, self.interval, self._rounds = trainer, interval, rounds
+        self.results: Any = trained_values(trainer)  # that are logged in training
         self.inside, self.iteration, self.total_steps = False, 0, 0
         self.accumulation = trainer.accumulate_grad_batches
         self.holds_accumulation = False
@@ -84,7 +84,7 @@ class TurnClock:
         self._counts = self._progress
         self.server_steps = self._largest = self.steps
         self._total = 0
-        by_step = {one.meta.forked_name(True) for one in trained_values(self.trainer).values() if one.meta.on_step}
+        by_step = {one.meta.forked_name(True) for one in self.results.values() if one.meta.on_step}
         self.metrics = {n: v for n, v in self.trainer.callback_metrics.items() if n not in by_step} | self.reduced
         if not self.holds_accumulation:
             self.accumulation = self.trainer.accumulate_grad_batches
@@ -301,13 +301,13 @@ class LoggedValues:
 
     def start_turn(self) -> None:
         """Notes the sums before a turn."""
-        results = logged_values(self._trainer)
+        results = self._clock.results
         known = ((key, metric) for key, metric in results.items() if metric.is_tensor and not metric.has_reset)
         self._before = {key: _sums(metric) for key, metric in known}
 
     def end_turn(self, weight: float, completed: bool) -> None:
         """Weighs what was logged since `start_turn`, or drops it."""
-        for key, metric in list(logged_values(self._trainer).items()):
+        for key, metric in list(self._clock.results.items()):
             if not metric.is_tensor or metric.has_reset or not metric.meta.on_epoch:
                 continue
             known = self._before.get(key)
@@ -331,13 +331,13 @@ class LoggedValues:
         """This rank's sums, with how they were logged and whether the trainer, too, is to see what all ranks' give."""
         return {
             key: (without_process_group(one.meta), one.meta.sync.should, *(tensor.cpu() for tensor in _sums(one)))
-            for key, one in logged_values(self._trainer).items()
+            for key, one in self._clock.results.items()
             if one.is_tensor and not one.has_reset and one.meta.on_epoch
         }
 
     def hear(self, told: Sequence[dict[str, Any]], device: torch.device) -> None:
         """Takes every rank's `news`: each then has the values over all clients."""
-        results, self._clock.reduced = logged_values(self._trainer), {}
+        results, self._clock.reduced = self._clock.results, {}
         for key in dict.fromkeys(key for one in told for key in one):
             found = [one[key] for one in told if key in one]
             meta, shown = found[0][:2]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.federated.client_state.outside_values import ToldStateError
+from fedgen.federated.client_state.outside_messages import OutsideMessages, ToldStateError
 from fedgen.federated.client_state.state_values import is_plain
 from tests.federated.test_outside_state import Holding, ImagePool, Queue, outside_of, play
 
@@ -92,8 +92,9 @@ def test_means_that_a_turn_elsewhere_cannot_have_are_refused(told, named):
     module = Holding()
     outside = outside_of(module, dict.fromkeys(("number", "tensor", "absent", "flag"), "mean"))
     outside.start_round()
+    sent = {path: torch.tensor(value, dtype=torch.float64) for path, value in told.items()}
     with pytest.raises(ValueError, match=named):
-        outside.messages.heard_means({path: torch.tensor(value, dtype=torch.float64) for path, value in told.items()})
+        OutsideMessages(outside).heard_means(sent)
 
 
 @pytest.mark.parametrize("declared", [{"number": "mean"}, {}])
@@ -136,7 +137,7 @@ def told_state(counts=(), means=(), known=(), rules=RULES):
     outside = outside_of(Told(), rules)
     outside.load_state_dict({"values": dict(known), "personal": {}})
     numbers = {path: torch.as_tensor(value, dtype=torch.float64) for path, value in dict(means).items()}
-    outside.messages.begin_with(dict(counts), numbers)
+    OutsideMessages(outside).begin_with(dict(counts), numbers)
     outside.start_round()
     return outside
 
@@ -179,8 +180,8 @@ def test_no_side_sets_by_a_count_what_is_no_counter(path):
         told_state({path: 5})
     outside = told_state()
     with pytest.raises(ToldStateError, match=COUNTERS[path]):
-        outside.messages.take_counts({"steps": 1, path: 5})
-    assert outside.messages.counts == {}  # nothing of a client that is left out
+        OutsideMessages(outside).take_counts({"steps": 1, path: 5})
+    assert OutsideMessages(outside).counts == {}  # nothing of a client that is left out
 
 
 @pytest.mark.parametrize(

@@ -12,21 +12,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from torch.quasirandom import SobolEngine
 
 from fedgen.federated.client_state.optimizer_contents import copied
 from fedgen.federated.client_state.python_state import MISSING, Attributes, Keyed, Places, PythonState, value_of
 from fedgen.federated.client_state.state_values import is_plain
-
-_QUASI_RANDOM = ("Sobol", "Halton")  # of scipy.stats, which takes long to import
-
-
-def continues(value: Any) -> bool:
-    """Whether an object goes on from round to round, wherever the module keeps it."""
-    return isinstance(value, (LRScheduler, ReduceLROnPlateau, SobolEngine)) or any(
-        kind.__name__ in _QUASI_RANDOM and kind.__module__.startswith("scipy.stats") for kind in type(value).__mro__
-    )
 
 
 def plain_part(value: Any) -> Any:

@@ -8,7 +8,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.federated.client_state.exchange import Exchange, copy_tensors
-from fedgen.federated.left_out import KEPT_REMARKS, Entry, are_alike, fold, warn_of
+from fedgen.federated.left_out import KEPT_REMARKS, KEPT_TURNS, Entry, are_alike, fold, warn_of
 
 News = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left out
 
@@ -51,7 +51,8 @@ class ClientMemory:
         """Before the first turn of a round."""
         self.completed: list[int] = []
         self.took_part: list[int] = []
-        self.left_out = fold(self.left_out)
+        if len(self.left_out) > KEPT_TURNS:
+            self.left_out = fold(self.left_out)
         self._known = len(self.left_out)
         self._untold: list[Entry] = []
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.quasirandom import SobolEngine
 
-from fedgen.federated.client_state.continuing import continues
 from fedgen.federated.client_state.exchange import ACCUMULATING
-from fedgen.federated.client_state.outside_values import OutsideMessages, OutsideValues
 from fedgen.federated.client_state.python_state import (
     MISSING,
     PLAIN,
@@ -33,10 +33,119 @@ from fedgen.federated.client_state.python_state import (
     value_at,
 )
 from fedgen.federated.client_state.rules import Rule, Rules, with_ancestors
-from fedgen.federated.client_state.state_values import has_floats, is_plain, storage_of
+from fedgen.federated.client_state.state_values import as_number, has_floats, is_plain, larger, on_cpu, storage_of
 from fedgen.federated.lightning.lightning_internals import PARAMETERS
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from fedgen.seeds import derive
+
+_QUASI_RANDOM = ("Sobol", "Halton")  # of scipy.stats, which takes long to import
+
+
+def continues(value: Any) -> bool:
+    """Whether an object goes on from round to round, wherever the module keeps it."""
+    return isinstance(value, (LRScheduler, ReduceLROnPlateau, SobolEngine)) or any(
+        kind.__name__ in _QUASI_RANDOM and kind.__module__.startswith("scipy.stats") for kind in type(value).__mro__
+    )
+
+
+class OutsideValues:
+    """The weighted sums and largest values over a round's clients, by dotted path.
+
+    Attributes:
+        largest: of counters, and of what is declared "max".
+        weight: of completed clients, whether or not they changed a value.
+        given: what the client before gave to means.
+    """
+
+    def __init__(self) -> None:
+        self.largest: dict[str, Any] = {}
+        self.weight = 0.0
+        self.given: dict[str, Any] = {}
+        self._sums: dict[str, tuple[Any, float]] = {}  # weighted sum, total weight
+        self._forms: dict[str, tuple[list[int], torch.dtype]] = {}  # of tensors
+        self._shrunk: set[str] = set()
+
+    def __bool__(self) -> bool:
+        """Whether there is a mean to be worked out."""
+        return bool(self._sums)
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all values of the round."""
+        return [*self._sums, *self.largest]
+
+    def forget(self, path: str) -> None:
+        """Leaves a value out of the round."""
+        self._sums.pop(path, None)
+        self.largest.pop(path, None)
+
+    def add(self, path: str, value: Any, weight: float) -> None:
+        """Adds a client's value to a mean."""
+        self._agree(_form_of(path, value))
+        self.given[path] = value = as_number(value)
+        total, seen = self._sums.get(path, (0.0, 0.0))
+        self._sums[path] = (total + weight * value, seen + weight)
+
+    def raise_to(self, path: str, before: Any, after: Any) -> None:
+        """Takes a client's value where the largest counts."""
+        self._agree(_form_of(path, after))
+        self.largest[path] = larger(self.largest.get(path, before), after)
+
+    def _agree(self, forms: Mapping[str, tuple[list[int], torch.dtype]]) -> None:
+        for path, form in forms.items():
+            if (known := self._forms.setdefault(path, form)[0]) != form[0]:
+                raise MisconfigurationException(
+                    f"clients give {path} the shapes {known} and {form[0]}, which cannot be combined: let it have one"
+                    f" shape, or declare FedAvgStrategy(rules={{{path!r}: 'personal'}}) or 'server'"
+                )
+
+    def shrink(self, path: str) -> None:
+        """Notes that a value fell: it is no counter."""
+        self._shrunk.add(path)
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """The largest values of what never fell."""
+        return {path: value for path, value in self.largest.items() if path not in self._shrunk}
+
+    def means(self, server: Mapping[str, Any]) -> dict[str, Any]:
+        """The means, in double precision where the server has a value."""
+        found = {}
+        for path, (total, seen) in self._sums.items():
+            rest, before = self.weight - seen, server.get(path)
+            if rest and before is not None:
+                total, seen = total + rest * as_number(before), self.weight
+            found[path] = total / seen
+            if before is None and path in self._forms:  # a tensor that turns have made
+                found[path] = found[path].to(self._forms[path][1])
+        return found
+
+    def news(self) -> dict[str, Any]:
+        """Return what other ranks do not know of the round."""
+        return {
+            "sums": {path: (on_cpu(total), seen) for path, (total, seen) in self._sums.items()},
+            "largest": {path: on_cpu(value) for path, value in self.largest.items()},
+            "shrunk": sorted(self._shrunk),
+            "weight": self.weight,
+            "forms": self._forms,
+        }
+
+    def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Takes every rank's `news`."""
+        self._sums, self.largest, self._shrunk = {}, {}, set()
+        for one in told:
+            self._agree(one["forms"])
+            for path, (total, seen) in one["sums"].items():
+                before, weight = self._sums.get(path, (0.0, 0.0))
+                self._sums[path] = (before + total, weight + seen)
+            for path, value in one["largest"].items():
+                self.largest[path] = larger(value, self.largest.get(path, value))
+            self._shrunk |= set(one["shrunk"])
+        self.weight = sum(one["weight"] for one in told)
+
+
+def _form_of(path: str, value: Any) -> dict[str, tuple[list[int], torch.dtype]]:
+    return {path: (list(value.shape), value.dtype)} if isinstance(value, Tensor) else {}
 
 
 class OutsideState:
@@ -84,7 +193,6 @@ class OutsideState:
         self._values: dict[str, Any] = {}  # of a checkpoint, for the round that starts next
         self._check: Callable[[], None] | None = None
         self.server_values: dict[str, Any] = {}
-        self.messages = OutsideMessages(self)
         self._clear_round()
 
     def _clear_round(self) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim import Optimizer
 
@@ -49,11 +48,10 @@ class LastRound:
 
     def keep(self, trainer: Trainer, complete: Callable[[Checkpoint], Checkpoint]) -> None:
         """Takes the checkpoint at a round's start; each rank its own."""
-        if any(isinstance(callback, OnExceptionCheckpoint) for callback in trainer.callbacks):
-            checkpoint = complete(checkpoint_of(trainer))
-            # not copied: training leaves them as they are
-            objects = {key: checkpoint.pop(key) for key in HYPERPARAMETERS if key in checkpoint}
-            self._kept = {**copy.deepcopy(move_data_to_device(checkpoint, "cpu")), **objects}
+        checkpoint = complete(checkpoint_of(trainer))
+        # not copied: training leaves them as they are
+        objects = {key: checkpoint.pop(key) for key in HYPERPARAMETERS if key in checkpoint}
+        self._kept = {**copy.deepcopy(move_data_to_device(checkpoint, "cpu")), **objects}
 
     def instead_of(self, checkpoint: Checkpoint, trainer: Trainer) -> Checkpoint | None:
         """Return what is written for a checkpoint of an exception; None for the checkpoint itself."""

@@ -181,16 +181,8 @@ def hold_checkpoint(callback: ModelCheckpoint, step: int) -> None:
 # ---- logged values ----
 
 
-def logged_values(trainer: Trainer) -> Any:
-    """Return the values that are logged in the hook that runs, by their keys, with sums and weights; None without.
-
-    `callback_metrics` has only what they have been reduced to.
-    """
-    return trainer._results
-
-
 def trained_values(trainer: Trainer) -> Any:
-    """Return what is logged in training, whatever hook runs."""
+    """Return what is logged in training, by its keys, with sums and weights that `callback_metrics` lacks."""
     return trainer.fit_loop.epoch_loop._results
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedgen.clients.lazy_turn import LazyTurn
 from fedgen.clients.turn import Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-from fedgen.federated.lightning.lightning_internals import RESULT, has_step_hooks, is_compiled, logged_values
+from fedgen.federated.lightning.lightning_internals import RESULT, has_step_hooks, is_compiled
 from fedgen.federated.local_training import (
     BATCH_HOOKS,
     CALLBACK_HOOKS,
@@ -430,7 +430,7 @@ class VectorisedTraining(LocalTraining):
 
     def _end_as(self, turn: Turn, trained: TrainedTurn) -> Tensor:
         """Bring everything where the turn's own iterations would have left it; the last loss."""
-        clock, results = self._clock, logged_values(self._trainer)
+        clock, results = self._clock, self._clock.results
         self._shown_of, self._shown = turn, trained.batch
         turn.current = results.batch = trained.batch
         results.batch_size = None

@@ -12,7 +12,7 @@ from fedgen.clients.turn import Turn
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.client_state.exchange import copy_tensors, describe_difference
-from fedgen.federated.client_state.outside_values import ToldStateError
+from fedgen.federated.client_state.outside_messages import ToldStateError
 from fedgen.federated.federation_state import pack_state, unpack_state
 from fedgen.federated.round import Round
 from fedgen.federated.trainer_patches import StepSchedules, TurnClock
@@ -132,7 +132,7 @@ class OneTurn:
         round, task = self._round, self._task
         round.local.load_server_state(task.local)
         self._clock.set_steps(task.steps)
-        round.outside.messages.begin_with(task.counts, task.means)
+        round.messages.begin_with(task.counts, task.means)
         round.algorithm.load_state_dict({**round.algorithm.state_dict(), **_without_clients(task.algorithm)})
 
     def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None:
@@ -169,8 +169,8 @@ class OneTurn:
                 recorder.told,
                 moved=round.local.moved and not self._schedules,
                 steps=self._clock.turn_steps,
-                counts=round.outside.messages.counts,
-                means=round.outside.messages.means,
+                counts=round.messages.counts,
+                means=round.messages.means,
                 compressed={
                     name: {part: tensor.detach().cpu() for part, tensor in payload.items()}
                     for name, payload in round.compressed.payloads.items()

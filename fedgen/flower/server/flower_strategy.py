@@ -108,8 +108,8 @@ class FlowerStrategy(FedAvgStrategy):
                 steps=self.clock.server_steps,
                 rounds=max(0, self.clock.rounds),
                 fixed=round_state.settings.fixed,
-                counts=round_state.outside.messages.server_counts,
-                means=round_state.outside.messages.server_means,
+                counts=round_state.messages.server_counts,
+                means=round_state.messages.server_means,
             )
             for client in cohort
         }

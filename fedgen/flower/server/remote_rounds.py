@@ -118,15 +118,15 @@ class RemoteRounds:
 
     def _try_out(self, turn: Turn, answer: Answer) -> None:
         """Merges what it tells with one that fits, so that nothing fails at the round's end."""
-        local, outside = self._round.local, self._round.outside
+        local = self._round.local
         try:
             if local.mode == "average":
                 weight = self._round.weight_of(turn)
                 check_states(answer.told, local.contents, turn.client, weight)
             check_forms(forms_of(answer.told), self._forms)
             self._round.merge(Replies([*self._told[:1], answer.told]))
-            outside.messages.heard_means(answer.means)
-            outside.messages.take_counts(answer.counts)
+            self._round.messages.heard_means(answer.means)
+            self._round.messages.take_counts(answer.counts)
         except Exception as error:  # whatever it is, it is the client's
             raise MessageError(f"what it tells beside its weights cannot be read: {error}") from error
         finally:
@@ -143,7 +143,7 @@ class RemoteRounds:
         sent = exchange.server | {name: t.to(round.device) for name, t in answer.weights.items()}
         counters = {name: sent[name] for name in exchange.counters}
         round.add(turn.client, [sent[name] for name in exchange.shared], counters, weight)
-        messages = round.outside.messages
+        messages = round.messages
         messages.take_means(messages.heard_means(answer.means), weight)
         for name, value in answer.metrics.items() if not self._promised else ():
             if math.isfinite(value):
