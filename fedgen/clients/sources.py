@@ -25,9 +25,9 @@ from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import find_labels
 from fedgen.data.anybody import EXPECTED, DatasetReading, as_examples, check_one, is_arrays, is_dataset, name_of
 from fedgen.data.collate import collate_items
+from fedgen.data.examples import to_batch
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import LazyExamples, make_lazy
-from fedgen.data.model_batches import to_batch
 from fedgen.data.renumber import renumber, with_classes
 from fedgen.own_code import warn
 

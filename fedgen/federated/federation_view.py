@@ -6,15 +6,15 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from fedgen.clients.loaders import ClientBatches
+from fedgen.clients.data_module import ClientBatches
 from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.federation_state import overlay
 from fedgen.federated.left_out import Entry
+from fedgen.federated.lightning.one_or_many import RankShares
 from fedgen.federated.local_training import LocalTraining
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
-from fedgen.federated.sharing import RankShares
 from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
 from fedgen.federated.state_table import StateRow, bytes_received, require_round, state_rows, tell_state
 from fedgen.federated.trainer_patches import TurnClock

@@ -6,6 +6,7 @@ from clients' messages.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +33,6 @@ from fedgen.federated.left_out import (
 )
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.server_model import RoundSettings, ServerModel
-from fedgen.models.optional_hooks import of_module
 from fedgen.ranks import Ranks, alone
 from fedgen.seeds import seed_all
 
@@ -85,11 +85,9 @@ class Round:
         number: of the round that is open or was last.
         turn: the present client's, or its that was last; None before the first and once the round is over.
         is_open: whether the model is not the server's, or not of a whole round.
-        compressed: what of clients' updates is sent.
         errors: of clients that were left out of the round.
         factor: on the clients' learning rates.
         snapshots: of the server, from which turns start that began in earlier rounds; None in synchronous rounds.
-        messages: of what `state_dict` does not hold, where clients are on other machines.
         loss: of the present turn at the weights it began with, where the aggregator needs it and the module gives one.
         is_known: whether a whole round is over, in which it was found what becomes of the module's state.
         state_bytes: that the server's messages have for the model, with constants; None where there are no messages.
@@ -110,13 +108,11 @@ class Round:
         seed: int,
         data: Any,
     ) -> None:
-        self._hooks, self.model, self.settings, self.memory = of_module(module), model, settings, memory
+        self._module, self.model, self.settings, self.memory = module, model, settings, memory
         self.local, self.outside, self.clock, self.logged = local, outside, clock, logged
         self.ranks, self.device, self._seed, self._data = ranks, device, seed, data
         self.algorithm = settings.client_algorithm
-        self.compressed = CompressedUpdates(settings.compression, model, memory, seed)
         self.number, self.factor = 0, 1.0
-        self.messages = OutsideMessages(outside)
         self.snapshots: ServerSnapshots | None = None
         self.loss: float | None = None
         self.state_bytes: int | None = None
@@ -124,6 +120,16 @@ class Round:
         self._is_servers = False  # whether the module holds the server's tensors, so that a turn need not load them
         self.is_open = self.is_known = False
         self.errors: list[Exception] = []
+
+    @cached_property
+    def compressed(self) -> CompressedUpdates:
+        """What of clients' updates is sent."""
+        return CompressedUpdates(self.settings.compression, self.model, self.memory, self._seed)
+
+    @cached_property
+    def messages(self) -> OutsideMessages:
+        """Messages of what `state_dict` does not hold, where clients are on other machines."""
+        return OutsideMessages(self.outside)
 
     @property
     def exchange(self) -> Exchange:
@@ -141,8 +147,10 @@ class Round:
         self.number = number
         model.aggregator.announce(Federation(self._seed, number, clients, cohort, folder))
         model.aggregator.start([model.exchange.server[name] for name in model.exchange.shared])
-        for part in (self.algorithm, self.memory, model.counters, self.outside, self.clock):
+        for part in (self.algorithm, self.memory, self.outside, self.clock):
             part.start_round()
+        if model.exchange.counters:
+            model.counters.start_round()
         if self.settings.compression is not None:
             self.compressed.start_round()
         self.local.start_round(self.outside.continuing)
@@ -177,8 +185,8 @@ class Round:
             seed_all(self._seed, "turn", turn.round, turn.client)
             self.algorithm.start_turn(turn.client, self.model.trainable, exchange.server)
         self.turn = turn
-        if self._hooks.on_turn_start is not None:
-            self._hooks.on_turn_start(turn)
+        if (hook := getattr(self._module, "on_turn_start", None)) is not None:  # of `FederatedModule`
+            hook(turn)
 
     def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
         """Take a turn in this process."""
@@ -240,9 +248,10 @@ class Round:
 
     def tell_turn_end(self, completed: bool) -> bool:
         """Tell the module that a turn is over, if it wants to know; whether it does."""
-        if self._hooks.on_turn_end is None:
+        hook: Any = getattr(self._module, "on_turn_end", None)  # of `FederatedModule`
+        if hook is None:
             return False
-        self._hooks.on_turn_end(completed)
+        hook(completed)
         return True
 
     def _complete(self, turn: Turn, received: Mapping[str, Tensor]) -> None:
@@ -355,9 +364,9 @@ class Round:
         self.is_open = False
 
     def _tell_round_end(self, *client: int) -> None:
-        if self._hooks.on_round_end is not None:
+        if (hook := getattr(self._module, "on_round_end", None)) is not None:  # of `FederatedModule`
             seed_all(self._seed, "server", self.number, *client)
-            self._hooks.on_round_end(self.settings.interval)
+            hook(self.settings.interval)
 
     def drop(self) -> None:
         """Restore the server's model and optimizer state of before the round."""

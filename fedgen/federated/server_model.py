@@ -1,23 +1,117 @@
 """The server's model: which of a module's tensors travel, and how a round's combined tensors become its new weights."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, Mean, weight_of, wide
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-from fedgen.federated.client_state.counters import Counters
-from fedgen.federated.client_state.exchange import Exchange, Switches, trained_parameters
+from fedgen.federated.client_state.exchange import Exchange, copy_tensors, parameters_of
 from fedgen.federated.client_state.local_state import OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.rules import Rule, Rules
 from fedgen.federated.compression.compressor import Compressor
+from fedgen.federated.lightning.checks import check_counters
 from fedgen.federated.lightning.lightning_internals import empty_buffers
-from fedgen.federated.promises import check_counters
 from fedgen.federated.schedules import Schedule, check_rates, factor_in
 from fedgen.federated.server_optimizers import ServerUpdate, as_real
+from fedgen.own_code import rank_zero_warn
+
+# values by name, names of counters that decreased, and the number of clients
+News = tuple[dict[str, list[Tensor]], list[str], int]
+
+
+class Counters:
+    """The largest values over a round's clients of tensors such as `num_batches_tracked` or an `initialized` flag.
+
+    Weighted means of counts are no counts, and a flag that one client has set is set. A tensor of which some client's
+    turn makes a number smaller is no counter: the server's value stays, and a warning names it once.
+
+    Args:
+        declared: names for which the rule "max" was declared: these may decrease.
+        advancing: names of counters that grow by the communication interval in each round, whatever clients count.
+        robust: whether to take the lower median over clients in place of the largest, which one client could set.
+    """
+
+    def __init__(self, declared: Collection[str] = (), advancing: Collection[str] = (), robust: bool = False) -> None:
+        self._declared, self._advancing, self._robust = declared, advancing, robust
+        self._warned: set[str] = set()
+        self.seen: set[str] = set()  # names that some turn has raised
+        self.start_round()
+
+    def start_round(self) -> None:
+        """Before the first turn of a round."""
+        self._values: dict[str, list[Tensor]] = {}  # one where the largest is wanted, else every client's
+        self._clients = 0
+        self._decreased: list[str] = []
+
+    @torch.no_grad()
+    def add(self, tensors: Mapping[str, Tensor], server: Mapping[str, Tensor]) -> None:
+        """Takes a client's values after its turn."""
+        self._clients += 1
+        for name, tensor in tensors.items():
+            if name in self._advancing or torch.equal(tensor, server[name]):
+                continue
+            if name not in self._declared and bool((tensor < server[name]).any()):
+                self._decreased += [name] if name not in self._decreased else []
+            else:
+                self.seen.add(name)
+                self._values.setdefault(name, []).append(tensor.detach().clone())
+                self._shorten(name)
+
+    def _shorten(self, name: str) -> None:
+        values = self._values[name]
+        if not self._robust and len(values) > 1:
+            self._values[name] = [functools.reduce(torch.maximum, values)]
+
+    def news(self) -> News:
+        """Return what other ranks do not know of the round."""
+        values = {name: [tensor.cpu() for tensor in tensors] for name, tensors in self._values.items()}
+        return values, self._decreased, self._clients
+
+    @torch.no_grad()
+    def hear(self, told: Sequence[News]) -> None:
+        """Takes every rank's `news`."""
+        self._values = {}
+        for found, _, _ in told:
+            for name, values in found.items():
+                self._values.setdefault(name, []).extend(values)
+                self._shorten(name)
+        self._decreased = sorted({name for _, names, _ in told for name in names})
+        self._clients = sum(clients for *_, clients in told)
+
+    def _combined(self, name: str, server: Tensor) -> Tensor:
+        values = [value.to(server) for value in self._values[name]]
+        if self._robust:
+            values += [server] * (self._clients - len(values))  # clients that left it alone
+            return torch.stack(values).sort(dim=0).values[(len(values) - 1) // 2]
+        return torch.maximum(values[0], server)
+
+    @property
+    def changed(self) -> list[str]:
+        """The names that some client's turn has raised in the round."""
+        return [name for name in self._values if name not in self._decreased]
+
+    @torch.no_grad()
+    def end_round(self, server: Mapping[str, Tensor], interval: int) -> None:
+        """Writes the round's values into the server's tensors."""
+        self.seen = (self.seen | {*self.changed}) - {*self._decreased}
+        copy_tensors([server[name] for name in self.changed], [self._combined(n, server[n]) for n in self.changed])
+        for name in self._advancing:
+            server[name].add_(interval)
+        for name in self._decreased:
+            if name not in self._warned:
+                self._warned.add(name)
+                rank_zero_warn(
+                    f"{name} is an integer tensor that decreased in a client's turn, so it is no counter: the server's"
+                    " value stays. Declare what becomes of it: FedAvgStrategy(rules={"
+                    f"{name!r}: 'personal'}}) for a queue's pointer, with its queue; 'max' or 'server' otherwise"
+                )
+
 
 MASKED_NUMBER = 8  # bytes of an entry under secure aggregation
 
@@ -96,7 +190,8 @@ class ServerModel:
         self._memory.match_personal(self.exchange)
         self.counters = Counters(self.exchange.declared, self.exchange.advancing, settings.aggregator.robust)
         self.update = ServerUpdate(self.exchange.server, self.exchange.trained, settings.server_optimizer)
-        check_rates(settings.server_schedule, [self.update.optimizer])
+        if settings.server_schedule is not None:
+            check_rates(settings.server_schedule, [self.update.optimizer])
 
     def renew(self) -> None:
         """Make it again from the module as it is now.
@@ -148,3 +243,65 @@ def compressed_bytes(compressor: Compressor, parameters: Mapping[str, Tensor]) -
     """The bytes that a client sends for each parameter, by name."""
     forms = {name: as_real(wide(tensor)) for name, tensor in parameters.items()}
     return {name: compressor.num_bytes(tuple(form.shape), form.dtype) for name, form in forms.items()}
+
+
+def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> list[Tensor]:
+    """The parameters that train in clients' turns.
+
+    A frozen copy such as a moving average does not, though `Adam(self.parameters())` holds it: an optimizer passes over
+    parameters without a gradient. One that holds nothing but frozen parameters is there for when they thaw: GANs turn
+    requires_grad off for the net that rests. Of what requires a gradient and no optimizer holds, such as a copy that is
+    moved by hand, nothing trains.
+    """
+    held = [parameters_of(optimizer) for optimizer in (*optimizers, *_own_optimizers(module))]
+    if not held:
+        return [parameter for parameter in module.parameters() if parameter.requires_grad]
+    found: dict[int, Tensor] = {}
+    for parameters in held:
+        rests = not any(parameter.requires_grad for parameter in parameters)
+        found |= {id(parameter): parameter for parameter in parameters if rests or parameter.requires_grad}
+    return list(found.values())
+
+
+def _own_optimizers(module: nn.Module) -> Iterator[Optimizer]:
+    """Optimizers that hang in a module's parts themselves, or in lists and dictionaries there."""
+    for part in module.modules():
+        for value in vars(part).values():
+            if isinstance(value, Optimizer):
+                yield value
+            elif type(value) in (list, tuple, dict) and value:  # asked in each round, of each attribute
+                yield from (
+                    one for one in (value.values() if type(value) is dict else value) if isinstance(one, Optimizer)
+                )
+
+
+class Switches:
+    """A module's gradients, and its switches: requires_grad of parameters, training modes of submodules."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._parameters, self._modules = list(module.parameters()), list(module.modules())
+        self._flags = [p.requires_grad for p in self._parameters]
+        self.start_turn()
+
+    def thawed_or_frozen(self) -> bool:
+        """Whether requires_grad is another than when this was made."""
+        return self._flags != [p.requires_grad for p in self._module.parameters()]
+
+    def start_turn(self) -> None:
+        """Takes the present switches as those that `restore` puts back."""
+        self._before = [p.requires_grad for p in self._parameters], [m.training for m in self._modules]
+
+    def restore(self) -> None:
+        """Puts the switches back to what they were when the turn started."""
+        flags, modes = self._before
+        for parameter, flag in zip(self._parameters, flags):
+            if parameter.requires_grad != flag:
+                parameter.requires_grad_(flag)
+        for part, mode in zip(self._modules, modes):
+            if part.training != mode:
+                part.training = mode
+
+    def clear_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None

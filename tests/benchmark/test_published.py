@@ -11,7 +11,7 @@ from fedgen.benchmark.standings import read_all
 from fedgen.benchmark.suites import SMALL
 from fedgen.experiments.engine.recipe_file import fingerprint
 from fedgen.federated import Scaffold
-from fedgen.federated.client_state.exchange import trained_parameters
+from fedgen.federated.server_model import trained_parameters
 from tests.benchmark.test_suite import build
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients import FederatedDataModule, Turn
-from fedgen.clients.loaders import ClientBatches
+from fedgen.clients.data_module import ClientBatches
 from fedgen.clients.partitions import IID, ByClass, Dirichlet, Partition
 from fedgen.data import DataSet, Digits, Examples
 from fedgen.federated import FedAvgStrategy

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from fedgen.clients import FederatedDataModule, Turn
-from fedgen.clients.lazy_turn import LazyTurn
 from fedgen.clients.partitions import IID
+from fedgen.clients.turn import LazyTurn
 from fedgen.data.items import Items
 from fedgen.own_code import from_own_code
 from tests.clients.test_data_module import fedavg, under

@@ -8,8 +8,8 @@ import torch
 
 from fedgen.clients import Turn
 from fedgen.clients import turn as turn_file
-from fedgen.clients.turn import draw_batches, to_batch
 from fedgen.data import Examples
+from fedgen.data.examples import draw_batches, to_batch
 from fedgen.seeds import generator
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedgen.clients import FederatedDataModule
-from fedgen.clients.lazy_turn import make_turn
 from fedgen.clients.partitions import Natural
+from fedgen.clients.turn import make_turn
 from fedgen.data import FlowerDataset
 from fedgen.data.formats import huggingface
 from fedgen.data.lazy_examples import LazyExamples

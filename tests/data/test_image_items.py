@@ -8,8 +8,8 @@ from PIL import Image
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.data import CelebA, HuggingFace, ImageFolder, ImageManifest
+from fedgen.data.examples import to_batch
 from fedgen.data.lazy_examples import LazyExamples
-from fedgen.data.model_batches import to_batch
 from fedgen.embeddings import FeatureCache, Pixels, embed
 from tests.clients.test_data_module import fedavg, under
 from tests.data.tables import save, table

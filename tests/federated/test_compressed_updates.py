@@ -16,7 +16,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.data import Examples
 from fedgen.federated import FedAdam, FedAvgM, FedAvgStrategy, Mean, PrivateMean, Scaffold
 from fedgen.federated.compression import QSGD, PowerSGD, ScaledSign, TopK
-from fedgen.federated.promises import check_compression
+from fedgen.federated.lightning.checks import check_compression
 from tests.federated.modules import Automatic, Contiguous, TwoOptimizers, make_data, make_trainer, same, weights
 from tests.federated.test_resume import train
 from tests.federated.test_strategy import Failing

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.federated.client_state.counters import Counters
+from fedgen.federated.server_model import Counters
 
 
 def play(counters, server, *clients, interval=3):

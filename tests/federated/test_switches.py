@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedgen.federated.client_state.exchange import Switches
+from fedgen.federated.server_model import Switches
 
 
 def make():

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from fedgen.federated import FedAvgStrategy, FedProx, Scaffold
-from fedgen.federated.client_state.exchange import trained_parameters
+from fedgen.federated.server_model import trained_parameters
 from tests.federated.modules import Automatic, make_data, make_trainer, weights
 
 

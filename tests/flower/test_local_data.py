@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from fedgen.clients.lazy_turn import LazyTurn
+from fedgen.clients.turn import LazyTurn
 from fedgen.data import ImageFolder
 from fedgen.federated import FedAvgStrategy
 from fedgen.flower.app.run_labels import RunLabels

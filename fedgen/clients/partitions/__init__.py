@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from fedgen.clients.partitions.coarse_dirichlet import CoarseDirichlet
     from fedgen.clients.partitions.dirichlet import Dirichlet
     from fedgen.clients.partitions.flower_partition import FlowerPartition
-    from fedgen.clients.partitions.iid import IID
     from fedgen.clients.partitions.natural import Natural
-    from fedgen.clients.partitions.partition import Partition, check_assignment
+    from fedgen.clients.partitions.partition import IID, Partition, check_assignment
     from fedgen.clients.partitions.saved import PartitionFile, SavedPartition, load_partition, save_partition
     from fedgen.clients.partitions.shards import Shards
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import compress
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -13,12 +14,152 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torchmetrics import Metric, MetricCollection
 
-from fedgen.federated.client_state.forms import Forms
 from fedgen.federated.client_state.rules import Rule, Rules
 from fedgen.federated.client_state.state_values import same_numbers
-from fedgen.federated.lightning.lightning_internals import empty_buffers
+from fedgen.federated.lightning.lightning_internals import (
+    BUFFERS,
+    CHILDREN,
+    PARAMETERS,
+    REGISTRIES,
+    UNSAVED,
+    empty_buffers,
+)
 from fedgen.io.tensor_files import bytes_of
 from fedgen.models.optional_hooks import of_module, of_part
+
+Kind = tuple[torch.Size, torch.dtype, torch.device, torch.layout]
+Contents = dict[str, Any]  # what hangs in a module itself by its key there: parameters, buffers or children
+
+
+class Forms:
+    """The places of a module's tensors, and their shapes, types and devices; looks at no values.
+
+    In simulation the module itself is what a client sends: a turn may leave another tensor in the place of one, one of
+    another shape behind it, or more or fewer of them.
+
+    Args:
+        module: the model.
+        tensors: those that federated averaging knows, by name.
+        closed: beginnings of names of buffers that no turn may fill.
+
+    Attributes:
+        empty: places of buffers that are None.
+    """
+
+    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], closed: tuple[str, ...] = ()) -> None:
+        self._module, self._tensors, self._closed = module, dict(tensors), closed
+        self._kinds = {name: _kind(tensor) for name, tensor in tensors.items()}
+        self._parts = list(module.modules())
+        # with the dictionaries themselves: a Sequential makes a new one when a layer is deleted
+        places = [(vars(part), kind) for part in self._parts for kind in REGISTRIES]
+        self._before = [(home, kind, home[kind], dict(home[kind])) for home, kind in places]
+        known = {id(tensor): name for name, tensor in tensors.items()}
+        # all tensors that a checkpoint would hold; None for those that averaging leaves alone
+        self._places = {place: known.get(id(own[key])) for place, (own, key) in _saved(module).items()}
+        self.empty = _saved(module, filled=False)
+
+    @property
+    def filled(self) -> dict[str, Tensor]:
+        """The tensors in the places of buffers that were None."""
+        now = {n: own.get(key) for n, (own, key) in self.empty.items() if not n.startswith(self._closed)}
+        return {n: value for n, value in now.items() if value is not None and not isinstance(value, nn.Parameter)}
+
+    @torch.no_grad()
+    def adopt(self) -> str | None:
+        """Takes the values of tensors that hang in the places of known ones, if all have their forms.
+
+        Modules that assign their buffers anew put them there: the values are copied, and the tensor that optimizers
+        and all others know hangs there again.
+        """
+        now, moved = _saved(self._module), []
+        if now.keys() != self._places.keys() and (change := self._lost_or_new(now)):
+            return change
+        for place, name in self._places.items():
+            if name is None:
+                continue
+            own, key = now[place]
+            tensor = own[key]
+            if (tensor.shape, tensor.dtype, tensor.device, tensor.layout) != self._kinds[name]:
+                return f"{name} has {_difference(_kind(tensor), self._kinds[name])}"
+            if tensor is not self._tensors[name]:
+                moved.append((own, key, self._tensors[name]))
+        for own, key, known in moved:
+            known.copy_(own[key])
+            own[key] = known
+        return None
+
+    def restore(self, server: Mapping[str, Tensor]) -> None:
+        """Hangs the tensors back where they were, in their forms; values of those that had lost it are void."""
+        for home, kind, own, before in self._before:
+            home[kind] = own
+            lost = {key: value for key, value in before.items() if _is_lost(value, own.get(key))}
+            if lost:
+                present = dict(own)
+                own.clear()
+                own.update({**before, **present, **lost})
+        for own, key in self.empty.values():
+            own[key] = None
+        self._remove(_saved(self._module).keys() - self._places.keys())
+        for place, (own, key) in _saved(self._module).items():
+            if (name := self._places[place]) is not None:
+                own[key] = self._tensors[name]
+        for name, tensor in self._tensors.items():
+            if _kind(tensor) != self._kinds[name]:
+                tensor.grad = None
+                tensor.data = torch.empty_like(server[name])
+
+    def _remove(self, new: set[str]) -> None:
+        known = {id(part) for part in self._parts}
+        for prefix, part in list(self._module.named_modules()) if new else ():
+            before, children = f"{prefix}." if prefix else "", vars(part)[CHILDREN]
+            for key, child in list(children.items()):
+                if id(child) not in known and any(place.startswith(f"{before}{key}.") for place in new):
+                    del children[key]
+            for own in (vars(part)[PARAMETERS], vars(part)[BUFFERS]):
+                for key in [key for key in own if before + key in new]:
+                    del own[key]
+
+    def _lost_or_new(self, now: Mapping[str, tuple[Contents, str]]) -> str | None:
+        if gone := sorted(self._places.keys() - now.keys()):
+            return f"{gone[0]} is gone"
+        if new := sorted(now.keys() - self._places.keys() - self.filled.keys()):
+            return (
+                f"{new[0]} is new, and the server has no such tensor: give it one before training starts; a buffer that"
+                " turns fill may be registered as None"
+            )
+        return None
+
+
+def _difference(sent: Kind, had: Kind) -> str:
+    pairs = zip(("shape", "dtype", "device", "layout"), (list(sent[0]), *sent[1:]), (list(had[0]), *had[1:]))
+    return ", ".join(f"{what} {one} instead of {other}" for what, one, other in pairs if one != other)
+
+
+def _kind(tensor: Tensor) -> Kind:
+    return tensor.shape, tensor.dtype, tensor.device, tensor.layout
+
+
+def _saved(module: nn.Module, filled: bool = True) -> dict[str, tuple[Contents, str]]:
+    """Return by tensor that a checkpoint of the module would hold the place where it hangs; or by name of None."""
+    found = {}
+    for prefix, part in module.named_modules():
+        held, before = vars(part), f"{prefix}." if prefix else ""
+        for own, unsaved in ((held[PARAMETERS], ()), (held[BUFFERS], held[UNSAVED])):
+            for key, value in own.items():
+                if (value is not None) is filled and key not in unsaved:
+                    found[before + key] = own, key
+    return found
+
+
+def _is_lost(before: Any, now: Any) -> bool:
+    """Whether something that hung in a module no longer does; a child that is replaced counts if either has tensors.
+
+    A Sequential counts its children anew when one is deleted: in the place of an activation hangs the next layer.
+    """
+    if isinstance(before, nn.Module):
+        return before is not now and any(isinstance(part, nn.Module) and _saved(part) for part in (before, now))
+    return before is not None and now is None
+
 
 ACCUMULATING = (Metric, MetricCollection)  # of torchmetrics: such modules accumulate over turns
 
@@ -365,65 +506,3 @@ def describe_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     """The parameters that an optimizer holds, in its order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> list[Tensor]:
-    """The parameters that train in clients' turns.
-
-    A frozen copy such as a moving average does not, though `Adam(self.parameters())` holds it: an optimizer passes over
-    parameters without a gradient. One that holds nothing but frozen parameters is there for when they thaw: GANs turn
-    requires_grad off for the net that rests. Of what requires a gradient and no optimizer holds, such as a copy that is
-    moved by hand, nothing trains.
-    """
-    held = [parameters_of(optimizer) for optimizer in (*optimizers, *_own_optimizers(module))]
-    if not held:
-        return [parameter for parameter in module.parameters() if parameter.requires_grad]
-    found: dict[int, Tensor] = {}
-    for parameters in held:
-        rests = not any(parameter.requires_grad for parameter in parameters)
-        found |= {id(parameter): parameter for parameter in parameters if rests or parameter.requires_grad}
-    return list(found.values())
-
-
-def _own_optimizers(module: nn.Module) -> Iterator[Optimizer]:
-    """Optimizers that hang in a module's parts themselves, or in lists and dictionaries there."""
-    for part in module.modules():
-        for value in vars(part).values():
-            if isinstance(value, Optimizer):
-                yield value
-            elif type(value) in (list, tuple, dict) and value:  # asked in each round, of each attribute
-                yield from (
-                    one for one in (value.values() if type(value) is dict else value) if isinstance(one, Optimizer)
-                )
-
-
-class Switches:
-    """A module's gradients, and its switches: requires_grad of parameters, training modes of submodules."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._parameters, self._modules = list(module.parameters()), list(module.modules())
-        self._flags = [p.requires_grad for p in self._parameters]
-        self.start_turn()
-
-    def thawed_or_frozen(self) -> bool:
-        """Whether requires_grad is another than when this was made."""
-        return self._flags != [p.requires_grad for p in self._module.parameters()]
-
-    def start_turn(self) -> None:
-        """Takes the present switches as those that `restore` puts back."""
-        self._before = [p.requires_grad for p in self._parameters], [m.training for m in self._modules]
-
-    def restore(self) -> None:
-        """Puts the switches back to what they were when the turn started."""
-        flags, modes = self._before
-        for parameter, flag in zip(self._parameters, flags):
-            if parameter.requires_grad != flag:
-                parameter.requires_grad_(flag)
-        for part, mode in zip(self._modules, modes):
-            if part.training != mode:
-                part.training = mode
-
-    def clear_gradients(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None

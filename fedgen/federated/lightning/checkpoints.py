@@ -15,12 +15,11 @@ from fedgen.federated.client_state.exchange import naming_difference
 from fedgen.federated.client_state.optimizer_states import check_optimizer_state
 from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
 from fedgen.federated.federation_view import FederationView, started
+from fedgen.federated.lightning.checks import check_limits
 from fedgen.federated.lightning.lightning_internals import begin_next_epoch, checkpoint_of
-from fedgen.federated.lightning.one_or_many import OneOrManyProcesses
+from fedgen.federated.lightning.one_or_many import OneOrManyProcesses, RankShares
 from fedgen.federated.lightning.plateau import PlateauUpdates
-from fedgen.federated.lightning.whole_rounds import check_limits
 from fedgen.federated.round import Round
-from fedgen.federated.sharing import RankShares
 from fedgen.federated.trainer_patches import TurnClock
 from fedgen.io.files import is_count
 from fedgen.io.tensor_files import check_state, fill_empty

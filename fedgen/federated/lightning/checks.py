@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
@@ -12,11 +13,23 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch.nn import Module
 
+from fedgen.clients.samplers.sampler import CohortSampler
+from fedgen.federated.aggregators.mean import Aggregator
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-from fedgen.federated.lightning.lightning_internals import saves_within_epochs, validation_interval
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.compression.compressor import Compressor
+from fedgen.federated.lightning.lightning_internals import (
+    NormBase,
+    forget_training_loader,
+    saves_within_epochs,
+    training_loader,
+    validation_interval,
+)
 from fedgen.federated.schedules import Schedule
-from fedgen.models.optional_hooks import data_module_of
+from fedgen.models.optional_hooks import data_module_of, of_part
 from fedgen.own_code import rank_zero_warn
 
 
@@ -142,3 +155,179 @@ def _averages_steps(callback: Callback) -> bool:
     # Lightning's EMAWeightAveraging updates at such steps alone; 0 for none
     late = 10**9 * getattr(callback, "update_every_n_steps", 1)
     return isinstance(callback, WeightAveraging) and callback.should_update(step_idx=late)
+
+
+def check_privacy(
+    aggregator: Aggregator,
+    client_weights: str,
+    optimizer_state: str,
+    exchange: Exchange,
+    module: Module,
+    algorithm: ClientAlgorithm,
+) -> None:
+    """Refuses, under a private aggregator, what would leave clients beside it.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if not aggregator.private:
+        return
+    name = type(aggregator).__name__
+    if client_weights != "uniform":
+        raise MisconfigurationException(
+            f"{name} bounds what one client adds, so clients weigh equally: pass client_weights='uniform'"
+        )
+    if optimizer_state == "average":
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and optimizer_state='average' sends clients' optimizer states too: pass"
+            " 'reset'"
+        )
+    if optimizer_state == "keep" and exchange.shared:
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and optimizer_state='keep' leaves each client's optimizer states, which"
+            " have no noise, in the run's checkpoints: pass 'reset'"
+        )
+    if exchange.beside:
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and the client algorithm sends control variates too: leave it out"
+        )
+    if algorithm.trains_own:
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and {type(algorithm).__name__} leaves a model of each client, which has no"
+            " noise, in the run's checkpoints: leave it out"
+        )
+    if any(of_part(part).shares_images for part in module.modules()):
+        raise MisconfigurationException(
+            f"{name} bounds what a client's own update adds, and a loss of the model looks at other clients' images"
+            " too, so that a client has a part in every update: give the loss aggregate='own' and let clients train the"
+            " generator, or set references that are nobody's secret"
+        )
+
+
+def check_counters(exchange: Exchange, module: Module) -> None:
+    """Refuses integer and boolean tensors of which nobody has declared what becomes of them, where what clients send
+    is masked or gets noise: their largest value would show one client's. BatchNorm's counts advance by the interval,
+    and those of several numbers, such as index tables, are taken for constants, of which each turn is held to it.
+
+    Raises:
+        MisconfigurationException: naming them and the remedy.
+    """
+    norms = {
+        f"{name}.num_batches_tracked" if name else "num_batches_tracked"
+        for name, part in module.named_modules()
+        if isinstance(part, NormBase)
+    }
+    exchange.advancing |= norms & exchange.counters.keys() - exchange.declared
+    exchange.hold_tables()
+    if undeclared := [name for name in exchange.counters if name not in exchange.declared | exchange.advancing]:
+        raise MisconfigurationException(
+            f"{', '.join(undeclared[:3])}: integer or boolean tensors, of which the largest over clients would show one"
+            " client's, so that it may not travel beside masks or noise. Declare what becomes of them:"
+            f" FedAvgStrategy(rules={{{undeclared[0]!r}: 'advance'}}) lets a counter grow by the communication interval"
+            " each round, 'server' keeps the server's value"
+        )
+    if told := [name for name in exchange.counters if name not in exchange.advancing]:
+        raise MisconfigurationException(
+            f"{told[0]} has the rule 'max', which would show one client's value beside masks or noise; declare"
+            " 'advance' or 'server'"
+        )
+
+
+def check_robustness(aggregator: Aggregator, optimizer_state: str, exchange: Exchange) -> None:
+    """Refuses, under an aggregator that no single client can lead astray, what clients send past it.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if not aggregator.robust:
+        return
+    name = type(aggregator).__name__
+    if optimizer_state == "average":
+        raise MisconfigurationException(
+            f"{name} bounds what one client does to the weights, and optimizer_state='average' takes the plain mean of"
+            " clients' optimizer states, which one of them may set as it likes: pass 'reset' or 'keep'"
+        )
+    if exchange.beside:
+        raise MisconfigurationException(
+            f"{name} bounds what one client does to the weights, and the client algorithm adds up clients' control"
+            " variates, which one of them may set as it likes: leave it out"
+        )
+
+
+def check_sampler(sampler: CohortSampler | None, aggregator: Aggregator, client_weights: str) -> None:
+    """Refuses samplers that would weigh clients twice, or whose draws a private aggregator does not count.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if sampler is None:
+        return
+    kind = type(sampler).__name__
+    if sampler.weighs and client_weights != "uniform":
+        raise MisconfigurationException(
+            f"sampler={kind} draws clients in proportion to their examples, and client_weights={client_weights!r} would"
+            " weigh them by these once more: pass client_weights='uniform'"
+        )
+    if aggregator.private:
+        raise MisconfigurationException(
+            f"{type(aggregator).__name__} counts how often each client is drawn uniformly, and {kind} draws otherwise,"
+            " so that the logged epsilon would be wrong: leave the sampler out"
+        )
+
+
+def check_compression(compressor: Compressor | None, aggregator: Aggregator, fixed: bool) -> None:
+    """Refuses compressed updates where they cannot be added up under masks, or leave clients beside their noise.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if compressor is None:
+        return
+    kind = type(compressor).__name__
+    if fixed:
+        raise MisconfigurationException(
+            f"compression={kind}: under secure aggregation clients' messages are masked and added up, and compressed"
+            " ones of different clients do not add: leave compression out"
+        )
+    if aggregator.private and compressor.keeps_clients:
+        raise MisconfigurationException(
+            f"{type(aggregator).__name__} protects what clients send, and {kind} leaves what each has not sent, without"
+            " noise, in the run's checkpoints: pass a compression that keeps nothing, such as QSGD, or"
+            " error_feedback=False (of PowerSGD also warm_start=False)"
+        )
+
+
+def run_whole_rounds(trainer: Trainer) -> None:
+    """Makes `fast_dev_run=N` mean N whole rounds; Lightning means N batches, each a client's turn here.
+
+    Called when fitting starts; validation, test and prediction keep Lightning's N batches.
+    """
+    if not trainer.fast_dev_run:
+        return
+    rounds, loop = int(trainer.fast_dev_run), trainer.fit_loop
+    trainer.limit_train_batches = 1.0
+    loop.epoch_loop.max_steps = -1
+    loop.max_epochs = rounds
+    forget_training_loader(trainer)  # a `setup` hook may have asked for it, with the limit of before
+    rank_zero_info(f"fast_dev_run: {rounds} whole round{'s' if rounds > 1 else ''} of federated averaging")
+
+
+def check_limits(trainer: Trainer) -> None:
+    """Refuses limits that would cut every round, of which nothing would be left; before the first turn.
+
+    `max_time` may cut the last round, which is dropped; `max_steps` counts one client's steps and cuts none.
+
+    Raises:
+        MisconfigurationException: naming the setting, its value and the remedy.
+    """
+    loader = training_loader(trainer)
+    lengths = [] if loader is None else [sized_len(part) for part in loader.flattened]
+    for turns, limit in zip(lengths, [] if loader is None else loader.limits or []):
+        if turns is not None and limit < turns:
+            name = "overfit_batches" if trainer.overfit_batches > 0 else "limit_train_batches"
+            raise MisconfigurationException(
+                f"{name}={getattr(trainer, name)!r}: a batch is a client's whole turn and a round has {turns} of them,"
+                f" so that every round would be cut after {limit} and dropped. For fewer clients a round pass"
+                f" FedAvgStrategy(cohort_size={limit}), for shorter turns a lower communication_interval, and to try"
+                " one whole round Trainer(fast_dev_run=True)"
+            )

@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -14,12 +14,12 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 from torch.nn import Module
 
 from fedgen.federated.lightning.checks import check_finders, warn_of_exchange_in_turn
 from fedgen.federated.lightning.lightning_internals import end_process, handler_before_fit, tell_of_sigterm
-from fedgen.ranks import Ranks, heard, is_alone, leave_at_exit
+from fedgen.ranks import Ranks, heard, is_alone, leave_at_exit, share_out
 
 _watches: dict[DDPStrategy, Callable[[], None]] = {}  # by who trains: ends the watch over this process
 
@@ -146,3 +146,46 @@ def watch_for_sigterm(strategy: DDPStrategy) -> None:
 
 # a fork has the descriptor and the handler, too, and is not the training
 os.register_at_fork(after_in_child=lambda: [_watches.popitem()[1]() for _ in list(_watches)])
+
+
+class RankShares:
+    """The clients of each rank.
+
+    Args:
+        ranks: the processes.
+
+    Attributes:
+        owners: ranks by client, of clients of whom something is kept between rounds; empty for one process alone.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.owners: dict[int, int] = {}
+
+    def share(self, cohort: Sequence[int], sizes: Sequence[int], keeps_clients: bool, most: int) -> list[int | None]:
+        """Return the clients of a round that train on this rank, in the cohort's order, balanced by examples."""
+        size, rank = self.ranks.size, self.ranks.rank
+        if size == 1:
+            return [*cohort, *[None] * (most - len(cohort))]
+        if keeps_clients:
+            if not self.owners:
+                dealt = share_out(sizes, size)
+                self.owners = {client: owner for owner, clients in enumerate(dealt) for client in clients}
+            mine = [client for client in cohort if self.owners[client] == rank]
+            longest = min(most, -(-len(sizes) // size))
+        else:
+            dealt = share_out([sizes[client] for client in cohort], size)
+            mine, longest = [cohort[place] for place in dealt[rank]], -(-most // size)
+        return [*mine, *[None] * (longest - len(mine))]
+
+    def check_is_here(self, client: int) -> None:
+        """Refuse to look into the own model of a client that is kept by another process.
+
+        Raises:
+            MisconfigurationException: naming both ranks.
+        """
+        if (owner := self.owners.get(client, self.ranks.rank)) != self.ranks.rank:
+            raise MisconfigurationException(
+                f"the model of client {client} is on rank {owner} and not on rank {self.ranks.rank}; what looks into"
+                " clients' own models runs in one process: pass Trainer(devices=1, num_nodes=1)"
+            )

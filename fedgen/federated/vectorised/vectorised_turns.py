@@ -18,8 +18,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
-from fedgen.clients.lazy_turn import LazyTurn
-from fedgen.clients.turn import Turn
+from fedgen.clients.turn import LazyTurn, Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.lightning.lightning_internals import RESULT, has_step_hooks, is_compiled
 from fedgen.federated.local_training import (

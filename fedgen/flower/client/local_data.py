@@ -10,11 +10,9 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from fedgen.clients.client import Client, hold_out
-from fedgen.clients.data_module import Source
-from fedgen.clients.lazy_turn import make_turn
-from fedgen.clients.loaders import ClientBatches
+from fedgen.clients.data_module import ClientBatches, Source
 from fedgen.clients.sources import load_source, take_hooks
-from fedgen.clients.turn import Turn
+from fedgen.clients.turn import Turn, make_turn
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation
 from fedgen.data.anybody import DatasetReading

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from fedgen.clients.client import num_held_out
-from fedgen.clients.loaders import ClientBatches
+from fedgen.clients.data_module import ClientBatches
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
 from fedgen.data import DataSet, Examples
-from fedgen.data.model_batches import Batch, draw_batches, to_batch
+from fedgen.data.examples import Batch, draw_batches, to_batch
 from fedgen.io.files import in_bytes
 from fedgen.losses import EmbeddedLoss, OneMessageLoss
 from fedgen.losses.distributed.distributed import Traffic

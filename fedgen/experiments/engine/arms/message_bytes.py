@@ -11,10 +11,10 @@ from fedgen.evaluation.runs.checkpoint_names import LAST
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments.engine.trainings import Training
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-from fedgen.federated.client_state.exchange import Exchange, trained_parameters
+from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.compression import Compressor
 from fedgen.federated.federation_state import CHECKPOINT_KEY
-from fedgen.federated.server_model import compressed_bytes
+from fedgen.federated.server_model import compressed_bytes, trained_parameters
 from fedgen.io.files import read_yaml
 from fedgen.io.tensor_files import tensors_in
 from fedgen.models.checkpoint_file import read_checkpoint
