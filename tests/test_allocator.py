@@ -10,7 +10,7 @@ import pytest
 # a step that takes 64 MB in 64 blocks, touches them and frees them, ten times after the first
 STEPS = """
 import resource, sys
-from fedgen.allocator import keep_freed_memory
+from fedgen.federated.lightning.one_or_many import keep_freed_memory
 
 print(keep_freed_memory() if sys.argv[1] == "keep" else None)
 

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.clients.client import Client
+    from fedgen.clients.client import Client, ThreeWaySplit
     from fedgen.clients.data_module import FederatedDataModule
     from fedgen.clients.samplers.sampler import sample_cohort
-    from fedgen.clients.three_way import ThreeWaySplit
     from fedgen.clients.turn import Turn
 
 __all__ = ["Client", "FederatedDataModule", "ThreeWaySplit", "Turn", "sample_cohort"]

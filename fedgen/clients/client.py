@@ -1,13 +1,16 @@
 """A client: an owner of data."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fedgen.data import Examples
-from fedgen.seeds import generator
+from fedgen.io.files import read_json, write_json
+from fedgen.seeds import generator, subset
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,3 +70,124 @@ def hold_out(indices: Tensor, fraction: float, seed: int, client: int) -> tuple[
     kept = torch.ones(len(indices), dtype=torch.bool)
     kept[chosen] = False
     return indices[kept], indices[~kept]
+
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The role of each client, by its number in the partition; all three are sorted.
+
+    Attributes:
+        participating: clients that train.
+        unparticipating: clients that are scored and never train.
+        left_out: clients that do neither.
+    """
+
+    participating: tuple[int, ...]
+    unparticipating: tuple[int, ...]
+    left_out: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of clients."""
+        return len(self.participating) + len(self.unparticipating) + len(self.left_out)
+
+
+@dataclass(frozen=True)
+class ThreeWaySplit:
+    """Holds out clients from training.
+
+    Within each client, of either kind, `FederatedDataModule(held_out=...)` holds out images.
+
+    Args:
+        unparticipating: the fraction of clients that never train, rounded; the paper's is 0.2.
+        participating: the fraction of the others that train, for studies of the number of clients.
+        max_examples: of each part of a client, at most; drawn from all that it has.
+        eval_clients: clients of either kind that are scored; as many as there are of the rarer kind by default.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Examples:
+        >>> from fedgen.clients import ThreeWaySplit
+        >>> ThreeWaySplit(unparticipating=0.2, participating=0.5)
+        ThreeWaySplit(unparticipating=0.2, participating=0.5, max_examples=None, eval_clients=None)
+    """
+
+    unparticipating: float = 0.2
+    participating: float = 1.0
+    max_examples: int | None = None
+    eval_clients: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.unparticipating < 1:
+            raise ValueError(f"unparticipating={self.unparticipating}: the fraction of clients kept lies in (0, 1)")
+        if not 0 < self.participating <= 1:
+            raise ValueError(f"participating={self.participating}: the fraction of the others lies in (0, 1]")
+        for name in ("max_examples", "eval_clients"):
+            if (value := getattr(self, name)) is not None and value < 2:
+                raise ValueError(f"{name}={value}: a score needs at least 2, or null for all")
+
+    def assign(self, num_clients: int, seed: int) -> Roles:
+        """The roles of clients, a function of (their number, seed) alone.
+
+        Raises:
+            ValueError: if there is not one client for each role.
+        """
+        kept = round(self.unparticipating * num_clients)
+        training = round(self.participating * (num_clients - kept))
+        if kept < 1 or training < 1:
+            raise ValueError(
+                f"of {num_clients} client(s), unparticipating={self.unparticipating} keeps {kept} from training and"
+                f" participating={self.participating} trains {training}, and each needs one: use more clients, or other"
+                " fractions"
+            )
+        order = torch.randperm(num_clients, generator=generator(seed, "unparticipating")).tolist()
+        others = sorted(order[kept:])  # so that who trains does not depend on the order of who is kept
+        drawn = torch.randperm(len(others), generator=generator(seed, "participating")).tolist()
+        chosen = [others[place] for place in drawn]
+        return Roles(tuple(sorted(chosen[:training])), tuple(sorted(order[:kept])), tuple(sorted(chosen[training:])))
+
+    def cap(self, positions: Tensor, seed: int, client: int, part: str) -> Tensor:
+        """A part of a client's positions [n], at most `max_examples` of them, drawn at (seed, part, client)."""
+        if self.max_examples is None or len(positions) <= self.max_examples:
+            return positions
+        return positions[subset(len(positions), self.max_examples, seed, f"cap of {part}", client)]
+
+
+def save_roles(path: str | Path, roles: Roles, names: Sequence[str]) -> Path:
+    """Writes who trains and who does not, as JSON with the clients' names for readers; returns the path."""
+    found = {role: [{"client": number, "name": names[number]} for number in part] for role, part in _parts(roles)}
+    write_json(path, {"version": VERSION, **found})
+    return Path(path)
+
+
+def load_roles(path: str | Path) -> Roles:
+    """Read what `save_roles` wrote.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not such a file, of a newer version, or has a client twice or not at all.
+    """
+    content = read_json(path)
+    try:
+        version = content["version"]
+        roles = Roles(*(tuple(one["client"] for one in content[field.name]) for field in fields(Roles)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not hold the roles of clients, or is damaged ({error!r})") from error
+    if type(version) is not int or version != VERSION:
+        raise ValueError(f"{path} has format {version}, but this fedgen reads {VERSION}; upgrade fedgen")
+    numbers = [number for _, part in _parts(roles) for number in part]
+    if not all(type(number) is int for number in numbers) or any(
+        list(part) != sorted(part) for _, part in _parts(roles)
+    ):
+        raise ValueError(f"{path} is damaged: clients are whole numbers in their order; copy it again from its run")
+    if sorted(numbers) != [*range(roles.count)]:
+        raise ValueError(f"{path} gives a client two roles, or none; copy it again from its run")
+    return roles
+
+
+def _parts(roles: Roles) -> list[tuple[str, tuple[int, ...]]]:
+    return [(field.name, getattr(roles, field.name)) for field in fields(roles)]

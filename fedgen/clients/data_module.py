@@ -14,10 +14,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from fedgen.clients.client import Client, hold_out
+from fedgen.clients.client import Client, Roles, ThreeWaySplit, hold_out
 from fedgen.clients.partitions import Partition, check_assignment
 from fedgen.clients.sources import InMemory, check_source, load_source, needs_loading, own_loader, probe, take_hooks
-from fedgen.clients.three_way import Roles, ThreeWaySplit
 from fedgen.clients.turn import Turn, make_turn
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation

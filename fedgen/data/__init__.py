@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.data.dataset import DataSet
-    from fedgen.data.examples import Examples
+    from fedgen.data.examples import DataSet, Examples
     from fedgen.data.formats.flwr_datasets import FlowerDataset
     from fedgen.data.formats.huggingface import HuggingFace
     from fedgen.data.formats.image_folder import ImageFolder

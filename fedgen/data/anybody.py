@@ -11,8 +11,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from fedgen.data.annotations import Annotation, annotated, find_labels, find_owners
 from fedgen.data.collate import ImagesOf, collate_items
-from fedgen.data.dataset import DataSet
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples
 from fedgen.data.formats.image_files import levels_of
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import ImageReader, LazyExamples, LazyInputs, make_lazy

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.io.regular_files import read_regular
 
 VOCABULARY = 256

@@ -1,4 +1,4 @@
-"""The view of callbacks and people on a federation that trains, or has trained."""
+"""The view of callbacks and people on a federation that trains, or has trained, and its checkpoints."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -7,11 +7,21 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from fedgen.clients.data_module import ClientBatches
+from fedgen.federated.client_state.continuing import plain_part
 from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.federation_state import overlay
 from fedgen.federated.left_out import Entry
-from fedgen.federated.lightning.one_or_many import RankShares
+from fedgen.federated.lightning.checkpoints import (
+    RoundCheckpoints,
+    check_optimizers,
+    check_schedule_lengths,
+    checked_weights,
+    naming_checkpoint,
+    settle_loops,
+)
+from fedgen.federated.lightning.checks import check_limits
+from fedgen.federated.lightning.one_or_many import OneOrManyProcesses, RankShares
 from fedgen.federated.local_training import LocalTraining
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
@@ -22,8 +32,11 @@ from fedgen.federated.trainer_patches import TurnClock
 Part = TypeVar("Part")
 
 
-class FederationView:
-    """The rounds and clients of a federation, as they can be seen."""
+class FederationView(OneOrManyProcesses):
+    """The rounds and clients of a federation, as they can be seen, and its part in Lightning's checkpoints."""
+
+    batch_idx: str
+    _checkpoints: RoundCheckpoints | None = None
 
     _memory: ClientMemory
     _shares: RankShares
@@ -169,6 +182,46 @@ class FederationView:
                 exchange.restore_forms()
                 exchange.load_server()
                 round.model.switches.restore()
+
+    # ---- Lightning's checkpoints ----
+
+    @property
+    def checkpoints(self) -> RoundCheckpoints:
+        """The federation's part in checkpoints, once fitting has started."""
+        if self._checkpoints is None:
+            parts = self.clock.trainer, self.round, self.clock, self._shares
+            self._checkpoints = RoundCheckpoints(*parts, self.batch_idx == "round", self._simulated)
+        return self._checkpoints
+
+    def on_train_start(self) -> None:
+        trainer = self.clock.trainer
+        check_limits(trainer)
+        if self._checkpoints is not None:  # one has been loaded
+            self._checkpoints.plateaus.apply(trainer)
+        super().on_train_start()
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        state = super().lightning_module_state_dict()
+        return self.round.model.in_place_of(state) if self.in_round and self.in_turns else state
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        has_started = self._round is not None
+        written = self.checkpoints.to_write(checkpoint, filepath) if has_started else settle_loops(checkpoint)
+        if written is not None:
+            if "lr_schedulers" in written:
+                written["lr_schedulers"] = plain_part(written["lr_schedulers"])
+            super().save_checkpoint(written, filepath, storage_options)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        with naming_checkpoint(self._module.trainer), checked_weights(self._module, checkpoint):
+            super().load_model_state_dict(checkpoint, strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        with naming_checkpoint(self._module.trainer):
+            check_optimizers(self.optimizers, checkpoint)
+            check_schedule_lengths([config.scheduler for config in self.lr_scheduler_configs], checkpoint)
+            super().load_optimizer_state_dict(checkpoint)
+            self.checkpoints.load(checkpoint)
 
 
 def started(part: Part | None) -> Part:

@@ -9,13 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD, Optimizer
-
-from fedgen.federated.client_state.exchange import copy_tensors
-from fedgen.federated.client_state.optimizer_states import check_optimizer_state
-from fedgen.federated.schedules import scaled_rates
 
 Convention = Literal["keras", "reddi"]
 # convention -> beta2, epsilon, initial second moment, bias correction
@@ -188,89 +183,6 @@ class FedAdagrad(FedAdam):
 
     def _second_moment(self, v: Tensor, g: Tensor, beta2: float) -> None:
         v.addcmul_(g, g)
-
-
-class ServerUpdate:
-    """Applies the clients' combined tensors to the server's, through a server optimizer or directly.
-
-    The pseudo-gradient of a parameter is the server's value minus the combined one; floating buffers take the
-    combined value, whatever the learning rate.
-
-    Args:
-        server: the server's tensors by name; updated in place.
-        trained: the names that are parameters.
-        create: makes the optimizer from a list of parameters; None replaces the server's values (FedAvg).
-    """
-
-    def __init__(
-        self, server: dict[str, Tensor], trained: set[str], create: Callable[[Iterable[Tensor]], Optimizer] | None
-    ) -> None:
-        self._server, self._trained = server, trained
-        self.leaves = {n: nn.Parameter(as_real(t)) for n, t in server.items() if n in trained} if create else {}
-        self.optimizer = create(list(self.leaves.values())) if create and self.leaves else None
-
-    @torch.no_grad()
-    def apply(self, names: Iterable[str], combined: Iterable[Tensor], factor: float = 1.0) -> None:
-        """One server step, with the optimizer's learning rate multiplied by a factor.
-
-        Without an optimizer the rate is 1: the server goes the factor's part of the way to the combined values.
-        """
-        replaced: dict[str, Tensor] = {}
-        for name, value in zip(names, combined):
-            if name in self.leaves:
-                # in the aggregator's precision: rounding the average to half first would lose small updates
-                self.leaves[name].grad = as_real((self._server[name] - value).to(self._server[name].dtype))
-            elif name in self._trained and factor != 1:
-                replaced[name] = torch.lerp(self._server[name].to(value.dtype), value, factor)
-            else:
-                replaced[name] = value
-        copy_tensors([self._server[name] for name in replaced], replaced.values())
-        if self.optimizer is not None:
-            with scaled_rates(self.optimizer, factor):
-                self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-
-    def replace(self, present: "ServerUpdate") -> None:
-        """Goes on with the state of another update's optimizer, if it is of the same parameters.
-
-        Raises:
-            MisconfigurationException: with the remedy, if it is of others.
-        """
-        if present.optimizer is None or not present.optimizer.state:
-            return
-        own, other = ({name: leaf.shape for name, leaf in one.leaves.items()} for one in (self, present))
-        if own == other:
-            self.load_state_dict(present.state_dict())
-        else:
-            raise MisconfigurationException(
-                "parameters were frozen or unfrozen, or tensors got other shapes, between rounds, and the server"
-                " optimizer has state for the old set; use server_optimizer=None with layers that thaw or grow"
-            )
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """The server optimizer's class name and state; None without one."""
-        return None if self.optimizer is None else {"name": self._name, "state": self.optimizer.state_dict()}
-
-    @property
-    def _name(self) -> str | None:
-        return None if self.optimizer is None else type(self.optimizer).__name__
-
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restores `state_dict`.
-
-        Raises:
-            MisconfigurationException: if it is another optimizer's, or only one of the two is there.
-            ValueError: if it is damaged.
-        """
-        saved = None if state is None else state["name"]
-        if saved != self._name:
-            raise MisconfigurationException(
-                f"the checkpoint was written with another server optimizer ({saved} there, {self._name} here); resume"
-                " with the same `server_optimizer`"
-            )
-        if self.optimizer is not None and state is not None:
-            check_optimizer_state(self.optimizer, state["state"])
-            self.optimizer.load_state_dict(state["state"])
 
 
 def as_real(tensor: Tensor) -> Tensor:

@@ -12,9 +12,10 @@ from lightning.pytorch.core.mixins import HyperparametersMixin
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from fedgen.allocator import keep_freed_memory
 from fedgen.clients.samplers.sampler import CohortDraws, CohortSampler
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, Mean, shares_of
@@ -25,11 +26,11 @@ from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.client_state.rules import Rule, check_rules
 from fedgen.federated.compression.compressor import Compressor
-from fedgen.federated.federation_view import started
+from fedgen.federated.federation_view import FederationView, started
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO, plain
-from fedgen.federated.lightning.checkpoints import CheckpointingStrategy, RoundCheckpoints
 from fedgen.federated.lightning.checks import (
     check_compression,
+    check_plateaus,
     check_privacy,
     check_robustness,
     check_sampler,
@@ -40,8 +41,7 @@ from fedgen.federated.lightning.checks import (
 )
 from fedgen.federated.lightning.lazy_parameters import materialise
 from fedgen.federated.lightning.lightning_internals import end_restart, explain_other_lightning, optimizers_of
-from fedgen.federated.lightning.one_or_many import RankShares
-from fedgen.federated.lightning.plateau import check_plateaus
+from fedgen.federated.lightning.one_or_many import RankShares, keep_freed_memory
 from fedgen.federated.local_training import Driver, LocalTraining, RoundBoundary
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import Schedule, check_rates
@@ -57,7 +57,7 @@ from fedgen.ranks import Ranks, alone
 from fedgen.seeds import resolve
 
 
-class FedAvgStrategy(CheckpointingStrategy):
+class FedAvgStrategy(FederationView):
     """Trains any LightningModule over many simulated clients by federated averaging.
 
     `Trainer(strategy=FedAvgStrategy(communication_interval=160))` with a `FederatedDataModule`. In each round every
@@ -207,9 +207,6 @@ class FedAvgStrategy(CheckpointingStrategy):
         self._check_cohort()
         self._simulated = self._make_simulated(round, len(data_of(self._module.trainer).clients or ()))
         self._schedules = StepSchedules(trainer)
-        self._checkpoints = RoundCheckpoints(
-            trainer, round, self.clock, self._shares, self.batch_idx == "round", self._simulated
-        )
         self._driver = self._drive(round, self._schedules)
         RoundBoundary.attach(trainer, self)
         parts = trainer, round, self._driver, self.clock, self._schedules, self.batch_idx, self._batch_to_device
@@ -359,7 +356,9 @@ def make_round(
     check_plateaus(trainer)
     aggregator.check_ranks(ranks)
     check_compression(settings.compression, aggregator, settings.fixed)
-    materialise(trainer, seed)
+    tensors = [*module.parameters(), *module.buffers()]
+    if any(map(is_lazy, tensors)) or any(isinstance(part, LazyModuleMixin) for part in module.modules()):
+        materialise(trainer, seed)
     ranks.copy_first(module.state_dict().values())
     model = ServerModel(module, strategy.optimizers, settings, memory)
     outside = OutsideState(module, model.rules, _managed(trainer), seed)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedgen.clients import FederatedDataModule, ThreeWaySplit
+from fedgen.clients.client import Roles, load_roles, save_roles
 from fedgen.clients.partitions import IID
-from fedgen.clients.three_way import Roles, load_roles, save_roles
 from tests.clients.test_data_module import examples
 
 

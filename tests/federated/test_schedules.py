@@ -23,7 +23,7 @@ from fedgen.federated import (
     WarmUp,
 )
 from fedgen.federated.schedules import check_rates, factor_in, scaled_rates
-from fedgen.federated.server_optimizers import ServerUpdate
+from fedgen.federated.server_model import ServerUpdate
 from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
 from tests.federated.test_lightning import Scheduled
 from tests.federated.test_resume import train

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.federated import ExponentialDecay, FedAdagrad, FedAdam, FedAvgM, FedAvgStrategy, FedYogi
-from fedgen.federated.server_optimizers import ServerUpdate
+from fedgen.federated.server_model import ServerUpdate
 from tests.federated.modules import Quadratic, make_quadratics, make_trainer
 
 GRADIENTS = (2.0, -0.5)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgen.clients.three_way import Roles, load_roles, save_roles
+from fedgen.clients.client import Roles, load_roles, save_roles
 from fedgen.data.formats.image_manifest import read_columns
 from fedgen.data.sets.owned.celeba import read_attribute, read_identities, read_partition
 from fedgen.data.sets.owned.femnist import read_writers

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from fedgen.data.collate import collate_levels
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.arrow import Table, dataset_table, import_datasets
 from fedgen.data.formats.columns import image_column, label_column, read_labels
 from fedgen.data.formats.huggingface import TableImages, read_images

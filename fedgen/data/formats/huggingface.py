@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedgen.data.collate import collate_levels
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.arrow import Table, open_hub, open_tables
 from fedgen.data.formats.columns import image_column, label_column, read_labels, read_owners
 from fedgen.data.formats.image_files import Unread, check_form, read_image

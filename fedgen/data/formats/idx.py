@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import fetch_any, missing
 from fedgen.data.padding import pad_images
 from fedgen.io.regular_files import check_unpacked, most_unpacked, read_regular

@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.image_files import SUFFIXES, Unread, check_form, images_below, read_image
 from fedgen.data.formats.image_items import lazy_images
 from fedgen.own_code import warn

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.data.annotations import find_labels, find_owners
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.image_files import check_form
 from fedgen.data.formats.image_folder import read_images
 from fedgen.data.formats.image_items import lazy_images

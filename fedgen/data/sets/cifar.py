@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.batches import PickledBatch
 from fedgen.data.formats.download import fetch, missing
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 
 CLASSES = tuple(map(str, range(10)))
 

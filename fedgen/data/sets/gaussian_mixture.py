@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.seeds import generator
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.batches import PickledBatch
 from fedgen.data.formats.download import missing
 from fedgen.progress import track

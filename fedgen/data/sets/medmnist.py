@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import fetch, missing
 from fedgen.data.padding import pad_images
 from fedgen.data.sets.medmnist_files import CLASSES, MD5, SIZES, URL

@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.padding import pad_images
 from fedgen.extras import need
 

@@ -15,7 +15,7 @@ import lightning as L
 import torch
 
 from fedgen.clients import FederatedDataModule
-from fedgen.clients.three_way import Roles
+from fedgen.clients.client import Roles
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.personal.single_clients import SingleClients
 from fedgen.evaluation.records import FINE_TUNED, ScoreRecord

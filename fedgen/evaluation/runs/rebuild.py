@@ -8,8 +8,8 @@ from lightning.pytorch import LightningDataModule, LightningModule, seed_everyth
 
 from fedgen.class_paths import gives, import_object, load_classes
 from fedgen.clients import FederatedDataModule
+from fedgen.clients.client import load_roles, save_roles
 from fedgen.clients.partitions import SavedPartition, load_partition, save_partition
-from fedgen.clients.three_way import load_roles, save_roles
 from fedgen.evaluation.runs.checkpoint_names import list_checkpoints
 from fedgen.evaluation.runs.run_files import PARTITION, RECIPE, ROLES, read_recipe
 from fedgen.models.checkpoint_file import rebuild_model

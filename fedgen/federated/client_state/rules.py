@@ -88,7 +88,8 @@ def _declared(module: nn.Module) -> Iterator[tuple[str, Mapping[str, Rule]]]:
     for prefix, part in sorted(module.named_modules(), key=lambda item: -len(item[0])):
         found: dict[str, Rule] = {}
         for holder in (part, *type(part).__mro__):  # a module's own patterns come first, then its subclass's
-            own = vars(holder).get(MODULE_RULES, {})
+            if (own := vars(holder).get(MODULE_RULES)) is None:
+                continue
             name = (holder if isinstance(holder, type) else type(part)).__name__
             check_rules(f"{name}.{MODULE_RULES}", own)
             found = {**found, **{pattern: rule for pattern, rule in own.items() if pattern not in found}}

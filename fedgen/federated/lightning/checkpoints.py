@@ -10,15 +10,12 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim import Optimizer
 
-from fedgen.federated.client_state.continuing import plain_part
 from fedgen.federated.client_state.exchange import naming_difference
 from fedgen.federated.client_state.optimizer_states import check_optimizer_state
 from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
-from fedgen.federated.federation_view import FederationView, started
-from fedgen.federated.lightning.checks import check_limits
+from fedgen.federated.lightning.checks import PlateauUpdates
 from fedgen.federated.lightning.lightning_internals import begin_next_epoch, checkpoint_of
-from fedgen.federated.lightning.one_or_many import OneOrManyProcesses, RankShares
-from fedgen.federated.lightning.plateau import PlateauUpdates
+from fedgen.federated.lightning.one_or_many import RankShares
 from fedgen.federated.round import Round
 from fedgen.federated.trainer_patches import TurnClock
 from fedgen.io.files import is_count
@@ -194,45 +191,6 @@ class RoundCheckpoints:
         if iterations:
             self._clock.set_steps(round(total * rounds * self._clock.interval / iterations))
         return {**state, "clock": {"total_steps": total}, "outside": {"values": {}, "personal": {}}}
-
-
-class CheckpointingStrategy(FederationView, OneOrManyProcesses):
-    """A federation's part in what Lightning asks of a strategy about checkpoints."""
-
-    _checkpoints: RoundCheckpoints | None = None
-
-    @property
-    def checkpoints(self) -> RoundCheckpoints:
-        """The federation's part in checkpoints; made when fitting starts."""
-        return started(self._checkpoints)
-
-    def on_train_start(self) -> None:
-        check_limits(self._module.trainer)
-        self.checkpoints.plateaus.apply(self._module.trainer)
-        super().on_train_start()
-
-    def lightning_module_state_dict(self) -> dict[str, Any]:
-        state = super().lightning_module_state_dict()
-        return self.round.model.in_place_of(state) if self.in_round and self.in_turns else state
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        checkpoints = self._checkpoints
-        written = settle_loops(checkpoint) if checkpoints is None else checkpoints.to_write(checkpoint, filepath)
-        if written is not None:
-            if "lr_schedulers" in written:
-                written["lr_schedulers"] = plain_part(written["lr_schedulers"])
-            super().save_checkpoint(written, filepath, storage_options)
-
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        with naming_checkpoint(self._module.trainer), checked_weights(self._module, checkpoint):
-            super().load_model_state_dict(checkpoint, strict)
-
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        with naming_checkpoint(self._module.trainer):
-            check_optimizers(self.optimizers, checkpoint)
-            check_schedule_lengths([config.scheduler for config in self.lr_scheduler_configs], checkpoint)
-            super().load_optimizer_state_dict(checkpoint)
-            self.checkpoints.load(checkpoint)
 
 
 def check_simulated(state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:

@@ -11,8 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.lzw import decompress_lzw
 from fedgen.data.text import check_length, windows_of
 from fedgen.io.regular_files import read_regular

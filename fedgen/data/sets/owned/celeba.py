@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import missing
 from fedgen.data.formats.image_files import check_form, fit, read_image, to_tensor
 from fedgen.data.formats.image_items import lazy_images

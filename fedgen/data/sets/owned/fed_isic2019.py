@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from fedgen.data.dataset import Split
+from fedgen.data.examples import Split
 from fedgen.data.formats.image_folder import Listing
 from fedgen.data.sets.owned.hospital_images import HospitalImages, listing, number_in, table_rows
 

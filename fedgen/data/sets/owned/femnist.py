@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import missing
 from fedgen.data.padding import pad_images
 from fedgen.io.files import read_json

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import missing
 from fedgen.data.formats.image_files import check_form
 from fedgen.data.formats.image_folder import Listing, read_images

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.image_files import check_form, read_image
 from fedgen.extras import need
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedgen.data.dataset import DataSet, Split
-from fedgen.data.examples import Examples
+from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.sets.mnist5k import MNIST5k
 from fedgen.data.writer_style import Style, draw_style, render
 from fedgen.seeds import generator
