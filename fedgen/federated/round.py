@@ -33,6 +33,7 @@ from fedgen.federated.left_out import (
 )
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.server_model import RoundSettings, ServerModel
+from fedgen.federated.trainer_patches import LoggedValues, TurnClock
 from fedgen.ranks import Ranks, alone
 from fedgen.seeds import seed_all
 
@@ -45,28 +46,6 @@ class ServerSnapshots(Protocol):
     def round_of(self, turn: Turn) -> int: ...
     def rebase(self, update: Sequence[Tensor]) -> Sequence[Tensor]: ...
     def end_turn(self) -> None: ...
-
-
-class StepCount(Protocol):
-    """A count of optimizer steps, whose words within a turn are one client's."""
-
-    total_steps: int  # of all clients, since training began
-
-    def start_round(self) -> None: ...
-    def start_turn(self) -> None: ...
-    def end_turn(self, completed: bool) -> None: ...
-    def news(self) -> Any: ...
-    def hear(self, told: Sequence[Any]) -> None: ...
-    def end_round(self, dropped: bool = False) -> None: ...
-
-
-class LoggedSums(Protocol):
-    """Values that turns log, weighed as clients are."""
-
-    def start_turn(self) -> None: ...
-    def end_turn(self, weight: float, completed: bool) -> None: ...
-    def news(self) -> Mapping[str, Any]: ...
-    def hear(self, told: Sequence[Any], device: torch.device) -> None: ...
 
 
 def _nothing() -> None:
@@ -101,8 +80,8 @@ class Round:
         memory: ClientMemory,
         local: LocalState,
         outside: OutsideState,
-        clock: StepCount,
-        logged: LoggedSums,
+        clock: TurnClock,
+        logged: LoggedValues,
         ranks: Ranks,
         device: torch.device,
         seed: int,
