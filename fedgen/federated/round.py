@@ -102,7 +102,7 @@ class Round:
 
     @cached_property
     def compressed(self) -> CompressedUpdates:
-        """What of clients' updates is sent."""
+        """The part of clients' updates that is sent."""
         return CompressedUpdates(self.settings.compression, self.model, self.memory, self._seed)
 
     @cached_property

@@ -10,6 +10,7 @@ from fedgen.clients import Turn
 from fedgen.clients import turn as turn_file
 from fedgen.data import Examples
 from fedgen.data.examples import draw_batches, to_batch
+from fedgen.images import from_uint8
 from fedgen.seeds import generator
 
 
@@ -101,7 +102,7 @@ def test_a_client_sees_its_own_examples_only():
 
 def test_batches_are_cut_when_they_are_asked_for(monkeypatch):
     cut = []
-    monkeypatch.setattr(turn_file, "to_batch", lambda *arguments: cut.append(1) or to_batch(*arguments))
+    monkeypatch.setattr(turn_file, "from_uint8", lambda images: cut.append(1) or from_uint8(images))
     for expected, _ in enumerate(islice(make_turn().batches(1000), 3), 1):
         assert len(cut) == expected
 

@@ -110,14 +110,14 @@ def test_means_of_turns_elsewhere_are_those_of_turns_here(declared):
         if value is not None:
             here.number, here.tensor[0], here.array[1] = value, value, value
         near.end_turn(client, weight, True)
-        means = {} if value is None else near.messages.means
-        far.messages.take_means(far.messages.heard_means(means), weight)
+        means = {} if value is None else OutsideMessages(near).means
+        OutsideMessages(far).take_means(OutsideMessages(far).heard_means(means), weight)
     near.end_round()
     far.end_round()
     assert here.number == there.number == (1 * 2 + 3 * 4 + 4 * 0.5) / 8
     assert torch.equal(here.tensor, there.tensor)
     assert here.array.tolist() == there.array.tolist() == [0, (1 * 2 + 3 * 4) / 8]
-    assert set(far.messages.server_means) == {"number", "tensor", "array"}
+    assert set(OutsideMessages(far).server_means) == {"number", "tensor", "array"}
 
 
 RULES = {"number": "mean", "tensor": "mean", "array": "mean", "cache": "mean", "level": "server", "items*": "max"}

@@ -10,6 +10,7 @@ from torch import nn
 from fedgen.federated import FedAvgStrategy, Scaffold
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.local_state import LocalState
+from fedgen.federated.client_state.outside_messages import OutsideMessages
 from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.client_state.rules import Rules
 from fedgen.federated.server_model import Counters
@@ -56,6 +57,7 @@ def parts(words=None, opaque=None):
     outside.found, outside.opaque = words or {}, opaque or {}
     model, local = SimpleNamespace(counters=counters), LocalState([], [], None, "average")
     parts = {"exchange": exchange, "model": model, "outside": outside, "local": local, "algorithm": Scaffold()}
+    parts["messages"] = OutsideMessages(outside)
     return state_rows(SimpleNamespace(**parts))
 
 
