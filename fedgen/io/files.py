@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import secrets
 import tempfile
 import zipfile
@@ -27,6 +28,7 @@ LONGEST_YAML = 2**20  # characters; PyYAML reads some 100,000 a second
 _DEEPEST = 100  # mappings within mappings
 _LONGEST_NUMBER = 400  # YAML's numbers of base 60 take the square of their length
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OTHER_BASE = re.compile(r"[-+]?(0[0-9_xb]+$|0x|0b|[0-9_]+:)")  # octal 010, 0x10, 0b10, and 1:30 of base 60
 
 
 def in_bytes(number: int) -> str:
@@ -153,7 +155,7 @@ def yaml_in(content: bytes, path: str | Path) -> Any:
         return parse_yaml(content.decode())
     except Exception as error:  # PyYAML lets through what numbers and dates of a file raise
         reason = printable(" ".join(str(error).split()), 400)
-        raise ValueError(f"{path} is no recipe in YAML, or it is damaged ({reason})") from error
+        raise ValueError(f"{path} is no YAML, or it is damaged ({reason})") from error
 
 
 def parse_yaml(text: str) -> Any:
@@ -204,6 +206,11 @@ class _CountingLoader(yaml.SafeLoader):
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         if isinstance(node, yaml.ScalarNode) and len(node.value) > _LONGEST_NUMBER and node.tag in _NUMBERS:
             raise ValueError(f"a number has {len(node.value)} digits")
+        if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and _OTHER_BASE.match(node.value):
+            line, meant = node.start_mark.line + 1, super().construct_object(node, deep)
+            raise ValueError(
+                f"line {line} has {node.value}, which YAML reads as {meant}; write decimal digits, or text in quotes"
+            )
         return super().construct_object(node, deep)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:

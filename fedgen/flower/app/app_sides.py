@@ -28,9 +28,9 @@ from fedgen.flower.app.run_labels import RunLabels
 from fedgen.flower.app.run_statistics import SECURE, RunStatistics, refuse_open
 from fedgen.flower.app.server_cli import ServerCLI
 from fedgen.flower.client.client_node import ClientNode, use_threads
-from fedgen.flower.client.node_data import NAME, PARTITION, PARTITIONS, STATE, NodeData, is_simulated
+from fedgen.flower.client.node_data import NodeData, is_simulated
 from fedgen.flower.client.pins import hold_to_clients
-from fedgen.flower.client.policy import VARIABLE, Policy
+from fedgen.flower.client.policy import NAME, PARTITION, PARTITIONS, STATE, VARIABLE, Policy
 from fedgen.flower.client.redaction import is_promised, telling_types
 from fedgen.flower.client.reuse.made_once import forget, made_in
 from fedgen.flower.secure_aggregation.agreement import AskedSum
@@ -189,8 +189,8 @@ def _client_node(recipe: Path, context: Context) -> ClientNode:
     settings = read_settings(recipe)
     use_threads(settings)
     own, run = context.node_config, context.run_config
-    data, state = _places(context)
     policy = Policy.of_node(own)
+    data, state = _places(context)
     policy.check_run(run_name(run), recipe, bool(run.get(SECURE)))
     made_of = repr((recipe, settings, data, policy, sorted(own.items()), sorted(run.items())))
     once, name = made_in(context.run_id, context.node_id, made_of), str(own.get(NAME, data.name))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.clients.client import Client
-from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.client.policy import RefusedError
 from fedgen.foreign_text import printable
 from fedgen.io.files import write_once
 from fedgen.io.hashing import hash_tensors

@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
-from fedgen.flower.app.run_statistics import SECURE, RefusedError
+from fedgen.flower.app.run_statistics import SECURE
+from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.secure_aggregation.agreement import (
     MOST,
     STEPS,
