@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDic
 
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Fits, conforms
-from fedgen.io.files import atomic_write
+from fedgen.io.files import atomic_write, parse_json
 from fedgen.io.regular_files import read_regular
 from fedgen.models.optional_hooks import data_of, of_data, of_strategy
 from fedgen.own_code import own_frames, rank_zero_warn
@@ -280,8 +280,8 @@ def read_left_out(folder: str | Path) -> list[Entry]:
         return []
     try:
         *lines, end = read_regular(path).decode().split("\n")
-        entries = [json.loads(line) for line in lines]
-    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
+        entries = [parse_json(line) for line in lines]
+    except ValueError as error:  # also bytes that are no UTF-8
         raise ValueError(f"{path} is damaged ({error}); remove it, the checkpoints hold the same") from error
     if end or not entries or not conforms(entries, list[AnyEntry]):
         raise ValueError(

@@ -25,8 +25,9 @@ from fedgen.io.restricted_pickle import check_key, check_unfolding
 ARRAYS = "an .npz file of plain arrays"
 MOST_PARTS = 100_000  # of a YAML file; a recipe has some hundred
 LONGEST_YAML = 2**20  # characters; PyYAML reads some 100,000 a second
-_DEEPEST = 100  # mappings within mappings
-_LONGEST_NUMBER = 400  # YAML's numbers of base 60 take the square of their length
+_DEEPEST = 100  # mappings and lists within each other
+_TEXTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)  # of JSON
+_LONGEST_NUMBER = 400  # digits; YAML's numbers of base 60 take the square of their length
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _OTHER_BASE = re.compile(r"[-+]?(0[0-9_xb]+$|0x|0b|[0-9_]+:)")  # octal 010, 0x10, 0b10, and 1:30 of base 60
 
@@ -124,9 +125,32 @@ def read_json(path: str | Path) -> Any:
     """
     content = read_regular(path)
     try:
-        return json.loads(content.decode(), object_pairs_hook=_without_doubles)
-    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
+        return parse_json(content)
+    except ValueError as error:  # also bytes that are no UTF-8
         raise ValueError(f"{path} is no JSON, or it is damaged ({error})") from error
+
+
+def parse_json(content: str | bytes) -> Any:
+    """The value of a JSON text (UTF-8), of which nothing is nested or long enough to stop whatever works with it.
+
+    NaN and Infinity are numbers, as fedgen's own files hold them: where one must be finite or whole, its reader asks.
+
+    Raises:
+        ValueError: if it is no JSON, gives a key twice, is nested too deeply, or has a number of too many digits.
+    """
+    text = content if isinstance(content, str) else content.decode()
+    depth = 0
+    for mark in re.findall(r"[][{}]", _TEXTS.sub("", text)) if text.count("[") + text.count("{") > _DEEPEST else ():
+        depth += 1 if mark in "[{" else -1
+        if depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} deep")
+    return json.loads(text, object_pairs_hook=_without_doubles, parse_int=_whole)
+
+
+def _whole(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"a number has {len(text)} digits")
+    return int(text)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -204,14 +228,14 @@ class _CountingLoader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        if isinstance(node, yaml.ScalarNode) and len(node.value) > _LONGEST_NUMBER and node.tag in _NUMBERS:
+        is_number = isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS
+        if is_number and len(node.value) > _LONGEST_NUMBER:
             raise ValueError(f"a number has {len(node.value)} digits")
-        if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and _OTHER_BASE.match(node.value):
-            line, meant = node.start_mark.line + 1, super().construct_object(node, deep)
-            raise ValueError(
-                f"line {line} has {node.value}, which YAML reads as {meant}; write decimal digits, or text in quotes"
-            )
-        return super().construct_object(node, deep)
+        made = super().construct_object(node, deep)
+        if is_number and _OTHER_BASE.match(node.value):
+            where = f"line {node.start_mark.line + 1} has {node.value}"
+            raise ValueError(f"{where}, which YAML reads as {made}; write decimal digits, or text in quotes")
+        return made
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         for place, (key, _) in enumerate(node.value if isinstance(node, yaml.MappingNode) else ()):

@@ -203,6 +203,34 @@ def test_a_key_given_twice_in_json_is_refused_by_name(tmp_path):
         read_json(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 900 + "]" * 900, "nested more than 100 deep"),
+        ('{"a": ' * 200 + "1" + "}" * 200, "nested more than 100 deep"),
+        ('{"a": ' + "9" * 5000 + "}", "a number has 5000 digits"),
+    ],
+)
+def test_json_that_stops_what_works_with_it_is_refused_by_the_files_name(tmp_path, text, said):
+    path = tmp_path / "scores.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"scores.json is no JSON.*{said}"):
+        read_json(path)
+    path.write_text(json.dumps([["[" * 200, '\\"[['], *([[1]] * 200)]))  # in texts, and side by side
+    assert len(read_json(path)) == 201
+
+
+@pytest.mark.parametrize("number", ["010", "0x10", "0b10", "1:30", "-007"])
+def test_a_number_that_yaml_reads_otherwise_than_it_looks_is_refused(tmp_path, number):
+    """`least_clients: 010` was 8."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"a: 1\nleast_clients: {number}\n")
+    with pytest.raises(ValueError, match=f"policy.yaml.*line 2 has {number}, which YAML reads as .*decimal digits"):
+        read_yaml(path)
+    path.write_text(f"[0, 10, -10, 1_000, 0.5, 1.0e-6, '{number}']")
+    assert read_yaml(path) == [0, 10, -10, 1000, 0.5, 1e-6, number]
+
+
 def test_a_merge_may_be_overridden(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("base: &base {a: 1, b: 2}\nown: {<<: *base, a: 3}\nagain: {<<: *base, <<: {c: 4}}\n")

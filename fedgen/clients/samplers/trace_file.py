@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedgen.foreign_text import is_number
 from fedgen.io.files import is_count, read_csv, read_json
 
 COLUMNS = ("client", "first", "last")
@@ -67,8 +68,8 @@ def _rows_of_csv(path: str | Path) -> Iterator[tuple[str, Span]]:
 
 
 def _whole(text: str, name: str, place: str) -> int:
-    if not (text.strip().isascii() and text.strip().isdigit()):
-        raise ValueError(f"{place}: {name} is {text!r}, which is no round; rounds are whole numbers from 0")
+    if not is_number(text.strip()):
+        raise ValueError(f"{place}: {name} is {text[:40]!r}, which is no round; rounds are whole numbers from 0")
     return int(text)
 
 
@@ -105,10 +106,10 @@ def _checked(span: Span, period: int | None) -> Span:
 def _number_of(client: str, names: Sequence[str], places: Mapping[str, int], place: str) -> int:
     if (number := places.get(client)) is not None:
         return number
-    if client.isascii() and client.isdigit() and int(client) < len(names):
+    if is_number(client) and int(client) < len(names):
         return int(client)
     known = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     raise ValueError(
-        f"{place}: {client!r} is none of the {len(names)} clients that train ({known}); name a client as the data do,"
-        f" or by its number, 0 to {len(names) - 1}"
+        f"{place}: {client[:80]!r} is none of the {len(names)} clients that train ({known});"
+        f" name a client as the data do, or by its number, 0 to {len(names) - 1}"
     )
