@@ -1,14 +1,16 @@
 """Atomic writers and readers that never execute what they read."""
 
 import csv
+import fcntl
 import json
 import os
 import re
 import secrets
+import stat
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
@@ -61,11 +63,13 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as file:
+            with suppress(OSError):  # not every network file system has locks
+                fcntl.flock(file, fcntl.LOCK_EX)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+            os.chmod(name, 0o644)
+            os.replace(name, path)  # while the lock is held
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
         # `torch.save` ends its file after a failed write, and raises a RuntimeError about positions
@@ -99,15 +103,22 @@ def write_once(path: str | Path, content: bytes) -> bytes:
     return read_regular(path)
 
 
-def remove_unfinished(folder: str | Path, names: str) -> None:
-    """Removes what kills left of files that `atomic_write` was writing.
+def remove_unfinished(folder: str | Path) -> None:
+    """Removes what kills left in a folder, and in those in it, of files that `atomic_write` was writing.
 
-    Args:
-        folder: with the files.
-        names: of the files, as a pattern; nobody else may be writing one of them.
+    A process that writes holds a lock on its file, which is then left alone, as is whatever nobody can lock.
     """
-    for path in Path(folder).glob(f".{names}.*.tmp"):
-        path.unlink(missing_ok=True)
+    drawn = "[a-z0-9_]" * 8  # as `mkstemp` draws them
+    for path in (path for where in (".", "*") for path in Path(folder).glob(f"{where}/.*.{drawn}.tmp")):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                state = os.fstat(descriptor)
+                if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def write_json(path: str | Path, value: Any) -> None:

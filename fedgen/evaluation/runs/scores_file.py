@@ -53,7 +53,7 @@ def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> None:
     """Rewrites the file, atomically, with only the records that `keep` says yes to, and clears up after kills."""
     path = Path(path)
     with _only_writer(path):
-        remove_unfinished(path.parent, path.name)
+        remove_unfinished(path.parent)
         whole, _ = _split(path)
         records = _parse(path, whole)
         kept = [record for record in records if keep(record)]

@@ -24,7 +24,7 @@ from fedgen.flower.client.reuse.made_once import MadeOnce, is_pure_embedding, it
 from fedgen.flower.client.turn_strategy import TurnStrategy
 from fedgen.flower.wire.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
-from fedgen.io.files import atomic_write
+from fedgen.io.files import atomic_write, remove_unfinished
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import bytes_of
 from fedgen.own_code import warn
@@ -247,6 +247,7 @@ class ClientNode:
     def _remember(self, round: int, kept: dict[str, Any], before: Path | None) -> None:
         """Keeps a turn's outcome, and what it began with: a server that died in the round asks for it again."""
         self.state.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(self.state)
         present = self.state / f"round={round:05d}.safetensors"
         with atomic_write(present) as file:
             file.write(to_bytes(kept, sealed=True))
