@@ -2,7 +2,8 @@
 
 import json
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -69,6 +70,20 @@ class NotAnswering(_OfClient):
 
 
 AnyEntry = LeftOut | LeftOutEarlier | RemarkedOn | NotAnswering
+
+
+@contextmanager
+def exits_fail() -> Iterator[None]:
+    """Turns a `SystemExit` of a client's code, which would end the run, into a failure; a signal's ends it."""
+    try:
+        yield
+    except SystemExit as error:
+        from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+        # Lightning exits so after Ctrl-C
+        if isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        raise RuntimeError(f"SystemExit: {error}").with_traceback(error.__traceback__) from error
 
 
 def make_entry(turn: "Turn", error: BaseException) -> Entry:

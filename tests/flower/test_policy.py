@@ -1,6 +1,7 @@
 """What a client holds to, whatever a server asks: its number and split, what it told once, and its owner's policy."""
 
 import hashlib
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -109,6 +110,11 @@ def test_a_run_asks_as_many_questions_of_a_loss_as_its_recipe_has_steps_and_as_m
         answers.append(from_records(Told, reply))
     assert [bool(told.messages) for told in answers] == [True] * 6 + [False], answers
     assert "its recipe has 6 at most" in answers[6].failure
+
+
+def test_an_exit_in_a_clients_code_is_its_answer(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(statistics, "summarize", lambda features: sys.exit("no more"))
+    assert "SystemExit: no more" in client(images, tmp_path)(asking("statistics")).failure
 
 
 POLICIES = {

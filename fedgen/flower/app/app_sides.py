@@ -18,6 +18,7 @@ from fedgen.flower.app.run_config import (
     CLIENTS,
     DEADLINE,
     LEAST_ANSWERS,
+    MOST_IMAGES,
     OUTPUT,
     SIMULATION,
     WAIT,
@@ -144,7 +145,7 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     statistics = RunStatistics.of_run(config)
     deadline = float(config.get(DEADLINE, 0)) or None
     labels, least = RunLabels.of_run(config), least_of(config)
-    registry = ClientRegistry(grid, deadline, labels)
+    registry = ClientRegistry(grid, deadline, labels, int(config.get(MOST_IMAGES, 0)))
     wait = float(config.get(WAIT, 600.0))
     registry.wait_for_clients(output, int(config[CLIENTS]), wait)
     hidden = bool(config.get(SECURE, False))

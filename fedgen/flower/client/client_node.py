@@ -10,6 +10,7 @@ import torch
 
 from fedgen.embeddings import Embedding
 from fedgen.federated.federation_state import check_packed
+from fedgen.federated.left_out import exits_fail
 from fedgen.flower.app.recipe import evaluations, evaluations_in, for_client, questions_in, read_settings
 from fedgen.flower.client.answering import Answering, sent_in
 from fedgen.flower.client.client_statistics import FEATURES, answers_to
@@ -80,6 +81,7 @@ class ClientNode:
         assert isinstance(data, LocalDataModule)
         return data
 
+    @exits_fail()
     def hello(self) -> Hello:
         """Return what the server must know of this client before it asks for turns."""
         examples = self._data.read
@@ -95,6 +97,7 @@ class ClientNode:
             self._once.drop()
         return answer
 
+    @exits_fail()
     def _take(self, task: Task) -> Answer:
         strategy, trainer = self._made.trainer.strategy, self._made.trainer
         assert isinstance(strategy, TurnStrategy)
@@ -149,6 +152,7 @@ class ClientNode:
         self.policy.check_answer(sum(map(len, messages)))
         return Told(messages)
 
+    @exits_fail()
     def answers(self, question: Question, privacy: Privacy | None = None) -> list[Message]:
         """The answers to an evaluation's question, one an item; raises what keeps it from answering.
 
@@ -169,6 +173,7 @@ class ClientNode:
             self._once.drop()
             return Told(failure=failure_of(error, self._promised))
 
+    @exits_fail()
     def answer(self, question: LossQuestion) -> Message:
         """The answer to a loss at the server.
 
