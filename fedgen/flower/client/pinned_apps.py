@@ -50,9 +50,6 @@ def run_pinned(pins: Collection[str], options: Sequence[str], look: float | None
         pins: SHA-256 of the apps' archives, in lower case.
         options: of flower-supernode.
         look: seconds between two looks for a message; None for Flower's own way.
-
-    Raises:
-        OSError, ValueError: for a node's config with a mistake, or a policy that cannot be read.
     """
     check_config(options)
     key = Ed25519PrivateKey.generate()
@@ -71,11 +68,7 @@ def run_pinned(pins: Collection[str], options: Sequence[str], look: float | None
 
 
 def check_config(options: Sequence[str]) -> None:
-    """Reads a node's config and policy as they are read for each message, so that its owner sees a mistake at once.
-
-    Raises:
-        OSError, ValueError: for a mistake.
-    """
+    """Reads a node's config and policy as they are read for each message: its owner sees a mistake's error at once."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--node-config", default="")
     given = parser.parse_known_args(options)[0].node_config

@@ -79,13 +79,7 @@ class Policy:
 
     @classmethod
     def found(cls, config: Mapping[str, Any]) -> "Policy":
-        """That of a node's own config, as by `of_node`, with errors for its owner alone.
-
-        Raises:
-            OSError: if the policy's file cannot be opened.
-            ValueError: for a key of the config, or a variable called FEDGEN_POLICY..., that there is not: it may be
-                meant to name a policy; and for a file that is none.
-        """
+        """That of a node's own config; raises for its owner, an unknown key too, which may be meant for a policy."""
         for key in config:
             if key not in NODE_KEYS:
                 known = f"{nearest(key, NODE_KEYS)}; there are {', '.join(NODE_KEYS)}"
@@ -154,13 +148,7 @@ class Policy:
             refuse("most_epsilon", f"{ask!r}, which has no noise", f"{self.most_epsilon:g}")
 
     def check_questions(self, before: int, what: str, declared: float) -> None:
-        """Refuses one more question about a statistic.
-
-        Args:
-            before: others about it that the run has asked.
-            what: it is about.
-            declared: that the run's recipe has at most, those of rounds that are done again included.
-        """
+        """Refuses one more question about a statistic, after `before` others of the `declared` of the run's recipe."""
         if before >= self.most_questions:
             refuse("most_questions", f"one more about {what} than {before}", f"{self.most_questions}")
         if before >= declared:
@@ -199,11 +187,7 @@ class Policy:
 
 
 def _spent(path: Path) -> float:
-    """The epsilon of a release before.
-
-    Raises:
-        RefusedError: for a file that does not say so.
-    """
+    """The epsilon of a release before; raises RefusedError for a file that does not say it."""
     try:
         found = float(read_regular(path))
     except ValueError:
@@ -222,11 +206,7 @@ def _check_listed(key: str, allowed: Sequence[str] | None, name: str, asked: str
 
 
 def refuse(key: str, asked: str, allowed: str) -> None:
-    """Says at the node and at the server what is refused.
-
-    Raises:
-        RefusedError: always.
-    """
+    """Says at the node, and by a RefusedError at the server, what is refused."""
     said = f"this node's policy allows {key}={allowed}, and the run asks for {asked}"
     rank_zero_warn(f"refused: {said}")
     raise RefusedError(said)

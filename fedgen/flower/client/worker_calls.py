@@ -162,11 +162,7 @@ class WorkerPlace:
 
 
 def _own_folder(path: Path) -> Path:
-    """The folder, made if needed, which this user alone can enter; what others left while they could is removed.
-
-    Raises:
-        WorkerError: if it is another user's, or a link.
-    """
+    """The folder, made if needed, which this user alone can enter; what others left while they could is removed."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = path.lstat()
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid():
