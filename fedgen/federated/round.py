@@ -21,6 +21,7 @@ from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.compressed_updates import CompressedUpdates
 from fedgen.federated.left_out import (
     REMARK,
+    exits_fail,
     free_memory,
     loss_of_round,
     make_entries,
@@ -213,7 +214,8 @@ class Round:
         again before anything else runs, the client has no part in the round, and the error is kept for its report.
         """
         try:
-            return work()
+            with exits_fail():
+                return work()
         except Exception as error:
             turn.is_left_out = True
             self.starts.end_turn()

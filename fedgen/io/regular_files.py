@@ -6,6 +6,8 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+from fedgen.foreign_text import is_number
+
 LIMIT_VARIABLE = "FEDGEN_MAX_UNPACKED"
 """Environment variable: bytes that one file may unfold into, for files that are trusted to be large."""
 
@@ -59,7 +61,7 @@ def most_unpacked(stored: int) -> int:
     said = os.environ.get(LIMIT_VARIABLE)
     if said is None:
         return max(_ALWAYS, _TIMES * stored)
-    if not (said.isascii() and said.isdigit() and len(said) < 20):
+    if not is_number(said):
         raise ValueError(f"{LIMIT_VARIABLE} must be a number of bytes, such as 4000000000, got {said!r}")
     return int(said)
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedgen.clients.lazy_turn import LazyTurn
 from fedgen.clients.turn import Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
+from fedgen.federated.left_out import exits_fail
 from fedgen.federated.lightning.boundary import RoundBoundary
 from fedgen.federated.lightning.lightning_internals import has_step_hooks, is_compiled
 from fedgen.federated.lightning.quick_step import CALLBACK_HOOKS, MODULE_HOOKS, STRATEGY_HOOKS
@@ -258,7 +259,7 @@ class TurnsAtOnce:
         if self.reason is not None or turn.is_elsewhere or (self._is_timed and self.counts[0] < TIMED_TURNS):
             return None
         try:
-            with isolated():
+            with isolated(), exits_fail():
                 self._take(turn)
         except torch.OutOfMemoryError:
             return self._with_fewer(turn)

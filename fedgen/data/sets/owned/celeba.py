@@ -13,6 +13,7 @@ from fedgen.data.examples import Examples
 from fedgen.data.formats.download import missing
 from fedgen.data.formats.image_files import check_form, fit, read_image, to_tensor
 from fedgen.data.formats.image_items import lazy_images
+from fedgen.foreign_text import is_number
 from fedgen.io.regular_files import read_regular
 from fedgen.progress import track
 
@@ -202,7 +203,7 @@ def read_identities(path: Path, names: Sequence[str]) -> list[int]:
     values = {}
     for number, fields in _rows(path):
         match fields:
-            case [name, person] if person.isdecimal():
+            case [name, person] if is_number(person):
                 values[name] = int(person)
             case _:
                 said = " ".join(fields)[:80]
