@@ -17,6 +17,7 @@ from fedgen.data.formats.columns import image_column, label_column, read_labels,
 from fedgen.data.formats.image_files import Unread, check_form, read_image
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import make_lazy
+from fedgen.io.regular_files import check_unpacked
 from fedgen.own_code import warn
 from fedgen.progress import track
 
@@ -169,6 +170,7 @@ def read_images(table: Table, column: str, folder: Path | None, channels: int, s
         except ValueError as error:
             raise ValueError(f"{table.source}, row {row}: {error}") from error
         if row == 0:
+            check_unpacked(table.count * image.nbytes, table.stored, table.source)
             images = torch.empty(table.count, *image.shape, dtype=torch.uint8)
         if image.shape != images.shape[1:]:
             first, other = (" x ".join(map(str, shape[-2:])) for shape in (images.shape, image.shape))

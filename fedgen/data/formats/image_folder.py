@@ -1,5 +1,6 @@
 """Images in folders: one for each class, or all in one; in a folder for each owner, where they have owners."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.formats.image_files import SUFFIXES, Unread, check_form, images_below, read_image
 from fedgen.data.formats.image_items import lazy_images
+from fedgen.io.regular_files import check_unpacked
 from fedgen.own_code import warn
 from fedgen.progress import track
 
@@ -119,11 +121,16 @@ def read_images(
     """
     images: list[Tensor] = []
     broken: list[str] = []
+    made = Counter[tuple[int, int]]()  # bytes of each file's images, under whatever name it is listed again
     for file in track(files, f"reading {name}", len(files), "images"):
         try:
             images.append(read_image(file, channels, size, unread=unread))
         except ValueError as error:
             broken.append(str(error))
+            continue
+        known = file.stat()
+        made[known.st_dev, known.st_ino] += images[-1].nbytes
+        check_unpacked(made[known.st_dev, known.st_ino], known.st_size, f"{file}, listed again and again,")
     if broken:
         listing = "\n  ".join(broken)
         raise ValueError(f"{len(broken)} of {len(files)} images of {name} cannot be read:\n  {listing}")
