@@ -3,7 +3,6 @@
 import importlib
 import json
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ from fedgen.data.optional_attributes import with_defaults
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS, UNIT
 from fedgen.embeddings.weights import load_into, read_state
-from fedgen.io.hub_folders import copied_settings, load_transformer, require_loaded
+from fedgen.io.hub_folders import copied_settings, load_transformer
 
 PILLOW = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # its numbers for ways to resample
 ANTIALIASED = ("bilinear", "bicubic")
@@ -146,7 +145,7 @@ def load_transformers(
     source = str(weights or name)
     try:
         processor, network = _load(transformers, source)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except Exception as error:  # settings from files may fail in any way
         reason = " ".join(str(error).split())
         raise ValueError(
             f"embedding {TRANSFORMERS}{name}: cannot be loaded from {source} (config.json, model.safetensors and"
@@ -160,21 +159,14 @@ def load_transformers(
 
 
 def _load(transformers: Any, source: str) -> tuple[Any, Any]:
-    """Image processor and network of a folder, or of a name on the hub, which the library fetches and reads itself."""
-    with _settings(source) as place:
+    """The image processor and the network of a folder, or of a name on the hub."""
+    with copied_settings(source) as place:
         processor = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False)
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
     towers = [name for name in config.architectures or () if name.endswith(PROJECTED)]
     # AutoModel's class would leave an image tower's projection out
     kind = getattr(transformers, towers[0]) if towers else transformers.AutoModel
-    if Path(source).is_dir():
-        return processor, load_transformer(kind, config, Path(source), exact=False)
-    loaded = kind.from_pretrained(source, use_safetensors=True, trust_remote_code=False, output_loading_info=True)
-    return processor, require_loaded(*loaded, source)
-
-
-def _settings(source: str) -> AbstractContextManager[str | Path]:
-    return copied_settings(Path(source)) if Path(source).is_dir() else nullcontext(source)
+    return processor, load_transformer(kind, config, source, exact=False)
 
 
 class _ImageFeatures(nn.Module):
@@ -212,7 +204,7 @@ def _texts_of(transformers: Any, model: Any, source: str) -> Callable[[Sequence[
 
     def features(texts: Sequence[str]) -> Tensor:
         try:
-            with _settings(source) as place:
+            with copied_settings(source) as place:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())

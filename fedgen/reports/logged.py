@@ -125,8 +125,8 @@ class Logs:
         tags = [tag for tag in header if tag != "step" and not SKIPPED.search(tag)]
         for _, row in rows:
             step = _number(row["step"])
-            for tag in tags if step is not None else ():
-                if (value := _number(row[tag])) is not None:
+            for tag in tags:
+                if step is not None and (value := _number(row[tag])) is not None:
                     self.series.setdefault(tag, LoggedSeries()).add(int(step), value)
         self._read[path] = path.stat().st_size
 

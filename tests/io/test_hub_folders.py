@@ -62,7 +62,7 @@ STEM = {True: "diffusion_pytorch_model", False: "model"}
 FOLDERS = {  # name: (of diffusers?, a writer, a reader, settings of an enormous network)
     "unet": (True, lambda folder: make_unet().save_pretrained(folder), read_pretrained, HUGE),
     "vae": (True, lambda folder: make_vae().save_pretrained(folder), read_autoencoder, HUGE),
-    "texts": (False, write_texts, lambda folder: embed_prompts(folder.parent, ["a cat"]), {"vocab_size": 10**9}),
+    "texts": (False, write_texts, lambda folder: embed_prompts(folder.parent, ["a cat"]), {"vocab_size": 10**6}),
     "backbone": (False, write_backbone, lambda folder: load_transformers(str(folder)), {"hidden_size": 40_000}),
 }
 
@@ -233,3 +233,20 @@ def test_features_of_transformers_equal_its_own_to_the_bit(tmp_path):
     with torch.no_grad():
         found = [model(images / 255).pooler_output for model in (network, theirs)]
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000 is no size"),
+        ({"more": [{"attn_implementation": "owner/kernel"}]}, "attn_implementation='owner/kernel' may run code"),
+    ],
+)
+@pytest.mark.parametrize("name", ["texts", "backbone"])
+def test_settings_that_take_memory_themselves_or_name_code_are_refused(name, extra, reason, tmp_path):
+    _, write, read, _ = FOLDERS[name]
+    folder = tmp_path / "text_encoder"
+    write(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | extra))
+    refuses(read, folder, reason)

@@ -74,13 +74,7 @@ def open_tables(path: Path) -> dict[str, Table]:
 def open_hub(name: str, config: str | None = None, revision: str | None = None) -> dict[str, Table]:
     """The splits of a data set of the Hugging Face hub, fetched into the library's cache where they are not there yet.
 
-    Args:
-        name: "owner/name".
-        config: which of its configurations.
-        revision: a commit, branch or tag.
-
     Raises:
-        ImportError: if `datasets` is not installed.
         FileNotFoundError: if the hub cannot be reached, or has no such data set.
         ValueError: if it has no such configuration, or cannot be read.
     """
@@ -99,11 +93,7 @@ def open_hub(name: str, config: str | None = None, revision: str | None = None) 
 
 
 def import_datasets() -> Any:
-    """The library `datasets`.
-
-    Raises:
-        ImportError: if it is not installed; the message says how to install it.
-    """
+    """The library `datasets`; ImportError that says how to install it."""
     return need("datasets", "datasets", "HuggingFace's reader")
 
 
@@ -118,12 +108,7 @@ def _saved_table(source: str, folder: Path) -> Table:
 
 
 def dataset_table(source: str, parts: Sequence[Any]) -> Table:
-    """Datasets of the library, one after the other, as one table.
-
-    Args:
-        source: where they are, for messages.
-        parts: one at least, all of the first one's columns.
-    """
+    """Datasets of the library, one after the other, as one table; all have the first one's columns."""
 
     def column(name: str) -> Iterator[Any]:
         views = (part.select_columns([name]).with_format("arrow") for part in parts)
@@ -159,7 +144,7 @@ def _parquet_table(split: str, files: list[Path]) -> Table:
     opened = [parquet.ParquetFile(file) for file in files]
     for file, shard in zip(files, opened):
         groups = (shard.metadata.row_group(place) for place in range(shard.metadata.num_row_groups))
-        unpacked = max(sum(group.total_byte_size for group in groups), _ROW * shard.metadata.num_rows)
+        unpacked = sum(group.total_byte_size for group in groups) + _ROW * shard.metadata.num_rows
         check_unpacked(unpacked, file.stat().st_size, str(file))
         if not shard.schema_arrow.equals(opened[0].schema_arrow):
             raise ValueError(f"{file} has other columns than {files[0]}")
@@ -193,33 +178,21 @@ def _values(source: str, chunks: Iterable[Any], count: int, stored: int) -> Iter
         for chunk in chunks:
             chunk.validate(full=True)
             found += len(chunk)
-            unpacked += sum(map(_decoded_bytes, getattr(chunk, "chunks", [chunk])))  # an array has none
-            check_unpacked(unpacked, stored)
-            yield from (value.as_py() for value in chunk)
+            for one in chunk:
+                value = one.as_py()
+                unpacked += _bytes_of(value)
+                check_unpacked(unpacked, stored)
+                yield value
         if found != count:
             raise ValueError(f"a column of {found} values, where the table has {count} rows")
     except (OSError, ValueError, LookupError, RuntimeError) as error:
-        raise ValueError(f"{source} is damaged ({error}); get it again") from error
+        raise ValueError(f"{source} is damaged, or larger than it seems ({error}); get it again") from error
 
 
-def _decoded_bytes(array: Any) -> int:
-    """The bytes of an Arrow array once the references into its dictionaries are looked up."""
-    import pyarrow
-    from pyarrow import compute
-
-    if pyarrow.types.is_dictionary(array.type):
-        values, rows = array.dictionary, array.indices.drop_null()
-        if pyarrow.types.is_nested(values.type) or pyarrow.types.is_dictionary(values.type):
-            return len(rows) * _decoded_bytes(values)  # at most
-        sizes = values.cast(pyarrow.large_binary()) if pyarrow.types.is_string(values.type) else values
-        if not pyarrow.types.is_large_binary(sizes.type) and not pyarrow.types.is_binary(sizes.type):
-            return len(rows) * values.nbytes
-        return compute.sum(compute.binary_length(sizes).cast("int64").take(rows)).as_py() or 0
-    if pyarrow.types.is_struct(array.type):
-        return sum(map(_decoded_bytes, array.flatten()))
-    if pyarrow.types.is_list(array.type) or pyarrow.types.is_large_list(array.type):
-        return _decoded_bytes(array.flatten())
-    return array.nbytes
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, dict | list):
+        return sum(map(_bytes_of, value.values() if isinstance(value, dict) else value))
+    return len(value) if isinstance(value, bytes | str) else 8
 
 
 def _parquet_files(path: Path) -> dict[str, list[Path]]:

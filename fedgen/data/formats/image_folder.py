@@ -142,12 +142,7 @@ def read_images(
 
 
 def list_images(root: Path, unread: Unread | None = None) -> Listing:
-    """The images below a folder with their classes; hidden files and folders are left out.
-
-    Raises:
-        FileNotFoundError: if there is no such folder, or no image in it or in one of its class folders.
-        ValueError: if images lie beside class folders.
-    """
+    """The images below a folder with their classes; hidden files and folders are left out."""
     classes = folders_in(root, "class", unread)
     groups = [images_below(root / name, recursive=True, unread=unread) for name in classes]
     groups = groups or [images_below(root, recursive=False)]
@@ -159,12 +154,7 @@ def list_images(root: Path, unread: Unread | None = None) -> Listing:
 
 
 def list_owned(root: Path, unread: Unread | None = None) -> Listing:
-    """The images below a folder of owners' folders with their owners and classes, owner by owner.
-
-    Raises:
-        FileNotFoundError: if there is no such folder or none of an owner in it, or as `list_images` of an owner's.
-        ValueError: if images lie beside folders, or some owners have class folders and others none.
-    """
+    """The images below a folder of owners' folders with their owners and classes, owner by owner."""
     names = folders_in(root, "owner", unread)
     if not names:
         raise FileNotFoundError(f"{root.absolute()} has no folders; with owner_folders each owner's images lie in one")
@@ -185,17 +175,7 @@ def list_owned(root: Path, unread: Unread | None = None) -> Listing:
 
 
 def folders_in(root: Path, kind: str, unread: Unread | None = None) -> list[str]:
-    """Names of the folders in a folder, in order, without hidden ones.
-
-    Args:
-        root: the folder.
-        kind: what the folders are, for messages.
-        unread: counts files beside them that are no images.
-
-    Raises:
-        FileNotFoundError: if there is no such folder.
-        ValueError: if images lie beside folders.
-    """
+    """Names of a folder's folders of a kind, in order, without hidden ones; `unread` counts what else is no image."""
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root.absolute()}; give the folder that holds the images")
     names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))

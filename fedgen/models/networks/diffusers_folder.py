@@ -12,18 +12,9 @@ WEIGHTS = "diffusion_pytorch_model"
 
 
 def read_body(folder: Path, kind: str, missing: str, use: str) -> Any:
-    """The network of a folder, with all of its weights; each file is read once, and no code of the folder is run.
+    """The network of a folder, of the class `kind` of diffusers; each file is read once, and no code of it is run.
 
-    Args:
-        folder: as `save_pretrained` of diffusers leaves it.
-        kind: the name of its class in diffusers.
-        missing: what it means if there is no config.json.
-        use: what fedgen does with such a class, for the error of another one.
-
-    Raises:
-        FileNotFoundError: if it has no config.json or no weights.
-        OSError: if a file is no regular one.
-        ValueError: if it is of another class, or the weights are pickles, not all that the network has, or damaged.
+    Errors say by `missing` what it means that there is no config.json, and by `use` what fedgen does with the class.
     """
     config = read_settings(folder / CONFIG, missing)
     if config.get("_class_name") != kind:
@@ -37,16 +28,7 @@ def read_body(folder: Path, kind: str, missing: str, use: str) -> Any:
 
 
 def read_settings(path: Path, missing: str = "") -> dict[str, Any]:
-    """The settings in a JSON file of such a folder.
-
-    Args:
-        path: the file.
-        missing: what it means if there is none.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if it holds no settings.
-    """
+    """The settings in a JSON file of such a folder; errors say by `missing` what it means that there is none."""
     if not path.is_file():
         raise FileNotFoundError(f"{missing}: there is no {path}")
     content = read_json(path)

@@ -155,11 +155,7 @@ def read_face(path: Path, crop: int, size: int) -> Tensor:
 
 
 def read_partition(path: Path, code: str) -> list[str]:
-    """The names of the images that list_eval_partition.txt gives this code: "0" train, "1" validation, "2" test.
-
-    Raises:
-        ValueError: if a line is not a name and one of the codes, an image has two lines, or none has the code.
-    """
+    """The names of the images that list_eval_partition.txt gives this code: "0" train, "1" validation, "2" test."""
     names = []
     for number, fields in _rows(path):
         match fields:
@@ -175,11 +171,7 @@ def read_partition(path: Path, code: str) -> list[str]:
 
 
 def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int]:
-    """Read an attribute of each image, 0 or 1, from list_attr_celeba.txt: a count, the attributes, a line an image.
-
-    Raises:
-        ValueError: if there is no such attribute (all are listed), a line is damaged, or an image has none or two.
-    """
+    """Read an attribute of each image, 0 or 1, from list_attr_celeba.txt: a count, the attributes, a line an image."""
     rows = _rows(path, header=2)
     known = next(((fields for number, fields in rows if number == 2)), [])
     if attribute not in known:
@@ -196,11 +188,7 @@ def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int
 
 
 def read_identities(path: Path, names: Sequence[str]) -> list[int]:
-    """The number of the person on each image, by identity_CelebA.txt: an image and a number a line.
-
-    Raises:
-        ValueError: if a line is damaged, or an image has none or two.
-    """
+    """The number of the person on each image, by identity_CelebA.txt: an image and a number a line."""
     values = {}
     for number, fields in _rows(path):
         match fields:
