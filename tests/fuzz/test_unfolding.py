@@ -65,6 +65,15 @@ def one_picture_in_many_rows(path):
     return HuggingFace(write_rows(path / "a.parquet", [BLANK] * 5000), train_split="a").load("train")
 
 
+def one_file_in_many_rows(path):
+    """The rows name a file beside the table."""
+    (path / "0.png").write_bytes(BLANK)
+    image = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    rows = pyarrow.array([{"bytes": None, "path": "0.png"}] * 5000, image)
+    parquet.write_table(pyarrow.table({"image": rows}), path / "a.parquet")
+    return HuggingFace(path / "a.parquet", train_split="a").load("train")
+
+
 def one_picture_listed_again(path):
     (path / "a.png").write_bytes(BLANK)
     (path / "a.csv").write_text("path,client\n" + "a.png,b\n" * 5000)
@@ -111,6 +120,7 @@ HOSTILE = [
     repeated_text_to_disk,
     many_rows,
     one_picture_in_many_rows,
+    one_file_in_many_rows,
     one_picture_listed_again,
     one_picture_under_many_names,
     list_of_faces,
@@ -158,6 +168,16 @@ def test_a_large_table_of_photographs_is_read(tmp_path):
     assert path.stat().st_size > LIMIT
     found = HuggingFace(path, train_split="a").load("train")
     assert torch.equal(found.inputs, noise.permute(0, 3, 1, 2))
+
+
+def test_a_table_of_the_names_of_photographs_is_read(tmp_path):
+    noise = torch.randint(0, 256, (40, 200, 200, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for number, one in enumerate(noise):
+        (tmp_path / f"{number}.png").write_bytes(png(one.numpy()))
+    image = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    rows = pyarrow.array([{"bytes": None, "path": f"{number}.png"} for number in range(40)], image)
+    parquet.write_table(pyarrow.table({"image": rows}), tmp_path / "a.parquet")
+    assert torch.equal(HuggingFace(tmp_path, train_split="a").load("train").inputs, noise.permute(0, 3, 1, 2))
 
 
 def test_photographs_listed_a_few_times_are_read(tmp_path):

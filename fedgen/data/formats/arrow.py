@@ -13,7 +13,7 @@ from typing import Any
 
 from fedgen.extras import need
 from fedgen.io.files import read_json
-from fedgen.io.regular_files import check_unpacked, open_regular
+from fedgen.io.regular_files import check_unpacked, most_unpacked, open_regular
 
 ROWS = 256  # read at a time
 _ROW = 64  # bytes that a row takes at least, as Python's values
@@ -173,7 +173,7 @@ def _values(source: str, chunks: Iterable[Any], count: int, stored: int) -> Iter
 
     Arrow believes the offsets in a file that it maps into memory: unless they are compared first, it reads beyond.
     """
-    found = unpacked = 0
+    found, unpacked, most = 0, 0, most_unpacked(stored)
     try:
         for chunk in chunks:
             chunk.validate(full=True)
@@ -181,7 +181,8 @@ def _values(source: str, chunks: Iterable[Any], count: int, stored: int) -> Iter
             for one in chunk:
                 value = one.as_py()
                 unpacked += _bytes_of(value)
-                check_unpacked(unpacked, stored)
+                if unpacked > most:
+                    check_unpacked(unpacked, stored)
                 yield value
         if found != count:
             raise ValueError(f"a column of {found} values, where the table has {count} rows")

@@ -17,7 +17,7 @@ from fedgen.data.formats.columns import image_column, label_column, read_labels,
 from fedgen.data.formats.image_files import Unread, check_form, read_image
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import make_lazy
-from fedgen.io.regular_files import check_unpacked
+from fedgen.io.regular_files import check_unpacked, stored_bytes
 from fedgen.own_code import warn
 from fedgen.progress import track
 
@@ -163,8 +163,12 @@ def read_images(table: Table, column: str, folder: Path | None, channels: int, s
         except ValueError as error:
             raise ValueError(f"{table.source}, row {row}: {error}") from error
         if row == 0:
+            stored = table.stored
+            if folder is not None and isinstance(value, dict) and value.get("bytes") is None:  # paths of files beside
+                paths = {one.get("path") for one in table.column(column) if one and one.get("bytes") is None}
+                stored += stored_bytes(_file_beside(folder, path) for path in paths if path)
             in_memory = f"{table.source}, all in memory (in_memory=True),"
-            check_unpacked(table.count * image.nbytes, table.stored, in_memory)
+            check_unpacked(table.count * image.nbytes, stored, in_memory)
             images = torch.empty(table.count, *image.shape, dtype=torch.uint8)
         if image.shape != images.shape[1:]:
             first, other = (" x ".join(map(str, shape[-2:])) for shape in (images.shape, image.shape))

@@ -13,7 +13,7 @@ from fedgen.data.examples import Examples
 from fedgen.data.formats.download import missing
 from fedgen.data.formats.image_files import check_form, fit, read_image, to_tensor
 from fedgen.data.formats.image_items import lazy_images
-from fedgen.io.regular_files import check_unpacked, read_regular
+from fedgen.io.regular_files import check_unpacked, read_regular, stored_bytes
 from fedgen.progress import track
 
 WIDTH, HEIGHT = 178, 218
@@ -121,8 +121,8 @@ class CelebA(DataSet):
         return folder
 
     def _read_faces(self, names: Sequence[str], split: Split, folder: Path) -> Tensor:
-        found = {(one.st_dev, one.st_ino): one.st_size for one in (os.stat(folder / name) for name in names)}
-        check_unpacked(len(names) * 3 * self.size**2, sum(found.values()), f"{len(names)} faces of {folder}:")
+        stored = stored_bytes(folder / name for name in names)
+        check_unpacked(len(names) * 3 * self.size**2, stored, f"{len(names)} faces of {folder}:")
         faces = torch.empty(len(names), 3, self.size, self.size, dtype=torch.uint8)
         broken: list[str] = []
         for row, name in enumerate(track(names, f"reading {self.name}/{split}", len(names), "images")):
@@ -137,11 +137,7 @@ class CelebA(DataSet):
 
 
 def read_face(path: Path, crop: int, size: int) -> Tensor:
-    """An aligned face, cut to its centre of crop x crop pixels and resized: uint8 [3, size, size].
-
-    Raises:
-        ValueError: if it cannot be read, or is not of 178 x 218 pixels.
-    """
+    """An aligned face, cut to its centre of crop x crop pixels and resized: uint8 [3, size, size]."""
     from PIL import Image
 
     pixels = read_image(path, channels=3)
