@@ -173,7 +173,7 @@ def _values(source: str, chunks: Iterable[Any], count: int, stored: int) -> Iter
 
     Arrow believes the offsets in a file that it maps into memory: unless they are compared first, it reads beyond.
     """
-    found, unpacked, most = 0, 0, most_unpacked(stored)
+    found, rows, unpacked, most = 0, 0, 0, most_unpacked(stored)
     try:
         for chunk in chunks:
             chunk.validate(full=True)
@@ -181,8 +181,9 @@ def _values(source: str, chunks: Iterable[Any], count: int, stored: int) -> Iter
             for one in chunk:
                 value = one.as_py()
                 unpacked += _bytes_of(value)
+                rows += 1
                 if unpacked > most:
-                    check_unpacked(unpacked, stored)
+                    check_unpacked(max(unpacked, unpacked * count // rows), stored)  # of all rows, if they are alike
                 yield value
         if found != count:
             raise ValueError(f"a column of {found} values, where the table has {count} rows")
