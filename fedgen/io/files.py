@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,13 +21,14 @@ from numpy.lib import format as npy
 
 from fedgen.foreign_text import printable
 from fedgen.io.archives import Header, array_names, open_archive, open_array
-from fedgen.io.regular_files import open_regular, read_regular
+from fedgen.io.regular_files import check_unpacked, read_regular
 from fedgen.io.restricted_pickle import check_key, check_unfolding
 
 ARRAYS = "an .npz file of plain arrays"
 MOST_PARTS = 100_000  # of a YAML file; a recipe has some hundred
 LONGEST_YAML = 2**20  # characters; PyYAML reads some 100,000 a second
 _DEEPEST = 100  # mappings and lists within each other
+_ROW, _CELL = 100, 50  # bytes that Python takes for a row of a table and for each field
 _TEXTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)  # of JSON
 _LONGEST_NUMBER = 400  # digits; YAML's numbers of base 60 take the square of their length
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -273,21 +274,27 @@ def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], l
 
     Raises:
         OSError: if it cannot be opened.
-        ValueError: if it is no such file, names a column twice, or has a row of more or fewer fields than columns.
+        ValueError: if it is no such file, names a column twice, has a row of more or fewer fields than columns, or far
+            more fields than bytes.
     """
+    content = read_regular(path)
+    lines = max(content.count(b"\n"), content.count(b"\r"))
+    check_unpacked(_ROW * lines + _CELL * (lines + content.count(b",")), len(content), str(path))
     try:
-        with open_regular(path) as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
-            lines = (line for line in file if comment is None or not line.startswith(comment))
-            reader = csv.DictReader(lines, strict=True)  # a quote that is never closed would swallow rows
-            header = list(reader.fieldnames or [])
-            rows = [(reader.line_num, row) for row in reader]
+        with TextIOWrapper(BytesIO(content), encoding="utf-8-sig", newline="") as file:
+            kept = (line for line in file if comment is None or not line.startswith(comment))
+            reader = csv.reader(kept, strict=True)  # a quote that is never closed would swallow rows
+            header = next(reader, [])
+            if len(set(header)) != len(header):
+                raise ValueError(f"{path} names a column twice: {', '.join(header)}")
+            rows = []
+            for row in filter(None, reader):
+                if len(row) != len(header):
+                    count = f"has not the {len(header)} fields that the first line names"
+                    raise ValueError(f"{path}, line {reader.line_num} {count}")
+                rows.append((reader.line_num, dict(zip(header, row))))
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no CSV file in UTF-8, or it is damaged ({error})") from error
-    if len(set(header)) != len(header):
-        raise ValueError(f"{path} names a column twice: {', '.join(header)}")
-    for line, row in rows:
-        if None in row or None in row.values():  # under None is what is beyond the header, and None is what is missing
-            raise ValueError(f"{path}, line {line} has not the {len(header)} fields that the first line names")
     return header, rows
 
 

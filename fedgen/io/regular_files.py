@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
 
@@ -64,6 +65,11 @@ def most_unpacked(stored: int) -> int:
     if not is_number(said):
         raise ValueError(f"{LIMIT_VARIABLE} must be a number of bytes, such as 4000000000, got {said!r}")
     return int(said)
+
+
+def stored_bytes(files: Iterable[str | Path]) -> int:
+    """The bytes of files, of which links to one file and a file that is named again count once."""
+    return sum({(one.st_dev, one.st_ino): one.st_size for one in map(os.stat, files)}.values())
 
 
 def check_unpacked(unpacked: int, stored: int, what: str = "it") -> None:

@@ -129,11 +129,11 @@ class Logs:
         header, rows = read_csv(path)
         if "step" not in header:
             return
+        tags = [tag for tag in header if tag != "step" and not SKIPPED.search(tag)]
         for _, row in rows:
             step = _number(row["step"])
-            for tag in header:
-                value = _number(row[tag])
-                if tag != "step" and step is not None and value is not None and not SKIPPED.search(tag):
+            for tag in tags:
+                if step is not None and (value := _number(row[tag])) is not None:
                     self.series.setdefault(tag, LoggedSeries()).add(int(step), value)
         self._read[path] = path.stat().st_size
 

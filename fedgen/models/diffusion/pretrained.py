@@ -33,10 +33,8 @@ def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Predi
     """
     folder = find_folder(name)
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
-    config = read_settings(unet / CONFIG, f"{name} is no diffusers folder of an image diffusion model")
-    if config.get("_class_name") != "UNet2DModel":
-        raise ValueError(f"{unet / CONFIG} is of a {config.get('_class_name')}, fedgen trains UNet2DModel")
-    body = read_body(unet, "UNet2DModel")
+    missing = f"{name} is no diffusers folder of an image diffusion model"
+    body = read_body(unet, "UNet2DModel", missing, "fedgen trains")
     if body.config.in_channels != body.config.out_channels or not _is_size(body.config.sample_size):
         raise ValueError(
             f"{unet / CONFIG}: in_channels={body.config.in_channels}, out_channels={body.config.out_channels},"
