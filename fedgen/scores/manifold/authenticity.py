@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.frechet.influences import shared_errors
+from fedgen.scores.frechet.influences import SharedVariances, client_blocks
 from fedgen.scores.joined import joined
 from fedgen.scores.manifold.nearest_real import nearest_real
 from fedgen.scores.manifold.neighbours import nearest, refuse_weight_zero
 from fedgen.scores.manifold.pairwise import Points
-from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics.gaussian import check_clients, check_features
 
 
@@ -91,17 +90,24 @@ class AuthenticityReference(OfClients):
             raise ValueError(
                 f"{generated.shape[1]} features cannot be compared with {features.shape[1]}; use one embedding for all"
             )
-        rows = self._authentic(Points(generated.detach().to(features.device), self._points.origin)).double().cpu()
-        values = rows.mean(1)
-        worst = int(values[:-1].argmin())
-        parts = {"generated": shared_errors(rows, self.weights, worst)} if errors else None
-        own = {"generated": mean_variance(rows[:-1]).sqrt()} if errors else None
-        return combine("authenticity", values[:-1], float(values[-1]), self.weights, None, parts, own, True)
-
-    def _authentic(self, made: Points) -> Tensor:
-        """Whether each generated image is authentic to each client, and to their pool as the last row [K + 1, m]."""
-        found = [nearest_real(made, part) for part in self._points.features.split(self.counts)]
-        squares, client = torch.stack([near.squares for near in found]).min(0)
-        rows = [near.squares > radii[near.places] for near, radii in zip(found, self._own)]
-        of_pool = torch.stack([radii[near.places] for near, radii in zip(found, self._pool)])
-        return torch.stack([*rows, squares > of_pool.gather(0, client.unsqueeze(0))[0]])
+        made = Points(generated.detach().to(features.device), self._points.origin)
+        parts, shared, values = features.split(self.counts), SharedVariances(self.weights), []
+        best, radii = torch.full_like(made.squares, torch.inf), torch.zeros_like(made.squares)  # of the pool
+        for clients, _ in client_blocks(self.counts, len(made)):
+            rows = []
+            for part, own, pool in zip(parts[clients], self._own[clients], self._pool[clients]):
+                near = nearest_real(made, part)
+                rows.append(near.squares > own[near.places])
+                radii = torch.where(near.squares < best, pool[near.places], radii)
+                best = torch.minimum(best, near.squares)
+            authentic = torch.stack(rows).double().cpu()
+            values.append(authentic.mean(1))
+            if errors:
+                shared.add(clients, authentic)
+        per_client, pooled = torch.cat(values), (best > radii).double().cpu()
+        worst = int(per_client.argmin())
+        of_generated = {"generated": shared.errors(worst, pooled)} if errors else None
+        own_errors = {"generated": shared.of_clients.sqrt()} if errors else None
+        return combine(
+            "authenticity", per_client, float(pooled.mean()), self.weights, None, of_generated, own_errors, True
+        )
