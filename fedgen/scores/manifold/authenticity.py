@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
 from fedgen.scores.frechet.influences import SharedVariances, client_blocks
 from fedgen.scores.joined import joined
-from fedgen.scores.manifold.nearest_real import nearest_real
+from fedgen.scores.manifold.nearest_real import NearestReal, nearest_real
 from fedgen.scores.manifold.neighbours import nearest, refuse_weight_zero
 from fedgen.scores.manifold.pairwise import Points
 from fedgen.statistics.gaussian import check_clients, check_features
@@ -53,7 +53,7 @@ class AuthenticityReference(OfClients):
         clients = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(self.counts))
         own, pool = nearest(self._points, 1, clients)
         self._own = own.squares[:, 0].split(self.counts)
-        self._pool = pool.squares[:, 0].split(self.counts)
+        self._pool = pool.squares[:, 0]
 
     @classmethod
     def from_features(cls, features: Iterable[Tensor], weights: Weights = "examples") -> "AuthenticityReference":
@@ -92,19 +92,19 @@ class AuthenticityReference(OfClients):
             )
         made = Points(generated.detach().to(features.device), self._points.origin)
         parts, shared, values = features.split(self.counts), SharedVariances(self.weights), []
-        best, radii = torch.full_like(made.squares, torch.inf), torch.zeros_like(made.squares)  # of the pool
+        of_all: NearestReal | None = None
         for clients, _ in client_blocks(self.counts, len(made)):
             rows = []
-            for part, own, pool in zip(parts[clients], self._own[clients], self._pool[clients]):
+            for part, radii in zip(parts[clients], self._own[clients]):
                 near = nearest_real(made, part)
-                rows.append(near.squares > own[near.places])
-                radii = torch.where(near.squares < best, pool[near.places], radii)
-                best = torch.minimum(best, near.squares)
+                rows.append(near.squares > radii[near.places])
+                of_all = near if of_all is None else of_all.beside(near)
             authentic = torch.stack(rows).double().cpu()
             values.append(authentic.mean(1))
             if errors:
                 shared.add(clients, authentic)
-        per_client, pooled = torch.cat(values), (best > radii).double().cpu()
+        assert of_all is not None
+        per_client, pooled = torch.cat(values), (of_all.squares > self._pool[of_all.places]).double().cpu()
         worst = int(per_client.argmin())
         of_generated = {"generated": shared.errors(worst, pooled)} if errors else None
         own_errors = {"generated": shared.of_clients.sqrt()} if errors else None
