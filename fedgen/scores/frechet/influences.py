@@ -2,9 +2,6 @@
 
 A score that is, to first order, a mean of some function over the generated images and another over the real ones has
 the variance of these means. Generated images vary as one sample that all clients share, real ones within each client.
-
-Numbers of each pair of a client and a generated image are held for a block of clients only: 100,000 clients and 5,000
-images are 4 GB of float64.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,17 +14,11 @@ from torch import Tensor
 from fedgen.scores.over_clients import OverClients
 from fedgen.scores.uncertainty import mean_variance
 
-PAIRS = 2**22  # of clients and generated images in one block: 34 MB of float64
+PAIRS = 2**22  # of clients and generated images whose numbers are held at once: 34 MB of float64
 
 
 def client_blocks(counts: Sequence[int], generated: int) -> Iterator[tuple[slice, slice]]:
-    """Places of clients, and of their images, a block of at most `PAIRS` client-generated pairs (or one client) at a
-    time.
-
-    Args:
-        counts: images of each client.
-        generated: number of generated images.
-    """
+    """Places of clients, and of their images, by blocks of at most `PAIRS` pairs with generated images, or a client."""
     ends, step = [0, *accumulate(counts)], max(1, PAIRS // generated)
     for start in range(0, len(counts), step):
         stop = min(start + step, len(counts))
@@ -38,11 +29,8 @@ class SharedVariances:
     """Variances over what all clients share, as generated images are, from rows of one block of clients at a time.
 
     Args:
-        weights: of the clients [K].
+        weights: of the clients [K], whose own variances are `of_clients` [K].
         variance: of a score from its row in the last dimension; by default the row holds influences on it.
-
-    Attributes:
-        of_clients: variances of the clients' scores [K].
     """
 
     def __init__(self, weights: Tensor, variance: Callable[[Tensor], Tensor] = mean_variance) -> None:

@@ -302,32 +302,24 @@ class ManifoldReference(OfClients):
         values.append(_values(pool, held, [len(held)], self.k))
         found = {name: torch.cat([part[name] for part in values]) for name in NAMES}
         if not errors:
-            return {name: self._score(name, found[name], None, None, None) for name in NAMES}
+            values_of = ((name, found[name][:-1], float(found[name][-1])) for name in NAMES)
+            return {of[0]: combine(*of, self.weights, higher_is_better=True) for of in values_of}
+        by_count = resolve_weights("examples", self.counts)  # of the pool: a union of images whatever the weights
         curves, over_pool = without_generated(pool, self.k), without_real(pool, self.k)
         curves["recall"], over_pool["recall"] = (lost / len(held)).unsqueeze(0), mean_curve(held)
         scores = {}
         for name in NAMES:
-            worst, of_images = int(found[name][:-1].argmin()), torch.cat([part[name] for part in over_own]).cpu()
-            real, of_clients = real_variances(of_images, over_pool[name].cpu(), self.counts, self.weights, worst)
+            per_client, of_images = found[name][:-1], torch.cat([part[name] for part in over_own]).cpu()
+            worst, by_image = int(per_client.argmin()), over_pool[name].cpu()
+            real, of_clients = real_variances(of_images, by_image, self.counts, self.weights, worst)
             parts = {"generated": shared[name].errors(worst, curves[name][0].cpu())}
             parts["real"] = {key: value**0.5 for key, value in real.items()}
             own_parts = {"generated": shared[name].of_clients.sqrt(), "real": of_clients.sqrt()}
-            of_pool = client_means(over_pool[name].cpu(), self.counts) * (1 - len(held))
-            scores[name] = self._score(name, found[name], parts, own_parts, of_pool)
+            of_pool = client_means(by_image, self.counts) * (1 - len(held))
+            beyond = OverClients(per_client, of_pool, self.weights, by_count)
+            pooled = float(found[name][-1])
+            scores[name] = combine(name, per_client, pooled, self.weights, None, parts, own_parts, True, beyond)
         return scores
-
-    def _score(
-        self,
-        name: str,
-        values: Tensor,
-        parts: dict[str, dict[str, float]] | None,
-        of_clients: dict[str, Tensor] | None,
-        of_pool: Tensor | None,
-    ) -> FederatedScore:
-        per_client, pooled, beyond = values[:-1], float(values[-1]), None
-        if of_pool is not None:  # a union of images whatever the weights
-            beyond = OverClients(per_client, of_pool, self.weights, resolve_weights("examples", self.counts))
-        return combine(name, per_client, pooled, self.weights, None, parts, of_clients, True, beyond)
 
     def _count(
         self, clients: slice, images: slice, made: Points, around: Neighbours, pool: Balls | None, errors: bool

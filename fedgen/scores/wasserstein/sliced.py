@@ -196,7 +196,7 @@ class SlicedReference(OfClients):
             if pooled:
                 pool = Projected.of(torch.cat(values, 1), self._pool_shares)
                 slices.add(len(shares), columns, transport_1d(pool, other, self.p))
-        return slices.averaged(self.projections)
+        return slices
 
     def _directions(self, dim: int, images: int) -> Iterator[Tensor]:
         """Unit vectors [L, D], a chunk at a time, the same ones whatever the chunk."""
@@ -240,15 +240,11 @@ class Slices:
         self.generated[row] += (psi - psi.mean(1, keepdim=True)).sum(0)
         self.real[row].add_((phi - phi.mean(1, keepdim=True)).sum(0))
 
-    def averaged(self, projections: int) -> "Slices":
-        """Means over directions."""
-        return Slices(self.powers, self.generated / projections, [part / projections for part in self.real])
-
     def scaled(self, slopes: Tensor) -> "Slices":
-        """Every side times its slope [k]."""
-        column = slopes.unsqueeze(1)
-        real = [part * slope for part, slope in zip(self.real, slopes)]
-        return Slices(self.powers * column, self.generated * column, real)
+        """Powers, and means of potentials over directions, of every side times its slope [k]."""
+        column, count = slopes.unsqueeze(1), self.powers.shape[1]
+        real = [part / count * slope for part, slope in zip(self.real, slopes)]
+        return Slices(self.powers * column, self.generated / count * column, real)
 
 
 def _project(features: Tensor, directions: Tensor) -> Tensor:
