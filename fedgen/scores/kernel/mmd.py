@@ -304,10 +304,8 @@ class KernelReference(OfClients):
         shared = SharedVariances(self.weights, variance)
         means, over_generated = torch.zeros_like(self.weights), torch.zeros_like(self._sums.own)
         for clients, images in client_blocks(self.counts, len(generated)):
-            places = self._clients[images] - clients.start
-            over_clients, over_generated[images] = cross_sums(
-                self.features[images], places, clients.stop - clients.start, generated, self.kernel
-            )
+            block = self.features[images], self._clients[images] - clients.start, clients.stop - clients.start
+            over_clients, over_generated[images] = cross_sums(*block, generated, self.kernel)
             between = over_clients / self._sums.counts[clients].unsqueeze(1)  # [b, m]: kernel of client i with image g
             means[clients] = between.mean(1)
             if errors:
