@@ -95,7 +95,7 @@ class MiFIDReference(OfClients):
         return self._fid.combined("mifid", found)
 
     def _nearest(self, generated: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-        """Means [K + 1] of cosine distances to each client's and the pool's nearest image, and some images' [K + 1, p]."""
+        """Means [K + 1] of cosine distances to clients' and the pool's nearest images, and some images' [K + 1, p]."""
         means, kept, of_all = [], [], torch.ones(len(generated), dtype=torch.float64, device=generated.device)
         for part, weight in zip(self._parts, self.weights):
             row = _cosine_distances(generated, part.to(generated.device))
