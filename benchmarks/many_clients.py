@@ -2,7 +2,7 @@
 
     python -m benchmarks.many_clients [--full]
 
-How many pairs of the clients' own images are compared changes the time alone: by default it is one block in twenty (ten
+How many pairs of the clients' own images are compared changes the time alone: by default it is one block in twenty (seven
 minutes on one core); --full takes all.
 """
 
