@@ -84,7 +84,7 @@ $(VENV)/.dist: $(RUN)
 	$(BIN)/pip install --quiet --disable-pip-version-check build twine
 	@touch $@
 
-bench: $(READY) ## speed and memory, one JSON line a figure (half an hour on a machine that does nothing else)
+bench: $(READY) ## speed and memory, one JSON line a figure (forty minutes on a machine that does nothing else)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks
 
 house: $(READY) ## the shape of the package beside its goals, counted from the source (half a minute)
