@@ -10,9 +10,6 @@ from fedgen.evaluation.real.splits import Split
 from fedgen.scores import FederatedScore
 from fedgen.scores.definition import BY_CLASS
 
-# real images are no model, and may be the held-out ones themselves
-NO_STAND_IN = ("points", "held out", "model")
-
 
 def stand_in_scores(real: RealSide, name: str) -> tuple[Found, dict[tuple[str, str], int]]:
     """The scores of one stand-in wherever it stands, and how many images it has there.
@@ -35,9 +32,9 @@ def _score(
     real: RealSide, split: Split, panel: Panel, features: Tensor | LazyInputs, labels: Tensor | None, name: str
 ) -> list[FederatedScore]:
     """The scores that the stand-in has images enough, and labels where they are needed, for."""
-    possible = [choice for choice in real.plan.choices(split, panel) if choice.needs not in NO_STAND_IN]
+    possible = [choice for choice in real.plan.choices(split, panel) if choice.definition.has_floor]
     possible = [choice for choice in possible if labels is not None or choice.needs not in BY_CLASS]
     names = [choice.name for choice in possible if not choice.definition.too_few(len(features), f"the {name}")]
     # read where they are on disk, and to the device
     given = real.embed(panel, features) if panel.on_images else features[:]
-    return real.score(split, panel, given, only=names, labels=labels)
+    return real.score(split, panel, given, only=names, labels=labels, real=True)
