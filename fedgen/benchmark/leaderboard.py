@@ -18,9 +18,8 @@ from fedgen.reports.pictures import MOST_BYTES, fitting
 KIND = HtmlPage("leaderboard", ("report.css",), ("theme.js", "leaderboard.js"))
 ABOUT_AUDIT = (
     "audits of copies of training images, in all, in the first embedding: memorisation is 0.5 without memory and 1 for"
-    " copies; authenticity is lower and fld higher for copies (in brackets those of real images, but of older entries'"
-    " fld); mifid (likewise) is FID, larger where images lie nearer to training images than a threshold, as real ones"
-    " do, too"
+    " copies; authenticity is lower and fld higher for copies; mifid is FID, larger where images lie nearer to training"
+    " images than a threshold, as real ones do, too; in brackets: that of real images, which fld of older entries lacks"
 )
 ABOUT_ATTACK = (
     "attack: the advantage of membership inference, true less false positive rate, the mean over clients and seeds with"

@@ -3,13 +3,10 @@
 Jiralerspong, Bose, Gemp, Qin, Bachrach and Gidel (2023, arXiv 2302.04440): features are scaled to mean 0 and variance 1
 by those of the held-out images; `AdaptiveDensity` of the generated ones is fitted to the training images; and
 FLD = 100 (L - C), with L the mean negative log-likelihood of the held-out images over D, and C that under a density of
-half of the training images fitted to the other half. Real images have about 0 where training images are many, and less
-where they are few, as C has half of them: the floor shows it. Poor, uniform or copied images give more. Copies do so
-because normals around them become narrow, and held-out images lie in none.
-
-The paper halves once, at random. Here C is the mean over `HALVINGS` of them, and errors hold their spread. Halves are
-drawn among ranks along a random direction, not among positions: a value does not depend on the order of images or
-clients, and two images that rounding ranks the other way change places alone.
+half of the training images fitted to the other half. Real images have about 0, and less where training images are few,
+as C has half of them. Poor, uniform or copied images give more. Copies do so because normals around them become narrow,
+and held-out images lie in none. C is the mean over `HALVINGS`, whose spread is in the errors. Halves are drawn among
+ranks along a random direction: the order of images or clients changes no value, and rounding swaps neighbours alone.
 
 A density of generated features: a normal around each, of a width of its own that is fitted to training features.
 
@@ -18,7 +15,7 @@ weight; variances begin at (smallest squared distance to a training image + 1e-3
 at rate 0.5 on their logarithms, in batches of 10,000, clamped to [-40, 40], until the loss stays within 5e-4 for five
 passes. The loss is the mean negative log-likelihood of training images over D, of the mixture and a broad normal
 besides, around the training images' mean and of fitted variance, which bounds it where a training image is far from all
-generated ones. The density itself has no such part. Sums and gradients here are float64 and in a fixed order, so that a value is the same in every run.
+generated ones. The density itself has no such part. Sums and gradients here are float64 and in a fixed order.
 """
 
 import math
@@ -88,15 +85,15 @@ def _fitted(centres: Points, training: Tensor) -> Tensor:
     logs = ((squares.amin(0).double() + LEAST) / dim).log()
     broad = torch.zeros(1, dtype=torch.float64, device=training.device)
     optimizer = torch.optim.Adam([logs, broad], RATE)
+    batches = list(zip(squares.split(BATCH), away.split(BATCH)))
     losses: list[float] = []  # of passes, each the mean over its batches
     while len(losses) < PASSES:
-        total, batches = 0.0, list(zip(squares.split(BATCH), away.split(BATCH)))
+        losses.append(0.0)
         for batch in batches:
             logs.grad, broad.grad, loss = _slopes(*batch, logs, broad, dim)
             optimizer.step()
             logs.clamp_(*BOUNDS)
-            total += loss
-        losses.append(total / len(batches))
+            losses[-1] += loss / len(batches)
         if len(losses) >= FIRST and all(abs(loss - losses[-1]) < WITHIN for loss in losses[-SETTLED:]):
             break
     return logs
@@ -204,8 +201,7 @@ class FeatureLikelihoodReference(OfClients):
 
         Each client's is that to its own images, and avg the mean of these; for `all` the clients' training images are
         one set, and their held-out ones another. Halves of training images are the same for all generated sets of one
-        size. The time is that of up to 50 passes over the [m, n] distances of each density: two of the generated
-        images, and once `HALVINGS` times two of the training images.
+        size. The time is that of up to 100 passes over the [m, n] distances, and once of 400 over those of halves.
 
         Args:
             generated: floating features; one set for all clients.
