@@ -72,7 +72,7 @@ class AdaptiveDensity:
             if of_others:
                 own = squares <= CLOSE * (points.squares[rows].unsqueeze(1) + self._centres.squares)
                 logs, number = logs.masked_fill_(own, -math.inf), (~own).sum(1)
-            found.append(logs.logsumexp(1) - number.log())
+            found.append(logs.logsumexp(1) - number.double().log())
         return torch.cat(found)
 
 
