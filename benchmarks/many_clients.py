@@ -2,8 +2,8 @@
 
     python -m benchmarks.many_clients [--full]
 
-How many pairs of the clients' own images are compared changes the time alone: by default it is one block in twenty (seven
-minutes on one core); --full takes all.
+How many pairs of the clients' own images are compared changes the time alone: by default it is one block in twenty
+(seven minutes on one core); --full takes all.
 """
 
 import argparse
