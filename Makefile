@@ -85,7 +85,7 @@ $(VENV)/.dist: $(RUN)
 	$(BIN)/pip install --quiet --disable-pip-version-check build twine
 	@touch $@
 
-bench: $(READY) ## speed and memory, one JSON line a figure (half an hour on a machine that does nothing else)
+bench: $(READY) ## speed and memory, one JSON line a figure (forty minutes on a machine that does nothing else)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks
 
 house: $(READY) ## calls, files, lines and circles of the package beside their budgets (half a minute)

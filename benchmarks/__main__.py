@@ -18,7 +18,7 @@ from benchmarks.report import machine
 
 NAMES = (
     "frechet", "fastfid", "mmd2", "kernel", "manifold", "one_pass", "rounds", "ddpm", "gan", "stylegan2", "memory",
-    "partitions", "lazy_data", "messages", "evaluation", "stored_scores", "long_run", "start",
+    "many_clients", "partitions", "lazy_data", "messages", "evaluation", "stored_scores", "long_run", "start",
 )  # fmt: skip
 AGAIN = 2
 

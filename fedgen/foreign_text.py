@@ -36,6 +36,11 @@ def printable(text: str, limit: int = 200) -> str:
     return "".join(shown)
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number of at most 18 digits, which `int` takes: thousands it refuses."""
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
 def is_hidden(character: str) -> bool:
     return unicodedata.category(character) in _HIDDEN
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedgen.benchmark.entry import Claims, Entry, IntervalForm, MembershipForm, RunCost
 from fedgen.benchmark.number import number_of, ratios_of
-from fedgen.benchmark.run_checks import CONDITIONS, FLOORED, check_runs
+from fedgen.benchmark.run_checks import CONDITIONS, check_runs
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, OwnClass, OwnImages
 from fedgen.benchmark.suites import find_suite
 from fedgen.evaluation.audit.estimates import IntervalEstimate, combined
@@ -197,6 +197,6 @@ def _beside(records: Sequence[Sequence[ScoreRecord]], embedding: str) -> dict[st
                 continue
             if record.is_model and record.score in (*BESIDE, *AUDIT):
                 found.setdefault(record.score, []).append(record.value)
-            if record.is_floor and record.score in FLOORED:
+            if record.is_floor and record.score in AUDIT:
                 found.setdefault(floor_of(record.score), []).append(record.value)
     return {name: statistics.mean(values) for name, values in found.items() if len(values) == len(records)}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgen.benchmark.claims import FLOORED, floor_of
+from fedgen.benchmark.claims import floor_of
 from fedgen.benchmark.entry import Entry
 from fedgen.benchmark.standings import Standing, answers_of, standings_of
 from fedgen.benchmark.standings_table import HEADINGS, LEGEND, ORDER, cells_of, figure, task_lines
@@ -18,8 +18,8 @@ from fedgen.reports.pictures import MOST_BYTES, fitting
 KIND = HtmlPage("leaderboard", ("report.css",), ("theme.js", "leaderboard.js"))
 ABOUT_AUDIT = (
     "audits of copies of training images, in all, in the first embedding: memorisation is 0.5 without memory and 1 for"
-    " copies; authenticity (in brackets that of real images) is lower and fld higher for copies; mifid (likewise) is"
-    " FID, larger where images lie nearer to training images than a threshold, as real ones do, too"
+    " copies; authenticity is lower and fld higher for copies; mifid is FID, larger where images lie nearer to training"
+    " images than a threshold, as real ones do, too; in brackets: that of real images, which fld of older entries lacks"
 )
 ABOUT_ATTACK = (
     "attack: the advantage of membership inference, true less false positive rate, the mean over clients and seeds with"
@@ -97,7 +97,7 @@ def _row(standing: Standing, entry: Entry) -> list[dict[str, Any]]:
     claims = entry.claims
     more = [claims["beside"].get(name) for name in (*BESIDE, *AUDIT)]
     texts = [*cells_of(standing, entry), *map(figure, more), str(IntervalEstimate(**claims["attack"]))]
-    for score in FLOORED:
+    for score in AUDIT:
         if (floor := claims["beside"].get(floor_of(score))) is not None:
             texts[len(HEADINGS) + (*BESIDE, *AUDIT).index(score)] += f" ({figure(floor)})"
     numbers = [

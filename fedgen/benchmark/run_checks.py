@@ -12,7 +12,7 @@ from fedgen.evaluation.record_names import LOCAL_NOTE
 from fedgen.evaluation.records import FLOOR, MODEL, ScoreRecord
 from fedgen.foreign_text import printable
 
-FLOORED = ("authenticity", "mifid")  # audits that are read beside those of real images
+FLOORED = ("authenticity", "mifid")  # audits that every run has of real images, too
 CONDITIONS: dict[str, tuple[str, ...]] = {
     "num_clients": (),
     "weights": (),

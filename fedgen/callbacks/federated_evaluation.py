@@ -30,7 +30,7 @@ from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.evaluation.tables.one_line import evaluation_line, headline, join_parts, say_round
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.lightning.lightning_internals import checkpoint_of
-from fedgen.federated.simulated_time.round_time import TIME_FILE, write_times
+from fedgen.federated.simulated_time.round_time import write_times
 from fedgen.images import save_png
 from fedgen.io.files import remove_unfinished, require_writable
 from fedgen.models.optional_hooks import data_module_of, of_module, of_strategy
@@ -198,8 +198,7 @@ class FederatedEvaluation(Callback):
         with paused(trainer), together():
             floor = self.evaluator.floor()
         if trainer.is_global_zero:
-            for folder, names in (("samples", "*.png"), (".", "*.png"), (".", "*.npz"), (".", TIME_FILE)):
-                remove_unfinished(self._folder(trainer) / folder, names)
+            remove_unfinished(self._folder(trainer))
             path = self._scores_path(trainer)
             if (rounds := drop_from(path, first)) and first:
                 rank_zero_info(f"{path}: scores of rounds {rounds} are removed, as training goes on from round {first}")
@@ -328,7 +327,6 @@ class FederatedEvaluation(Callback):
 
         self._page = LivePage(self._folder(trainer)) if self.page and not trainer.fast_dev_run else None
         if self._page is not None:
-            self._page.start()
             assert self.evaluator is not None  # setup made it
             data = data_module_of(trainer)
             splits = self.evaluator.splits if isinstance(data, FederatedDataModule) else ()

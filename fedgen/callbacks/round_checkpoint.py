@@ -11,8 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fedgen.evaluation.runs.checkpoint_names import LAST, checkpoint_name, list_checkpoints
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
-from fedgen.federated.left_out import LEFT_OUT_FILE, Entry, report_of, write_left_out
-from fedgen.federated.state_file import STATE_FILE
+from fedgen.federated.left_out import Entry, report_of, write_left_out
 from fedgen.federated.state_table import rows_so_far, write_state
 from fedgen.io.files import remove_unfinished, require_writable, sync_folder
 from fedgen.models.optional_hooks import of_callback, of_strategy
@@ -76,7 +75,9 @@ class RoundCheckpoint(ModelCheckpoint):
             return
         refuse_restart(trainer, self._folder(trainer))
         if trainer.is_global_zero:
-            _remove_unfinished(self._folder(trainer))
+            remove_unfinished(self._folder(trainer))
+            for path in self._folder(trainer).glob(".*.ckpt.partial"):
+                path.unlink(missing_ok=True)
             self._left_out = None  # what an earlier run wrote, or this one in rounds that it trains again
             self._write_left_out(trainer)
 
@@ -197,15 +198,6 @@ def _has_evaluation(trainer: Trainer) -> bool:
 
 def _evaluated(trainer: Trainer) -> set[int | None]:
     return {of_callback(callback).evaluated_round for callback in trainer.callbacks}
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Removes what kills left of files that were being written: checkpoints, hidden and each as large as a whole one,
-    and what is written beside them."""
-    for names in (".*.ckpt.partial", STATE_FILE, LEFT_OUT_FILE):
-        remove_unfinished(folder, names)
-    for path in folder.glob(".*.ckpt.partial"):
-        path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

@@ -29,6 +29,7 @@ from fedgen.data.examples import to_batch
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import LazyExamples, make_lazy
 from fedgen.data.renumber import renumber, with_classes
+from fedgen.foreign_text import is_number
 from fedgen.own_code import warn
 
 HOOKS = (
@@ -301,7 +302,7 @@ def _merge_labels(clients: Mapping[str, Examples]) -> tuple[Tensor, tuple[str, .
     classes = parts[0].classes
     if any(part.classes != classes for part in parts):
         every = {name for part in parts for name in part.classes}
-        classes = tuple(sorted(every, key=int) if all(name.isdecimal() for name in every) else sorted(every))
+        classes = tuple(sorted(every, key=int) if all(map(is_number, every)) else sorted(every))
     places = {name: place for place, name in enumerate(classes)}
     return torch.cat([torch.tensor([places[name] for name in part.classes])[part.labels] for part in parts]), classes
 

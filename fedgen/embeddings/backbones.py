@@ -16,6 +16,7 @@ from fedgen.data.optional_attributes import with_defaults
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS, UNIT
 from fedgen.embeddings.weights import load_into, read_state
+from fedgen.io.hub_folders import copied_settings, load_transformer
 
 PILLOW = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # its numbers for ways to resample
 ANTIALIASED = ("bilinear", "bicubic")
@@ -143,9 +144,8 @@ def load_transformers(
     transformers = _package("transformers", f"{TRANSFORMERS}{name}")
     source = str(weights or name)
     try:
-        processor = transformers.AutoImageProcessor.from_pretrained(source)
-        network = _kind(transformers, source).from_pretrained(source, use_safetensors=True)
-    except (OSError, ValueError, KeyError) as error:
+        processor, network = _load(transformers, source)
+    except Exception as error:  # settings from files may fail in any way
         reason = " ".join(str(error).split())
         raise ValueError(
             f"embedding {TRANSFORMERS}{name}: cannot be loaded from {source} (config.json, model.safetensors and"
@@ -158,10 +158,15 @@ def load_transformers(
     return Backbone(features, whole, size or own, own, mean, std, resample, features.layer, unit_length, texts)
 
 
-def _kind(transformers: Any, source: str) -> Any:
-    """The class that loads a model: AutoModel's would leave an image tower's projection out."""
-    made_by = transformers.AutoConfig.from_pretrained(source).architectures or ()
-    return next((getattr(transformers, kind) for kind in made_by if kind.endswith(PROJECTED)), transformers.AutoModel)
+def _load(transformers: Any, source: str) -> tuple[Any, Any]:
+    """The image processor and the network of a folder, or of a name on the hub."""
+    with copied_settings(source) as place:
+        processor = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
+    towers = [name for name in config.architectures or () if name.endswith(PROJECTED)]
+    # AutoModel's class would leave an image tower's projection out
+    kind = getattr(transformers, towers[0]) if towers else transformers.AutoModel
+    return processor, load_transformer(kind, config, source, exact=False)
 
 
 class _ImageFeatures(nn.Module):
@@ -199,7 +204,8 @@ def _texts_of(transformers: Any, model: Any, source: str) -> Callable[[Sequence[
 
     def features(texts: Sequence[str]) -> Tensor:
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+            with copied_settings(source) as place:
+                tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"embedding {TRANSFORMERS}{source}: its tokenizer cannot be loaded: {reason}") from error

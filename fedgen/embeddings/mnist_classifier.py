@@ -18,6 +18,7 @@ from fedgen.embeddings.names import LOGITS, SEED
 from fedgen.embeddings.names import MNIST_CLASSIFIER as NAME
 from fedgen.embeddings.small_classifier import ClassifierOptions, SmallClassifier, fitted, train_classifier
 from fedgen.embeddings.weights import load_into, read_state
+from fedgen.io.files import parse_json
 from fedgen.io.tensor_files import read_safetensors, write_safetensors
 from fedgen.own_code import warn
 from fedgen.seeds import generator, isolated
@@ -110,8 +111,8 @@ def accuracy_of(path: str | Path) -> float:
     """
     metadata = read_safetensors(path)[1]
     try:
-        return float(json.loads(metadata["about"])["accuracy"])
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        return float(parse_json(metadata["about"])["accuracy"])
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not say its accuracy ({error!r}); remove it, and it is made again") from error
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from fedgen.foreign_text import is_number
+
 TIMM, TRANSFORMERS = "timm/", "transformers/"
 SIZE = "@"  # between a name and a size that is not the network's own, or UNIT
 MNIST_CLASSIFIER, SEED, LOGITS = "classifier-mnist5k", "seed", "logits"
@@ -32,7 +34,7 @@ def split_options(name: str) -> tuple[str, dict[str, Any]]:
     if base and last == UNIT:
         name, options = base, {"unit_length": True}
         base, _, last = name.rpartition(SIZE)
-    return (base, {"size": int(last)} | options) if base and last.isdigit() else (name, options)
+    return (base, {"size": int(last)} | options) if base and is_number(last) else (name, options)
 
 
 def with_suffix(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -51,7 +53,7 @@ def options_in(suffix: str) -> dict[str, object]:
     for part in suffix.split("-"):
         if part == LOGITS:
             found["layer"] = LOGITS
-        elif part.removeprefix(SEED).isdigit() and part.startswith(SEED):
+        elif is_number(part.removeprefix(SEED)) and part.startswith(SEED):
             found["seed"] = int(part.removeprefix(SEED))
         else:
             return {}
@@ -71,7 +73,7 @@ def _clip_options(suffix: str) -> dict[str, Any]:
 
 # Names of stored scores load again: `efficientnet-lite0-224` is efficientnet-lite0 with size=224.
 SUFFIXES: dict[str, Callable[[str], dict[str, Any]]] = {
-    "efficientnet-lite0": lambda suffix: {"size": int(suffix)} if suffix.isdigit() else {},
+    "efficientnet-lite0": lambda suffix: {"size": int(suffix)} if is_number(suffix) else {},
     MNIST_CLASSIFIER: options_in,
     INCEPTION: _inception_options,
     "vgg16": lambda suffix: {"layer": suffix},

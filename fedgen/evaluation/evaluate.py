@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, TypedDict
 
 import torch
@@ -20,7 +21,6 @@ from fedgen.evaluation.real.federation_splits import Clients, as_splits
 from fedgen.evaluation.real.real_side import RealSide
 from fedgen.evaluation.real.reference import Found, Reference
 from fedgen.evaluation.real.splits import Split
-from fedgen.evaluation.real.stand_in_scores import stand_in_scores
 from fedgen.evaluation.record_maker import RecordMaker
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.score_choice import ScoreLike
@@ -341,7 +341,7 @@ class Evaluator:
         if self._floor is None:
             self.prepare()
             names = dict.fromkeys(name for split in self.splits for name in self.plan.stand_ins(split))
-            scored = [(name, *stand_in_scores(self._real, name)) for name in names]
+            scored = [(name, *_stand_in_scores(self._real, name)) for name in names]
             self._floor = [record for name, found, counts in scored for record in self.records(found, name, counts)]
         return self._floor
 
@@ -357,6 +357,25 @@ class Evaluator:
             details: the records' other fields.
         """
         return self._records.records(found, generator, counts, **details)
+
+
+def _stand_in_scores(real: RealSide, name: str) -> tuple[Found, dict[tuple[str, str], int]]:
+    """The scores of real images in a generator's place, e.g. the "floor", that they suffice for, and their numbers."""
+    found: Found = {}
+    counts: dict[tuple[str, str], int] = {}
+    for split, panel in product(real.plan.splits, real.plan.panels):
+        if (stand_in := real.stand_in(name, split, panel)) is None:
+            continue
+        features, labels = stand_in
+        possible = [choice for choice in real.plan.choices(split, panel) if choice.definition.has_floor]
+        possible = [choice for choice in possible if labels is not None or choice.needs not in BY_CLASS]
+        names = [choice.name for choice in possible if not choice.definition.too_few(len(features), f"the {name}")]
+        # read where they are on disk, and to the device
+        given = real.embed(panel, features) if panel.on_images else features[:]
+        key = split.name, panel.embedding.name
+        found[key] = real.score(split, panel, given, only=names, labels=labels, real=True)
+        counts[key] = len(features)
+    return found, counts
 
 
 def _never(number: int, draws: torch.Generator) -> Tensor:

@@ -2,13 +2,14 @@
 
 import json
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Fits, conforms
-from fedgen.io.files import atomic_write
+from fedgen.io.files import atomic_write, parse_json
 from fedgen.io.regular_files import read_regular
 from fedgen.models.optional_hooks import data_of, of_data, of_strategy
 from fedgen.own_code import own_frames, rank_zero_warn
@@ -69,6 +70,20 @@ class NotAnswering(_OfClient):
 
 
 AnyEntry = LeftOut | LeftOutEarlier | RemarkedOn | NotAnswering
+
+
+@contextmanager
+def exits_fail() -> Iterator[None]:
+    """Turns a `SystemExit` of a client's code, which would end the run, into a failure; a signal's ends it."""
+    try:
+        yield
+    except SystemExit as error:
+        from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+        # Lightning exits so after Ctrl-C
+        if isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        raise RuntimeError(f"SystemExit: {error}").with_traceback(error.__traceback__) from error
 
 
 def make_entry(turn: "Turn", error: BaseException) -> Entry:
@@ -280,8 +295,8 @@ def read_left_out(folder: str | Path) -> list[Entry]:
         return []
     try:
         *lines, end = read_regular(path).decode().split("\n")
-        entries = [json.loads(line) for line in lines]
-    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
+        entries = [parse_json(line) for line in lines]
+    except ValueError as error:  # also bytes that are no UTF-8
         raise ValueError(f"{path} is damaged ({error}); remove it, the checkpoints hold the same") from error
     if end or not entries or not conforms(entries, list[AnyEntry]):
         raise ValueError(

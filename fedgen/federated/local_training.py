@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
@@ -72,7 +72,7 @@ class LocalTraining:
         driver: of the round.
         clock: of the fit.
         schedules: of learning rates by the step.
-        batch_idx: what a `training_step` receives: its iteration of the "round" or of the "client".
+        counts_rounds: whether a `training_step` receives its iteration of the round, not of the client.
         move: brings a batch to the device where somebody overrides how.
 
     Attributes:
@@ -88,11 +88,11 @@ class LocalTraining:
         driver: Driver,
         clock: TurnClock,
         schedules: StepSchedules,
-        batch_idx: Literal["round", "client"],
+        counts_rounds: bool,
         move: Callable[[Any], Any],
     ) -> None:
         self._trainer, self._module = trainer, trainer.lightning_module
-        self._round, self._driver, self._clock, self._counts_rounds = round, driver, clock, batch_idx == "round"
+        self._round, self._driver, self._clock, self._counts_rounds = round, driver, clock, counts_rounds
         self.no_hooks = calls_no_hook(trainer)
         self._moves_plainly, self._move = moves_plainly(trainer), move
         self._device = trainer.strategy.root_device

@@ -24,6 +24,7 @@ from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.compressed_updates import CompressedUpdates
 from fedgen.federated.left_out import (
     REMARK,
+    exits_fail,
     free_memory,
     loss_of_round,
     make_entries,
@@ -196,7 +197,8 @@ class Round:
         again before anything else runs, the client has no part in the round, and the error is kept for its report.
         """
         try:
-            yield
+            with exits_fail():
+                yield
         except Exception as error:
             turn.is_left_out = True
             self._end_snapshot()

@@ -209,7 +209,8 @@ class FedAvgStrategy(FederationView):
         self._schedules = StepSchedules(trainer)
         self._driver = self._drive(round, self._schedules)
         RoundBoundary.attach(trainer, self)
-        parts = trainer, round, self._driver, self.clock, self._schedules, self.batch_idx, self._batch_to_device
+        by_round = self.batch_idx == "round"
+        parts = trainer, round, self._driver, self.clock, self._schedules, by_round, self._batch_to_device
         at_once = self.vectorised_turns
         self._loop = LocalTraining(*parts) if at_once is None else VectorisedTraining(at_once, self.seed, *parts)
 

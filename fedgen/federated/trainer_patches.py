@@ -165,7 +165,8 @@ class TurnClock:
     def within(self) -> Iterator[None]:
         """Lets Lightning's words mean a turn's."""
         trainer: Any = self.trainer
-        kind, held = type(trainer), trainer.accumulate_grad_batches
+        kind: Any = type(trainer)
+        held = trainer.accumulate_grad_batches
         trainer.__class__, self.inside = _derived(_InTurn, kind), True
         if self.holds_accumulation:
             trainer.accumulate_grad_batches = self.accumulation
@@ -198,7 +199,8 @@ def patch_trainer(trainer: Trainer, clock: TurnClock) -> None:
 def unpatch_trainer(trainer: Trainer) -> None:
     """Give a trainer its own class back."""
     if isinstance(trainer, _InFit):
-        trainer.__class__ = next(kind for kind in type(trainer).__mro__ if not issubclass(kind, (_InFit, _InTurn)))
+        kinds: Any = type(trainer).__mro__
+        trainer.__class__ = next(kind for kind in kinds if not issubclass(kind, (_InFit, _InTurn)))
         del vars(trainer)["turn_clock"]
 
 

@@ -1,14 +1,17 @@
 """Atomic writers and readers that never execute what they read."""
 
 import csv
+import fcntl
 import json
 import os
+import re
 import secrets
+import stat
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from io import TextIOWrapper
+from contextlib import contextmanager, suppress
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,15 +21,18 @@ from numpy.lib import format as npy
 
 from fedgen.foreign_text import printable
 from fedgen.io.archives import Header, array_names, open_archive, open_array
-from fedgen.io.regular_files import open_regular, read_regular
+from fedgen.io.regular_files import check_unpacked, read_regular
 from fedgen.io.restricted_pickle import check_key, check_unfolding
 
 ARRAYS = "an .npz file of plain arrays"
 MOST_PARTS = 100_000  # of a YAML file; a recipe has some hundred
 LONGEST_YAML = 2**20  # characters; PyYAML reads some 100,000 a second
-_DEEPEST = 100  # mappings within mappings
-_LONGEST_NUMBER = 400  # YAML's numbers of base 60 take the square of their length
+_DEEPEST = 100  # mappings and lists within each other
+_ROW, _CELL = 100, 50  # bytes that Python takes for a row of a table and for each field
+_TEXTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)  # of JSON
+_LONGEST_NUMBER = 400  # digits; YAML's numbers of base 60 take the square of their length
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OTHER_BASE = re.compile(r"[-+]?(0[0-9_xb]+$|0x|0b|[0-9_]+:)")  # octal 010, 0x10, 0b10, and 1:30 of base 60
 
 
 def in_bytes(number: int) -> str:
@@ -58,11 +64,13 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as file:
+            with suppress(OSError):  # not every network file system has locks
+                fcntl.flock(file, fcntl.LOCK_EX)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+            os.chmod(name, 0o644)
+            os.replace(name, path)  # while the lock is held
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
         # `torch.save` ends its file after a failed write, and raises a RuntimeError about positions
@@ -96,15 +104,22 @@ def write_once(path: str | Path, content: bytes) -> bytes:
     return read_regular(path)
 
 
-def remove_unfinished(folder: str | Path, names: str) -> None:
-    """Removes what kills left of files that `atomic_write` was writing.
+def remove_unfinished(folder: str | Path) -> None:
+    """Removes what kills left in a folder, and in those in it, of files that `atomic_write` was writing.
 
-    Args:
-        folder: with the files.
-        names: of the files, as a pattern; nobody else may be writing one of them.
+    A process that writes holds a lock on its file, which is then left alone, as is whatever nobody can lock.
     """
-    for path in Path(folder).glob(f".{names}.*.tmp"):
-        path.unlink(missing_ok=True)
+    drawn = "[a-z0-9_]" * 8  # as `mkstemp` draws them
+    for path in (path for where in (".", "*") for path in Path(folder).glob(f"{where}/.*.{drawn}.tmp")):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                state = os.fstat(descriptor)
+                if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def write_json(path: str | Path, value: Any) -> None:
@@ -122,9 +137,32 @@ def read_json(path: str | Path) -> Any:
     """
     content = read_regular(path)
     try:
-        return json.loads(content.decode(), object_pairs_hook=_without_doubles)
-    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
+        return parse_json(content)
+    except ValueError as error:  # also bytes that are no UTF-8
         raise ValueError(f"{path} is no JSON, or it is damaged ({error})") from error
+
+
+def parse_json(content: str | bytes) -> Any:
+    """The value of a JSON text (UTF-8), of which nothing is nested or long enough to stop whatever works with it.
+
+    NaN and Infinity are numbers, as fedgen's own files hold them: where one must be finite or whole, its reader asks.
+
+    Raises:
+        ValueError: if it is no JSON, gives a key twice, is nested too deeply, or has a number of too many digits.
+    """
+    text = content if isinstance(content, str) else content.decode()
+    depth = 0
+    for mark in re.findall(r"[][{}]", _TEXTS.sub("", text)) if text.count("[") + text.count("{") > _DEEPEST else ():
+        depth += 1 if mark in "[{" else -1
+        if depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} deep")
+    return json.loads(text, object_pairs_hook=_without_doubles, parse_int=_whole)
+
+
+def _whole(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"a number has {len(text)} digits")
+    return int(text)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -153,7 +191,7 @@ def yaml_in(content: bytes, path: str | Path) -> Any:
         return parse_yaml(content.decode())
     except Exception as error:  # PyYAML lets through what numbers and dates of a file raise
         reason = printable(" ".join(str(error).split()), 400)
-        raise ValueError(f"{path} is no recipe in YAML, or it is damaged ({reason})") from error
+        raise ValueError(f"{path} is no YAML, or it is damaged ({reason})") from error
 
 
 def parse_yaml(text: str) -> Any:
@@ -202,9 +240,14 @@ class _CountingLoader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        if isinstance(node, yaml.ScalarNode) and len(node.value) > _LONGEST_NUMBER and node.tag in _NUMBERS:
+        is_number = isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS
+        if is_number and len(node.value) > _LONGEST_NUMBER:
             raise ValueError(f"a number has {len(node.value)} digits")
-        return super().construct_object(node, deep)
+        made = super().construct_object(node, deep)
+        if is_number and _OTHER_BASE.match(node.value):
+            where = f"line {node.start_mark.line + 1} has {node.value}"
+            raise ValueError(f"{where}, which YAML reads as {made}; write decimal digits, or text in quotes")
+        return made
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         for place, (key, _) in enumerate(node.value if isinstance(node, yaml.MappingNode) else ()):
@@ -231,21 +274,27 @@ def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], l
 
     Raises:
         OSError: if it cannot be opened.
-        ValueError: if it is no such file, names a column twice, or has a row of more or fewer fields than columns.
+        ValueError: if it is no such file, names a column twice, has a row of more or fewer fields than columns, or far
+            more fields than bytes.
     """
+    content = read_regular(path)
+    lines = max(content.count(b"\n"), content.count(b"\r"))
+    check_unpacked(_ROW * lines + _CELL * (lines + content.count(b",")), len(content), str(path))
     try:
-        with open_regular(path) as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
-            lines = (line for line in file if comment is None or not line.startswith(comment))
-            reader = csv.DictReader(lines, strict=True)  # a quote that is never closed would swallow rows
-            header = list(reader.fieldnames or [])
-            rows = [(reader.line_num, row) for row in reader]
+        with TextIOWrapper(BytesIO(content), encoding="utf-8-sig", newline="") as file:
+            kept = (line for line in file if comment is None or not line.startswith(comment))
+            reader = csv.reader(kept, strict=True)  # a quote that is never closed would swallow rows
+            header = next(reader, [])
+            if len(set(header)) != len(header):
+                raise ValueError(f"{path} names a column twice: {', '.join(header)}")
+            rows = []
+            for row in filter(None, reader):
+                if len(row) != len(header):
+                    count = f"has not the {len(header)} fields that the first line names"
+                    raise ValueError(f"{path}, line {reader.line_num} {count}")
+                rows.append((reader.line_num, dict(zip(header, row))))
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no CSV file in UTF-8, or it is damaged ({error})") from error
-    if len(set(header)) != len(header):
-        raise ValueError(f"{path} names a column twice: {', '.join(header)}")
-    for line, row in rows:
-        if None in row or None in row.values():  # under None is what is beyond the header, and None is what is missing
-            raise ValueError(f"{path}, line {line} has not the {len(header)} fields that the first line names")
     return header, rows
 
 

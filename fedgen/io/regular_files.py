@@ -3,8 +3,11 @@
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
+
+from fedgen.foreign_text import is_number
 
 LIMIT_VARIABLE = "FEDGEN_MAX_UNPACKED"
 """Environment variable: bytes that one file may unfold into, for files that are trusted to be large."""
@@ -59,9 +62,14 @@ def most_unpacked(stored: int) -> int:
     said = os.environ.get(LIMIT_VARIABLE)
     if said is None:
         return max(_ALWAYS, _TIMES * stored)
-    if not (said.isascii() and said.isdigit() and len(said) < 20):
+    if not is_number(said):
         raise ValueError(f"{LIMIT_VARIABLE} must be a number of bytes, such as 4000000000, got {said!r}")
     return int(said)
+
+
+def stored_bytes(files: Iterable[str | Path]) -> int:
+    """The bytes of files, of which links to one file and a file that is named again count once."""
+    return sum({(one.st_dev, one.st_ino): one.st_size for one in map(os.stat, files)}.values())
 
 
 def check_unpacked(unpacked: int, stored: int, what: str = "it") -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fedgen.evaluation.records import Columns, ScoreRecord, unique
 from fedgen.evaluation.runs.kinds import one_kind, say_others
@@ -13,6 +13,7 @@ from fedgen.evaluation.runs.run_files import MATRIX_PICTURE, NEAREST, PARTITION,
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, read_left_out, shorten
 from fedgen.federated.state_file import read_state
+from fedgen.io.field_types import Between, fault
 from fedgen.io.files import read_json, read_yaml
 from fedgen.io.regular_files import is_regular, read_regular
 from fedgen.reports.kept import CONCLUSIONS, REAL, Kept, read_kept
@@ -183,12 +184,13 @@ def _roster(path: Path) -> list[dict[str, Any]]:
         ValueError: if the file is damaged.
     """
     try:
-        return [
-            {"name": str(one["name"]), "role": "", "train": int(one["examples"]), "held_out": 0}
-            for one in read_json(path)
-        ]
+        every = {"role": "", "held_out": 0}
+        found = [{"name": str(one["name"]), "train": one["examples"], **every} for one in read_json(path)]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error!r})") from error
+    if wrong := fault([one["train"] for one in found], list[int]):
+        raise ValueError(f"{path} is damaged: its clients' numbers of images {wrong}")
+    return found
 
 
 def _read_pictures(found: Contents, pictures: Pictures) -> None:
@@ -215,14 +217,14 @@ def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
         found.records = unique([ScoreRecord.from_json(record) for record in content["records"]])
         settings, skipped = dict(content.get("settings", {})), list(map(str, content.get("skipped", [])))
         sets = [(str(one["name"]), one.get("count")) for one in content.get("sets", [])]
+        if wrong := fault([count for _, count in sets], list[Annotated[float, Between(0, 2**63)] | None]):
+            raise ValueError(f"the sets' count {wrong}; give numbers of images, or null")
         found.versions = {"fedgen": str(content.get("fedgen", "unknown"))}
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} holds no scores of `fedgen evaluate --generated` ({error!r})") from error
     found.kind, found.settings = "images", settings
     found.kept.clients = [
-        {"name": name, "role": "", "train": int(count), "held_out": 0}
-        for name, count in sets[1:]
-        if isinstance(count, int | float) and count >= 0
+        {"name": name, "role": "", "train": int(count), "held_out": 0} for name, count in sets[1:] if count is not None
     ]
     found.warnings += [f"left out, as it cannot be read: {reason}" for reason in skipped]
     figure = pictures.one(path.with_suffix(".png"), path.with_suffix(".png").name)

@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
-from fedgen.io.files import remove_unfinished
 from fedgen.own_code import warn
 from fedgen.reports.contents import read_contents
 from fedgen.reports.logged import Logs
@@ -36,10 +35,6 @@ class LivePage:
     def path(self) -> Path:
         """The file of the page."""
         return self.folder / PAGE
-
-    def start(self) -> None:
-        """Removes what a kill left of a page that was being written."""
-        remove_unfinished(self.folder, PAGE)
 
     def evaluated(self, seconds: float) -> bool:
         """Writes the page if all writing so far, this one included, stays below a hundredth of evaluations' time.

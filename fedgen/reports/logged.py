@@ -16,6 +16,7 @@ from fedgen.io.regular_files import is_regular, open_regular
 
 MOST_POINTS = 400  # of a series on a page
 MOST_FILES, MOST_BYTES = 50, 500_000_000  # of one folder's logs
+LATEST = 1e11  # seconds since 1970; other times are damaged
 MOST_RECORD = 64_000_000  # bytes of one event: histograms and pictures are passed over
 SKIPPED = re.compile(r"[_/]clients/p\d+$|^hp_metric$")
 _HEAD = struct.Struct("<QI")  # length of a record and a checksum
@@ -67,6 +68,7 @@ class Logs:
         self.series: dict[str, LoggedSeries] = {}
         self.unread: list[str] = []
         self._read: dict[Path, int] = {}
+        self._timeless: dict[Path, str] = {}  # the last such value of a file
 
     def refresh(self) -> None:
         """Reads what the files have more than at the last call."""
@@ -79,6 +81,7 @@ class Logs:
                     self._read_events(path)
             except (OSError, ValueError) as error:
                 self.unread.append(f"{path.name}: {error}")
+        self.unread += [f"{path.name}: left out as it has no time: {last}" for path, last in self._timeless.items()]
 
     def _read_events(self, path: Path) -> None:
         try:
@@ -92,8 +95,12 @@ class Logs:
                 raise ValueError(f"no events of TensorBoard ({error})") from error
             for value in event.summary.value:
                 number = _scalar(value)
-                if number is not None and math.isfinite(number) and not SKIPPED.search(value.tag):
+                if number is None or not math.isfinite(number) or SKIPPED.search(value.tag):
+                    continue
+                if 0 <= event.wall_time < LATEST:
                     self.series.setdefault(value.tag, LoggedSeries()).add(event.step, number, event.wall_time)
+                else:
+                    self._timeless[path] = f"{value.tag} of step {event.step}, at {event.wall_time:g}"
 
     def _records(self, path: Path) -> Iterator[bytes]:
         """The whole records of a file that were not read before."""
@@ -122,11 +129,11 @@ class Logs:
         header, rows = read_csv(path)
         if "step" not in header:
             return
+        tags = [tag for tag in header if tag != "step" and not SKIPPED.search(tag)]
         for _, row in rows:
             step = _number(row["step"])
-            for tag in header:
-                value = _number(row[tag])
-                if tag != "step" and step is not None and value is not None and not SKIPPED.search(tag):
+            for tag in tags:
+                if step is not None and (value := _number(row[tag])) is not None:
                     self.series.setdefault(tag, LoggedSeries()).add(int(step), value)
         self._read[path] = path.stat().st_size
 

@@ -91,6 +91,7 @@ class GeneratedSet:
         density: the model's, where a score needs it.
         labels: int64 [m], which the images were asked for.
         answers: of the model about real examples.
+        real: whether these are real images in a generator's place, which may be the held-out ones.
 
     Examples:
         >>> import torch
@@ -103,6 +104,7 @@ class GeneratedSet:
     density: Density | None = None
     labels: Tensor | None = None
     answers: ModelAnswers | None = None
+    real: bool = False
 
     @property
     def rows(self) -> Tensor:
@@ -200,6 +202,11 @@ class ScoreDefinition(ABC):
     def higher_is_better(self) -> bool:
         """Whether a better model has a larger value."""
         return False
+
+    @property
+    def has_floor(self) -> bool:
+        """Whether real images, which are no model and may be the held-out ones, have a value in a generator's place."""
+        return self.needs not in ("points", "held out", "model")
 
     @property
     def has_powers(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgen.scores.frechet.roots import Roots, in_float32, sandwich, sum_of_roots, top
+from fedgen.scores.frechet.roots import Roots, eigenvalues, in_float32, of_scales, sandwich, sum_of_roots, top
 from fedgen.statistics.eigen import eigh
 
 
@@ -84,7 +84,9 @@ class Spectrum:
 
 def spectrum(roots: Roots, covariance: Tensor, rank: int) -> Spectrum:
     """Spectrum of R_i C R_i^T for a covariance C [D, D] of at most the given rank."""
-    values, vectors = eigh(sandwich(roots, covariance), upper=True)
+    values, vectors = eigh(sandwich(roots, covariance))
+    if of_scales(covariance.diagonal()):  # those found with vectors are right to 1e-16 of the largest only
+        values = eigenvalues(roots, covariance)
     return Spectrum(values, vectors, roots.ranks.clamp(max=rank))
 
 

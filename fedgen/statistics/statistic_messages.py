@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedgen.io.files import parse_json
 from fedgen.io.tensor_files import HASH, is_whole, with_hash
 from fedgen.statistics.gaussian import Gaussian
 
@@ -236,10 +237,7 @@ def gaussian_from_message(message: Message) -> Gaussian:
 
 def remarks_from_json(text: str) -> dict[str, str]:
     """The remarks in a JSON text; raises ValueError unless it is an object of strings."""
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise ValueError("remarks are nested too deeply") from None
+    found = parse_json(text)
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ValueError(f"remarks must be a JSON object of strings, got {text[:80]!r}")
     return found

@@ -35,7 +35,7 @@ from fedgen.evaluation.tables.one_line import say_round
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import describe, read_left_out, shorten
 from fedgen.federated.state_file import read_state
-from fedgen.io.files import atomic_write, read_yaml, require_writable
+from fedgen.io.files import atomic_write, read_yaml, remove_unfinished, require_writable
 from fedgen.own_code import warn
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
@@ -227,14 +227,16 @@ def train(cli: FedgenCLI) -> None:
     trainer, console, recipe = cli.trainer, make_console(quiet=not first), cli.recipe
     check_explain(cli)
     folder = require_writable(trainer.default_root_dir)
-    last = folder_of(RoundCheckpoint, trainer) / LAST
+    last, scored = folder_of(RoundCheckpoint, trainer) / LAST, folder_of(FederatedEvaluation, trainer)
     shown = [
         callback for callback in trainer.callbacks if isinstance(callback, FederatedEvaluation) and callback.report
     ]
     for callback in shown:
         callback.reports_at_end = False  # here, of a finished run, too
     with naming_write_errors(folder, last), only_run(folder) if first else nullcontext():
-        check_recipe(folder, recipe, folder_of(FederatedEvaluation, trainer), last)
+        for place in {folder, scored} if first else ():
+            remove_unfinished(place)
+        check_recipe(folder, recipe, scored, last)
         path = starting_point(cli.ckpt_path, last)
         done, stopped = progress_from(path, last, cli.previous)
         finished = stopped or (trainer.max_epochs is not None and done >= trainer.max_epochs)
@@ -256,7 +258,6 @@ def train(cli: FedgenCLI) -> None:
             from fedgen.reports import write_report
             from fedgen.reports.figures import report_run
 
-            scored = folder_of(FederatedEvaluation, trainer)
             if any(callback.page for callback in shown):
                 console.print(f"report: {write_report([scored])}", markup=False, highlight=False, soft_wrap=True)
             report_run(scored, console, cli.asked_recipe)

@@ -160,7 +160,7 @@ def test_the_tiny_suite_runs_whole_with_its_controls(whole, capsys):
     assert sent["local"] == sent["centralised"] == 0
     assert all(entry.claims["client_seconds"] > 0 for entry in entries.values())
     assert all(entry.form["samples"].startswith("data:image/png;base64,") for entry in entries.values())
-    audits = {"memorisation", "authenticity", "authenticity floor", "fld", "mifid", "mifid floor"}
+    audits = {"memorisation", "authenticity", "authenticity floor", "fld", "fld floor", "mifid", "mifid floor"}
     assert all(set(entry.claims["beside"]) == {"recall", "coverage", *audits} for entry in entries.values())
     assert all(entry.form["nearest"].startswith("data:image/png;base64,") for entry in entries.values())
     for entry in entries.values():

@@ -108,6 +108,19 @@ def test_the_floor_scores_other_real_images_as_if_generated():
     assert evaluator().floor() == []
 
 
+def test_the_floor_of_fld_is_what_fresh_images_score_though_it_is_of_the_held_out_ones():
+    held_out = [pictures(len(part), seed, level) for part, seed, level in zip(CLIENTS, (11, 12, 13), (80, 128, 180))]
+    pool = StandIn(torch.cat([part.inputs for part in held_out]))
+    splits = [Split.of_clients("train", CLIENTS, stand_ins={"floor": pool}), Split.of_clients("report", held_out)]
+    judge = Evaluator(splits, ["pixels"], num_images=100, seed=3, chunk=100, scores=["fld", "memorisation"])
+    floor = judge.floor()
+    assert [record.name for record in floor] == ["fld_avg", "fld_all", "fld_worst"]  # memorisation has none
+    fresh = torch.cat([pictures(*given).inputs for given in ((30, 31, 80), (50, 32, 128), (20, 33, 180))])
+    found = values(judge.evaluate(lambda number, draws: fresh).records)
+    for record in floor[:2]:
+        assert abs(record.value - found[record.name]) < 4 * record.standard_error
+
+
 def test_real_images_are_embedded_once_and_found_again_on_disk(tmp_path):
     calls = []
 

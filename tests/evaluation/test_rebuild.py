@@ -95,7 +95,7 @@ def test_what_is_no_run_of_a_federation_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"recipe.yaml cannot be made again with this fedgen: (.*\n)*.*WGANGQ"):
         rebuild(write(tmp_path, model={"class_path": "fedgen.models.WGANGQ"}))
     (tmp_path / RECIPE).write_text("model: {class_path: [")
-    with pytest.raises(ValueError, match=r"recipe.yaml is no recipe in YAML, or it is damaged"):
+    with pytest.raises(ValueError, match=r"recipe.yaml is no YAML, or it is damaged"):
         rebuild(tmp_path)
     (tmp_path / RECIPE).write_text("model: {class_path: fedgen.models.WGANGP}\n")
     with pytest.raises(ValueError, match="no recipe of `fedgen fit`: it lacks a model or data"):

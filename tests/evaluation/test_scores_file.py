@@ -74,7 +74,7 @@ def test_a_kill_while_lines_are_added_leaves_the_file_as_it_was(path, monkeypatc
 
     @contextmanager
     def killed(target):
-        with open(target.with_name(f".{target.name}.x.tmp"), "w") as file:
+        with open(target.with_name(f".{target.name}.x1234567.tmp"), "w") as file:
             file.write(half)
         raise KeyboardInterrupt
         yield

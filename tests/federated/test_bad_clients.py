@@ -2,15 +2,17 @@
 
 import gc
 import logging
+import sys
 import weakref
 from typing import ClassVar
 
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from fedgen.federated import FedAdam, FedAvgStrategy, Scaffold
-from fedgen.federated.left_out import LEFT_OUT_FILE, read_left_out
+from fedgen.federated.left_out import LEFT_OUT_FILE, exits_fail, read_left_out
 from tests.callbacks.modules import Points, fit
 from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
 from tests.quick import first_quick
@@ -35,6 +37,10 @@ IN_A_STEP = {
     "cuda": (raise_cuda, "OutOfMemoryError: CUDA out of memory"),
     "python": (raise_python, "MemoryError"),
     "cpu": (raise_cpu, "RuntimeError: .*DefaultCPUAllocator"),
+    "exit": (
+        lambda module: sys.exit("somebody's script ends here"),
+        "RuntimeError: SystemExit: somebody's",
+    ),
 }
 
 
@@ -160,7 +166,7 @@ def assert_left_out(fault, said, when, kind, **options):
 
 @pytest.mark.parametrize("kind", [Automatic, Manual])
 @pytest.mark.parametrize("name", IN_A_STEP)
-def test_out_of_memory_in_a_step_loses_that_client_alone(name, kind):
+def test_out_of_memory_or_an_exit_in_a_step_loses_that_client_alone(name, kind):
     assert_left_out(*IN_A_STEP[name], "step", kind, optimizer_state="average")
 
 
@@ -335,6 +341,21 @@ def test_an_interrupted_run_says_it_too(tmp_path, told):
     with pytest.raises(SystemExit):
         fit(tmp_path, 4, module=Interrupted())
     assert told() == ["left out: 1 client, 1 turn", LINES[1].replace("rounds 1-3", "round 1")]
+
+
+@pytest.mark.parametrize("signalled", [True, False])
+def test_an_exit_by_a_signal_ends_the_run(signalled):
+    @exits_fail()
+    def end():
+        if signalled:
+            raise SIGTERMException
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)  # as Lightning does
+
+    with pytest.raises(SIGTERMException if signalled else SystemExit):
+        end()
 
 
 class Lost(Points):

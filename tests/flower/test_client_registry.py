@@ -101,6 +101,17 @@ def test_a_node_that_says_what_no_client_can_cannot_take_part(name, tmp_path):
     assert found.nodes_of([0])[0] == 10
 
 
+def test_a_client_that_says_it_has_more_images_than_the_run_allows_cannot_take_part(tmp_path):
+    """Clients weigh by their own word: of a client of 2^31 images the mean is its update."""
+    grid = Loopback(dict(enumerate([Scripted("a"), Scripted("b", hello_of("b", 2**31))], 10)))
+    found = ClientRegistry(grid, most=1000)
+    with pytest.warns(
+        UserWarning, match=r"node 11 cannot take part: client 'b' says that it has 2147483648 images, and"
+    ):
+        found.wait_for_clients(tmp_path, 1, 1.0)
+    assert [one.name for one in found.clients] == ["a"]
+
+
 class Faulty(Scripted):
     """A node that answers with an error of Flower's."""
 

@@ -12,8 +12,7 @@ from flwr.app import Message as FlowerMessage
 from fedgen.embeddings import load_embedding
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.run_config import LEDGER
-from fedgen.flower.app.run_statistics import RefusedError
-from fedgen.flower.client.policy import Policy
+from fedgen.flower.client.policy import Policy, RefusedError
 from fedgen.flower.client.redaction import failure_of
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import MOST_CLIENTS, Item, LossQuestion, Question, Task, Told, check_types
@@ -169,7 +168,7 @@ def test_a_release_whose_epsilon_is_lost_lets_no_other_be_made(content, tmp_path
 def test_a_policy_that_is_named_by_nothing_allows_nothing(given):
     with (
         pytest.raises(RefusedError),
-        pytest.warns(UserWarning, match="policy-path in this node's config names no file"),
+        pytest.warns(UserWarning, match="policy-path names no file"),
     ):
         Policy.of_node({"policy-path": given})
 

@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
-from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client.pins import hold_to_clients
+from fedgen.flower.client.policy import RefusedError
 from fedgen.statistics import Privacy
 from fedgen.statistics.private import promise_of
 from tests.flower.lying_server import LARGEST, LyingServer, RefusalError

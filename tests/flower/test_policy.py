@@ -1,6 +1,7 @@
 """What a client holds to, whatever a server asks: its number and split, what it told once, and its owner's policy."""
 
 import hashlib
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,10 +12,9 @@ from flwr.app import Message as FlowerMessage
 import fedgen
 from fedgen.embeddings import load_embedding
 from fedgen.flower.app.apps import client_app
-from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client import client_statistics as statistics
 from fedgen.flower.client.pins import ASKED, PINNED
-from fedgen.flower.client.policy import Policy
+from fedgen.flower.client.policy import Policy, RefusedError
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Item, LossQuestion, Question, Told
 from fedgen.io.hashing import hash_tensors
@@ -112,6 +112,11 @@ def test_a_run_asks_as_many_questions_of_a_loss_as_its_recipe_has_steps_and_as_m
     assert "its recipe has 6 at most" in answers[6].failure
 
 
+def test_an_exit_in_a_clients_code_is_its_answer(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(statistics, "summarize", lambda features: sys.exit("no more"))
+    assert "SystemExit: no more" in client(images, tmp_path)(asking("statistics")).failure
+
+
 POLICIES = {
     "questions": ("most_questions: 0", asking("kid", score="kid"), "than 0"),
     "statistics": ("statistics: [kid, fid]", asking("statistics"), "statistics=kid, fid, and the run asks for"),
@@ -137,6 +142,7 @@ RUNS = {
     "a key": ("colour: red", "cannot be read"),
     "a value": ("masking: 1", "cannot be read"),
     "no keys": ("- 3", "cannot be read"),
+    "no runs": ("runs: []", "allows runs=nothing, and the run asks for the run 'first'"),
 }
 
 
@@ -156,6 +162,50 @@ def test_the_policy_may_be_named_by_the_environment_and_the_recipe_by_its_hash(i
     assert client(images, tmp_path)(asking("statistics")).messages
     with pytest.raises(RefusedError, match="cannot be read"), pytest.warns(UserWarning, match="takes part in nothing"):
         Policy.of_node({"policy-path": str(tmp_path / "missing")})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("runs:\n# - first", r"policy.yaml: runs is empty; give \[\] to allow none, or leave the key out"),
+        ("statistics: null", r"statistics is empty; give \[\] to allow none"),
+        ("masking:", "masking is empty; give a value"),
+        ("recipe: ''", "recipe is '' and is not of 64 to 64"),
+        ("statistics: [fids]", r"statistics is \['fids'\], which is no"),
+        ("most_epsilom: 3", "there is no key 'most_epsilom'; did you mean 'most_epsilon'"),
+        ("least_clients: 010", "line 1 has 010, which YAML reads as 8; write decimal digits"),
+        ("# nothing yet", "is no policy: it has no keys"),
+    ],
+)
+def test_a_policy_whose_key_is_empty_or_unknown_or_whose_number_is_octal_allows_nothing(tmp_path, text, said):
+    """A list whose lines are all commented out was null, and allowed everything."""
+    (tmp_path / "policy.yaml").write_text(text + "\n")
+    with pytest.raises(ValueError, match=said):
+        Policy.read(tmp_path / "policy.yaml")
+
+
+def test_null_in_place_of_a_list_allows_nothing(tmp_path):
+    (tmp_path / "recipe.yaml").touch()
+    with pytest.warns(UserWarning, match="refused"), pytest.raises(RefusedError, match="statistics=nothing"):
+        Policy(statistics=None).check_asked("fid", "pixels")
+    with pytest.warns(UserWarning, match="refused"), pytest.raises(RefusedError, match="runs=nothing"):
+        Policy(runs=None).check_run("first", tmp_path / "recipe.yaml", False)
+
+
+@pytest.mark.parametrize("key", ["policy_path", "policy-pth", "policy", "data_path"])
+def test_an_unknown_key_of_a_nodes_config_allows_nothing(tmp_path, key):
+    with (
+        pytest.warns(UserWarning, match=f"this node's config has no key '{key}'; did you mean '{key[:4]}"),
+        pytest.raises(RefusedError, match="its owner's log says why"),
+    ):
+        Policy.of_node({key: str(tmp_path), "name": "a"})
+
+
+@pytest.mark.parametrize(("name", "value"), [("FEDGEN_POLICY", ""), ("FEDGEN_POLICY_PATH", "/etc/fedgen.yaml")])
+def test_a_variable_that_names_no_policy_or_nearly_allows_nothing(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="FEDGEN_POLICY"):
+        Policy.found({})
 
 
 def test_epsilon_adds_up_over_a_nodes_runs(images, tmp_path):

@@ -18,9 +18,9 @@ from fedgen.embeddings.pixels import Pixels
 from fedgen.embeddings.registry import WITHOUT_WEIGHTS
 from fedgen.evaluation import read_records
 from fedgen.flower.app.apps import client_app
-from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.node_data import NodeData
+from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.client.released import release_once
 from fedgen.flower.evaluation.summed_scores import PooledScore
 from fedgen.flower.secure_aggregation.secure_strategy import summand

@@ -23,6 +23,7 @@ REFUSED = {
     "nobody": ({"clients": 0}, "clients=0 in the run's config: give a whole number from 1"),
     "half a client": ({"clients": 2.5}, "clients=2.5 in the run's config: give a whole number from 1"),
     "more than all": ({"least-answers": 2.0}, r"least-answers=2 in the run's config: a part .* in \(0, 1\]"),
+    "no number of images": ({"most-images": 0.5}, "most-images=0.5 .* give a whole number from 0"),
     "a slip": ({"least-anwsers": 0.5}, "least-anwsers=0.5 .* no such key; did you mean least-answers"),
     "a key of nothing": ({"x": 1}, "x=1 in the run's config: there is no such key; keys are clients, .* and label-cou"),
     "a number for a place": ({"ckpt-path": 3}, "ckpt-path=3 in the run's config: give text in quotes"),

@@ -145,11 +145,19 @@ def test_a_node_signs_an_archive_that_it_names_under_the_names_that_are_its_own(
         (["--app", "0" * 64, "--trusted-entities=x.yaml"], "--trusted-entities"),
         (["--app", "0" * 64, "--look", "0"], "--look 0: give seconds from 0.01 to 60"),
         (["--app", "0" * 64, "--look", "nan"], "--look nan"),
+        (["--app", "0" * 64, "--node-config", "policy_path='p.yaml'"], "no key 'policy_path'; did you mean 'policy-"),
+        (["--app", "0" * 64, "--node-config=policy-path = 'p.yaml'"], "policy-path = .* is no key=value"),
     ],
 )
 def test_what_a_node_cannot_be_started_with_is_named(arguments, said):
     with pytest.raises(ValueError, match=said):
         supernode(arguments)
+
+
+def test_a_policy_with_a_mistake_keeps_a_node_from_starting(tmp_path):
+    (tmp_path / "policy.yaml").write_text("statistics:\n# - fid\n")
+    with pytest.raises(ValueError, match=r"policy.yaml: statistics is empty; give \[\] to allow none"):
+        supernode(["--app", "0" * 64, "--insecure", f"--node-config=policy-path='{tmp_path / 'policy.yaml'}'"])
 
 
 def test_a_node_may_look_for_messages_more_often():

@@ -3,7 +3,9 @@
 import json
 import os
 import shlex
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -127,6 +129,25 @@ def test_a_worker_ends_with_its_node(home):
         assert there(process)
         node.kill()
     wait_until(lambda: not there(process))
+
+
+def test_the_folder_of_workers_is_this_users_alone(home, tmp_path):
+    """One that was there, open to all, stayed so: anybody could put a worker of theirs in."""
+    folder = home / "fedgen-workers"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "planted").touch()
+    (folder / "own").touch()
+    if os.geteuid() == 0:
+        os.chown(folder / "planted", 12345, 12345)
+    WorkerPlace(context())
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert (folder / "own").exists()
+    assert (folder / "planted").exists() == (os.geteuid() != 0)
+    shutil.rmtree(folder)
+    folder.symlink_to(tmp_path)
+    with pytest.raises(WorkerError, match="fedgen-workers is a link or another user's: remove it, or set FLWR_HOME"):
+        WorkerPlace(context())
 
 
 def test_a_worker_that_does_not_start_says_so(home, monkeypatch):

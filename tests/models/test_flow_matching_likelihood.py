@@ -1,6 +1,7 @@
 """Densities by the flow's ODE against those of normal data, and what their errors cover."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -52,6 +53,26 @@ def test_it_converges_with_the_solvers_order():
 
     for solver, order in (("euler", 1), ("heun", 2)):
         assert math.log2(error(solver, 100) / error(solver, 200)) == pytest.approx(order, abs=0.15)
+
+
+def test_in_float64_smaller_tolerances_give_smaller_errors_and_below_a_dtypes_rounding_they_are_refused():
+    model, given = FlowMatching(ExactVelocity(), ema_decay=None).double(), points(20).double()
+
+    def error(tolerance):
+        found = model.likelihood(given, sampler=FlowSampler("dopri5", rtol=tolerance, atol=tolerance)).value
+        return float((found - log_normal(given)).abs().max())
+
+    errors = [error(tolerance) for tolerance in (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)]
+    assert all(after < before / 5 for before, after in pairwise(errors))
+    assert errors[-1] < 1e-11
+    with pytest.raises(ValueError, match="rtol=1e-17, atol=1e-17: float64 rounds more coarsely; give one of at"):
+        error(1e-17)
+    with pytest.raises(ValueError, match=r"rtol=1e-08, atol=1e-08: float32 rounds .* in float64 .*model.double\(\)"):
+        model.float().likelihood(given, sampler=FlowSampler("dopri5", rtol=1e-8, atol=1e-8))
+    with pytest.raises(ValueError, match=r"float32 rounds more coarsely; give one of at least 1.2e-07"):
+        FlowMatching(ExactVelocity(), sampler=FlowSampler("dopri5", rtol=1e-8, atol=1e-8))  # draws in float32
+    probed = model.double().likelihood(given, probes=4, sampler=FlowSampler("dopri5", rtol=1e-10, atol=1e-10))
+    assert torch.allclose(probed.value, log_normal(given), rtol=0, atol=1e-8)
 
 
 def test_each_dimension_and_each_label_has_its_density():

@@ -197,6 +197,13 @@ def test_schedules_that_fedgen_does_not_have_are_named(tmp_path, setting):
         read_schedule(dict(DDPMScheduler(**setting).config), tmp_path / "scheduler_config.json")
 
 
+@pytest.mark.parametrize("key", ["num_train_timesteps", "beta_start"])
+def test_a_schedule_of_another_type_is_named_with_its_file(key, tmp_path):
+    config = {**DDPMScheduler().config, key: True}
+    with pytest.raises(ValueError, match=rf"scheduler_config.json: {key} is True, which is no"):
+        read_schedule(config, tmp_path / "scheduler_config.json")
+
+
 def test_what_a_folder_brings_is_not_given_again(make_ddpm, tmp_path):
     make_ddpm().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="brings its schedule; leave schedule out"):

@@ -137,7 +137,7 @@ def test_arguments_that_are_empty_are_named_by_their_key(tmp_path, capsys, place
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("a: [b", "is no recipe in YAML"), ("- a", "it has no settings such as trainer"), ("", "no settings")],
+    [("a: [b", "is no YAML"), ("- a", "it has no settings such as trainer"), ("", "no settings")],
 )
 def test_a_file_that_is_no_recipe_is_named(tmp_path, capsys, text, said):
     (tmp_path / "bad.yaml").write_text(text)

@@ -114,6 +114,28 @@ def test_stored_images_an_experiment_and_another_folder(tmp_path):
         read_contents(tmp_path / "other.json")
 
 
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [("Infinity", "is inf"), ("1e400", "is inf"), ("true", "is True"), ("-1", "is -1"), ('"9"', "is '9'")],
+)
+def test_a_count_that_is_none_is_named_with_its_file(tmp_path, count, said):
+    sets = f'[{{"name": "g"}}, {{"name": "a", "count": {count}, "examples": {count}}}]'
+    (tmp_path / "scores.json").write_text(f'{{"records": [], "sets": {sets}}}')
+    with pytest.raises(
+        ValueError, match=rf"scores.json holds no scores.*the sets' count is .*{said}.*give numbers of images"
+    ):
+        read_contents(tmp_path)
+    (tmp_path / "scores.jsonl").touch()
+    (tmp_path / "clients.json").write_text(sets.replace('{"name": "g"}, ', ""))
+    assert f"where one {said}" in read_contents(tmp_path).missing["clients"]
+
+
+def test_a_damaged_record_of_stored_scores_is_named_with_its_file(tmp_path):
+    (tmp_path / "scores.json").write_text('{"records": [{"score": 3}]}')
+    with pytest.raises(ValueError, match=r"scores.json holds no scores.*not a score record"):
+        read_contents(tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_what_is_no_file_is_passed_over(kind, tmp_path):
     """A pipe in a file's place kept a report waiting for ever, and a device filled the memory."""

@@ -8,6 +8,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from fedgen.reports.contents import read_contents
 from fedgen.reports.logged import LoggedSeries, Logs, by_round, log_files, thinned
+from fedgen.reports.page import write_report
 from tests.reports.folders import write_run
 
 
@@ -33,6 +34,19 @@ def test_events_are_read_and_later_ones_when_asked_again(tmp_path):
     writer.close()
     logs.refresh()
     assert (logs.series["loss"].steps, set(logs.series)) == ([1, 3], {"loss"})
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0, 1e300])
+def test_an_event_without_a_time_is_left_out_by_name_and_the_page_is_made(tmp_path, wrong):
+    write_run(tmp_path)
+    writer = SummaryWriter(tmp_path / "logs")
+    for step, time_of_it in enumerate((1.0, wrong, 3.0)):
+        writer.add_scalar("gan/loss", 1.0, step, time_of_it)
+    writer.close()
+    contents = read_contents(tmp_path)
+    assert contents.series["gan/loss"].times == [1.0, 3.0]
+    assert any("left out as it has no time: gan/loss of step 1" in line for line in contents.warnings)
+    assert write_report([tmp_path]).stat().st_size > 1000
 
 
 def test_a_run_that_went_on_replaces_what_it_measured_again(tmp_path):

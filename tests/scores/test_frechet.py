@@ -67,6 +67,44 @@ def test_equals_the_peers_on_ordinary_and_degenerate_features(name: str) -> None
         assert all(math.isfinite(value) for value in [*score.values.values(), *score.errors.values()])
 
 
+def scaled(count: int, seed: int, size: float = 1.0, dim: int = 20) -> torch.Tensor:
+    """Correlated features of a condition of 1e10, in no order of their scales."""
+    random = torch.Generator().manual_seed(0)
+    mixing = torch.eye(dim).double() + torch.randn(dim, dim, generator=random, dtype=torch.float64) / 4
+    scales = torch.logspace(0, -5, dim, dtype=torch.float64)[torch.randperm(dim, generator=random)]
+    return draw(count, seed, size, 0.1, dim) @ mixing * scales
+
+
+@pytest.mark.parametrize("counts", [(300, 320), (14, 320), (300, 14), (14, 12)])
+def test_features_of_very_different_scales_lose_no_digits(counts: tuple[int, int]) -> None:
+    x, y = scaled(counts[0], 1), scaled(counts[1], 2, 1.2)
+    roots = [(side - side.mean(0)) / (len(side) - 1) ** 0.5 for side in (x, y)]
+    trace = torch.linalg.svdvals(roots[0] @ roots[1].T).sum()  # tr sqrt(C_1 C_2), with no small eigenvalue squared
+    terms = [root.square().sum() for root in roots] + [(x.mean(0) - y.mean(0)).square().sum()]
+    expected = pytest.approx(float(sum(terms) - 2 * trace), rel=1e-12)
+    assert frechet_distance(summarize(x), summarize(y))[0] == expected
+    reference = FrechetReference.from_features([x])
+    for errors in (False, True):
+        assert reference.score(y, errors).values["all"] == expected
+
+
+def test_twice_the_features_are_at_the_distance_of_their_trace_whatever_their_scales() -> None:
+    x = scaled(300, 1)
+    expected = float(x.mean(0).square().sum() + x.T.cov().trace())  # (2 - 1)^2 of either
+    assert frechet_distance(summarize(x), summarize(2 * x))[0] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("counts", [(50, 60, 70), (9, 12, 300)])
+def test_the_order_of_features_of_very_different_scales_changes_no_error(counts: tuple[int, ...]) -> None:
+    *clients, made = [scaled(count, seed, 1 + seed / 10) for seed, count in enumerate(counts)]
+    order = made.var(0).argsort()
+    one = FrechetReference.from_features(clients).score(made)
+    other = FrechetReference.from_features([part[:, order] for part in clients]).score(made[:, order])
+    for key in ("values", "errors", "errors_over_clients"):
+        assert getattr(other, key) == pytest.approx(getattr(one, key), rel=1e-4), key
+    torch.testing.assert_close(other.client_errors, one.client_errors, rtol=1e-4, atol=0)
+
+
 @pytest.mark.parametrize("name", ["identical", "identical and few"])
 def test_identical_sets_are_at_distance_zero(name: str) -> None:
     assert frechet_distance(*map(summarize, PAIRS[name]))[0] == pytest.approx(0, abs=1e-12)

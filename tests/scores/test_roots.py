@@ -2,7 +2,17 @@ import pytest
 import torch
 
 from fedgen.scores.frechet import roots
-from fedgen.scores.frechet.roots import Triangle, coordinates, factor, sandwich, stack, stackable, trace_sqrt
+from fedgen.scores.frechet.roots import (
+    Triangle,
+    coordinates,
+    factor,
+    sandwich,
+    solved,
+    squared_norms,
+    stack,
+    stackable,
+    trace_sqrt,
+)
 from fedgen.statistics import summarize
 
 
@@ -14,7 +24,11 @@ def singular() -> torch.Tensor:
     return draw(40, 3) @ draw(3, 9, 1)
 
 
-@pytest.mark.parametrize("features", [draw(4), draw(40), singular(), torch.ones(40, 9)])
+def scaled() -> torch.Tensor:
+    return draw(40) * torch.logspace(-3, 0, 9).double()
+
+
+@pytest.mark.parametrize("features", [draw(4), draw(40), scaled(), singular(), torch.ones(40, 9)])
 def test_a_root_gives_back_its_covariance(features: torch.Tensor) -> None:
     gaussian = summarize(features)
     root = factor(gaussian, 1)
@@ -23,12 +37,24 @@ def test_a_root_gives_back_its_covariance(features: torch.Tensor) -> None:
     assert torch.linalg.matrix_rank(gaussian.covariance()) <= root.ranks[0]
 
 
-@pytest.mark.parametrize("features", [draw(40), singular()])
+@pytest.mark.parametrize("features", [draw(40), scaled(), singular()])
 def test_coordinates_give_back_the_deviations(features: torch.Tensor) -> None:
     gaussian = summarize(features)
     root = factor(gaussian, 1)
     deviations = features - gaussian.mean
     torch.testing.assert_close(coordinates(root, deviations) @ root.rows[0], deviations, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("features", [draw(40), scaled(), singular()])
+def test_columns_by_coordinates_are_columns_by_features(features: torch.Tensor) -> None:
+    gaussian = summarize(features)
+    root, columns = factor(gaussian, 1), draw(9, 2, 1)
+    columns = columns[: root.size]
+    deviations = features - gaussian.mean
+    found = solved(root, columns)
+    torch.testing.assert_close(deviations @ found, coordinates(root, deviations) @ columns, rtol=1e-9, atol=1e-9)
+    norms = (root.rows[0] @ found).square().sum().reshape(1)
+    torch.testing.assert_close(squared_norms(root, found), norms, rtol=1e-5, atol=0)
 
 
 def test_the_triangular_product_in_blocks_is_the_plain_product(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +63,7 @@ def test_the_triangular_product_in_blocks_is_the_plain_product(monkeypatch: pyte
     assert isinstance(root.stored, Triangle)
     torch.testing.assert_close(root.rows[0], torch.linalg.cholesky(draw(40).T.cov(), upper=True))
     plain = root.rows[0] @ covariance @ root.rows[0].T
-    torch.testing.assert_close(sandwich(root, covariance)[0].triu(), plain.triu())
+    torch.testing.assert_close(sandwich(root, covariance)[0].tril(), plain.tril())
 
 
 def test_stacked_roots_in_small_steps_equal_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:

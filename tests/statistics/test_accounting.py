@@ -70,7 +70,7 @@ def test_unequal_releases_compose_as_by_the_accountant() -> None:
 
 
 @pytest.mark.slow
-def test_federated_releases_compose_as_by_the_accountants() -> None:
+def test_federated_epsilon_is_that_of_a_client_in_anothers_place_as_dp_accounting_counts_it() -> None:
     """Replacing a client moves the sum by twice its noise's unit: nine of z = 1 are one of 1 / (2 sqrt 9) = 1 / 6."""
     found, alone = federated_epsilon(1.0, releases=9, delta=1e-5), spent_epsilon([1 / 6], 1e-5)
     assert alone == pytest.approx(42.836, abs=1e-3)

@@ -21,8 +21,7 @@ def test_the_second_way_finds_what_the_first_does(monkeypatch):
     matrices = torch.stack([singular(5, 12, 0), singular(20, 12, 1)])
     expected = eigh(matrices)[0]
     monkeypatch.setattr(torch.linalg, "eigh", fail)
-    values, vectors = eigh(matrices.tril())  # the lower triangle alone is read, or the upper
-    assert torch.allclose(eigh(matrices.triu(), upper=True)[0], expected, atol=1e-12)
+    values, vectors = eigh(matrices.tril())  # the lower triangle alone is read
     assert torch.allclose(values, expected, atol=1e-12)
     assert torch.allclose(vectors @ torch.diag_embed(values) @ vectors.mT, matrices, atol=1e-12)
     assert eigh(matrices[0])[1].shape == (12, 12)

@@ -273,7 +273,7 @@ def test_scores_without_checkpoints_and_runs_without_them_are_results_too(recipe
     assert capsys.readouterr().err.count("another recipe") == 2
 
 
-def test_two_runs_at_once_in_one_folder_are_refused(recipe, capsys):
+def test_two_runs_at_once_in_one_folder_are_refused_and_what_kills_left_is_removed(recipe, capsys):
     with only_run(require_writable("checkpoints/tiny")):
         assert fit(recipe) == 2
     error = capsys.readouterr().err
@@ -282,6 +282,11 @@ def test_two_runs_at_once_in_one_folder_are_refused(recipe, capsys):
     assert not Path("checkpoints/tiny/recipe.yaml").exists()
     assert fit(recipe) == 0
     assert not list(Path("checkpoints/tiny").glob(".*"))
+    for name in ("recipe.yaml", "report.html", "curves.png", "samples/round=00001.png"):  # of kills
+        path = Path("checkpoints/tiny", name)
+        path.with_name(f".{path.name}.abcd1234.tmp").touch()
+    assert fit(recipe, "--trainer.max_epochs", "3") == 0
+    assert not list(Path("checkpoints/tiny").rglob(".*"))
 
 
 def test_a_killed_run_leaves_no_lock(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedgen.clients.partitions.partition import Partition, check_assignment
 from fedgen.data.examples import Examples
-from fedgen.io.files import atomic_write, read_npz
+from fedgen.io.files import atomic_write, parse_json, read_npz
 
 VERSION = 2  # 1 had no owners_fingerprint
 
@@ -122,10 +122,10 @@ def load_partition(path: str | Path) -> PartitionFile:
         raise FileNotFoundError(f"there is no partition file {path}; give the partition.npz of a run's folder")
     arrays = read_npz(path)
     try:
-        settings = json.loads(str(arrays["settings"]))
+        settings = parse_json(str(arrays["settings"]))
         version = settings.pop("version")
         indices, offsets = arrays["indices"], arrays["offsets"]
-    except (KeyError, ValueError, AttributeError, TypeError, RecursionError) as error:
+    except (KeyError, ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"{path} is not a partition file written by save_partition ({error!r})") from error
     if type(version) is not int or version not in range(1, VERSION + 1):
         raise ValueError(f"{path} has partition format {version}, but this fedgen reads 1 to {VERSION}; upgrade fedgen")

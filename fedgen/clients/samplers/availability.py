@@ -1,10 +1,12 @@
 """Draws among the clients that are available in a round."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fedgen.clients.samplers.sampler import CohortSampler, UniformSampler
-from fedgen.clients.samplers.trace_file import Trace, read_trace
+from fedgen.foreign_text import is_number
+from fedgen.io.files import is_count, read_csv, read_json
 from fedgen.own_code import rank_zero_warn
 
 MOST_NAMES = 10  # of clients in a warning
@@ -88,3 +90,111 @@ class AvailabilitySampler(CohortSampler):
             return []
         size = None if size is None else min(size, len(present))
         return [present[place] for place in self.then.draw([sizes[one] for one in present], size, seed, round)]
+
+
+COLUMNS = ("client", "first", "last")
+
+
+class Span(NamedTuple):
+    """Rounds one after the other, both ends included; and where a file says so."""
+
+    first: int
+    last: int
+    place: str
+
+
+class Trace:
+    """The rounds in which clients are available.
+
+    Args:
+        spans: by client; those that are missing are never available.
+    """
+
+    def __init__(self, spans: Mapping[int, Sequence[Span]]) -> None:
+        self.spans = spans
+
+    def __call__(self, client: int, round: int) -> bool:
+        return any(span.first <= round <= span.last for span in self.spans.get(client, ()))
+
+
+def read_trace(path: str | Path, names: Sequence[str], period: int | None) -> Trace:
+    """The trace in a file of one of two forms, by its suffix.
+
+    - `.csv`: a header with the columns client, first and last, and a row for each stretch of rounds, both included.
+    - `.json`: an object of clients, each with a list of rounds and of pairs [first, last], both included.
+
+    A client is named as in the data, or by its number from 0 if no client has that name. Rounds count from 0.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is no such file, naming the line or the client and a remedy.
+    """
+    kinds = {".csv": _rows_of_csv, ".json": _rows_of_json}
+    if (read := kinds.get(Path(path).suffix.lower())) is None:
+        raise ValueError(f"{path}: a trace of availability is a .csv or a .json file")
+    places = {name: client for client, name in reversed(list(enumerate(names)))}
+    spans: dict[int, list[Span]] = {}
+    for client, span in read(path):
+        spans.setdefault(_number_of(client, names, places, span.place), []).append(_checked(span, period))
+    return Trace(spans)
+
+
+def _rows_of_csv(path: str | Path) -> Iterator[tuple[str, Span]]:
+    header, rows = read_csv(path)
+    if missing := [name for name in COLUMNS if name not in header]:
+        raise ValueError(
+            f"{path} has the columns {', '.join(header) or 'of an empty file'} and lacks {', '.join(missing)}: its"
+            f" first line is {','.join(COLUMNS)}, and below it each line has a client and its first and last round"
+        )
+    for line, row in rows:
+        place = f"{path}, line {line}"
+        first, last = (_whole(row[name], name, place) for name in COLUMNS[1:])
+        yield row["client"], Span(first, last, place)
+
+
+def _whole(text: str, name: str, place: str) -> int:
+    if not is_number(text.strip()):
+        raise ValueError(f"{place}: {name} is {text[:40]!r}, which is no round; rounds are whole numbers from 0")
+    return int(text)
+
+
+def _rows_of_json(path: str | Path) -> Iterator[tuple[str, Span]]:
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ValueError(f'{path} is no object of clients; write {{"client": [0, [4, 9]]}}: a round, and rounds 4 to 9')
+    for client, entries in found.items():
+        place = f"{path}, client {client!r}"
+        if not isinstance(entries, list):
+            raise ValueError(f"{place}: its rounds are {entries!r}; give a list of rounds and of pairs [first, last]")
+        for entry in entries:
+            yield client, Span(*_ends(entry, place), place)
+
+
+def _ends(entry: Any, place: str) -> tuple[int, int]:
+    ends = entry if isinstance(entry, list) else [entry, entry]
+    if len(ends) != 2 or not all(is_count(end) for end in ends):
+        raise ValueError(f"{place}: {entry!r} is neither a round nor a pair [first, last]; rounds count from 0")
+    return ends[0], ends[1]
+
+
+def _checked(span: Span, period: int | None) -> Span:
+    if span.first > span.last:
+        raise ValueError(f"{span.place}: the last round, {span.last}, comes before the first, {span.first}; swap them")
+    if period is not None and span.last >= period:
+        raise ValueError(
+            f"{span.place}: round {span.last} lies beyond period={period}, after which the trace begins anew; rounds"
+            f" of a period count from 0 to {period - 1}"
+        )
+    return span
+
+
+def _number_of(client: str, names: Sequence[str], places: Mapping[str, int], place: str) -> int:
+    if (number := places.get(client)) is not None:
+        return number
+    if is_number(client) and int(client) < len(names):
+        return int(client)
+    known = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    raise ValueError(
+        f"{place}: {client[:80]!r} is none of the {len(names)} clients that train ({known});"
+        f" name a client as the data do, or by its number, 0 to {len(names) - 1}"
+    )

@@ -3,8 +3,9 @@
 Only what lies in the folder is read and no script runs; a data set of the hub is fetched where `open_hub` is asked.
 """
 
+import os
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 
 from fedgen.extras import need
 from fedgen.io.files import read_json
-from fedgen.io.regular_files import check_unpacked, open_regular
+from fedgen.io.regular_files import check_unpacked, most_unpacked, open_regular
 
 ROWS = 256  # read at a time
+_ROW = 64  # bytes that a row takes at least, as Python's values
 SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}.*")
 
 
@@ -26,6 +28,7 @@ class Table:
         source: where it is, for messages.
         features: what each column holds, as types of `datasets`.
         count: the number of rows.
+        stored: bytes of its files.
         column: the values of a column one after the other, images as they are stored.
         rows: a `datasets.Dataset` of the rows, to read any of them; of Parquet files the library keeps a copy for it in
             its cache.
@@ -34,6 +37,7 @@ class Table:
     source: str
     features: Mapping[str, Any]
     count: int
+    stored: int
     column: Callable[[str], Iterator[Any]]
     rows: Callable[[], Any]
 
@@ -70,13 +74,7 @@ def open_tables(path: Path) -> dict[str, Table]:
 def open_hub(name: str, config: str | None = None, revision: str | None = None) -> dict[str, Table]:
     """The splits of a data set of the Hugging Face hub, fetched into the library's cache where they are not there yet.
 
-    Args:
-        name: "owner/name".
-        config: which of its configurations.
-        revision: a commit, branch or tag.
-
     Raises:
-        ImportError: if `datasets` is not installed.
         FileNotFoundError: if the hub cannot be reached, or has no such data set.
         ValueError: if it has no such configuration, or cannot be read.
     """
@@ -95,11 +93,7 @@ def open_hub(name: str, config: str | None = None, revision: str | None = None) 
 
 
 def import_datasets() -> Any:
-    """The library `datasets`.
-
-    Raises:
-        ImportError: if it is not installed; the message says how to install it.
-    """
+    """The library `datasets`; ImportError that says how to install it."""
     return need("datasets", "datasets", "HuggingFace's reader")
 
 
@@ -114,22 +108,20 @@ def _saved_table(source: str, folder: Path) -> Table:
 
 
 def dataset_table(source: str, parts: Sequence[Any]) -> Table:
-    """Datasets of the library, one after the other, as one table.
-
-    Args:
-        source: where they are, for messages.
-        parts: one at least, all of the first one's columns.
-    """
+    """Datasets of the library, one after the other, as one table; all have the first one's columns."""
 
     def column(name: str) -> Iterator[Any]:
         views = (part.select_columns([name]).with_format("arrow") for part in parts)
-        return _values(source, (batch[name] for view in views for batch in view.iter(ROWS)), count)
+        return _values(source, (batch[name] for view in views for batch in view.iter(ROWS)), count, stored)
 
     def rows() -> Any:
         return parts[0] if len(parts) == 1 else import_datasets().concatenate_datasets(list(parts))
 
     count = sum(map(len, parts))
-    return Table(source, parts[0].features, count, column, rows)
+    files = {file["filename"] for part in parts for file in part.cache_files}
+    stored = sum(map(os.path.getsize, files)) if files else sum(part.data.nbytes for part in parts)
+    check_unpacked(_ROW * count, stored, source)
+    return Table(source, parts[0].features, count, stored, column, rows)
 
 
 def _plain(name: str) -> str:
@@ -152,39 +144,57 @@ def _parquet_table(split: str, files: list[Path]) -> Table:
     opened = [parquet.ParquetFile(file) for file in files]
     for file, shard in zip(files, opened):
         groups = (shard.metadata.row_group(place) for place in range(shard.metadata.num_row_groups))
-        check_unpacked(sum(group.total_byte_size for group in groups), file.stat().st_size, str(file))
+        unpacked = sum(group.total_byte_size for group in groups) + _ROW * shard.metadata.num_rows
+        check_unpacked(unpacked, file.stat().st_size, str(file))
         if not shard.schema_arrow.equals(opened[0].schema_arrow):
             raise ValueError(f"{file} has other columns than {files[0]}")
+    leaves = map(opened[0].metadata.schema.column, range(len(opened[0].metadata.schema)))
+    # as dictionaries, in which a value that many rows repeat takes its memory once
+    repeated = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
 
     def column(name: str) -> Iterator[Any]:
-        rows = (batch for shard in opened for batch in shard.iter_batches(ROWS, columns=[name]))
-        return _values(source, (batch.column(name) for batch in rows), count)
+        shards = (parquet.ParquetFile(file, read_dictionary=repeated) for file in files)
+        rows = (batch for shard in shards for batch in shard.iter_batches(ROWS, columns=[name]))
+        return _values(source, (batch.column(name) for batch in rows), count, stored)
 
-    count = sum(shard.metadata.num_rows for shard in opened)
+    def rows() -> Any:  # the library writes all values of all columns into its cache
+        for name in features:
+            deque(column(name), maxlen=0)
+        return import_datasets().Dataset.from_parquet([str(file) for file in files])
+
+    count, stored = sum(shard.metadata.num_rows for shard in opened), sum(file.stat().st_size for file in files)
     source = f"{files[0].parent}, split {split}"
     features = import_datasets().Features.from_arrow_schema(opened[0].schema_arrow)
-    return Table(source, features, count, column, lambda: _of_parquet(files))
+    return Table(source, features, count, stored, column, rows)
 
 
-def _of_parquet(files: list[Path]) -> Any:
-    return import_datasets().Dataset.from_parquet([str(file) for file in files])
-
-
-def _values(source: str, chunks: Iterable[Any], count: int) -> Iterator[Any]:
+def _values(source: str, chunks: Iterable[Any], count: int, stored: int) -> Iterator[Any]:
     """The values of Arrow chunks, so many in all; ValueError that names the source if one is damaged.
 
     Arrow believes the offsets in a file that it maps into memory: unless they are compared first, it reads beyond.
     """
-    found = 0
+    found, rows, unpacked, most = 0, 0, 0, most_unpacked(stored)
     try:
         for chunk in chunks:
             chunk.validate(full=True)
             found += len(chunk)
-            yield from chunk.to_pylist()
+            for one in chunk:
+                value = one.as_py()
+                unpacked += _bytes_of(value)
+                rows += 1
+                if unpacked > most:
+                    check_unpacked(max(unpacked, unpacked * count // rows), stored)  # of all rows, if they are alike
+                yield value
         if found != count:
             raise ValueError(f"a column of {found} values, where the table has {count} rows")
     except (OSError, ValueError, LookupError, RuntimeError) as error:
-        raise ValueError(f"{source} is damaged ({error}); get it again") from error
+        raise ValueError(f"{source} is damaged, or larger than it seems ({error}); get it again") from error
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, dict | list):
+        return sum(map(_bytes_of, value.values() if isinstance(value, dict) else value))
+    return len(value) if isinstance(value, bytes | str) else 8
 
 
 def _parquet_files(path: Path) -> dict[str, list[Path]]:

@@ -16,6 +16,7 @@ from fedgen.data.formats.columns import image_column, label_column, read_labels,
 from fedgen.data.formats.image_files import Unread, check_form, read_image
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import make_lazy
+from fedgen.io.regular_files import check_unpacked, stored_bytes
 from fedgen.own_code import warn
 from fedgen.progress import track
 
@@ -27,7 +28,8 @@ class HuggingFace(DataSet):
 
     A folder that `save_to_disk` wrote, of a Dataset or a DatasetDict, or Parquet files as the hub has them; or a data
     set of the hub by its name, such as "flwrlabs/femnist" with `owner_column="writer_id"`, which is fetched once into
-    the library's cache. What is on disk goes before the hub. Needs the library: pip install fedgen[datasets].
+    the library's cache. What is on disk goes before the hub. Needs the library: pip install fedgen[datasets]. In memory
+    images may take 256 MB or 16 times the files' size, or FEDGEN_MAX_UNPACKED=BYTES of the environment.
 
     Args:
         path: the folder, one Parquet file, or "owner/name" on the hub.
@@ -148,15 +150,7 @@ class TableImages(Dataset[tuple[Tensor, int]]):
 
 
 def read_images(table: Table, column: str, folder: Path | None, channels: int, size: int | None, name: str) -> Tensor:
-    """The images of a column, uint8 [N, channels, H, W].
-
-    Args:
-        table: that has them.
-        column: of images.
-        folder: whose files the table may name; None if it must hold the images itself.
-        channels: see `HuggingFace`.
-        size: see `HuggingFace`.
-        name: of the data, for the progress bar.
+    """The images of a column, uint8 [N, channels, H, W]; the table may name files of `folder` alone, or none.
 
     Raises:
         ValueError: if an image cannot be read, or sizes differ and none is asked for; the message names the row.
@@ -168,6 +162,12 @@ def read_images(table: Table, column: str, folder: Path | None, channels: int, s
         except ValueError as error:
             raise ValueError(f"{table.source}, row {row}: {error}") from error
         if row == 0:
+            stored = table.stored
+            if folder is not None and isinstance(value, dict) and value.get("bytes") is None:  # paths of files beside
+                paths = {one.get("path") for one in table.column(column) if one and one.get("bytes") is None}
+                stored += stored_bytes(_file_beside(folder, path) for path in paths if path)
+            in_memory = f"{table.source}, all in memory (in_memory=True),"
+            check_unpacked(table.count * image.nbytes, stored, in_memory)
             images = torch.empty(table.count, *image.shape, dtype=torch.uint8)
         if image.shape != images.shape[1:]:
             first, other = (" x ".join(map(str, shape[-2:])) for shape in (images.shape, image.shape))

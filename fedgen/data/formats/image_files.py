@@ -25,6 +25,8 @@ FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF", "AVIF")
 GREY = ("1", "L", "LA", "La")  # Pillow's modes of 8 bits and fewer
 TWELVE_BITS = 4096
 ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # EXIF tag, and where upright means rows and columns swapped
+_PIXEL = {"WEBP": 16, "AVIF": 8}  # bytes that decoders keep of a pixel, where these are more than its colours
+_AT_ONCE = 2**20  # pixels
 MOST_SCANS = 100  # of a JPEG, as libtiff has it; cameras and tools write twelve at most
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # those that do not stand among coded pixels
 _JPEG_SCAN, _JPEG_END, _JPEG_ALONE = 0xDA, 0xD9, (0x01, 0xD8)
@@ -131,7 +133,9 @@ def read_image(
             _check_pixels(file, stream)
             _check_scans(file, stream)
             known.add_frames(_frames(file, stream))
-            image = eight_bits(ImageOps.exif_transpose(file) if upright else file, channels, known)
+            file.load()
+            turned = upright and file.getexif().get(ORIENTATION, 1) != 1  # else Pillow would copy it
+            image = eight_bits(ImageOps.exif_transpose(file) if turned else file, channels, known)
     except Exception as error:  # what Pillow raises for damaged files may be anything
         name = "the image cannot be read" if isinstance(source, bytes) else source
         raise ValueError(f"{name} ({_reason(error)})") from error
@@ -189,8 +193,13 @@ def fit(image: Any, size: int) -> Any:
 
 def to_tensor(image: Any) -> Tensor:
     """The uint8 pixels [C, H, W] of a Pillow image in mode L or RGB."""
-    pixels = np.array(image)
-    return torch.from_numpy(pixels if pixels.ndim == 3 else pixels[:, :, None]).permute(2, 0, 1).contiguous()
+    width, height = image.size
+    levels = torch.empty(len(image.getbands()), height, width, dtype=torch.uint8)
+    rows = max(1, _AT_ONCE // width)  # Pillow copies what it gives away several times
+    for top in range(0, height, rows):
+        pixels = np.array(image if rows >= height else image.crop((0, top, width, min(top + rows, height))))
+        levels[:, top : top + rows] = torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1)
+    return levels
 
 
 def eight_bits(image: Any, channels: int | None = None, unread: Unread | None = None) -> Any:
@@ -214,7 +223,8 @@ def eight_bits(image: Any, channels: int | None = None, unread: Unread | None = 
         image = Image.fromarray(levels_of(pixels, unread))
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # Pillow warns where a palette's transparency is dropped in one step
-    return image.convert("L" if grey else "RGB")
+    mode = "L" if grey else "RGB"
+    return image if image.mode == mode else image.convert(mode)
 
 
 def levels_of(pixels: np.ndarray, unread: Unread | None = None) -> np.ndarray:
@@ -316,7 +326,7 @@ def _check_pixels(image: Any, stream: IO[bytes]) -> None:
     stored = stream.seek(0, os.SEEK_END)
     stream.seek(place)
     width, height = image.size
-    check_unpacked(3 * width * height, stored)
+    check_unpacked(_PIXEL.get(image.format, 3) * width * height, stored)
 
 
 def _check_scans(image: Any, stream: IO[bytes]) -> None:

@@ -1,5 +1,6 @@
 """Images in folders: one for each class, or all in one; in a folder for each owner, where they have owners."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from torch import Tensor
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.image_files import SUFFIXES, Unread, check_form, images_below, read_image
 from fedgen.data.formats.image_items import lazy_images
+from fedgen.io.regular_files import check_unpacked, most_unpacked
 from fedgen.own_code import warn
 from fedgen.progress import track
 
@@ -118,11 +120,18 @@ def read_images(
     """
     images: list[Tensor] = []
     broken: list[str] = []
+    made = Counter[tuple[int, int]]()  # bytes of each file's images, under whatever name it is listed again
     for file in track(files, f"reading {name}", len(files), "images"):
         try:
             images.append(read_image(file, channels, size, unread=unread))
         except ValueError as error:
             broken.append(str(error))
+            continue
+        known = file.stat()
+        made[known.st_dev, known.st_ino] += images[-1].nbytes
+        if made[known.st_dev, known.st_ino] > most_unpacked(known.st_size):
+            times = sum(other.samefile(file) for other in files if other.exists())
+            check_unpacked(times * images[-1].nbytes, known.st_size, f"{file}, listed {times} times,")
     if broken:
         listing = "\n  ".join(broken)
         raise ValueError(f"{len(broken)} of {len(files)} images of {name} cannot be read:\n  {listing}")
@@ -134,12 +143,7 @@ def read_images(
 
 
 def list_images(root: Path, unread: Unread | None = None) -> Listing:
-    """The images below a folder with their classes; hidden files and folders are left out.
-
-    Raises:
-        FileNotFoundError: if there is no such folder, or no image in it or in one of its class folders.
-        ValueError: if images lie beside class folders.
-    """
+    """The images below a folder with their classes; hidden files and folders are left out."""
     classes = folders_in(root, "class", unread)
     groups = [images_below(root / name, recursive=True, unread=unread) for name in classes]
     groups = groups or [images_below(root, recursive=False)]
@@ -151,12 +155,7 @@ def list_images(root: Path, unread: Unread | None = None) -> Listing:
 
 
 def list_owned(root: Path, unread: Unread | None = None) -> Listing:
-    """The images below a folder of owners' folders with their owners and classes, owner by owner.
-
-    Raises:
-        FileNotFoundError: if there is no such folder or none of an owner in it, or as `list_images` of an owner's.
-        ValueError: if images lie beside folders, or some owners have class folders and others none.
-    """
+    """The images below a folder of owners' folders with their owners and classes, owner by owner."""
     names = folders_in(root, "owner", unread)
     if not names:
         raise FileNotFoundError(f"{root.absolute()} has no folders; with owner_folders each owner's images lie in one")
@@ -177,17 +176,7 @@ def list_owned(root: Path, unread: Unread | None = None) -> Listing:
 
 
 def folders_in(root: Path, kind: str, unread: Unread | None = None) -> list[str]:
-    """Names of the folders in a folder, in order, without hidden ones.
-
-    Args:
-        root: the folder.
-        kind: what the folders are, for messages.
-        unread: counts files beside them that are no images.
-
-    Raises:
-        FileNotFoundError: if there is no such folder.
-        ValueError: if images lie beside folders.
-    """
+    """Names of a folder's folders of a kind, in order, without hidden ones; `unread` counts what else is no image."""
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root.absolute()}; give the folder that holds the images")
     names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -54,19 +54,7 @@ def lazy_images(
     channels: int = 3,
     size: int | None = None,
 ) -> LazyExamples:
-    """Examples of image files, read and decoded each time they are needed.
-
-    Args:
-        files: paths.
-        labels: as of `Examples`, as the rest.
-        name: likewise.
-        classes: likewise.
-        owners: likewise.
-        owner_names: likewise.
-        read: a path to its image uint8 [C, H, W]; `read_image` with these channels and size by default.
-        channels: 3 for RGB, 1 for grey.
-        size: side to which images are resized; without it they must have one size.
-    """
+    """Examples of image files, read and decoded each time they are needed, by `read_image` unless `read` is given."""
     read = read or partial(read_image, channels=channels, size=size)
     items = Items([Part(ImageFiles(files, labels, read), collate_levels)])
     return make_lazy(items, name, labels.to(torch.int64), classes, owners, owner_names)

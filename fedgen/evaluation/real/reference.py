@@ -91,6 +91,7 @@ class Reference:
         only: Sequence[str] | None = None,
         labels: Tensor | None = None,
         answers: SeededAnswers | None = None,
+        real: bool = False,
     ) -> list[FederatedScore]:
         """Every score of generated features [m, D] against every client and their pool, in the order asked for.
 
@@ -101,12 +102,13 @@ class Reference:
             only: names of the scores that are wanted; all by default.
             labels: int64 [m], what generated images were asked for, for utility and clip_score.
             answers: of the model, for loss and metrics.
+            real: whether these are real images in a generator's place, for fld.
 
         Raises:
             ValueError: for unusable features, another D, or too few images for a score.
         """
         wanted = [choice.name for choice in self.choices] if only is None else list(only)
-        made = GeneratedSet(generated, density, labels, answers)
+        made = GeneratedSet(generated, density, labels, answers, real)
         chosen = [([choice for choice in group if choice.name in wanted], score) for group, score in self._passes]
         ready = [(choices, score) for choices, score in chosen if choices]
         found: dict[str, FederatedScore] = {}

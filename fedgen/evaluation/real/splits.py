@@ -41,8 +41,8 @@ class Split:
         counts: images of each client, adding up to N.
         source: what the images are, e.g. "digits/train".
         client_names: one a client; numbered by default.
-        stand_ins: real images in a generator's place; of them "floor", images of others, is the best that a generator
-            can do.
+        stand_ins: real images in a generator's place; of them "floor", images of others, is what a perfect generator
+            scores, and in `all` the best.
         classes: the names of the images' classes; none where they have no labels.
         labels: int64 [N], positions in `classes`.
         stream: splits of one stream are scored on the same generated images; its name by default.

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedgen.evaluation.records import ScoreRecord, unique
-from fedgen.io.files import atomic_write, remove_unfinished
+from fedgen.io.files import atomic_write, parse_json, remove_unfinished
 from fedgen.io.regular_files import read_regular
 from fedgen.own_code import warn
 
@@ -53,7 +53,7 @@ def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> None:
     """Rewrites the file, atomically, with only the records that `keep` says yes to, and clears up after kills."""
     path = Path(path)
     with _only_writer(path):
-        remove_unfinished(path.parent, path.name)
+        remove_unfinished(path.parent)
         whole, _ = _split(path)
         records = _parse(path, whole)
         kept = [record for record in records if keep(record)]
@@ -99,8 +99,8 @@ def _parse(path: str | Path, whole: bytes) -> list[ScoreRecord]:
     records = []
     for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
         try:
-            records.append(ScoreRecord.from_json(json.loads(line)))
-        except (ValueError, AttributeError, RecursionError) as error:
+            records.append(ScoreRecord.from_json(parse_json(line)))
+        except (ValueError, AttributeError) as error:
             raise ValueError(f"{path}, line {number} is not a score record ({error}); remove that line") from error
     return unique(records)
 

@@ -205,11 +205,10 @@ class OptimizerContents:
             if isinstance(state := own.get("state"), MutableMapping):
                 state.clear()
                 for key, slots in values.items():
-                    at, kind, place = ("", STATE, key) if type(key) is int else _parsed(key)
-                    if at == path and kind == STATE:
+                    at, kind, place = _parsed(key)
+                    if (at, kind) == (path, STATE):
                         slot = slots[LOOSE] if slots.keys() == {LOOSE} else slots
-                        is_place = type(place) is int or place.isdecimal()
-                        state[parameters[int(place)] if is_place else place] = slot
+                        state[parameters[int(place)] if place.isdecimal() else place] = slot
             for number, group in enumerate(own.get("param_groups", ())):
                 at = f"{path}/{GROUPS}/{number}"
                 if any(group is outer for outer in self.optimizer.param_groups):

@@ -403,7 +403,7 @@ class PythonState:
             seen.add(place)
             if kind in PLAIN and self._count < MOST_CONTAINERS:
                 self._count += 1
-                contents = dict(value) if kind is dict else tuple(value)
+                contents: Any = dict(value) if kind is dict else tuple(value)
                 self._containers[kind].append((path, value, contents))
                 for key, one in contents.items() if kind is dict else enumerate(contents):
                     left.append((f"{path}.{key if isinstance(key, KEYS) else type(key).__name__}", one))

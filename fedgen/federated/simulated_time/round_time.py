@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from fedgen.io.field_types import Between, conforms
-from fedgen.io.files import atomic_write
+from fedgen.io.files import atomic_write, parse_json
 from fedgen.io.regular_files import read_regular
 
 TIME_FILE = "simulated_time.jsonl"  # of a run's folder, beside scores.jsonl
@@ -50,9 +50,9 @@ def read_times(folder: str | Path) -> dict[int, RoundTime]:
     if not path.exists():
         return {}
     try:
-        lines = [json.loads(line) for line in read_regular(path).decode().splitlines()]
+        lines = [parse_json(line) for line in read_regular(path).decode().splitlines()]
         rounds = [RoundTime(**line) for line in lines]
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it, a resumed run writes it again") from error
     if not all(conforms(one, RoundTime) for one in rounds):
         raise ValueError(f"{path} is damaged: it holds something other than rounds and seconds; remove it")

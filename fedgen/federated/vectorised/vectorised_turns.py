@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedgen.clients.turn import LazyTurn, Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
+from fedgen.federated.left_out import exits_fail
 from fedgen.federated.lightning.lightning_internals import RESULT, has_step_hooks, is_compiled
 from fedgen.federated.local_training import (
     BATCH_HOOKS,
@@ -267,7 +268,7 @@ class TurnsAtOnce:
         if self.reason is not None or turn.is_elsewhere or (self._is_timed and self.counts[0] < TIMED_TURNS):
             return None
         try:
-            with isolated():
+            with isolated(), exits_fail():
                 self._take(turn)
         except torch.OutOfMemoryError:
             return self._with_fewer(turn)

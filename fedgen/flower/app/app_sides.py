@@ -11,13 +11,17 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+from lightning.pytorch import Callback, LightningModule, Trainer
 
+from fedgen.callbacks import RoundCheckpoint
+from fedgen.federated.left_out import report_of, tell
 from fedgen.flower.app.recipe import for_server, read_settings
 from fedgen.flower.app.run_config import (
     CHECKPOINT,
     CLIENTS,
     DEADLINE,
     LEAST_ANSWERS,
+    MOST_IMAGES,
     OUTPUT,
     SIMULATION,
     WAIT,
@@ -26,11 +30,10 @@ from fedgen.flower.app.run_config import (
 )
 from fedgen.flower.app.run_labels import RunLabels
 from fedgen.flower.app.run_statistics import SECURE, RunStatistics, refuse_open
-from fedgen.flower.app.server_cli import ServerCLI
 from fedgen.flower.client.client_node import ClientNode, use_threads
-from fedgen.flower.client.node_data import NAME, PARTITION, PARTITIONS, STATE, NodeData, is_simulated
+from fedgen.flower.client.node_data import NodeData, is_simulated
 from fedgen.flower.client.pins import hold_to_clients
-from fedgen.flower.client.policy import VARIABLE, Policy
+from fedgen.flower.client.policy import NAME, PARTITION, PARTITIONS, STATE, VARIABLE, Policy
 from fedgen.flower.client.redaction import is_promised, telling_types
 from fedgen.flower.client.reuse.made_once import forget, made_in
 from fedgen.flower.secure_aggregation.agreement import AskedSum
@@ -38,6 +41,8 @@ from fedgen.flower.secure_aggregation.secure_mean import RANGE, masked
 from fedgen.flower.secure_aggregation.secure_strategy import summand
 from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.flower.server.connection import LEAST, Connection
+from fedgen.flower.server.flower_strategy import FlowerStrategy
+from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import LossQuestion, Question, Task
 from fedgen.flower.wire.transport import Transport
@@ -144,7 +149,7 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     statistics = RunStatistics.of_run(config)
     deadline = float(config.get(DEADLINE, 0)) or None
     labels, least = RunLabels.of_run(config), least_of(config)
-    registry = ClientRegistry(grid, deadline, labels)
+    registry = ClientRegistry(grid, deadline, labels, int(config.get(MOST_IMAGES, 0)))
     wait = float(config.get(WAIT, 600.0))
     registry.wait_for_clients(output, int(config[CLIENTS]), wait)
     hidden = bool(config.get(SECURE, False))
@@ -156,11 +161,7 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
 
 
 def least_of(config: Mapping[str, Any]) -> float:
-    """The part of the clients' weight that must answer a loss at the server.
-
-    Raises:
-        ValueError: if it is none.
-    """
+    """The part of the clients' weight that must answer a loss at the server; ValueError if it is none."""
     least = float(config.get(LEAST_ANSWERS, LEAST))
     if not 0 < least <= 1:
         raise ValueError(f"{LEAST_ANSWERS}={least:g} in the run's config: a part of the clients lies in (0, 1]")
@@ -189,8 +190,8 @@ def _client_node(recipe: Path, context: Context) -> ClientNode:
     settings = read_settings(recipe)
     use_threads(settings)
     own, run = context.node_config, context.run_config
-    data, state = _places(context)
     policy = Policy.of_node(own)
+    data, state = _places(context)
     policy.check_run(run_name(run), recipe, bool(run.get(SECURE)))
     made_of = repr((recipe, settings, data, policy, sorted(own.items()), sorted(run.items())))
     once, name = made_in(context.run_id, context.node_id, made_of), str(own.get(NAME, data.name))
@@ -205,3 +206,50 @@ def _forgetting(context: Context) -> Iterator[None]:
     except BaseException:
         forget(context.run_id, context.node_id)
         raise
+
+
+class EndReport(Callback):
+    """Says at the end who was left out, as `FedAvgStrategy` does by itself."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        tell(report_of(trainer))
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        tell(report_of(trainer))
+
+
+class ServerCLI(FedgenCLI):
+    """`FedgenCLI` whose data and strategy are connected to clients.
+
+    Args:
+        settings: of `for_server`.
+        connection: to the clients.
+        ckpt_path: checkpoint to go on from, as for `fedgen fit`; None for the run's last.
+    """
+
+    previous = f"--run-config '{CHECKPOINT}=\"previous\"'"
+
+    def __init__(self, settings: Mapping[str, Any], connection: Connection, ckpt_path: str | None) -> None:
+        self._connection = connection
+        super().__init__(args={**settings, "ckpt_path": ckpt_path})
+
+    def instantiate_classes(self) -> None:
+        """Make what LightningCLI makes; data and strategy with the connection."""
+        connected = [(self._connected, kind, True) for kind in (RemoteClients, FlowerStrategy)]
+        self.config_init = self.parser.instantiate(self.config, instantiators=connected)
+        self.datamodule, self.model = self.config_init.data, self.config_init.model
+        self._add_configure_optimizers_method_to_model(self.subcommand)
+        self.trainer = self.instantiate_trainer()
+
+    def _connected(self, kind: Callable[..., Any], **settings: Any) -> Any:
+        """Make one of these classes of a recipe's settings and the connection, which is none of them."""
+        return kind(_connection=self._connection, **settings)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        trainer = super().instantiate_trainer(**kwargs)
+        for callback in trainer.callbacks:
+            if isinstance(callback, RoundCheckpoint):
+                callback.saving_share = 1.0  # clients go back with the server by one turn alone
+        if not isinstance(trainer.strategy, FlowerStrategy):  # which reports by itself
+            trainer.callbacks.append(EndReport())
+        return trainer

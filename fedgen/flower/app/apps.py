@@ -43,10 +43,11 @@ def server_app(recipe: Path) -> ServerApp:
     nothing comes of a round), where the run folder is ("output"; a run that it holds goes on, from its last checkpoint
     or as "ckpt-path" says: "previous" for the one before it, or a path), how long a round's clients have
     ("round-deadline", seconds; 0 for no end), which part of the clients' weight must answer a loss at the server
-    ("least-answers"), whether single updates, answers and statistics are hidden from the server ("secure-aggregation";
-    "update-range", the largest change of an entry in a turn; "range.NAME", the largest entry of a statistic), what
-    noise statistics have ("statistics-epsilon", "statistics-delta" and "statistics-radius"), which classes labels are
-    of ("classes", all others' clients being left out) and how many images each has ("label-counts").
+    ("least-answers"), how many images a client may say it has ("most-images"), whether single updates, answers and
+    statistics are hidden from the server ("secure-aggregation"; "update-range", the largest change of an entry in a
+    turn; "range.NAME", the largest entry of a statistic), what noise statistics have ("statistics-epsilon",
+    "statistics-delta" and "statistics-radius"), which classes labels are of ("classes", all others' clients being left
+    out) and how many images each has ("label-counts").
 
     Args:
         recipe: the deployed recipe's file.

@@ -14,12 +14,13 @@ from fedgen.io.field_types import Between, conforms
 
 CLIENTS, OUTPUT, WAIT, DEADLINE, SIMULATION = "clients", "output", "wait", "round-deadline", "simulation-data"
 LEDGER = "epsilon"  # the folder of a client beside those of its runs: what each release has spent
-LEAST_ANSWERS, CHECKPOINT = "least-answers", "ckpt-path"
+LEAST_ANSWERS, MOST_IMAGES, CHECKPOINT = "least-answers", "most-images", "ckpt-path"
 _NUMBERS = (WAIT, DEADLINE, LEAST_ANSWERS, RANGE, EPSILON, DELTA, RADIUS, *map(range_key, RANGES))
 _TEXTS = (OUTPUT, CHECKPOINT, SIMULATION)
 _LISTS = (CLASSES, COUNTS)  # a single one may have been read as a number
 _OF_KEYS: dict[str, tuple[Any, str]] = {  # what a value may be, and the words for it
     CLIENTS: (Annotated[int, Between(1)], "a whole number from 1"),
+    MOST_IMAGES: (int, "a whole number from 0"),
     SECURE: (bool, "true or false, without quotes"),
     **dict.fromkeys(_NUMBERS, (Annotated[float, Between(0, sys.float_info.max)], "a number from 0, without quotes")),
     **dict.fromkeys(_TEXTS, (str, "text in quotes")),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.wire.ranges import Ranges
 from fedgen.statistics import Privacy
 
@@ -41,10 +42,6 @@ class RunStatistics:
         except ValueError as error:
             said = " ".join(f"{name}={value:g}" for name, value in values.items())
             raise ValueError(f"{said} in the run's config: {error}") from error
-
-
-class RefusedError(ValueError):
-    """A client is asked for what the run's config says stays hidden."""
 
 
 def has_noise(config: Mapping[str, Any]) -> bool:

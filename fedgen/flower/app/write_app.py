@@ -54,6 +54,7 @@ output = {output}  # run folder, on the server; the same one goes on where it wa
 ckpt-path = ""  # checkpoint to go on from: "" for the last, "previous" for the one before it, or a path
 round-deadline = 0.0  # seconds a round's clients have to answer; 0: as long as they take
 least-answers = 0.5  # part of the clients' weight that must answer a loss at the server; fewer end the run
+most-images = 0  # that a client may say it has, by which it weighs; one that says more takes no part. 0: no bound
 classes = {classes}  # in the labels' order, such as "cat, dog"; clients with others stay out. "": all that clients have
 label-counts = ""  # images of each, such as "120, 40", by which conditional models draw labels; "": all alike
 secure-aggregation = false  # true hides single updates, answers and statistics from the server, by SecAgg+

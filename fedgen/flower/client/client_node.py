@@ -10,6 +10,7 @@ import torch
 
 from fedgen.embeddings import Embedding
 from fedgen.federated.federation_state import check_packed
+from fedgen.federated.left_out import exits_fail
 from fedgen.flower.app.recipe import evaluations, evaluations_in, for_client, questions_in, read_settings
 from fedgen.flower.client.answering import Answering, sent_in
 from fedgen.flower.client.client_statistics import FEATURES, answers_to
@@ -24,7 +25,7 @@ from fedgen.flower.client.reuse.made_once import MadeOnce, is_pure_embedding, it
 from fedgen.flower.client.turn_strategy import TurnStrategy
 from fedgen.flower.wire.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
-from fedgen.io.files import atomic_write
+from fedgen.io.files import atomic_write, remove_unfinished
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import bytes_of
 from fedgen.own_code import warn
@@ -80,6 +81,7 @@ class ClientNode:
         assert isinstance(data, LocalDataModule)
         return data
 
+    @exits_fail()
     def hello(self) -> Hello:
         """Return what the server must know of this client before it asks for turns."""
         examples = self._data.read
@@ -95,6 +97,7 @@ class ClientNode:
             self._once.drop()
         return answer
 
+    @exits_fail()
     def _take(self, task: Task) -> Answer:
         strategy, trainer = self._made.trainer.strategy, self._made.trainer
         assert isinstance(strategy, TurnStrategy)
@@ -149,6 +152,7 @@ class ClientNode:
         self.policy.check_answer(sum(map(len, messages)))
         return Told(messages)
 
+    @exits_fail()
     def answers(self, question: Question, privacy: Privacy | None = None) -> list[Message]:
         """The answers to an evaluation's question, one an item; raises what keeps it from answering.
 
@@ -169,6 +173,7 @@ class ClientNode:
             self._once.drop()
             return Told(failure=failure_of(error, self._promised))
 
+    @exits_fail()
     def answer(self, question: LossQuestion) -> Message:
         """The answer to a loss at the server.
 
@@ -247,6 +252,7 @@ class ClientNode:
     def _remember(self, round: int, kept: dict[str, Any], before: Path | None) -> None:
         """Keeps a turn's outcome, and what it began with: a server that died in the round asks for it again."""
         self.state.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(self.state)
         present = self.state / f"round={round:05d}.safetensors"
         with atomic_write(present) as file:
             file.write(to_bytes(kept, sealed=True))

@@ -18,9 +18,9 @@ from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.federated.left_out import shorten
 from fedgen.flower.app.run_config import LEDGER
-from fedgen.flower.app.run_statistics import DELTA, RefusedError
+from fedgen.flower.app.run_statistics import DELTA
 from fedgen.flower.client.pins import count_question, hold_to_embeddings
-from fedgen.flower.client.policy import Policy
+from fedgen.flower.client.policy import Policy, RefusedError
 from fedgen.flower.client.released import (
     RELEASED,
     note_exact,

@@ -17,14 +17,13 @@ from torch.utils.data import Dataset
 
 from fedgen.class_paths import gives, import_by_path, nearest
 from fedgen.data import DataSet, Examples
+from fedgen.flower.client.policy import CONFIG, DATA, PARTITION, PARTITIONS
 from fedgen.flower.client.worker_calls import WORKER
 from fedgen.io.files import read_yaml
 
 FOLDERS = ("root", "path", "folder")  # what data call the place that they read
 NUMBER, NUMBERS = "partition_id", "num_partitions"  # what they call which client this is, and of how many
 READING = ("labels", "collate_fn", "num_workers", "images_of", "value_range", "evaluation_data")
-DATA, CONFIG, STATE, NAME = "data-path", "data-config", "state-path", "name"  # of a node's config
-PARTITION, PARTITIONS = "partition-id", "num-partitions"  # likewise; Flower gives them to simulated nodes
 WHERE = (
     f'start it with --node-config \'{DATA}="/my/images"\', or {CONFIG}="/my/data.yaml" for a file with the class of'
     " its data"

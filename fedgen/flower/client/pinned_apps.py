@@ -8,10 +8,12 @@ named. Should another release of Flower not come by here, nothing has such a sig
 Such a node may also look for messages more often than Flower's own, which waits three seconds after it has found none.
 """
 
+import argparse
 import hashlib
 import json
 import logging
 import os
+import re
 import sys
 import tempfile
 import time
@@ -24,12 +26,14 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from flwr.common.config import get_fab_config, get_metadata_from_config
+from flwr.common.config import get_fab_config, get_metadata_from_config, parse_config_args
 from flwr.supercore.fab import Fab
 from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
 from flwr.supercore.run import Run
 from flwr.supernode import start_client_internal
 from flwr.supernode.cli import flower_supernode
+
+from fedgen.flower.client.policy import Policy
 
 NODE = "fpk_this_node"  # name of the key
 STARTS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds after which Flower looks for a process to start; by default 1
@@ -47,6 +51,7 @@ def run_pinned(pins: Collection[str], options: Sequence[str], look: float | None
         options: of flower-supernode.
         look: seconds between two looks for a message; None for Flower's own way.
     """
+    check_config(options)
     key = Ed25519PrivateKey.generate()
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     with tempfile.TemporaryDirectory(prefix="fedgen-node-") as home:
@@ -60,6 +65,17 @@ def run_pinned(pins: Collection[str], options: Sequence[str], look: float | None
         start_client_internal._pull_and_store_message = pull
         sys.argv = ["flower-supernode", *options, "--trusted-entities", str(trusted)]
         flower_supernode()
+
+
+def check_config(options: Sequence[str]) -> None:
+    """Reads a node's config and policy as they are read for each message: its owner sees a mistake's error at once."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--node-config", default="")
+    given = parser.parse_known_args(options)[0].node_config
+    pairs = "" if given.endswith(".toml") else given
+    if lost := re.sub(r"\S+?=('[^']*'|\"[^\"]*\"|\S+)", "", pairs).strip():  # Flower passes over it
+        raise ValueError(f"--node-config: {lost!r} is no key=value; write no space around =")
+    Policy.found(parse_config_args([given] if given else None))
 
 
 def vouching(pull: Pull, vouch: "Vouch") -> Pull:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.clients.client import Client
-from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.client.policy import RefusedError
 from fedgen.foreign_text import printable
-from fedgen.io.files import write_once
+from fedgen.io.files import parse_json, write_once
 from fedgen.io.hashing import hash_tensors
 
 PINNED = "pinned"  # the folder
@@ -108,7 +108,7 @@ def _kept(path: Path, own: object) -> Any:
     """
     kept = write_once(path, json.dumps(own).encode())
     try:
-        return json.loads(kept)
+        return parse_json(kept)
     except ValueError as error:
         raise RefusedError(
             f"what this client keeps of the run, {path.name}, is damaged, and without it nobody knows what it told:"

@@ -7,12 +7,14 @@ an app that is sent there with code of its own is bound by nothing (docs/deploym
 import hashlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.class_paths import nearest
+from fedgen.flower.client.worker_calls import IDLE
+from fedgen.foreign_text import printable
 from fedgen.io.field_types import Between, Text, fault
 from fedgen.io.files import read_yaml, write_once
 from fedgen.io.regular_files import read_regular
@@ -20,7 +22,16 @@ from fedgen.own_code import rank_zero_warn
 
 POLICY = "policy-path"  # of a node's config
 VARIABLE = "FEDGEN_POLICY"  # of its environment, where its config names none
+DATA, CONFIG, STATE, NAME = "data-path", "data-config", "state-path", "name"  # of a node's config
+PARTITION, PARTITIONS = "partition-id", "num-partitions"  # likewise; Flower gives them to simulated nodes
+NODE_KEYS = (DATA, CONFIG, STATE, NAME, PARTITION, PARTITIONS, POLICY, IDLE)  # all of a node's config
 Positive = Annotated[float, Between(0)]
+ALL: Literal["all"] = "all"
+Statistic = Literal["statistics", "sketch", "kid", "sums", "fid", "private-sums", "loss"]
+
+
+class RefusedError(ValueError):
+    """A client is asked for what its owner's policy or the run's config does not allow."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +39,13 @@ class Policy:
     """The policy of a node; by default everything is allowed but questions without end, as without a file.
 
     Args:
-        runs: names of the runs that it takes part in, the last part of `output`; None for all.
-        recipe: SHA-256 of the deployed recipe's file, in hexadecimal; "" for any.
+        runs: names of the runs that it takes part in, the last part of `output`; "all" for any.
+        recipe: SHA-256 of the deployed recipe's file, in hexadecimal; by default any.
         masking: whether nothing but its name and counts leaves without secure aggregation.
         least_clients: of the federation, for a turn; of a masked sum, for whatever is in it.
-        statistics: what it answers of "statistics", "sketch", "kid", "sums", "fid", "private-sums" and "loss"; None for
-            all.
-        embeddings: in which, by name; None for all of the recipe's.
+        statistics: what it answers of "statistics", "sketch", "kid", "sums", "fid", "private-sums" and "loss"; "all"
+            for any.
+        embeddings: in which, by name; "all" for any of the recipe's.
         most_questions: different ones that a run may ask about each statistic: a score of generated images, an answer
             to a loss; fewer if its recipe has fewer.
         most_epsilon: of all its releases of sums with noise together, over all runs; without noise it then tells none.
@@ -42,12 +53,12 @@ class Policy:
         most_bytes: of an answer.
     """
 
-    runs: list[str] | None = None
-    recipe: Annotated[str, Text(64)] = ""
+    runs: list[str] | Literal["all"] = ALL
+    recipe: Annotated[str, Text(64, 64)] = ""
     masking: bool = False
     least_clients: int = 0
-    statistics: list[str] | None = None
-    embeddings: list[str] | None = None
+    statistics: list[Statistic] | Literal["all"] = ALL
+    embeddings: list[str] | Literal["all"] = ALL
     most_questions: int = 1000
     most_epsilon: Positive = math.inf
     most_norm: Positive = math.inf
@@ -58,19 +69,29 @@ class Policy:
         """That of a node's own config ("policy-path"), or of its environment (FEDGEN_POLICY).
 
         Raises:
-            RefusedError: for a file that cannot be read: then nothing is allowed.
+            RefusedError: for a file that cannot be read, or a config with an unknown key: then nothing is allowed.
         """
-        if POLICY in config and not str(config[POLICY]).strip():
-            rank_zero_warn(f"{POLICY} in this node's config names no file, so it takes part in nothing")
-            raise RefusedError("this node's policy cannot be read; its owner's log says why")
-        path = str(config.get(POLICY, "")) or os.environ.get(VARIABLE, "")
-        if not path:
-            return cls()
         try:
-            return cls.read(Path(path))
+            return cls.found(config)
         except (OSError, ValueError) as error:
             rank_zero_warn(f"this node's policy cannot be read, so it takes part in nothing: {error}")
             raise RefusedError("this node's policy cannot be read; its owner's log says why") from error
+
+    @classmethod
+    def found(cls, config: Mapping[str, Any]) -> "Policy":
+        """That of a node's own config; raises for its owner, an unknown key too, which may be meant for a policy."""
+        for key in config:
+            if key not in NODE_KEYS:
+                known = f"{nearest(key, NODE_KEYS)}; there are {', '.join(NODE_KEYS)}"
+                raise ValueError(f"this node's config has no key {printable(key)!r}{known}")
+        if wrong := [name for name in os.environ if name.startswith(VARIABLE) and name != VARIABLE]:
+            raise ValueError(f"the environment has {printable(wrong[0])}; did you mean {VARIABLE}?")
+        path = config[POLICY] if POLICY in config else os.environ.get(VARIABLE)
+        if path is None:
+            return cls()
+        if not str(path).strip():
+            raise ValueError(f"{POLICY if POLICY in config else VARIABLE} names no file; give a path, or leave it out")
+        return cls.read(Path(str(path)))
 
     @classmethod
     def read(cls, path: Path) -> "Policy":
@@ -78,18 +99,22 @@ class Policy:
 
         Raises:
             OSError: if it cannot be opened.
-            ValueError: for a key that there is not, or a value of another type, naming both.
+            ValueError: for a key that there is not, an empty one, or a value of another type, naming both.
         """
         found = read_yaml(path)
-        if not isinstance(found, dict):
+        if not found or not isinstance(found, dict):
             raise ValueError(f"{path} is no policy: it has no keys")
         names = [one.name for one in fields(cls)]
         hints = get_type_hints(cls, include_extras=True)
         for key, value in found.items():
             if key not in names:
-                raise ValueError(f"{path}: there is no key {key!r}; there are {', '.join(names)}")
+                known = f"{nearest(str(key), names)}; there are {', '.join(names)}"
+                raise ValueError(f"{path}: there is no key {printable(str(key))!r}{known}")
+            if value is None:
+                remedy = "[] to allow none" if getattr(cls, key) == ALL else "a value"
+                raise ValueError(f"{path}: {key} is empty; give {remedy}, or leave the key out")
             if wrong := fault(value, hints[key]):
-                raise ValueError(f"{path}: {key}={value!r} {wrong}")
+                raise ValueError(f"{path}: {key} {wrong}")
         return cls(**found)
 
     def check_run(self, name: str, recipe: Path, masked: bool) -> None:
@@ -103,8 +128,7 @@ class Policy:
         Raises:
             RefusedError: naming what is asked and what is allowed.
         """
-        if self.runs is not None and name not in self.runs:
-            refuse("runs", f"the run {name!r}", ", ".join(self.runs))
+        _check_listed("runs", self.runs, name, f"the run {name!r}")
         own = hashlib.sha256(recipe.read_bytes()).hexdigest()
         if self.recipe and self.recipe.lower() != own:
             refuse("recipe", f"the recipe of SHA-256 {own}", self.recipe)
@@ -118,21 +142,13 @@ class Policy:
 
     def check_asked(self, ask: str, embedding: str) -> None:
         """Refuses a statistic, or its embedding."""
-        if self.statistics is not None and ask not in self.statistics:
-            refuse("statistics", repr(ask), ", ".join(self.statistics))
-        if self.embeddings is not None and embedding not in self.embeddings:
-            refuse("embeddings", repr(embedding), ", ".join(self.embeddings))
+        _check_listed("statistics", self.statistics, ask, repr(ask))
+        _check_listed("embeddings", self.embeddings, embedding, repr(embedding))
         if math.isfinite(self.most_epsilon) and ask != "private-sums":
             refuse("most_epsilon", f"{ask!r}, which has no noise", f"{self.most_epsilon:g}")
 
     def check_questions(self, before: int, what: str, declared: float) -> None:
-        """Refuses one more question about a statistic.
-
-        Args:
-            before: others about it that the run has asked.
-            what: it is about.
-            declared: that the run's recipe has at most, those of rounds that are done again included.
-        """
+        """Refuses one more question about a statistic, after `before` others of the `declared` of the run's recipe."""
         if before >= self.most_questions:
             refuse("most_questions", f"one more about {what} than {before}", f"{self.most_questions}")
         if before >= declared:
@@ -171,11 +187,7 @@ class Policy:
 
 
 def _spent(path: Path) -> float:
-    """The epsilon of a release before.
-
-    Raises:
-        RefusedError: for a file that does not say so.
-    """
+    """The epsilon of a release before; raises RefusedError for a file that does not say it."""
     try:
         found = float(read_regular(path))
     except ValueError:
@@ -187,12 +199,14 @@ def _spent(path: Path) -> float:
     return found
 
 
-def refuse(key: str, asked: str, allowed: str) -> None:
-    """Says at the node and at the server what is refused.
+def _check_listed(key: str, allowed: Sequence[str] | None, name: str, asked: str) -> None:
+    """Refuses what a list does not name; None, as of an empty key, names nothing."""
+    if allowed != ALL and name not in (allowed or ()):
+        refuse(key, asked, ", ".join(allowed or ()) or "nothing")
 
-    Raises:
-        RefusedError: always.
-    """
+
+def refuse(key: str, asked: str, allowed: str) -> None:
+    """Says at the node, and by a RefusedError at the server, what is refused."""
     said = f"this node's policy allows {key}={allowed}, and the run asks for {asked}"
     rank_zero_warn(f"refused: {said}")
     raise RefusedError(said)

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pydoc import locate
 from typing import Any
 
-from fedgen.flower.app.run_statistics import RefusedError, has_noise
+from fedgen.flower.app.run_statistics import has_noise
+from fedgen.flower.client.policy import RefusedError
 from fedgen.foreign_text import printable_lines
 from fedgen.own_code import rank_zero_warn
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.wire.messages import Item
 from fedgen.io.files import atomic_write, write_once
 from fedgen.statistics.statistic_messages import Message, MessageError

@@ -16,7 +16,7 @@ from fedgen.federated.client_state.outside_messages import ToldStateError
 from fedgen.federated.federation_state import pack_state, unpack_state
 from fedgen.federated.round import Round
 from fedgen.federated.trainer_patches import StepSchedules, TurnClock
-from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.client.replies import Recorder
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.models.optional_hooks import of_module

@@ -8,6 +8,7 @@ imports torch.
 import fcntl
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -100,8 +101,7 @@ class WorkerPlace:
     """
 
     def __init__(self, context: Context) -> None:
-        folder = get_flwr_home() / "fedgen-workers"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = _own_folder(get_flwr_home() / "fedgen-workers")
         self.path, self._run = folder / str(context.node_id), str(context.run_id)
 
     @contextmanager
@@ -159,6 +159,20 @@ class WorkerPlace:
                 process.kill()
                 raise WorkerError(f"this client's worker has not started within {START:g} s")
             time.sleep(LOOK)
+
+
+def _own_folder(path: Path) -> Path:
+    """The folder, made if needed, which this user alone can enter; what others left while they could is removed."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = path.lstat()
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid():
+        raise WorkerError(f"{path} is a link or another user's: remove it, or set FLWR_HOME to a folder of your own")
+    if state.st_mode & 0o077:
+        path.chmod(0o700)
+        for one in path.iterdir():
+            if one.lstat().st_uid != state.st_uid:
+                one.unlink()
+    return path
 
 
 def _as_raised(module: str, name: str, text: str) -> Exception:

@@ -20,7 +20,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key, Stage
 
-from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.wire.plain_values import Writer
 from fedgen.io.hashing import hash_tensors
 

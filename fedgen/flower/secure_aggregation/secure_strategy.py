@@ -16,8 +16,9 @@ from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.federated.server_model import MASKED_NUMBER
 from fedgen.federated.server_optimizers import as_real, from_real
-from fedgen.flower.app.run_statistics import RefusedError, RunStatistics, refuse_open
+from fedgen.flower.app.run_statistics import RunStatistics, refuse_open
 from fedgen.flower.client.client_node import ClientNode
+from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.client.redaction import ToldError
 from fedgen.flower.secure_aggregation.agreement import STEPS, AskedSum, hash_of, note_sum
 from fedgen.flower.secure_aggregation.masked_answers import Scale, encode

@@ -37,11 +37,15 @@ class ClientRegistry:
         grid: Flower's.
         deadline: seconds of a round's clients; nobody is waited for longer. None for no end.
         labels: what the run's config says of them; clients with other classes cannot take part.
+        most: images that a client may say it has, by which it weighs; 0 for no bound. One that says more cannot take
+            part.
     """
 
-    def __init__(self, grid: Grid, deadline: float | None = None, labels: RunLabels | None = None) -> None:
+    def __init__(
+        self, grid: Grid, deadline: float | None = None, labels: RunLabels | None = None, most: int = 0
+    ) -> None:
         self._grid, self._patience = grid, min(HEARD_WITHIN, deadline or HEARD_WITHIN)
-        self._labels = labels or RunLabels()
+        self._labels, self._most = labels or RunLabels(), most
         self.clients: list[Hello] = []
         self._nodes: dict[str, int] = {}
         self._met: set[int] = set()
@@ -161,7 +165,12 @@ class ClientRegistry:
         return next((own for own in self.clients if own.name == name), None)
 
     def _check_images(self, one: Hello) -> None:
-        """Raises MessageError for a client that has other images than when the run began: it is another client."""
+        """Raises MessageError for too many images, or others than when the run began: it is another client."""
+        if self._most and one.examples > self._most:
+            raise MessageError(
+                f"client {one.name!r} says that it has {one.examples} images, and most-images={self._most} in the run's"
+                " config is what one may say; raise that if it is true"
+            )
         before = self._known(one.name) or one
         if (one.examples, one.shape) != (before.examples, before.shape):
             now, then = (f"{hello.examples} images of {list(hello.shape)}" for hello in (one, before))

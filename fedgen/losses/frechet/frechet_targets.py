@@ -65,6 +65,7 @@ class FrechetTargets(nn.Module):
         self._keep("traces", torch.stack([summary.trace(ddof) for summary in summaries]))
         self._keep("scales", torch.stack([_scale(summary, ddof) for summary in summaries]))
         self._height: int | None = None  # of a triangle's strips
+        self._order: Tensor | slice = slice(None)
         self.register_buffer("covariance", None, persistent=False)
         self.register_buffer("root", None, persistent=False)
         if form == "covariance" and not summaries[0].is_low_rank:
@@ -98,7 +99,7 @@ class FrechetTargets(nn.Module):
             return traces, None if pulled is None else pulled * (images / estimate.stretch(ddof)) ** 0.5
         if not needed:
             roots = self._roots()
-            values = torch.linalg.eigvalsh(sandwich(roots, estimate.covariance(ddof)), UPLO="U")
+            values = torch.linalg.eigvalsh(sandwich(roots, estimate.covariance(ddof)))
             return sum_of_roots(values, roots.ranks.clamp(max=estimate.rank)), None
         factors = self.factorise(estimate, ddof)
         rows = factors.rows.flatten(0, 1)
@@ -108,7 +109,7 @@ class FrechetTargets(nn.Module):
     def factorise(self, estimate: MomentEstimate, ddof: float) -> Factors:
         """The factors of T_i = rows^T S^-1 rows."""
         roots = self._roots()
-        eigenvalues, vectors = eigh(sandwich(roots, estimate.covariance(ddof)), upper=True)
+        eigenvalues, vectors = eigh(sandwich(roots, estimate.covariance(ddof)))
         ranks = roots.ranks.clamp(max=estimate.rank)
         values, inverses = self._invert(eigenvalues, ranks, estimate)
         return Factors(sum_of_roots(eigenvalues, ranks), vectors.mT @ roots.rows, values, inverses)
@@ -163,13 +164,14 @@ class FrechetTargets(nn.Module):
             self._keep_root(factor(Gaussian(2.0, self.means[0], scatter=self.covariance.double()), ddof=1))
         assert self.root is not None
         stored = self.root.double()
-        return Roots(Triangle(stored, self.dim, self._height) if self._height else stored, self.ranks)
+        return Roots(Triangle(stored, self.dim, self._height, self._order) if self._height else stored, self.ranks)
 
     def _keep_root(self, roots: Roots) -> None:
         self.ranks = roots.ranks
         stored = roots.stored
-        self._height = stored.height if isinstance(stored, Triangle) else None
-        self._keep("root", (stored.strips if isinstance(stored, Triangle) else stored).to(self.dtype))
+        if isinstance(stored, Triangle):
+            self._height, self._order, stored = stored.height, stored.order, stored.strips
+        self._keep("root", stored.to(self.dtype))
 
     def _keep(self, name: str, value: Tensor) -> None:
         self.register_buffer(name, value.clone(), persistent=False)

@@ -14,7 +14,7 @@ from fedgen.models.autoencoders.vae import VAE
 from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.models.ema import in_full
 from fedgen.models.networks.autoencoder_kl import AutoencoderKL
-from fedgen.models.networks.diffusers_folder import CONFIG, read_body, read_settings
+from fedgen.models.networks.diffusers_folder import CONFIG, read_body
 from fedgen.models.networks.network import build, describe
 from fedgen.models.require import require
 
@@ -180,10 +180,8 @@ def read_autoencoder(name: str | Path) -> AutoencoderKL:
     """
     folder = find_folder(name, "autoencoder")
     folder = folder / "vae" if (folder / "vae").is_dir() else folder
-    config = read_settings(folder / CONFIG, f"{name} is no diffusers folder of an autoencoder")
-    if config.get("_class_name") != "AutoencoderKL":
-        raise ValueError(f"{folder / CONFIG} is of a {config.get('_class_name')}, fedgen reads AutoencoderKL")
-    return _around(read_body(folder, "AutoencoderKL"), str(folder / CONFIG))
+    body = read_body(folder, "AutoencoderKL", f"{name} is no diffusers folder of an autoencoder", "fedgen reads")
+    return _around(body, str(folder / CONFIG))
 
 
 def _around(body: Any, source: str) -> AutoencoderKL:

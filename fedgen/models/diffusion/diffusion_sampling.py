@@ -92,7 +92,7 @@ def make_scheduler(sampler: Sampler, schedule: NoiseSchedule, prediction: Predic
 
 
 def predictor(network: nn.Module, labels: Tensor | None, guidance: float, null_label: int | None) -> Predict:
-    """A network's predictions in float32, for the labels int64 [N] of all images, guided by those for any class.
+    """Predictions in the images' dtype, for the labels int64 [N] of all images, guided by those for any class.
 
     Args:
         network: in eval mode.
@@ -105,12 +105,12 @@ def predictor(network: nn.Module, labels: Tensor | None, guidance: float, null_l
     def predict(images: Tensor, timestep: Tensor, part: slice | Tensor) -> Tensor:
         arguments = images.to(parameter), timestep.expand(len(images)).to(parameter.device)
         if labels is None:
-            return network(*arguments).float()
+            return network(*arguments).to(images.dtype)
         chosen = labels[part if isinstance(part, slice) else part.to(labels.device)].to(parameter.device)
-        for_class = network(*arguments, chosen).float()
+        for_class = network(*arguments, chosen).to(images.dtype)
         if guidance == 1 or null_label is None:
             return for_class
-        for_any = network(*arguments, torch.full_like(chosen, null_label)).float()
+        for_any = network(*arguments, torch.full_like(chosen, null_label)).to(images.dtype)
         return for_any + guidance * (for_class - for_any)
 
     return predict

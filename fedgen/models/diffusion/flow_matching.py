@@ -222,6 +222,10 @@ class FlowMatching(Denoiser):
 
     # ---- drawing ----
 
+    def _check_sampler(self, sampler: FlowSampler) -> None:
+        sampler.require_tolerances(torch.float32)  # of the images, whatever the weights are
+        super()._check_sampler(sampler)
+
     def _told(self, sampler: FlowSampler) -> dict[str, Any]:
         if sampler.solver == "dopri5":
             return {"solver": sampler.solver, "rtol": sampler.rtol, "atol": sampler.atol}
@@ -289,7 +293,8 @@ class FlowMatching(Denoiser):
         """Natural log-densities of images by the flow's ODE, and their standard errors over probes, float64 [N] each.
 
         The error is that of the estimated divergence. The solver's own comes besides; its tolerances bound the error of
-        each step, not their sum: compare with densities of tolerances ten times smaller.
+        each step, not their sum. To judge it, ask a copy of the module in float64, `deepcopy(model).double()`, at
+        tolerances ten times smaller. All is computed in the dtype of the network's weights, in float32 at least.
 
         Args:
             images: [N, C, H, W] or points [N, D], also images as rows [N, C H W].
@@ -302,8 +307,8 @@ class FlowMatching(Denoiser):
             start: the place of the first image, of a set that is asked about in parts.
 
         Raises:
-            ValueError: for images or labels that do not fit, one probe, which has no error, or a model of latents,
-                whose density is not the images'.
+            ValueError: for images or labels that do not fit, one probe, which has no error, tolerances that the dtype's
+                rounding exceeds, or a model of latents, whose density is not the images'.
         """
         require(
             self.latent_space is None,
@@ -315,10 +320,12 @@ class FlowMatching(Denoiser):
         number = probes if probes is not None else 0 if dim <= MOST_EXACT else PROBES
         require(number == 0 or number >= 2, f"probes={number}: give 0 for the exact divergence, or at least 2")
         solver = sampler or FlowSampler("dopri5")
+        dtype = full_precision(next(network.parameters())).dtype
+        solver.require_tolerances(dtype)
         predict = predictor(network, labels, 1.0, None)
 
         def densities(part: slice) -> Tensor:
-            own = points[part].flatten(1).to(self.device).float()
+            own = points[part].flatten(1).to(self.device, dtype)
             drawn = draw_probes(len(own), number, dim, seed, start + part.start) if number else None
             field = flow_field(predict, self.image_shape, part.start)
             return torch.stack(log_density(field, own, solver, None if drawn is None else drawn.to(own)), dim=1)
@@ -350,7 +357,7 @@ class FlowMatching(Denoiser):
         seed, start = options.get("seed", 0), options.get("start", 0)
         draws = [generator(seed, "dequantisation", start + place) for place in range(len(images))]
         noise = torch.stack([torch.rand(images.shape[1:], generator=one) for one in draws]).to(images.device)
-        found = self.likelihood(dequantised(images.float(), bits, noise), labels, **options).value
+        found = self.likelihood(dequantised(full_precision(images), bits, noise), labels, **options).value
         return -found / (images[0].numel() * log(2)) + bits - 1
 
 

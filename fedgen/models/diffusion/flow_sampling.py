@@ -88,6 +88,15 @@ class FlowSampler:
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return replace(self, steps=kept if steps is None else steps, **changes)
 
+    def require_tolerances(self, dtype: torch.dtype) -> None:
+        """Raises ValueError for tolerances of "dopri5" that rounding in a dtype exceeds."""
+        least = torch.finfo(dtype).eps
+        require(
+            self.solver != "dopri5" or max(self.rtol, self.atol) >= least,
+            f"rtol={self.rtol}, atol={self.atol}: {str(dtype).removeprefix('torch.')} rounds more coarsely; give one of"
+            f" at least {least:.1e}, or ask a copy of the module in float64 for likelihoods (model.double())",
+        )
+
     @property
     def num_steps(self) -> int:
         """Steps of a solver of fixed ones."""

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from fedgen.extras import need
+from fedgen.io.field_types import fault
 from fedgen.io.files import write_json
 from fedgen.io.hub_folders import find_folder
 from fedgen.models.diffusion.diffusion_schedule import BETAS, PREDICTIONS, NoiseSchedule, Prediction
@@ -32,10 +33,8 @@ def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Predi
     """
     folder = find_folder(name)
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
-    config = read_settings(unet / CONFIG, f"{name} is no diffusers folder of an image diffusion model")
-    if config.get("_class_name") != "UNet2DModel":
-        raise ValueError(f"{unet / CONFIG} is of a {config.get('_class_name')}, fedgen trains UNet2DModel")
-    body = read_body(unet, "UNet2DModel")
+    missing = f"{name} is no diffusers folder of an image diffusion model"
+    body = read_body(unet, "UNet2DModel", missing, "fedgen trains")
     if body.config.in_channels != body.config.out_channels or not _is_size(body.config.sample_size):
         raise ValueError(
             f"{unet / CONFIG}: in_channels={body.config.in_channels}, out_channels={body.config.out_channels},"
@@ -109,6 +108,9 @@ def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule,
         "clip_sample_range": [1.0],
         "clip_sample": [True, False],
     }
+    for key, hint in {"num_train_timesteps": int, "beta_start": float, "beta_end": float, "clip_sample": bool}.items():
+        if key in config and (wrong := fault(config[key], hint)):
+            raise ValueError(f"{path}: {key} {wrong}; copy the folder again")
     default = {"beta_schedule": "linear", "prediction_type": "epsilon", "variance_type": "fixed_small"}
     found = {key: config.get(key, default.get(key, values[0])) for key, values in known.items()}
     for key, values in known.items():

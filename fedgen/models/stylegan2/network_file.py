@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.io.files import parse_json
 from fedgen.io.tensor_files import no_larger_than, read_safetensors, write_safetensors
 from fedgen.models.networks.network import Network, construct
 from fedgen.models.require import require
@@ -89,8 +90,8 @@ class NetworkFile:
         tensors, metadata = read_safetensors(path)
         _check_format(path, metadata)
         try:
-            parts = {name: json.loads(metadata[name]) for name in ("settings", "training", "record")}
-        except (KeyError, ValueError, RecursionError) as error:
+            parts = {name: parse_json(metadata[name]) for name in ("settings", "training", "record")}
+        except (KeyError, ValueError) as error:
             raise ValueError(f"{path} has damaged metadata ({error!r})") from error
         found = cls(training=_dictionary(parts["training"], path), record=_dictionary(parts["record"], path))
         settings = _dictionary(parts["settings"], path)

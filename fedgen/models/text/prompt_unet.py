@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedgen.extras import need
-from fedgen.io.hub_folders import find_folder
-from fedgen.models.networks.diffusers_folder import CONFIG, read_body, read_settings
+from fedgen.io.hub_folders import copied_settings, find_folder, load_transformer
+from fedgen.models.networks.diffusers_folder import read_body
 from fedgen.models.networks.network import Network
 from fedgen.models.require import require
 
@@ -34,16 +34,17 @@ def embed_prompts(folder: Path, prompts: Sequence[str]) -> Tensor:
         if not (folder / part).is_dir():
             raise FileNotFoundError(f"{folder} has no {part}: give the folder of a pipeline of texts, whole")
     try:
-        tokenizer = transformers.CLIPTokenizer.from_pretrained(folder / "tokenizer", local_files_only=True)
-        encoder = transformers.CLIPTextModel.from_pretrained(
-            folder / "text_encoder", use_safetensors=True, local_files_only=True
-        )
+        with copied_settings(folder / "tokenizer") as place:
+            tokenizer = transformers.CLIPTokenizer.from_pretrained(place, local_files_only=True)
+        with copied_settings(folder / "text_encoder") as place:
+            config = transformers.CLIPTextConfig.from_pretrained(place, local_files_only=True)
+        encoder = load_transformer(transformers.CLIPTextModel, config, folder / "text_encoder", exact=True)
+        length = config.max_position_embeddings
+        tokens = tokenizer(list(prompts), padding="max_length", max_length=length, truncation=True, return_tensors="pt")
+        found: Tensor = encoder.float()(tokens.input_ids)[0]
     except Exception as error:  # settings from files may fail in any way
         reason = " ".join(str(error).split())
         raise ValueError(f"{folder}: tokenizer and text_encoder are no CLIP's in safetensors ({reason})") from error
-    length = encoder.config.max_position_embeddings
-    tokens = tokenizer(list(prompts), padding="max_length", max_length=length, truncation=True, return_tensors="pt")
-    found: Tensor = encoder.float().eval()(tokens.input_ids)[0]
     return found
 
 
@@ -111,13 +112,8 @@ class PromptUNet(Network):
 
 def _read(pipeline: Path) -> Any:
     """The UNet2DConditionModel of a pipeline's folder."""
-    folder = pipeline / "unet"
-    config = read_settings(folder / CONFIG, f"{pipeline} is no diffusers folder of a pipeline of texts")
-    require(
-        config.get("_class_name") == "UNet2DConditionModel",
-        f"{folder / CONFIG} is of a {config.get('_class_name')}, and networks of prompts are UNet2DConditionModel",
-    )
-    return read_body(folder, "UNet2DConditionModel")
+    missing = f"{pipeline} is no diffusers folder of a pipeline of texts"
+    return read_body(pipeline / "unet", "UNet2DConditionModel", missing, "and networks of prompts are")
 
 
 def _made(config: Any) -> Any:

@@ -1,13 +1,15 @@
 """Audits of copies of training images as scores: `authenticity`, `mifid` and `fld`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from fedgen.scores.aggregate import FederatedScore
 from fedgen.scores.definition import (
     ClientSide,
     FittedReference,
     FittedScore,
+    GeneratedSet,
     Needs,
     ScoreDefinition,
     require_finite,
@@ -80,13 +82,13 @@ class MemorisationInformedScore(ScoreDefinition):
 @dataclass(frozen=True)
 class FeatureLikelihoodScore(ScoreDefinition):
     """Loss of held-out images under a density of generated ones that is fitted to training images, less that under one
-    of training images (Jiralerspong et al. 2023, arXiv 2302.04440): about 0 for images as good as those.
+    of half of them (Jiralerspong et al. 2023, arXiv 2302.04440): about 0 for real images, and less of few.
 
-    Measured in the first split, where a split "report" has held-out images of the same clients. `all` counts every
-    image once, whatever the clients' weights.
+    Measured in the first split, where a split "report" has held-out images of the same clients; read it beside its
+    floor there. `all` counts every image once, whatever the clients' weights.
 
     Args:
-        seed: of the halves of training images that it compares with.
+        seed: of the halves of training images that it compares with, over which it is a mean.
     """
 
     name: ClassVar[str] = "fld"
@@ -97,6 +99,10 @@ class FeatureLikelihoodScore(ScoreDefinition):
 
     def __post_init__(self) -> None:
         require_whole(0, seed=self.seed)
+
+    @property
+    def has_floor(self) -> bool:
+        return True  # of held-out images, each left out where it is itself asked about
 
     @property
     def has_powers(self) -> bool:
@@ -113,4 +119,9 @@ class FeatureLikelihoodScore(ScoreDefinition):
         reference = FeatureLikelihoodReference.from_features(
             clients.features, clients.held_out, clients.weights, self.seed
         )
-        return FittedReference(self.name, reference)
+        return _FittedLikelihood(self.name, reference)
+
+
+class _FittedLikelihood(FittedReference):
+    def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
+        return {self._name: self._reference.score(generated.rows, errors, generated.real)}

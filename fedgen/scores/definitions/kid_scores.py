@@ -67,7 +67,7 @@ class PolynomialScore(KernelScore):
 
 @dataclass(frozen=True)
 class GaussianKernelScore(KernelScore):
-    """MMD^2 with the Gaussian kernel, as CMMD (Jayasumana et al. 2024, arXiv 2401.09603) has it.
+    """MMD^2 with the Gaussian kernel. CMMD (Jayasumana et al. 2024, arXiv 2401.09603) is 1000 times estimator "v".
 
     Args:
         sigma: the kernel's bandwidth; see `RBFKernel`.

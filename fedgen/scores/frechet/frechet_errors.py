@@ -226,11 +226,10 @@ class InfluenceErrors:
 
         Args:
             factors: of each distribution's distance, float64 [K + 1].
-            moved: F times each generated image's influence on the factor [K + 1, m]; real images have none.
+            moved: F times each generated image's influence on the factor [K + 1, p]; real images have none.
         """
         for place, scale in enumerate(factors.tolist()):
-            own = spaced(moved[place], GENERATED_IMAGES).to(self.generated[place])
-            self.generated[place] = self.generated[place] * scale + own
+            self.generated[place] = self.generated[place] * scale + moved[place].to(self.generated[place])
             self.real[place] *= scale**2
 
     def parts(self, worst: int, pool: int) -> dict[str, dict[str, float]]:

@@ -4,7 +4,9 @@ A score that is, to first order, a mean of some function over the generated imag
 the variance of these means. Generated images vary as one sample that all clients share, real ones within each client.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -12,13 +14,51 @@ from torch import Tensor
 from fedgen.scores.over_clients import OverClients
 from fedgen.scores.uncertainty import mean_variance
 
+PAIRS = 2**22  # of clients and generated images whose numbers are held at once: 34 MB of float64
+
+
+def client_blocks(counts: Sequence[int], generated: int) -> Iterator[tuple[slice, slice]]:
+    """Places of clients, and of their images, by blocks of at most `PAIRS` pairs with generated images, or a client."""
+    ends, step = [0, *accumulate(counts)], max(1, PAIRS // generated)
+    for start in range(0, len(counts), step):
+        stop = min(start + step, len(counts))
+        yield slice(start, stop), slice(ends[start], ends[stop])
+
+
+class SharedVariances:
+    """Variances over what all clients share, as generated images are, from rows of one block of clients at a time.
+
+    Args:
+        weights: of the clients [K], whose own variances are `of_clients` [K].
+        variance: of a score from its row in the last dimension; by default the row holds influences on it.
+    """
+
+    def __init__(self, weights: Tensor, variance: Callable[[Tensor], Tensor] = mean_variance) -> None:
+        self._weights, self._variance = weights, variance
+        self.of_clients = torch.zeros_like(weights)
+        self._average: Tensor | float = 0.0
+
+    def add(self, clients: slice, rows: Tensor) -> None:
+        """Take in the rows [b, m] of some clients; each client's once."""
+        self.of_clients[clients] = self._variance(rows)
+        self._average = self._average + self._weights[clients] @ rows
+
+    def errors(self, worst: int, pool: Tensor | None = None) -> dict[str, float]:
+        """Standard errors of avg, all and worst, with the pool's row [m]; None where it is the clients' mean."""
+        assert isinstance(self._average, Tensor)
+        average = float(self._variance(self._average))
+        of_pool = average if pool is None else float(self._variance(pool))
+        variances = {"avg": average, "all": of_pool, "worst": float(self.of_clients[worst])}
+        return {key: variance**0.5 for key, variance in variances.items()}
+
 
 @dataclass(frozen=True, eq=False)
 class Influences:
     """Influences of images on the scores of K clients and of their pool, each up to a constant.
 
     Args:
-        generated: of the generated images on every client's score, and on the pool's as the last row [K + 1, m].
+        shared: variances from the generated images' influences on the clients' scores.
+        generated: of the generated images on the pool's score [m].
         real: of each client's images on its own score, K tensors [n_i].
         pool: of each client's images on the pool's score, for client i divided by its weight, K tensors [n_i], up to
             one constant for all.
@@ -26,6 +66,7 @@ class Influences:
         worst: place of the worst client.
     """
 
+    shared: SharedVariances
     generated: Tensor
     real: list[Tensor]
     pool: list[Tensor]
@@ -39,21 +80,15 @@ class Influences:
         squares = self.weights.square()
         real = {"avg": squares @ own, "all": squares @ of_pool, "worst": own[self.worst]}
         return {
-            "generated": shared_errors(self.generated, self.weights, self.worst),
+            "generated": self.shared.errors(self.worst, self.generated),
             "real": {key: float(value) ** 0.5 for key, value in real.items()},
         }
 
     def client_parts(self) -> dict[str, Tensor]:
         """Standard errors {"generated": [K], "real": [K]} of the clients' own scores."""
         real = torch.stack([mean_variance(part) for part in self.real])
-        return {"generated": mean_variance(self.generated[:-1]).sqrt(), "real": real.sqrt()}
+        return {"generated": self.shared.of_clients.sqrt(), "real": real.sqrt()}
 
     def over_clients(self, per_client: Tensor) -> OverClients:
         """Return what clients of these scores [K] add to avg and all."""
         return OverClients(per_client, torch.stack([part.mean() for part in self.pool]), self.weights)
-
-
-def shared_errors(rows: Tensor, weights: Tensor, worst: int) -> dict[str, float]:
-    """Standard errors of avg, all and worst over what all clients share, from influences [K + 1, m] (pool last)."""
-    variances = mean_variance(torch.stack([weights @ rows[:-1], rows[-1], rows[worst]]))
-    return dict(zip(("avg", "all", "worst"), variances.sqrt().tolist()))

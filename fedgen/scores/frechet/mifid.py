@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights
 from fedgen.scores.frechet.frechet import Distances, FrechetReference
+from fedgen.scores.frechet.frechet_errors import GENERATED_IMAGES, spaced
 from fedgen.scores.kernel.kernels import block_pairs
 from fedgen.statistics.gaussian import check_clients, check_features
 
@@ -85,17 +86,26 @@ class MiFIDReference(OfClients):
         """
         check_features(generated, "generated features")
         found = self._fid.measure(generated, errors)
-        nearest, known = self._nearest(generated.detach().to(self._parts[0].device))
-        return self._fid.combined("mifid", _penalised(found, nearest.cpu(), known.cpu(), self.threshold))
+        made = generated.detach().to(self._parts[0].device)
+        known = (made != 0).any(1)  # generated images that have a direction
+        if known.any():
+            found = _penalised(
+                found, *self._nearest(made, known), spaced(known, GENERATED_IMAGES).cpu(), self.threshold
+            )
+        return self._fid.combined("mifid", found)
 
-    def _nearest(self, generated: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine distances to each client's nearest image and to the pool's last, where there are several clients
-        [K + 1, m], and which generated images have a direction [m].
-        """
-        rows = torch.stack([_cosine_distances(generated, part.to(generated.device)) for part in self._parts])
-        if len(rows) > 1:
-            rows = torch.cat([rows, rows[(self.weights > 0).to(rows.device)].amin(0, keepdim=True)])
-        return rows, (generated != 0).any(1)
+    def _nearest(self, generated: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        """Means [K + 1] of cosine distances to clients' and the pool's nearest images, and some images' [K + 1, p]."""
+        means, kept, of_all = [], [], torch.ones(len(generated), dtype=torch.float64, device=generated.device)
+        for part, weight in zip(self._parts, self.weights):
+            row = _cosine_distances(generated, part.to(generated.device))
+            means.append(row[known].mean())
+            kept.append(spaced(row, GENERATED_IMAGES))
+            of_all = torch.minimum(of_all, row) if weight > 0 else of_all
+        if len(means) > 1:
+            means.append(of_all[known].mean())
+            kept.append(spaced(of_all, GENERATED_IMAGES))
+        return torch.stack(means).cpu(), torch.stack(kept).cpu()
 
 
 def _cosine_distances(x: Tensor, y: Tensor) -> Tensor:
@@ -117,11 +127,8 @@ def _directions(features: Tensor) -> Tensor:
     return rows / torch.where(lengths > 0, lengths, 1.0)
 
 
-def _penalised(found: Distances, nearest: Tensor, known: Tensor, threshold: float) -> Distances:
-    """Distances divided by the mean of `nearest` over the known generated images, where that is below the threshold."""
-    if not known.any():
-        return found
-    means = nearest[:, known].mean(1)
+def _penalised(found: Distances, means: Tensor, nearest: Tensor, known: Tensor, threshold: float) -> Distances:
+    """Distances divided by `means` where these are below the threshold; their influences from images' own `nearest`."""
     memorised = means < threshold
     factors = torch.where(memorised, 1 / (means + EPSILON), 1.0)
     factors = torch.where(found.values > NO_DISTANCE, factors, 0.0)

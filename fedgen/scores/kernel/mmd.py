@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
+from fedgen.scores.frechet.influences import SharedVariances, client_blocks
 from fedgen.scores.joined import joined
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, cross_sums, within_sums
 from fedgen.scores.over_clients import OverClients
@@ -81,31 +82,6 @@ class ClientSums:
         else:
             slope = slope + 2 * (shares * self.per_client(self.diagonal) / self.counts - squares)
         return slope - 2 * between
-
-
-def generated_variances(
-    between: Tensor, rows: Tensor, diagonal: Tensor, weights: Tensor, worst: int, unbiased: bool
-) -> tuple[dict[str, float], Tensor]:
-    """Variances over generated images: of avg, all and worst (those of avg and all are one), and of each client [K].
-
-    Args:
-        between: mean kernel of client i with generated image g [K, m].
-        rows: sum of each generated image's kernel over the others [m].
-        diagonal: kernel of each with itself [m].
-        weights: of the clients [K].
-        worst: place of the worst client.
-        unbiased: whether the mean within leaves out the diagonal.
-    """
-    count = between.shape[1]
-    if count < 2:
-        return {"avg": 0.0, "all": 0.0, "worst": 0.0}, torch.zeros_like(weights)
-    without = torch.full_like(rows, count - 1.0)
-    within = _mean(rows.sum() - 2 * rows, diagonal.sum() - diagonal, without, unbiased)
-    curves = torch.cat([between, (weights @ between).unsqueeze(0)])
-    cross = (curves.sum(1, keepdim=True) - curves) / (count - 1)
-    variances = jackknife_variance(within - 2 * cross)
-    average = float(variances[-1])
-    return {"avg": average, "all": average, "worst": float(variances[worst])}, variances[:-1]
 
 
 def real_variances(sums: ClientSums, between: Tensor, worst: int) -> tuple[dict[str, float], Tensor]:
@@ -317,22 +293,31 @@ class KernelReference(OfClients):
         """
         _check_pair(self.features, generated)
         generated = generated.detach().cpu()
-        number = len(self.counts)
-        over_clients, over_generated = cross_sums(self.features, self._clients, number, generated, self.kernel)
-        between = over_clients / self._sums.counts.unsqueeze(1)  # [K, m], mean kernel of client i with image g
         rows, diagonal, within = _within(generated, self.kernel, self.estimator, "the generated side")
-        means = between.mean(1)
+        others = len(generated) - 1
+        sums = rows.sum() - 2 * rows, diagonal.sum() - diagonal
+        without = _mean(*sums, torch.full_like(rows, others), self.estimator == "u")
+
+        def variance(between: Tensor) -> Tensor:
+            return jackknife_variance(without - 2 * (between.sum(-1, keepdim=True) - between) / others)
+
+        shared = SharedVariances(self.weights, variance)
+        means, over_generated = torch.zeros_like(self.weights), torch.zeros_like(self._sums.own)
+        for clients, images in client_blocks(self.counts, len(generated)):
+            block = self.features[images], self._clients[images] - clients.start, clients.stop - clients.start
+            over_clients, over_generated[images] = cross_sums(*block, generated, self.kernel)
+            between = over_clients / self._sums.counts[clients].unsqueeze(1)  # [b, m]: kernel of client i with image g
+            means[clients] = between.mean(1)
+            if errors:
+                shared.add(clients, between)
         per_client = self.within + within - 2 * means
         pooled = self.within_pool + within - 2 * float(self.weights @ means)
         if not errors:
             return combine("kid", per_client, pooled, self.weights)
         worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
-        found = {
-            "generated": generated_variances(between, rows, diagonal, self.weights, worst, self.estimator == "u"),
-            "real": real_variances(self._sums, over_generated / len(generated), worst),
-        }
-        roots = {side: {key: value**0.5 for key, value in parts.items()} for side, (parts, _) in found.items()}
-        own = {side: variances.sqrt() for side, (_, variances) in found.items()}
+        real, of_clients = real_variances(self._sums, over_generated / len(generated), worst)
+        roots = {"generated": shared.errors(worst), "real": {key: value**0.5 for key, value in real.items()}}
+        own = {"generated": shared.of_clients.sqrt(), "real": of_clients.sqrt()}
         beyond = OverClients(per_client, self._sums.slopes(means), self.weights)
         return combine("kid", per_client, pooled, self.weights, None, roots, own, over_clients=beyond)
 

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.frechet.influences import shared_errors
+from fedgen.scores.frechet.influences import SharedVariances, client_blocks
 from fedgen.scores.joined import joined
-from fedgen.scores.manifold.nearest_real import nearest_real
+from fedgen.scores.manifold.nearest_real import NearestReal, nearest_real
 from fedgen.scores.manifold.neighbours import nearest, refuse_weight_zero
 from fedgen.scores.manifold.pairwise import Points
-from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics.gaussian import check_clients, check_features
 
 
@@ -54,7 +53,7 @@ class AuthenticityReference(OfClients):
         clients = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(self.counts))
         own, pool = nearest(self._points, 1, clients)
         self._own = own.squares[:, 0].split(self.counts)
-        self._pool = pool.squares[:, 0].split(self.counts)
+        self._pool = pool.squares[:, 0]
 
     @classmethod
     def from_features(cls, features: Iterable[Tensor], weights: Weights = "examples") -> "AuthenticityReference":
@@ -91,17 +90,24 @@ class AuthenticityReference(OfClients):
             raise ValueError(
                 f"{generated.shape[1]} features cannot be compared with {features.shape[1]}; use one embedding for all"
             )
-        rows = self._authentic(Points(generated.detach().to(features.device), self._points.origin)).double().cpu()
-        values = rows.mean(1)
-        worst = int(values[:-1].argmin())
-        parts = {"generated": shared_errors(rows, self.weights, worst)} if errors else None
-        own = {"generated": mean_variance(rows[:-1]).sqrt()} if errors else None
-        return combine("authenticity", values[:-1], float(values[-1]), self.weights, None, parts, own, True)
-
-    def _authentic(self, made: Points) -> Tensor:
-        """Whether each generated image is authentic to each client, and to their pool as the last row [K + 1, m]."""
-        found = [nearest_real(made, part) for part in self._points.features.split(self.counts)]
-        squares, client = torch.stack([near.squares for near in found]).min(0)
-        rows = [near.squares > radii[near.places] for near, radii in zip(found, self._own)]
-        of_pool = torch.stack([radii[near.places] for near, radii in zip(found, self._pool)])
-        return torch.stack([*rows, squares > of_pool.gather(0, client.unsqueeze(0))[0]])
+        made = Points(generated.detach().to(features.device), self._points.origin)
+        parts, shared, values = features.split(self.counts), SharedVariances(self.weights), []
+        of_all: NearestReal | None = None
+        for clients, _ in client_blocks(self.counts, len(made)):
+            rows = []
+            for part, radii in zip(parts[clients], self._own[clients]):
+                near = nearest_real(made, part)
+                rows.append(near.squares > radii[near.places])
+                of_all = near if of_all is None else of_all.beside(near)
+            authentic = torch.stack(rows).double().cpu()
+            values.append(authentic.mean(1))
+            if errors:
+                shared.add(clients, authentic)
+        assert of_all is not None
+        per_client, pooled = torch.cat(values), (of_all.squares > self._pool[of_all.places]).double().cpu()
+        worst = int(per_client.argmin())
+        of_generated = {"generated": shared.errors(worst, pooled)} if errors else None
+        own_errors = {"generated": shared.of_clients.sqrt()} if errors else None
+        return combine(
+            "authenticity", per_client, float(pooled.mean()), self.weights, None, of_generated, own_errors, True
+        )

@@ -3,17 +3,19 @@
 Jiralerspong, Bose, Gemp, Qin, Bachrach and Gidel (2023, arXiv 2302.04440): features are scaled to mean 0 and variance 1
 by those of the held-out images; `AdaptiveDensity` of the generated ones is fitted to the training images; and
 FLD = 100 (L - C), with L the mean negative log-likelihood of the held-out images over D, and C that under a density of
-half of the training images fitted to the other half. 0 is thus as good as training images are; poor, uniform or copied
-images give more. Copies do so because normals around them become narrow, and held-out images lie in none.
+half of the training images fitted to the other half. Real images have about 0, and less where training images are few,
+as C has half of them. Poor, uniform or copied images give more. Copies do so because normals around them become narrow,
+and held-out images lie in none. C is the mean over `HALVINGS`, whose spread is in the errors. Halves are drawn among
+ranks along a random direction: the order of images or clients changes no value, and rounding swaps neighbours alone.
 
 A density of generated features: a normal around each, of a width of its own that is fitted to training features.
 
-As Jiralerspong et al. (2023, arXiv 2302.04440) have it, with the constants of their published code: isotropic normals
-of equal weight; variances begin at (smallest squared distance to a training image + 1e-3) / D and take 50 passes of
-Adam at rate 0.5 on their logarithms, in batches of 10,000, clamped to [-40, 20]. The loss is the mean negative
-log-likelihood of training images over D, of the mixture and a broad normal besides, around the training images' mean
-and of fitted variance, which bounds it where a training image is far from all generated ones. The density itself has no
-such part. Sums and gradients here are float64 and in a fixed order, so that a value is the same in every run.
+As the code of Jiralerspong et al. (github.com/marcojira/fld, commit ffbbf20 of 2024) has it: isotropic normals of equal
+weight; variances begin at (smallest squared distance to a training image + 1e-3) / D and take up to 50 passes of Adam
+at rate 0.5 on their logarithms, in batches of 10,000, clamped to [-40, 40], until the loss stays within 5e-4 for five
+passes. The loss is the mean negative log-likelihood of training images over D, of the mixture and a broad normal
+besides, around the training images' mean and of fitted variance, which bounds it where a training image is far from all
+generated ones. The density itself has no such part. Sums and gradients here are float64 and in a fixed order.
 """
 
 import math
@@ -32,7 +34,9 @@ from fedgen.seeds import generator
 from fedgen.statistics.gaussian import check_features
 
 RATE, PASSES, BATCH = 0.5, 50, 10_000
-LEAST, BOUNDS = 1e-3, (-40.0, 20.0)  # added to squared distances; of the logarithms of variances
+FIRST, SETTLED, WITHIN = 7, 5, 5e-4  # passes at least; of these the last, whose losses differ by less, end the fit
+LEAST, BOUNDS = 1e-3, (-40.0, 40.0)  # added to squared distances; of the logarithms of variances
+HALVINGS = 8  # of the training images
 SHRINK = (1 - 0.1) ** 2  # of squared distances to the training images' mean, in the broad normal
 ROWS = 256  # training images of a step's part: a few such rows of float64 beside the stored distances
 FAR = -700.0  # exp of less is nothing beside 1, and several times slower
@@ -53,13 +57,22 @@ class AdaptiveDensity:
         self._centres = _points(centres)
         self.log_variances = _fitted(self._centres, training)
 
-    def log_density(self, features: Tensor) -> Tensor:
-        """The log-density of features float64 [h, D]: float64 [h]."""
+    def log_density(self, features: Tensor, of_others: bool = False) -> Tensor:
+        """The log-density of features float64 [h, D]: float64 [h].
+
+        Args:
+            features: where.
+            of_others: whether normals around a point itself are left out of its density.
+        """
         points, dim = _points(features), features.shape[1]
         found = []
         for rows in torch.arange(len(features), device=features.device).split(ROWS):
-            logs = _log_normals(_squares(points, rows, self._centres), self.log_variances, dim)
-            found.append(logs.logsumexp(1) - math.log(len(self.log_variances)))
+            squares = _squares(points, rows, self._centres)
+            logs, number = _log_normals(squares, self.log_variances, dim), torch.tensor(squares.shape[1])
+            if of_others:
+                own = squares <= CLOSE * (points.squares[rows].unsqueeze(1) + self._centres.squares)
+                logs, number = logs.masked_fill_(own, -math.inf), (~own).sum(1)
+            found.append(logs.logsumexp(1) - number.double().log())
         return torch.cat(found)
 
 
@@ -72,30 +85,39 @@ def _fitted(centres: Points, training: Tensor) -> Tensor:
     logs = ((squares.amin(0).double() + LEAST) / dim).log()
     broad = torch.zeros(1, dtype=torch.float64, device=training.device)
     optimizer = torch.optim.Adam([logs, broad], RATE)
-    for _ in range(PASSES):
-        for batch in zip(squares.split(BATCH), away.split(BATCH)):
-            logs.grad, broad.grad = _slopes(*batch, logs, broad, dim)
+    batches = list(zip(squares.split(BATCH), away.split(BATCH)))
+    losses: list[float] = []  # of passes, each the mean over its batches
+    while len(losses) < PASSES:
+        losses.append(0.0)
+        for batch in batches:
+            logs.grad, broad.grad, loss = _slopes(*batch, logs, broad, dim)
             optimizer.step()
             logs.clamp_(*BOUNDS)
+            losses[-1] += loss / len(batches)
+        if len(losses) >= FIRST and all(abs(loss - losses[-1]) < WITHIN for loss in losses[-SETTLED:]):
+            break
     return logs
 
 
-def _slopes(squares: Tensor, away: Tensor, logs: Tensor, broad: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Derivatives of the loss of one batch by the logarithms of variances [m], and by the broad normal's [1].
+def _slopes(squares: Tensor, away: Tensor, logs: Tensor, broad: Tensor, dim: int) -> tuple[Tensor, Tensor, float]:
+    """Derivatives of the loss of one batch by the logarithms of variances [m], by the broad normal's [1], and the loss.
 
     The derivative of -log sum_j exp(a_j) by the logarithm v_j of a variance is -r_j (s_j exp(-v_j) - D) / 2, with the
     share r_j that the j-th normal has in the sum.
     """
-    of_logs, of_broad = torch.zeros_like(logs), torch.zeros_like(broad)
+    of_logs, of_broad, loss = torch.zeros_like(logs), torch.zeros_like(broad), torch.zeros_like(broad)
     for near, far in zip(squares.split(ROWS), away.split(ROWS)):
         normals, around = _log_normals(near.double(), logs, dim), _log_normals(far.unsqueeze(1), broad, dim)
         normals -= math.log(len(logs))
         largest = torch.maximum(normals.amax(1, keepdim=True), around)
         shares, other = normals.sub_(largest).clamp_(min=FAR).exp_(), (around - largest).exp_()
-        scale = 1 / (shares.sum(1) + other[:, 0])
+        sums = shares.sum(1) + other[:, 0]
+        loss -= (largest[:, 0] + sums.log()).sum()
+        scale = 1 / sums
         of_logs += dim * (scale @ shares) - (scale @ shares.mul_(near)) * (-logs).exp()
         of_broad += (scale * other[:, 0] * (dim - far * (-broad).exp())).sum()
-    return of_logs / (2 * len(squares) * dim), of_broad / (2 * len(squares) * dim)
+    size = len(squares) * dim
+    return of_logs / (2 * size), of_broad / (2 * size), float(loss) / size
 
 
 def _log_normals(squares: Tensor, log_variances: Tensor, dim: int) -> Tensor:
@@ -166,7 +188,7 @@ class FeatureLikelihoodReference(OfClients):
             held_out: features [h_i, D] of images it did not train on, at least two, in the same order of clients.
             weights: of the clients in avg: "examples" (by training images), "uniform" or K positive numbers. In `all`
                 every image counts once.
-            seed: of the halves of the training images.
+            seed: of the halves of training images.
 
         Raises:
             ValueError: for unusable features, differing D, lists of different length or empty, a weight of 0, a client
@@ -174,17 +196,19 @@ class FeatureLikelihoodReference(OfClients):
         """
         return cls(train, held_out, weights, seed)
 
-    def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
+    def score(self, generated: Tensor, errors: bool = True, real: bool = False) -> FederatedScore:
         """FLD of generated features [m, D]: clients, avg, all and worst, the largest.
 
         Each client's is that to its own images, and avg the mean of these; for `all` the clients' training images are
         one set, and their held-out ones another. Halves of training images are the same for all generated sets of one
-        size. The time is that of 100 passes over the [m, n] distances, and of 50 over those of the halves once.
+        size. The time is that of up to 100 passes over the [m, n] distances, and once of 400 over those of halves.
 
         Args:
             generated: floating features; one set for all clients.
-            errors: whether to add standard errors, over held-out images alone, each client's on its own: the fitted
-                densities, and with them the generated and the training images, stay as they are.
+            errors: whether to add standard errors, over held-out images, each client's on its own, and over halves of
+                training images: the generated and the training images stay as they are.
+            real: whether these are held-out images in a generator's place. Each is then left out of the density at
+                itself.
 
         Raises:
             ValueError: for unusable features or another D.
@@ -195,22 +219,26 @@ class FeatureLikelihoodReference(OfClients):
                 f"{generated.shape[1]} features cannot be compared with {self._dim}; use one embedding for all"
             )
         made = generated.detach()
-        values = [side.differences(made).cpu() for side in self._sides]
-        alone, pooled = values[: len(self.counts)], values[-1]
-        per_client = torch.stack([part.mean() for part in alone])
-        score = combine("fld", per_client, float(pooled.mean()), self.weights)
-        return self._with_errors(score, alone, pooled) if errors else score
+        values = [side.differences(made, real) for side in self._sides]
+        per_client = torch.stack([part.mean() for part, _ in values[: len(self.counts)]])
+        score = combine("fld", per_client, float(values[-1][0].mean()), self.weights)
+        return self._with_errors(score, *zip(*values)) if errors else score
 
-    def _with_errors(self, score: FederatedScore, alone: Sequence[Tensor], pooled: Tensor) -> FederatedScore:
-        own = torch.stack([mean_variance(part) for part in alone])
-        of_pool = torch.stack([mean_variance(part) for part in pooled.split(self._held_out_counts)])
+    def _with_errors(
+        self, score: FederatedScore, values: Sequence[Tensor], baselines: Sequence[Tensor]
+    ) -> FederatedScore:
+        single = len(self.counts)
+        own = torch.stack([mean_variance(part) for part in values[:single]])
+        of_pool = torch.stack([mean_variance(part) for part in values[-1].split(self._held_out_counts)])
         shares = resolve_weights("examples", self._held_out_counts)
+        halves = torch.stack(list(baselines[:single]))  # of clients, who may be halved alike
+        each = own + mean_variance(halves)
         found = {
-            "avg": float((self.weights.square() @ own).sqrt()),
-            "all": float((shares.square() @ of_pool).sqrt()),
-            "worst": float(own[int(score.per_client.argmax())].sqrt()),
+            "avg": float((self.weights.square() @ own + mean_variance(self.weights @ halves)).sqrt()),
+            "all": float((shares.square() @ of_pool + mean_variance(baselines[-1])).sqrt()),
+            "worst": float(each[int(score.per_client.argmax())].sqrt()),
         }
-        return replace(score, errors=found, client_errors=own.sqrt())
+        return replace(score, errors=found, client_errors=each.sqrt())
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,18 +274,23 @@ class _Side:
     def __init__(self, train: Tensor, held_out: Tensor, seed: int, whose: str) -> None:
         self._scale = _Scale.of(held_out, whose)
         self._train, self._held_out = train, held_out
-        self._halves = torch.randperm(len(train), generator=generator(seed, "halves of training images"))
+        draws, scaled = generator(seed, "halves of training images"), self._scale(train)
+        direction = torch.randn(scaled.shape[1], generator=draws, dtype=torch.float64).to(scaled.device)
+        ranked = (scaled * direction).sum(1).argsort()
+        self._halvings = [ranked[torch.randperm(len(train), generator=draws)] for _ in range(HALVINGS)]
         self._baselines: dict[int, Tensor] = {}
 
-    def differences(self, generated: Tensor) -> Tensor:
-        """100 (L - C) at each held-out image, float64 [h]."""
+    def differences(self, generated: Tensor, real: bool) -> tuple[Tensor, Tensor]:
+        """100 (L - C) at each held-out image, float64 [h], and 100 C by each halving, [HALVINGS], on the CPU."""
         train, held_out = self._scale(self._train), self._scale(self._held_out)
         size = min(len(generated), len(train) // 2)
         if size not in self._baselines:
-            centres, others = train[self._halves[:size]], train[self._halves[size:]]
-            self._baselines[size] = AdaptiveDensity(centres, others).log_density(held_out)
-        found = AdaptiveDensity(self._scale(generated), train).log_density(held_out)
-        return (self._baselines[size] - found) * (PERCENT / held_out.shape[1])
+            found = [AdaptiveDensity(train[one[:size]], train[one[size:]]) for one in self._halvings]
+            self._baselines[size] = torch.stack([density.log_density(held_out) for density in found])
+        density = AdaptiveDensity(self._scale(generated), train[self._halvings[0]])  # batches are in an order of ranks
+        baselines, factor = self._baselines[size], PERCENT / held_out.shape[1]
+        differences = baselines.mean(0) - density.log_density(held_out, of_others=real)
+        return (factor * differences).cpu(), (-factor * baselines.mean(1)).cpu()
 
 
 def _check(train: Sequence[Tensor], held_out: Sequence[Tensor]) -> int:

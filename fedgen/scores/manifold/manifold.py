@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
+from fedgen.scores.frechet.influences import SharedVariances, client_blocks
 from fedgen.scores.joined import joined
 from fedgen.scores.kernel.kernels import block_pairs
 from fedgen.scores.manifold.neighbours import Neighbours, nearest, refuse_weight_zero
@@ -141,19 +142,6 @@ def _add_at(values: Tensor, rows: Tensor, columns: Tensor, amount: float) -> Non
 Parts = dict[str, float]
 
 
-def generated_variances(curves: Tensor, weights: Tensor, worst: int) -> tuple[Parts, Tensor]:
-    """Variances over generated images: of avg, all and worst, and of each client [K].
-
-    Args:
-        curves: the scores without each generated image up to a constant, clients before the pool [K + 1, m].
-        weights: of the clients [K].
-        worst: place of the worst client.
-    """
-    variances = jackknife_variance(curves)
-    average = float(jackknife_variance(weights @ curves[:-1]))
-    return {"avg": average, "all": float(variances[-1]), "worst": float(variances[worst])}, variances[:-1]
-
-
 def real_variances(own: Tensor, pool: Tensor, counts: list[int], weights: Tensor, worst: int) -> tuple[Parts, Tensor]:
     """Variances over real images, which vary within each client on its own: of avg, all and worst, and clients [K].
 
@@ -190,14 +178,18 @@ def without_real(balls: Balls, k: int) -> dict[str, Tensor]:
     }
 
 
-def coverage_without_generated(balls: Balls) -> Tensor:
-    """Coverage of each group without each generated image, up to a constant, [groups, m]."""
+def without_generated(balls: Balls, k: int) -> dict[str, Tensor]:
+    """Precision, density and coverage of each group without each generated image, up to a constant, [groups, m]."""
     alone = (balls.inside == 1).nonzero().flatten()
     changes = torch.zeros(balls.cover.shape, dtype=torch.float64, device=balls.cover.device)
     flat = balls.groups[alone] * balls.cover.shape[1] + balls.sole[alone]
     sizes = balls.sums(torch.ones_like(balls.groups))
     changes.view(-1).index_add_(0, flat, -1 / sizes[balls.groups[alone]])
-    return changes
+    return {
+        "precision": mean_curve(balls.cover > 0),
+        "density": mean_curve(balls.cover / k),
+        "coverage": changes,
+    }
 
 
 NAMES = ("precision", "recall", "density", "coverage")
@@ -285,94 +277,83 @@ class ManifoldReference(OfClients):
         dim = self._points.features.shape[1]
         if generated.shape[1] != dim:
             raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
-        own, pool, made = self._balls(generated.detach().to(self._points.features.device), errors)
-        found = _values(own, pool, made, self.counts, self.k)
-        worst = {name: int(values[:-1].argmin()) for name, values in found.items()}
-        parts = self._errors(own, pool, made, worst) if errors else {}
-        return {name: self._score(name, found[name], *parts.get(name, (None, None, None))) for name in NAMES}
-
-    def _score(
-        self,
-        name: str,
-        values: Tensor,
-        parts: dict[str, dict[str, float]] | None,
-        of_clients: dict[str, Tensor] | None,
-        of_pool: Tensor | None,
-    ) -> FederatedScore:
-        per_client, pooled, beyond = values[:-1], float(values[-1]), None
-        if of_pool is not None:  # a union of images whatever the weights
-            beyond = OverClients(per_client, of_pool, self.weights, resolve_weights("examples", self.counts))
-        return combine(name, per_client, pooled, self.weights, None, parts, of_clients, True, beyond)
-
-    def _balls(self, generated: Tensor, errors: bool) -> tuple[Balls, Balls, Balls]:
-        """Balls of each client, of the pool and of the generated set, with everything counted."""
-        real, count, number = self._points, len(generated), len(self.counts)
-        made_points = Points(generated, real.origin)
-        around = nearest(Points(generated), self.k)[0]
-        nobody = torch.zeros(max(count, len(real)), dtype=torch.int64, device=self._clients.device)
-        own = Balls(self._own, self._clients, number, count, self.strict, errors)
-        pool = own if number == 1 else Balls(self._pool, nobody[: len(real)], 1, count, self.strict, errors)
-        made = Balls(around, nobody[:count], 1, len(real), self.strict, errors)
-        dtype = real.dtype if made_points.dtype == real.dtype else torch.float64
-        for rows, columns in block_pairs(len(real), count, symmetric=False):
-            low = lower_bounds(real, rows, made_points, columns, dtype)
-            limits = own.limits(rows) if pool is own else torch.cat([own.limits(rows), pool.limits(rows)])
-            i, j, squares = pairs_within(real, rows, made_points, columns, low, limits, by_row=True)
-            own.add(i, j, squares)
-            if pool is not own:
-                pool.add(i, j, squares)
-            i, j, squares = pairs_within(real, rows, made_points, columns, low, made.limits(columns), by_row=False)
-            made.add(j, i, squares)
-        return own, pool, made
-
-    def _errors(
-        self, own: Balls, pool: Balls, made: Balls, worst: dict[str, int]
-    ) -> dict[str, tuple[dict[str, dict[str, float]], dict[str, Tensor], Tensor]]:
-        """Return by score the errors {"generated", "real"} of avg, all and worst, those of the clients, and slopes of
-        the pool.
-        """
-        recalled = (made.cover[0] > 0).cpu()
-        shares = torch.tensor(self.counts, dtype=torch.float64)
-        lost = cover_changes(made, self._clients, len(self.counts)).cpu()
-        over_generated = {
-            "precision": mean_curve(_stacked(own.cover > 0, pool.cover > 0)),
-            "density": mean_curve(_stacked(own.cover, pool.cover) / self.k),
-            "coverage": _stacked(coverage_without_generated(own), coverage_without_generated(pool)),
-            "recall": torch.cat([lost / shares.unsqueeze(1), lost.sum(0, keepdim=True) / shares.sum()]),
-        }
-        over_own, over_pool = without_real(own, self.k), without_real(pool, self.k)
-        over_own["recall"] = torch.cat([mean_curve(part) for part in recalled.split(self.counts)])
-        over_pool["recall"] = mean_curve(recalled)
-        found = {}
+        made = generated.detach().to(self._points.features.device)
+        points, around = Points(made, self._points.origin), nearest(Points(made), self.k)[0]
+        nobody, alone = torch.zeros_like(self._clients), len(self.counts) == 1
+        pool = None if alone else Balls(self._pool, nobody, 1, len(made), self.strict, errors)
+        shared = {name: SharedVariances(self.weights, jackknife_variance) for name in NAMES}
+        values, over_own, recalled, lost = [], [], [], torch.zeros(len(made), dtype=torch.float64)
+        for clients, images in client_blocks(self.counts, len(made)):
+            counts = self.counts[clients]
+            own, recall = self._count(clients, images, points, around, pool, errors)
+            recalled.append((recall.cover[0] > 0).cpu())
+            values.append(_values(own, recalled[-1], counts, self.k))
+            if not errors:
+                continue
+            changes = cover_changes(recall, own.groups, len(counts)).cpu()
+            lost += changes.sum(0)
+            rows = without_generated(own, self.k)
+            rows["recall"] = changes / torch.tensor(counts, dtype=torch.float64).unsqueeze(1)
+            for name in NAMES:
+                shared[name].add(clients, rows[name].cpu())
+            over_own.append(without_real(own, self.k))
+            over_own[-1]["recall"] = torch.cat([mean_curve(part) for part in recalled[-1].split(counts)])
+        pool, held = pool or own, torch.cat(recalled)
+        values.append(_values(pool, held, [len(held)], self.k))
+        found = {name: torch.cat([part[name] for part in values]) for name in NAMES}
+        if not errors:
+            values_of = ((name, found[name][:-1], float(found[name][-1])) for name in NAMES)
+            return {of[0]: combine(*of, self.weights, higher_is_better=True) for of in values_of}
+        by_count = resolve_weights("examples", self.counts)  # of the pool: a union of images whatever the weights
+        curves, over_pool = without_generated(pool, self.k), without_real(pool, self.k)
+        curves["recall"], over_pool["recall"] = (lost / len(held)).unsqueeze(0), mean_curve(held)
+        scores = {}
         for name in NAMES:
-            args = self.weights, worst[name]
-            sides = {
-                "generated": generated_variances(over_generated[name], *args),
-                "real": real_variances(over_own[name].cpu(), over_pool[name].cpu(), self.counts, *args),
-            }
-            roots = {side: {key: value**0.5 for key, value in parts.items()} for side, (parts, _) in sides.items()}
-            of_clients = {side: variances.sqrt() for side, (_, variances) in sides.items()}
-            of_pool = client_means(over_pool[name].cpu(), self.counts) * (1 - sum(self.counts))
-            found[name] = (roots, of_clients, of_pool)
-        return found
+            per_client, of_images = found[name][:-1], torch.cat([part[name] for part in over_own]).cpu()
+            worst, by_image = int(per_client.argmin()), over_pool[name].cpu()
+            real, of_clients = real_variances(of_images, by_image, self.counts, self.weights, worst)
+            parts = {"generated": shared[name].errors(worst, curves[name][0].cpu())}
+            parts["real"] = {key: value**0.5 for key, value in real.items()}
+            own_parts = {"generated": shared[name].of_clients.sqrt(), "real": of_clients.sqrt()}
+            of_pool = client_means(by_image, self.counts) * (1 - len(held))
+            beyond = OverClients(per_client, of_pool, self.weights, by_count)
+            pooled = float(found[name][-1])
+            scores[name] = combine(name, per_client, pooled, self.weights, None, parts, own_parts, True, beyond)
+        return scores
+
+    def _count(
+        self, clients: slice, images: slice, made: Points, around: Neighbours, pool: Balls | None, errors: bool
+    ) -> tuple[Balls, Balls]:
+        """Balls of some clients and of the generated set, with all pairs of both counted, also in the pool's balls."""
+        real, first = self._points, images.start
+        groups, count = self._clients[images] - clients.start, images.stop - first
+        around_own = Neighbours(self._own.squares[images], self._own.places[images] - first)
+        own = Balls(around_own, groups, clients.stop - clients.start, len(made), self.strict, errors)
+        nobody = torch.zeros(len(made), dtype=torch.int64, device=groups.device)
+        recall = Balls(around, nobody, 1, count, self.strict, errors)
+        dtype = real.dtype if made.dtype == real.dtype else torch.float64
+        for block, columns in block_pairs(count, len(made), symmetric=False):
+            rows = slice(block.start + first, block.stop + first)
+            low = lower_bounds(real, rows, made, columns, dtype)
+            limits = own.limits(block) if pool is None else torch.cat([own.limits(block), pool.limits(rows)])
+            i, j, squares = pairs_within(real, rows, made, columns, low, limits, by_row=True)
+            own.add(i - first, j, squares)
+            if pool is not None:
+                pool.add(i, j, squares)
+            i, j, squares = pairs_within(real, rows, made, columns, low, recall.limits(columns), by_row=False)
+            recall.add(j, i - first, squares)
+        return own, recall
 
 
-def _values(own: Balls, pool: Balls, made: Balls, counts: list[int], k: int) -> dict[str, Tensor]:
-    """The scores to each client, then to the pool, float64 [K + 1]."""
-    number = own.cover.shape[1]
-    sizes = torch.tensor([*counts, sum(counts)], dtype=torch.float64)
-    recalled = (made.cover[0] > 0).cpu()
-    by_client = torch.stack([part.sum() for part in recalled.split(counts)])
+def _values(balls: Balls, recalled: Tensor, counts: list[int], k: int) -> dict[str, Tensor]:
+    """The scores to each group of balls, float64 [groups], given which of the groups' images are recalled."""
+    number, sizes = balls.cover.shape[1], torch.tensor(counts, dtype=torch.float64)
     return {
-        "precision": _stacked((own.cover > 0).sum(1), (pool.cover > 0).sum(1)).double() / number,
-        "recall": torch.cat([by_client, recalled.sum().reshape(1)]).double() / sizes,
-        "density": _stacked(own.sums(own.inside), pool.sums(pool.inside)) / (k * number),
-        "coverage": _stacked(own.sums(own.inside > 0), pool.sums(pool.inside > 0)) / sizes,
+        "precision": (balls.cover > 0).sum(1).cpu().double() / number,
+        "recall": torch.stack([part.sum() for part in recalled.split(counts)]).double() / sizes,
+        "density": balls.sums(balls.inside).cpu() / (k * number),
+        "coverage": balls.sums(balls.inside > 0).cpu() / sizes,
     }
-
-
-def _stacked(own: Tensor, pool: Tensor) -> Tensor:
-    return torch.cat([own, pool]).cpu()
 
 
 def _check(parts: list[Tensor], k: int) -> None:

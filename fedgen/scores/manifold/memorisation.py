@@ -64,43 +64,41 @@ def memorisation(
         raise ValueError(f"{len(train)} clients with training images and {len(held_out)} with held-out ones; give both")
     weight = resolve_weights(weights, [len(part) for part in train])
     made = Points(generated.detach())
-    sides = [[nearest_real(made, part.detach()) for part in parts] for parts in (train, held_out)]
-    alone = [_balance(*_credit([ours], [theirs]), [1.0]) for ours, theirs in zip(*sides)]
+    alone: list[tuple[float, float]] = []
+    sides: list[NearestReal] = []
+    for client, parts in enumerate(zip(train, held_out)):
+        own = [nearest_real(made, part.detach()) for part in parts]
+        alone.append(_balance([[counts] for counts in _credit(own)], [1.0]))
+        if weight[client] > 0:
+            sides = [side.beside(part) for side, part in zip(sides, own)] if sides else own
     used = [client for client, w in enumerate(weight.tolist()) if w > 0]
-    pooled = _balance(*_credit(*([side[client] for client in used] for side in sides)), weight[used].tolist())
+    sizes = ([len(parts[client]) for client in used] for parts in (train, held_out))
+    pooled = _balance([counts.split(size) for counts, size in zip(_credit(sides), sizes)], weight[used].tolist())
     per_client, errors = torch.tensor(alone, dtype=torch.float64).unbind(1)
     worst = int(per_client.masked_fill(weight == 0, -1.0).argmax())
     found = {"avg": float((weight * errors).norm()), "all": pooled[1], "worst": float(errors[worst])}
     return replace(combine("memorisation", per_client, pooled[0], weight), errors=found, client_errors=errors)
 
 
-def _credit(train: Sequence[NearestReal], held_out: Sequence[NearestReal]) -> tuple[list[Tensor], list[Tensor]]:
+def _credit(sides: Sequence[NearestReal]) -> list[Tensor]:
     """To how many generated images each training and each held-out image is the nearest of all; halves in a tie."""
-    squares = [torch.stack([nearest.squares for nearest in side]).min(0) for side in (train, held_out)]
-    ours, theirs = (side.values for side in squares)
-    credits = [(ours < theirs).double() + (ours == theirs) / 2, (theirs < ours).double() + (ours == theirs) / 2]
-    counts = [
-        [
-            nearest.squares.new_zeros(nearest.count).index_add_(0, nearest.places, credit * (side.indices == client))
-            for client, nearest in enumerate(clients)
-        ]
-        for clients, side, credit in zip((train, held_out), squares, credits)
-    ]
-    return counts[0], counts[1]
+    ours, theirs = (side.squares for side in sides)
+    credits = (ours < theirs).double() + (ours == theirs) / 2, (theirs < ours).double() + (ours == theirs) / 2
+    return [ours.new_zeros(side.count).index_add_(0, side.places, credit) for side, credit in zip(sides, credits)]
 
 
-def _balance(train: Sequence[Tensor], held_out: Sequence[Tensor], weights: Sequence[float]) -> tuple[float, float]:
+def _balance(sides: Sequence[Sequence[Tensor]], weights: Sequence[float]) -> tuple[float, float]:
     """T / (T + H) from the counts of each client's images, and its standard error under exchange of the sides.
 
     Around T = H the score moves by (dT - dH) / (4 T); exchanging a client's images at random, the difference of its
     means varies by the variance of its counts times 1/n + 1/h.
     """
-    ours, theirs = (sum(w * float(counts.mean()) for w, counts in zip(weights, side)) for side in (train, held_out))
-    both = [torch.cat(pair) for pair in zip(train, held_out)]
+    ours, theirs = (sum(w * float(counts.mean()) for w, counts in zip(weights, side)) for side in sides)
+    both = [torch.cat(pair) for pair in zip(*sides)]
     level = sum(w * float(counts.mean()) for w, counts in zip(weights, both))
     variance = sum(
         w**2 * float(counts.var()) * (1 / len(own) + 1 / len(other))
-        for w, counts, own, other in zip(weights, both, train, held_out)
+        for w, counts, own, other in zip(weights, both, *sides)
     )
     return ours / (ours + theirs), variance**0.5 / (4 * level)
 

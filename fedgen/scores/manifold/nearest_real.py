@@ -23,6 +23,12 @@ class NearestReal:
     places: Tensor
     count: int
 
+    def beside(self, other: "NearestReal") -> "NearestReal":
+        """The nearest of both sets' images, the other's after these; in a tie one of these."""
+        closer = other.squares < self.squares
+        places = torch.where(closer, other.places + self.count, self.places)
+        return NearestReal(torch.minimum(self.squares, other.squares), places, self.count + other.count)
+
 
 def nearest_real(made: Points, features: Tensor) -> NearestReal:
     """The nearest of features [n, D] to each generated image."""

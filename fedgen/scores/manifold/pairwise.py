@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PAIRS = 128  # formed from differences at a time, within a cache
+NUMBERS = 2**18  # of differences formed at a time, within a cache: those of 128 pairs at D = 2048
 ROWS = 256  # converted to float64 at a time, likewise: ten times as fast as thousands
 CROWDED = 100  # a float32 block with more than 1 pair in so many within its bound is formed in float64
 Rows = slice | Tensor
@@ -72,7 +72,8 @@ def exact_squares(x: Points, rows: Tensor, y: Points, columns: Tensor) -> Tensor
     every device.
     """
     found = torch.empty(len(rows), dtype=torch.float64, device=x.features.device)
-    for part, i, j in zip(found.split(PAIRS), rows.split(PAIRS), columns.split(PAIRS)):
+    size = max(1, NUMBERS // x.features.shape[1])
+    for part, i, j in zip(found.split(size), rows.split(size), columns.split(size)):
         part.copy_(_folded(x, i, y, j))
     return found
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fedgen import seeds
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.frechet.influences import Influences, shared_errors
-from fedgen.scores.uncertainty import mean_variance
+from fedgen.scores.frechet.influences import Influences, SharedVariances, client_blocks
 from fedgen.statistics.gaussian import check_clients, check_features
 
 VALUES = 2**22  # projected values of one side held at once: 34 MB
@@ -153,39 +152,51 @@ class SlicedReference(OfClients):
         dim = self._parts[0].shape[1]
         if generated.shape[1] != dim:
             raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
-        slices = self._slices(generated.detach().cpu())
-        powers = slices.powers.mean(1)
-        distances = powers ** (1 / self.p)
-        name, pooled = f"sw{self.p}", float(distances[-1])
+        made, number = generated.detach().cpu(), len(self.counts)
+        shared = {side: SharedVariances(self.weights) for side in ("generated", "projections")}
+        means, real = [], []
+        for clients, _ in client_blocks(self.counts, max(len(made), self.projections)):
+            rows = self._slices(clients, clients.stop == number > 1, made)  # the pool's are the last ones
+            powers = rows.powers.mean(1)
+            means.append(powers)
+            if not errors:
+                continue
+            # d(V^(1/p)) = V^(1/p - 1) / p dV, which says nothing where V is 0
+            rows = rows.scaled(torch.where(powers > 0, powers ** (1 / self.p - 1) / self.p, 0.0))
+            count = clients.stop - clients.start
+            shared["generated"].add(clients, rows.generated[:count])
+            shared["projections"].add(clients, rows.powers[:count])
+            real += rows.real
+        distances = torch.cat(means) ** (1 / self.p)
+        per_client, name, pooled = distances[:number], f"sw{self.p}", float(distances[-1])
         if not errors:
-            return combine(name, distances[:-1], pooled, self.weights)
-        # d(V^(1/p)) = V^(1/p - 1) / p dV, which says nothing where V is 0
-        slopes = torch.where(powers > 0, powers ** (1 / self.p - 1) / self.p, 0.0)
-        worst = int(distances[:-1].masked_fill(self.weights == 0, -torch.inf).argmax())
-        rows = slices.scaled(slopes)
-        found = Influences(rows.generated, rows.real, list(rows.pool.split(self.counts)), self.weights, worst)
-        parts = {**found.parts(), "projections": shared_errors(rows.powers, self.weights, worst)}
-        own = {**found.client_parts(), "projections": mean_variance(rows.powers[:-1]).sqrt()}
-        beyond = found.over_clients(distances[:-1])
-        return combine(name, distances[:-1], pooled, self.weights, None, parts, own, over_clients=beyond)
+            return combine(name, per_client, pooled, self.weights)
+        worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
+        of_pool = list(real[-1].split(self.counts))
+        found = Influences(shared["generated"], rows.generated[-1], real[:number], of_pool, self.weights, worst)
+        parts = {**found.parts(), "projections": shared["projections"].errors(worst, rows.powers[-1])}
+        own = {**found.client_parts(), "projections": shared["projections"].of_clients.sqrt()}
+        beyond = found.over_clients(per_client)
+        return combine(name, per_client, pooled, self.weights, None, parts, own, over_clients=beyond)
 
-    def _slices(self, generated: Tensor) -> "Slices":
-        number = len(self.counts)
-        shares = [torch.full((count,), 1 / count, dtype=torch.float64) for count in [*self.counts, len(generated)]]
-        slices = Slices.zeros(number, self.counts, len(generated), self.projections)
-        pooled = number > 1
+    def _slices(self, clients: slice, pooled: bool, generated: Tensor) -> "Slices":
+        """Those of some clients, and of the pool behind them if `pooled`."""
+        shares = [torch.full((count,), 1 / count, dtype=torch.float64) for count in self.counts[clients]]
+        even = torch.full((len(generated),), 1 / len(generated), dtype=torch.float64)
+        counts = self.counts[clients] + ([sum(self.counts)] if pooled else [])
+        slices = Slices.zeros(counts, len(generated), self.projections)
         start = 0
         for directions in self._directions(generated.shape[1], max([sum(self.counts), len(generated)])):
             columns = slice(start, start + len(directions))
             start += len(directions)
-            values = [_project(part, directions) for part in self._parts]
-            other = Projected.of(_project(generated, directions), shares[-1])
-            for client, part in enumerate(values):
-                slices.add(client, columns, transport_1d(Projected.of(part, shares[client]), other, self.p))
+            values = [_project(part, directions) for part in (self._parts if pooled else self._parts[clients])]
+            other = Projected.of(_project(generated, directions), even)
+            for row, (part, share) in enumerate(zip(values[clients] if pooled else values, shares)):
+                slices.add(row, columns, transport_1d(Projected.of(part, share), other, self.p))
             if pooled:
                 pool = Projected.of(torch.cat(values, 1), self._pool_shares)
-                slices.add(number, columns, transport_1d(pool, other, self.p))
-        return slices.averaged(self.projections, copy_first=not pooled)
+                slices.add(len(shares), columns, transport_1d(pool, other, self.p))
+        return slices
 
     def _directions(self, dim: int, images: int) -> Iterator[Tensor]:
         """Unit vectors [L, D], a chunk at a time, the same ones whatever the chunk."""
@@ -202,49 +213,38 @@ class SlicedReference(OfClients):
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Sums over directions for K clients, and for their pool as the last row.
+    """Sums over directions for some sides: clients, or their pool.
 
     Args:
-        powers: W_p^p on each direction [K + 1, L].
-        generated: potentials of the generated images [K + 1, m].
-        real: potentials of each client's images against the generated ones.
-        pool: potentials of all clients' images when pooled [n].
+        powers: W_p^p on each direction [k, L].
+        generated: potentials of the generated images [k, m].
+        real: potentials of each side's images against the generated ones, k tensors.
     """
 
     powers: Tensor
     generated: Tensor
     real: list[Tensor]
-    pool: Tensor
 
     @classmethod
-    def zeros(cls, number: int, counts: list[int], generated: int, projections: int) -> "Slices":
+    def zeros(cls, counts: list[int], generated: int, projections: int) -> "Slices":
         """Empty sums."""
         real = [torch.zeros(count, dtype=torch.float64) for count in counts]
-        shapes = (number + 1, projections), (number + 1, generated), (sum(counts),)
-        powers, of_generated, pool = (torch.zeros(shape, dtype=torch.float64) for shape in shapes)
-        return cls(powers, of_generated, real, pool)
+        powers, of_generated = (torch.zeros(len(counts), n, dtype=torch.float64) for n in (projections, generated))
+        return cls(powers, of_generated, real)
 
     def add(self, row: int, columns: slice, found: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Adds what `transport_1d` found for one client, or for the pool (row K), on some directions."""
+        """Adds what `transport_1d` found for one side on some directions."""
         power, phi, psi = found
         self.powers[row, columns] = power
         # potentials are known up to a constant, which differs by direction and would cost digits
         self.generated[row] += (psi - psi.mean(1, keepdim=True)).sum(0)
-        (self.real[row] if row < len(self.real) else self.pool).add_((phi - phi.mean(1, keepdim=True)).sum(0))
-
-    def averaged(self, projections: int, copy_first: bool) -> "Slices":
-        """Means over directions; with a single client the pool is that client."""
-        powers, generated, pool = self.powers, self.generated / projections, self.pool / projections
-        real = [part / projections for part in self.real]
-        if copy_first:
-            powers, generated, pool = powers[[0, 0]], generated[[0, 0]], real[0]
-        return Slices(powers, generated, real, pool)
+        self.real[row].add_((phi - phi.mean(1, keepdim=True)).sum(0))
 
     def scaled(self, slopes: Tensor) -> "Slices":
-        """Every row times its slope [K + 1]."""
-        column = slopes.unsqueeze(1)
-        real = [part * slope for part, slope in zip(self.real, slopes)]
-        return Slices(self.powers * column, self.generated * column, real, self.pool * slopes[-1])
+        """Powers, and means of potentials over directions, of every side times its slope [k]."""
+        column, count = slopes.unsqueeze(1), self.powers.shape[1]
+        real = [part / count * slope for part, slope in zip(self.real, slopes)]
+        return Slices(self.powers * column, self.generated / count * column, real)
 
 
 def _project(features: Tensor, directions: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgen import seeds
 from fedgen.ranks import spread
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.frechet.influences import Influences
+from fedgen.scores.frechet.influences import Influences, SharedVariances
 from fedgen.scores.joined import joined
 from fedgen.scores.wasserstein.critic import CriticOptions, CriticSide, TrainedCritic, train_critic
 from fedgen.statistics.gaussian import check_clients, check_features
@@ -107,8 +107,9 @@ class WassersteinReference(OfClients):
         if not errors:
             return combine("w1", per_client, pooled, self.weights)
         worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
-        both = rows if number > 1 else rows[[0, 0]]
-        found = Influences(both, real, pool, self.weights, worst)
+        shared = SharedVariances(self.weights)
+        shared.add(slice(number), rows[:number])
+        found = Influences(shared, rows[-1], real, pool, self.weights, worst)
         own, over_clients = found.client_parts(), found.over_clients(per_client)
         return combine("w1", per_client, pooled, self.weights, None, found.parts(), own, over_clients=over_clients)
 

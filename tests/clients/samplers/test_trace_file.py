@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedgen.clients.samplers.trace_file import read_trace
+from fedgen.clients.samplers.availability import read_trace
 
 NAMES = ["a", "b", "7", "d"]
 
@@ -35,6 +35,8 @@ def test_an_object_has_rounds_and_pairs(tmp_path):
 HEADER = "client,first,last\n"
 FAULTS = {
     "another suffix": ("trace.txt", HEADER, None, "a trace of availability is a .csv or a .json file"),
+    "a number of 5,000 digits": ("trace.csv", HEADER + f"a,0,{'9' * 5000}\n", None, "line 2: last is '9999"),
+    "a client of 5,000 digits": ("trace.csv", HEADER + f"{'9' * 5000},0,1\n", None, "line 2: '9999"),
     "an empty table": ("trace.csv", "", None, "has the columns of an empty file and lacks client, first, last"),
     "no column": (
         "trace.csv",

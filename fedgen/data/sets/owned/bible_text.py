@@ -14,7 +14,7 @@ from pathlib import Path
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.lzw import decompress_lzw
 from fedgen.data.text import check_length, windows_of
-from fedgen.io.regular_files import read_regular
+from fedgen.io.regular_files import check_unpacked, read_regular
 
 PATH = Path("/usr/lib/bible.data")  # where the package puts it
 REMEDY = "install it: apt-get install bible-kjv-text (Debian, Ubuntu), or give path= of its bible.data"
@@ -114,6 +114,7 @@ def _decompress(data: bytes) -> bytes:
     ends = struct.unpack_from(f">{count + 1}I", data, HEADER + 8)
     if list(ends) != sorted(ends) or ends[0] < HEADER + 12 + 4 * count + COMPRESS or ends[-1] > len(data):
         raise ValueError("its windows lie outside the file")
+    check_unpacked(count * size, len(data))
     windows = [decompress_lzw(data[start:end], limit=size) for start, end in pairwise(ends)]
     short = next((place for place, window in enumerate(windows[:-1]) if len(window) != size), None)
     if short is not None:

@@ -12,7 +12,8 @@ from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import missing
 from fedgen.data.formats.image_files import check_form, fit, read_image, to_tensor
 from fedgen.data.formats.image_items import lazy_images
-from fedgen.io.regular_files import read_regular
+from fedgen.foreign_text import is_number
+from fedgen.io.regular_files import check_unpacked, read_regular, stored_bytes
 from fedgen.progress import track
 
 WIDTH, HEIGHT = 178, 218
@@ -120,6 +121,8 @@ class CelebA(DataSet):
         return folder
 
     def _read_faces(self, names: Sequence[str], split: Split, folder: Path) -> Tensor:
+        stored = stored_bytes(folder / name for name in names)
+        check_unpacked(len(names) * 3 * self.size**2, stored, f"{len(names)} faces of {folder}:")
         faces = torch.empty(len(names), 3, self.size, self.size, dtype=torch.uint8)
         broken: list[str] = []
         for row, name in enumerate(track(names, f"reading {self.name}/{split}", len(names), "images")):
@@ -134,11 +137,7 @@ class CelebA(DataSet):
 
 
 def read_face(path: Path, crop: int, size: int) -> Tensor:
-    """An aligned face, cut to its centre of crop x crop pixels and resized: uint8 [3, size, size].
-
-    Raises:
-        ValueError: if it cannot be read, or is not of 178 x 218 pixels.
-    """
+    """An aligned face, cut to its centre of crop x crop pixels and resized: uint8 [3, size, size]."""
     from PIL import Image
 
     pixels = read_image(path, channels=3)
@@ -152,11 +151,7 @@ def read_face(path: Path, crop: int, size: int) -> Tensor:
 
 
 def read_partition(path: Path, code: str) -> list[str]:
-    """The names of the images that list_eval_partition.txt gives this code: "0" train, "1" validation, "2" test.
-
-    Raises:
-        ValueError: if a line is not a name and one of the codes, an image has two lines, or none has the code.
-    """
+    """The names of the images that list_eval_partition.txt gives this code: "0" train, "1" validation, "2" test."""
     names = []
     for number, fields in _rows(path):
         match fields:
@@ -172,11 +167,7 @@ def read_partition(path: Path, code: str) -> list[str]:
 
 
 def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int]:
-    """Read an attribute of each image, 0 or 1, from list_attr_celeba.txt: a count, the attributes, a line an image.
-
-    Raises:
-        ValueError: if there is no such attribute (all are listed), a line is damaged, or an image has none or two.
-    """
+    """Read an attribute of each image, 0 or 1, from list_attr_celeba.txt: a count, the attributes, a line an image."""
     rows = _rows(path, header=2)
     known = next(((fields for number, fields in rows if number == 2)), [])
     if attribute not in known:
@@ -193,15 +184,11 @@ def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int
 
 
 def read_identities(path: Path, names: Sequence[str]) -> list[int]:
-    """The number of the person on each image, by identity_CelebA.txt: an image and a number a line.
-
-    Raises:
-        ValueError: if a line is damaged, or an image has none or two.
-    """
+    """The number of the person on each image, by identity_CelebA.txt: an image and a number a line."""
     values = {}
     for number, fields in _rows(path):
         match fields:
-            case [name, person] if person.isdecimal():
+            case [name, person] if is_number(person):
                 values[name] = int(person)
             case _:
                 said = " ".join(fields)[:80]
