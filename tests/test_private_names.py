@@ -116,7 +116,7 @@ def uncommented(source: str) -> list[str]:
 
 
 def test_an_attribute_asked_for_by_name_has_a_comment_that_says_who_may_have_it():
-    """Others are declared: in their class, or in a protocol with a default (`fedgen.data.optional_attributes`)."""
+    """Others are declared: in their class, or in one with defaults (`fedgen.data.optional_attributes`)."""
     files = [file for file in files_of(".") if file.parts[0] != "experiments"]
     found = {file.as_posix(): uncommented((ROOT / file).read_text()) for file in files}
     assert {file: lines for file, lines in found.items() if lines} == {}

@@ -7,7 +7,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from fedgen.models.optional_hooks import of_strategy
+from fedgen.data.optional_attributes import optional
+from fedgen.models.optional_hooks import TurnTakingStrategy
 
 UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in what the system counts memory in
 
@@ -34,7 +35,7 @@ class RunCosts(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adds a round, if it is whole."""
-        if of_strategy(trainer.strategy).in_round:
+        if optional(trainer.strategy, TurnTakingStrategy, "in_round"):
             return
         self.seconds += time.perf_counter() - self._begun
         self.turns += int(trainer.num_training_batches)

@@ -7,6 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
+from fedgen.data.optional_attributes import optional
 from fedgen.evaluation import Evaluator, mixture
 from fedgen.evaluation.generation.image_sampling import Sample, inside
 from fedgen.evaluation.panels import Panel
@@ -14,7 +15,7 @@ from fedgen.evaluation.personal.own_models import OwnModels
 from fedgen.evaluation.record_names import LOCAL_NOTE
 from fedgen.evaluation.runs.evaluate_run import refuse_mixture
 from fedgen.federated import FedAvgStrategy
-from fedgen.models.optional_hooks import of_strategy
+from fedgen.models.optional_hooks import TurnTakingStrategy
 
 
 def sampler_in(trainer: Trainer, evaluator: Evaluator, module: LightningModule) -> tuple[Sample, str]:
@@ -25,7 +26,7 @@ def sampler_in(trainer: Trainer, evaluator: Evaluator, module: LightningModule) 
         MisconfigurationException: if they train alone on several processes.
     """
     sample, strategy = evaluator.sampler_of(module), trainer.strategy
-    if not of_strategy(strategy).local_only:
+    if not optional(strategy, TurnTakingStrategy, "local_only"):
         return sample, ""
     if trainer.world_size > 1:
         raise MisconfigurationException(

@@ -14,12 +14,13 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen.callbacks.client_models import personal_panels, personal_tensors, sampler_in
-from fedgen.callbacks.fresh_monitors import gate, monitoring, release, watchers
+from fedgen.callbacks.fresh_monitors import Monitoring, gate, release, watchers
 from fedgen.callbacks.round_checkpoint import RoundCheckpoint, refuse_restart
 from fedgen.callbacks.round_progress import paused
 from fedgen.callbacks.sample_grid import sample_picture
 from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
+from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from
 from fedgen.evaluation.personal.own_models import OwnModels
@@ -33,7 +34,7 @@ from fedgen.federated.lightning.lightning_internals import checkpoint_of
 from fedgen.federated.simulated_time.round_time import write_times
 from fedgen.images import save_png
 from fedgen.io.files import remove_unfinished, require_writable
-from fedgen.models.optional_hooks import data_module_of, of_module, of_strategy
+from fedgen.models.optional_hooks import FederatedModule, TurnTakingStrategy, data_module_of
 from fedgen.own_code import warn
 from fedgen.progress import make_console
 from fedgen.ranks import together
@@ -213,7 +214,7 @@ class FederatedEvaluation(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluates, if the round is due and whole."""
-        if of_strategy(trainer.strategy).in_round:
+        if optional(trainer.strategy, TurnTakingStrategy, "in_round"):
             return
         round = self._last_round = trainer.current_epoch
         if (round + 1) % self.every_n_rounds == 0 or round + 1 == trainer.max_epochs or trainer.should_stop:
@@ -225,7 +226,7 @@ class FederatedEvaluation(Callback):
         """Evaluates the last round, if training was stopped early after one that was not due."""
         if self._last_round is None or self._last_round == self.evaluated_round:
             return
-        if not of_strategy(trainer.strategy).in_round:
+        if not optional(trainer.strategy, TurnTakingStrategy, "in_round"):
             values = self._evaluate(trainer, pl_module, self._last_round)
             trainer.callback_metrics.update({column: torch.tensor(value) for column, value in values.items()})
 
@@ -246,7 +247,7 @@ class FederatedEvaluation(Callback):
         assert self._models is not None
         sample, note = sampler_in(trainer, self.evaluator, pl_module)
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
-        optimised_on, began = of_module(pl_module).optimised_on, time.perf_counter()
+        optimised_on, began = optional(pl_module, FederatedModule, "optimised_on"), time.perf_counter()
         with paused(trainer), together(), _as_saved(trainer, pl_module):
             personal = personal_tensors(trainer, self._models, pl_module, self._kept_elsewhere(trainer))
             evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
@@ -379,7 +380,7 @@ def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> 
             )
             continue
         wanted = "max" if directions[callback.monitor] else "min"
-        if monitoring(callback).mode not in (None, wanted):
+        if optional(callback, Monitoring, "mode") not in (None, wanted):
             better = "higher" if wanted == "max" else "lower"
             warn(
                 f"{type(callback).__name__} monitors {callback.monitor!r} with mode={callback.mode!r}, but {better} is"

@@ -7,13 +7,13 @@ the two hooks of those that monitor a score are therefore put off until the roun
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.trainer.states import TrainerFn
 
-from fedgen.data.optional_attributes import with_defaults
+from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.presets import PRESETS
 from fedgen.evaluation.record_names import AGGREGATES, POWER
 from fedgen.scores.definitions import definitions
@@ -23,7 +23,7 @@ AGGREGATE_LIKE = "|".join([*AGGREGATES, f"{POWER}.+"])
 SCORE_LIKE = re.compile(rf"(.*/)?((fid|kid)_\w+|({'|'.join([*definitions(), *PRESETS])})_({AGGREGATE_LIKE}))")
 
 
-class Monitoring(Protocol):
+class Monitoring:
     """A callback that acts on the best value of a column, as Lightning's ModelCheckpoint and EarlyStopping.
 
     Attributes:
@@ -33,11 +33,6 @@ class Monitoring(Protocol):
 
     monitor: str | None = None
     mode: str | None = None
-
-
-def monitoring(callback: object) -> Monitoring:
-    """Return what a callback says of its monitoring, each its own or the default."""
-    return with_defaults(callback, Monitoring)
 
 
 class _Gate:
@@ -66,7 +61,7 @@ def watchers(callbacks: Sequence[Callback], columns: Sequence[str]) -> list[Any]
     """
     found = []
     for callback in callbacks:
-        monitor = monitoring(callback).monitor
+        monitor = optional(callback, Monitoring, "monitor")
         if not isinstance(callback, (Checkpoint, EarlyStopping)) or not isinstance(monitor, str):
             continue
         if monitor in columns:

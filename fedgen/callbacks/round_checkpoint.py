@@ -9,12 +9,13 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.runs.checkpoint_names import LAST, checkpoint_name, list_checkpoints
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, report_of, write_left_out
 from fedgen.federated.state_table import rows_so_far, write_state
 from fedgen.io.files import remove_unfinished, require_writable, sync_folder
-from fedgen.models.optional_hooks import of_callback, of_strategy
+from fedgen.models.optional_hooks import ScoringCallback, TurnTakingStrategy
 
 
 class RoundCheckpoint(ModelCheckpoint):
@@ -88,7 +89,7 @@ class RoundCheckpoint(ModelCheckpoint):
             self._left_out = entries
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.fast_dev_run or of_strategy(trainer.strategy).in_round:
+        if trainer.fast_dev_run or optional(trainer.strategy, TurnTakingStrategy, "in_round"):
             return
         folder, round = self._folder(trainer), trainer.current_epoch
         if not trainer.strategy.reduce_boolean_decision(self._is_due(trainer, round), all=False):
@@ -197,7 +198,7 @@ def _has_evaluation(trainer: Trainer) -> bool:
 
 
 def _evaluated(trainer: Trainer) -> set[int | None]:
-    return {of_callback(callback).evaluated_round for callback in trainer.callbacks}
+    return {optional(callback, ScoringCallback, "evaluated_round") for callback in trainer.callbacks}
 
 
 def _sync(path: Path) -> None:

@@ -15,7 +15,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 
 from fedgen.callbacks.progress_line import Progress, bar_line, last_line, plain_line
-from fedgen.models.optional_hooks import of_callback
+from fedgen.data.optional_attributes import optional
+from fedgen.models.optional_hooks import ScoringCallback
 
 REFRESHES = 4  # a second
 SLOW = 1.0  # seconds of a round from which on its clients are counted, too
@@ -155,7 +156,9 @@ class RoundProgressBar(ProgressBar):
             since=self._since,
             turn=(self._turns, int(turns)) if slow else None,
             loss=self._loss,
-            score=next((str(found) for one in trainer.callbacks if (found := of_callback(one).headline)), ""),
+            score=next(
+                (str(found) for one in trainer.callbacks if (found := optional(one, ScoringCallback, "headline"))), ""
+            ),
         )
 
     def _say(self) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from fedgen.data.optional_attributes import of_dataset
+from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.own_code import warn
 
 Annotation = Callable[..., Any] | str | Sequence[Any] | Tensor | np.ndarray | None
@@ -47,7 +47,7 @@ def find_labels(dataset: Any, given: Annotation, count: int, seen: bool = False)
 
 def find_owners(dataset: Any, given: Annotation, count: int) -> tuple[Tensor | None, tuple[str, ...]]:
     """Each item's owner, int64 [N], and the owners' names in order; None where nobody says."""
-    if given is None and (given := of_dataset(dataset).owners) is None:
+    if given is None and (given := optional(dataset, DescribedDataset, "owners")) is None:
         return None, ()
     return numbered(as_kinds(annotated(dataset, given, "owners", count), "owners"))
 
@@ -223,10 +223,10 @@ def _class_names(dataset: Any) -> Sequence[str] | None:
         if wrong := next((pair for own in names for pair in zip(names[0], own) if pair[0] != pair[1]), None):
             warn(f"parts of a ConcatDataset call one label {wrong[0]!r} and {wrong[1]!r}: its classes have no names")
         return None if wrong else max(names, key=len)
-    own: Any = of_dataset(dataset).classes  # somebody's own, of any kind
+    own: Any = optional(dataset, DescribedDataset, "classes")  # somebody's own, of any kind
     if hasattr(own, "__len__") and len(own):
         return list(map(str, _listed(own)))
-    features = of_dataset(dataset).features
+    features = optional(dataset, DescribedDataset, "features")
     if not isinstance(features, dict):
         return None
     column = next((features[column] for column in COLUMNS if column in features), None)

@@ -15,7 +15,7 @@ from fedgen.data.examples import DataSet, Examples
 from fedgen.data.formats.image_files import levels_of
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import ImageReader, LazyExamples, LazyInputs, make_lazy
-from fedgen.data.optional_attributes import of_dataset
+from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.images import channels_first
 
 EXPECTED = (
@@ -136,7 +136,7 @@ def with_reading(data: LazyExamples, reading: DatasetReading, measured: Any = No
 
 def name_of(data: Any) -> str:
     """Return the name of data in stored scores: its own, else its class's."""
-    name = of_dataset(data).name
+    name = optional(data, DescribedDataset, "name")
     return name if isinstance(name, str) and name else type(data).__name__
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedgen.data.collate import ImagesOf, first_images
 from fedgen.data.examples import Examples
 from fedgen.data.items import Items, ReadTask
-from fedgen.data.optional_attributes import of_dataset
+from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.images import channels_first, to_uint8
 from fedgen.io.hashing import hash_chunks
 from fedgen.seeds import derive, item_seed
@@ -195,7 +195,7 @@ class LazyInputs:
         """Return the identity of these images, as their data sets know it by `content_id()` without reading them; None
         otherwise.
         """
-        told = [of_dataset(part.dataset).content_id for part in self.reader.items.parts]
+        told = [optional(part.dataset, DescribedDataset, "content_id") for part in self.reader.items.parts]
         if not all(told):
             return None
         own = hash_chunks("positions", torch.int64, [len(self)], [self.positions])

@@ -1,32 +1,21 @@
-"""Attributes that other people's objects may have or not, each declared in a protocol with its type, meaning and
-default.
-"""
+"""Optional attributes of other people's objects, each declared in a class with its type, meaning and default."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 
-class _Defaulted:
-    """An object's attributes, and a protocol's where it has none of the name."""
-
-    def __init__(self, found: object, protocol: type) -> None:
-        self._found, self._protocol = found, protocol
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._found, name, getattr(self._protocol, name))
-
-
-def with_defaults(found: object, protocol: type) -> Any:
-    """Return an object's attributes as a protocol declares them, each its own or the protocol's default.
+def optional(owner: object, kind: type, name: str) -> Any:
+    """Return an attribute of an object, or the default where it has none.
 
     Args:
-        found: the object, which need not derive from the protocol.
-        protocol: a class whose annotated attributes all have a value. Others are an AttributeError.
+        owner: the object, which need not derive from the class.
+        kind: a class that declares optional attributes with their defaults. Others are an AttributeError.
+        name: of the attribute.
     """
-    return _Defaulted(found, protocol)
+    return getattr(owner, name, getattr(kind, name))
 
 
-class DescribedDataset(Protocol):
+class DescribedDataset:
     """A Dataset that says more of itself than its items, as those of torchvision and `datasets` do.
 
     Attributes:
@@ -42,8 +31,3 @@ class DescribedDataset(Protocol):
     features: Any = None
     owners: Any = None
     content_id: Callable[[], str] | None = None
-
-
-def of_dataset(dataset: object) -> DescribedDataset:
-    """Return a Dataset's optional attributes, each its own or the default."""
-    return with_defaults(dataset, DescribedDataset)

@@ -5,14 +5,14 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedgen import seeds
-from fedgen.data.optional_attributes import with_defaults
+from fedgen.data.optional_attributes import optional
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS, UNIT
 from fedgen.embeddings.weights import load_into, read_state
@@ -218,7 +218,7 @@ def _texts_of(transformers: Any, model: Any, source: str) -> Callable[[Sequence[
     return features
 
 
-class ImageProcessor(Protocol):
+class ImageProcessor:
     """An image processor of transformers; each of its classes has some of these attributes.
 
     Attributes:
@@ -240,12 +240,12 @@ class ImageProcessor(Protocol):
 
 def _processing(processor: Any, name: str) -> tuple[int, list[float], list[float], str]:
     """Size, mean, std and resampling of an image processor; ValueError for one that does something else."""
-    own: ImageProcessor = with_defaults(processor, ImageProcessor)
-    found = [side for size in (own.crop_size, own.size) for side in _sides(size)]
-    factor, resample, normalises = own.rescale_factor, own.resample, own.do_normalize and own.do_rescale
+    own = {name: optional(processor, ImageProcessor, name) for name in ImageProcessor.__annotations__}
+    found = [side for size in (own["crop_size"], own["size"]) for side in _sides(size)]
+    factor, resample, normalises = own["rescale_factor"], own["resample"], own["do_normalize"] and own["do_rescale"]
     way = PILLOW.get(int(resample)) if resample is not None else None
     if not found or not normalises or way is None or abs((factor or 0) * 255 - 1) > 1e-6:
-        told = {"size": str(own.size), "rescale_factor": factor, "do_normalize": bool(normalises), "resample": way}
+        told = {"size": str(own["size"]), "rescale_factor": factor, "do_normalize": bool(normalises), "resample": way}
         raise ValueError(
             f"embedding {TRANSFORMERS}{name}: its image processor does not resize, divide by 255 and normalise, but has"
             f" {json.dumps(told)}; wrap the model in a module of your own"

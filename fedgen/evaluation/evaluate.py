@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
+from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.generation.answers import Answers, SeededAnswers
 from fedgen.evaluation.generation.density import density_of
 from fedgen.evaluation.generation.image_draws import GeneratedImages, ImageDraws
-from fedgen.evaluation.generation.image_sampling import CHUNK, Sample, of_sampler, sampler_of
+from fedgen.evaluation.generation.image_sampling import CHUNK, DescribedSampler, Sample, sampler_of
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.federation_splits import Clients, as_splits
@@ -261,7 +262,7 @@ class Evaluator:
             density: the model's, of `asked_of`.
             answers: the model's, of `asked_of`.
         """
-        sampling = dict(of_sampler(sample).sampling)
+        sampling = dict(optional(sample, DescribedSampler, "sampling"))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
         found, images = self._of_model(sample, round, density, answers)
         return Evaluation(self.records(found, MODEL, len(images), sampling=sampling, **details), images)

@@ -4,11 +4,12 @@ from typing import Unpack
 
 from torch import nn
 
+from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.evaluate import Evaluator, EvaluatorOptions
 from fedgen.evaluation.generation.image_sampling import Sample
 from fedgen.evaluation.real.federation_splits import Clients
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.models.optional_hooks import of_module
+from fedgen.models.optional_hooks import FederatedModule
 
 
 def evaluate(
@@ -46,5 +47,5 @@ def evaluate(
     asked = evaluator.asked_of(model)
     evaluator.try_out(sample, **asked)
     # scores in an embedding that its training optimised are marked, as where a run is scored
-    used = of_module(model).optimised_on
+    used = optional(model, FederatedModule, "optimised_on")
     return evaluator.evaluate(sample, round, optimised_on=used, **asked).records

@@ -2,16 +2,16 @@
 
 import json
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
+from fedgen.data.optional_attributes import optional
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Fits, conforms
 from fedgen.io.files import atomic_write, parse_json
 from fedgen.io.regular_files import read_regular
-from fedgen.models.optional_hooks import data_of, of_data, of_strategy
+from fedgen.models.optional_hooks import FederatedData, TurnTakingStrategy, data_module_of
 from fedgen.own_code import own_frames, rank_zero_warn
 
 if TYPE_CHECKING:  # who was left out is read without torch and Lightning
@@ -72,20 +72,6 @@ class NotAnswering(_OfClient):
 AnyEntry = LeftOut | LeftOutEarlier | RemarkedOn | NotAnswering
 
 
-@contextmanager
-def exits_fail() -> Iterator[None]:
-    """Turns a `SystemExit` of a client's code, which would end the run, into a failure; a signal's ends it."""
-    try:
-        yield
-    except SystemExit as error:
-        from lightning.pytorch.utilities.exceptions import SIGTERMException
-
-        # Lightning exits so after Ctrl-C
-        if isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt):
-            raise
-        raise RuntimeError(f"SystemExit: {error}").with_traceback(error.__traceback__) from error
-
-
 def make_entry(turn: "Turn", error: BaseException) -> Entry:
     """Return what is kept of a client whose turn failed: plain types, and of a long message the beginning."""
     reason = shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
@@ -94,7 +80,7 @@ def make_entry(turn: "Turn", error: BaseException) -> Entry:
 
 def make_entries(round: int, reasons: Mapping[int, str], data: Any, kind: str = "") -> list[Entry]:
     """Return what is kept of several clients in a round."""
-    clients = of_data(data).clients
+    clients = optional(data, FederatedData, "clients")
     return [
         {
             "round": round,
@@ -204,7 +190,10 @@ def tell_remarks(entries: Sequence[Entry]) -> None:
 
 def report_of(trainer: "Trainer") -> list[Entry]:
     """All that is kept of clients of a run, by round: of its strategy, and of data whose clients are elsewhere."""
-    parts = [of_strategy(trainer.strategy).report, data_of(trainer).left_out]
+    parts = [
+        optional(trainer.strategy, TurnTakingStrategy, "report"),
+        optional(data_module_of(trainer), FederatedData, "left_out"),
+    ]
     return sorted((dict(entry) for part in parts for entry in part), key=lambda entry: entry["round"])
 
 

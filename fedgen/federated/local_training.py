@@ -418,16 +418,15 @@ class RoundBoundary(Callback):
     The strategy puts it first among the trainer's callbacks.
     """
 
-    def __init__(self, strategy: Any) -> None:
-        self._strategy, self._keeps_last_round = strategy, False
+    def __init__(self, strategy: Any, keeps_last_round: bool = False) -> None:
+        self._strategy, self._keeps_last_round = strategy, keeps_last_round
 
     @classmethod
     def attach(cls, trainer: Trainer, strategy: Any) -> None:
         """Makes this the trainer's first callback, once."""
         others = [callback for callback in trainer.callbacks if not isinstance(callback, cls)]
-        own = cls(strategy)
-        own._keeps_last_round = any(isinstance(callback, OnExceptionCheckpoint) for callback in others)
-        trainer.callbacks = [own, *others]
+        keeps_last_round = any(isinstance(callback, OnExceptionCheckpoint) for callback in others)
+        trainer.callbacks = [cls(strategy, keeps_last_round), *others]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._strategy.has_told:

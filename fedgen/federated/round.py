@@ -24,7 +24,6 @@ from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.compressed_updates import CompressedUpdates
 from fedgen.federated.left_out import (
     REMARK,
-    exits_fail,
     free_memory,
     loss_of_round,
     make_entries,
@@ -47,6 +46,20 @@ class ServerSnapshots(Protocol):
     def round_of(self, turn: Turn) -> int: ...
     def rebase(self, update: Sequence[Tensor]) -> Sequence[Tensor]: ...
     def end_turn(self) -> None: ...
+
+
+@contextmanager
+def exits_fail() -> Iterator[None]:
+    """Turns a `SystemExit` of a client's code, which would end the run, into a failure; a signal's ends it."""
+    try:
+        yield
+    except SystemExit as error:
+        from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+        # Lightning exits so after Ctrl-C
+        if isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        raise RuntimeError(f"SystemExit: {error}").with_traceback(error.__traceback__) from error
 
 
 def _nothing() -> None:

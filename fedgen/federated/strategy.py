@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from fedgen.clients.samplers.sampler import CohortDraws, CohortSampler
 from fedgen.clients.turn import Turn
+from fedgen.data.optional_attributes import optional
 from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, Mean, shares_of
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import parameters_of
@@ -51,7 +52,7 @@ from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
 from fedgen.federated.trainer_patches import LoggedValues, StepSchedules, TurnClock, patch_trainer, unpatch_trainer
 from fedgen.federated.vectorised.vectorised_turns import VectorisedTraining, VectorisedTurns
 from fedgen.io.tensor_files import objects_in
-from fedgen.models.optional_hooks import data_module_of, data_of, of_module, scaler_of
+from fedgen.models.optional_hooks import FederatedData, FederatedModule, data_module_of, scaler_of
 from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks, alone
 from fedgen.seeds import resolve
@@ -205,7 +206,9 @@ class FedAvgStrategy(FederationView):
         shares, ranks = self._client_shares(trainer), self._shares.ranks
         self._round = round = make_round(trainer, settings, self._memory, self.clock, ranks, self.seed, shares)
         self._check_cohort()
-        self._simulated = self._make_simulated(round, len(data_of(self._module.trainer).clients or ()))
+        self._simulated = self._make_simulated(
+            round, len(optional(data_module_of(self._module.trainer), FederatedData, "clients") or ())
+        )
         self._schedules = StepSchedules(trainer)
         self._driver = self._drive(round, self._schedules)
         RoundBoundary.attach(trainer, self)
@@ -219,7 +222,7 @@ class FedAvgStrategy(FederationView):
         return shares_of(data_module_of(trainer), self._settings.client_weights)
 
     def _check_cohort(self) -> None:
-        self._clients = clients = data_of(self._module.trainer).clients
+        self._clients = clients = optional(data_module_of(self._module.trainer), FederatedData, "clients")
         self._cohorts.start(clients, self.clock.rounds)
         if clients:
             self.aggregator.check_cohort(self._sizes()[1])
@@ -385,7 +388,7 @@ def _clients_optimizers(
     module: LightningModule, optimizers: Sequence[Optimizer], model: ServerModel
 ) -> list[Optimizer]:
     """Return the optimizers that are not the server's: some of their parameters are exchanged or personal."""
-    served = {optimizers[place] for place in of_module(module).server_optimizers}
+    served = {optimizers[place] for place in optional(module, FederatedModule, "server_optimizers")}
     live = {id(tensor) for tensor in model.exchange.live.values()}
     return [o for o in optimizers if o not in served and any(id(p) in live for p in parameters_of(o))]
 

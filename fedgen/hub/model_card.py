@@ -13,6 +13,7 @@ import torch
 import yaml
 from lightning.pytorch import LightningModule
 
+from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.marks import explained, mark_of
 from fedgen.evaluation.records import ScoreRecord
@@ -24,7 +25,7 @@ from fedgen.foreign_text import printable_lines
 from fedgen.images import save_png, tile, to_uint8
 from fedgen.io.files import read_npz
 from fedgen.models.ema import averages_of
-from fedgen.models.optional_hooks import of_module
+from fedgen.models.optional_hooks import FederatedModule
 from fedgen.recipe.recipe_keys import flatten
 from fedgen.reports.contents import read_contents
 
@@ -85,7 +86,7 @@ class ModelCard:
         if own := [r for r in card.records if r.is_model]:
             card.facts["scored against"] = own[0].reference
             card.facts["clients"] = str(own[0].num_clients)
-        if used := of_module(model).optimised_on:
+        if used := optional(model, FederatedModule, "optimised_on"):
             card.facts["a loss was in"] = ", ".join(used)
         return card
 

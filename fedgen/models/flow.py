@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from fedgen.data.optional_attributes import optional
 from fedgen.images import from_uint8
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.glow import GlowNetwork, pooled_patches
 from fedgen.models.networks.network import build, describe, require_shape
-from fedgen.models.optional_hooks import data_of
+from fedgen.models.optional_hooks import FederatedData, data_module_of
 from fedgen.models.require import require
 from fedgen.models.sampling import decode, require_batch_size
 
@@ -115,10 +116,10 @@ class Glow(LatentGenerator):
             f"precision={precision} would round points to the width of a grey level's bin, and the likelihood too;"
             " use 32-true, or bf16-mixed or 16-mixed, in which the embeddings of losses are in half precision",
         )
-        data = data_of(self.trainer)
-        shape = self.flow.image_shape if data.image_shape is None else data.image_shape
+        data = data_module_of(self.trainer)
+        shape = optional(data, FederatedData, "image_shape") or self.flow.image_shape
         require_shape(torch.empty(1, *shape), self.flow.image_shape, "the flow")
-        clients = data.clients
+        clients = optional(data, FederatedData, "clients")
         if clients and not self.flow.initialised:
             images = (from_uint8(client.train_examples.inputs[:]) for client in clients)
             self._start_from(lambda: self.flow.initialise_from(pooled_patches(self.flow, images)))

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.optional_hooks import of_data
+from fedgen.data.optional_attributes import optional
+from fedgen.models.optional_hooks import FederatedData
 
 
 class LabelFrequencies(nn.Module):
@@ -47,11 +48,11 @@ class LabelFrequencies(nn.Module):
         Raises:
             ValueError: for data without labels, or with more classes than the model has.
         """
-        clients = of_data(data).clients
+        clients = optional(data, FederatedData, "clients")
         self._known = bool(clients)
         if not clients:
             return
-        if told := of_data(data).label_counts:
+        if told := optional(data, FederatedData, "label_counts"):
             self._set("the federation", told())
         else:
             self._set(clients[0].data.name, _count(clients))

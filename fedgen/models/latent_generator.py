@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.data.optional_attributes import optional
 from fedgen.losses import EmbeddedLoss, FeatureLoss
 from fedgen.models.checkpoint_file import OPTIMISED_ON, read_optimised_on
 from fedgen.models.conditioning import AtPositions
 from fedgen.models.ema import EMA
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.spectral import refresh
-from fedgen.models.optional_hooks import data_module_of, data_of, of_module, of_network
+from fedgen.models.optional_hooks import FederatedData, FederatedModule, ImageNetwork, data_module_of
 from fedgen.models.require import require
-from fedgen.models.rounds.round_clock import RoundClock
-from fedgen.models.rounds.round_means import RoundMeans
+from fedgen.models.rounds.round_clock import RoundClock, RoundMeans
 from fedgen.models.sampling import decode
 
 # Callable[[Tensor], Tensor] would say more, but makes jsonargparse look for class paths of tensors
@@ -58,7 +58,9 @@ class LatentGenerator(RoundClock):
         self.automatic_optimization = False
         self.generator, self.ema_decay = generator, ema_decay
         self.latent_dim = int(generator.latent_dim)  # type: ignore[arg-type]
-        self.num_classes: int | None = of_network(generator).num_classes  # says that labels may be asked for
+        self.num_classes: int | None = optional(
+            generator, ImageNetwork, "num_classes"
+        )  # says that labels may be asked for
         self.label_frequencies = None if self.num_classes is None else LabelFrequencies(self.num_classes)
         self.generator_ema = EMA(generator, ema_warmup) if ema_decay is not None else None
         self.generator_losses = list(generator_losses or ())
@@ -74,7 +76,9 @@ class LatentGenerator(RoundClock):
         # FedAvg leaves alone what begins so; networks do not say it, as they may live on in another model
         self.unexchanged: tuple[str, ...] = ()
         self._frozen: Collection[str] = ()  # submodules of the generator of which nothing moves
-        self._optimised_before = list(of_module(generator).optimised_on)  # by what trained these weights earlier
+        self._optimised_before = list(
+            optional(generator, FederatedModule, "optimised_on")
+        )  # by what trained these weights earlier
         self.own_data: Any = None  # in the trainer's data module's place, if another module trains this one
 
     @property
@@ -98,7 +102,7 @@ class LatentGenerator(RoundClock):
     @property
     def shares_images(self) -> bool:
         """Whether a loss looks at clients' images elsewhere than in their own turns: at the server, or in others'."""
-        by_server = of_module(self).generator_trained_by == "server"
+        by_server = optional(self, FederatedModule, "generator_trained_by") == "server"
         return any(by_server or any(one.aggregate != "own" for one in loss.losses) for loss in self._lent)
 
     # ---- losses, from fit to fit and turn to turn ----
@@ -129,7 +133,7 @@ class LatentGenerator(RoundClock):
         loss.take_totals()
         if loss.has_references and loss not in self._lent:
             return
-        clients = data_of(self.trainer).clients
+        clients = optional(data_module_of(self.trainer), FederatedData, "clients")
         require(
             bool(clients),
             f"the generator loss on {', '.join(loss.names)} has no references and the data no clients to take"

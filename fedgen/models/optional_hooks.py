@@ -1,14 +1,15 @@
 """Optional hooks that modules, networks, data modules, strategies and callbacks of one's own may define for the kit,
 with the default of each.
 
-All is optional, and none derives from these classes: it is enough to have an attribute or method of the name.
+All is optional: an attribute or method of the name is enough. A class may derive from these, for documentation and
+defaults, and need not.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from fedgen.data.optional_attributes import with_defaults
+from fedgen.data.optional_attributes import optional
 
 if TYPE_CHECKING:  # a choice among checkpoints needs these defaults, and no torch
     import torch
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # a choice among checkpoints needs these defaults, and no tor
     from fedgen.models.functional_step import FunctionalStep
 
 
-class FederatedModule(Protocol):
+class FederatedModule:
     """A LightningModule under federated averaging.
 
     Attributes:
@@ -51,7 +52,7 @@ class FederatedModule(Protocol):
     end_functional_turn: "Callable[[Sequence[tuple[Mapping[str, Tensor], int]], int], object] | None" = None
 
 
-class GenerativeModel(Protocol):
+class GenerativeModel:
     """A model that is evaluated.
 
     Attributes:
@@ -67,7 +68,7 @@ class GenerativeModel(Protocol):
     device: "torch.device | str" = "cpu"
 
 
-class ImageNetwork(Protocol):
+class ImageNetwork:
     """A network that a model trains: a generator, a critic or a denoiser.
 
     Attributes:
@@ -85,7 +86,7 @@ class ImageNetwork(Protocol):
     save_memory: Callable[[], object] | None = None
 
 
-class ModulePart(Protocol):
+class ModulePart:
     """A part of a module: a network, a loss, a moving average, a queue.
 
     Attributes:
@@ -100,7 +101,7 @@ class ModulePart(Protocol):
     settings: Any = None
 
 
-class FederatedData(Protocol):
+class FederatedData:
     """A data module whose batches are clients' turns.
 
     Attributes:
@@ -124,7 +125,7 @@ class FederatedData(Protocol):
     left_out: Sequence[Mapping[str, Any]] = ()
 
 
-class TurnTakingStrategy(Protocol):
+class TurnTakingStrategy:
     """A strategy that trains clients in turns; Lightning's own have none of this.
 
     Attributes:
@@ -148,7 +149,7 @@ class TurnTakingStrategy(Protocol):
     report: Sequence[Mapping[str, Any]] = ()
 
 
-class ScoringCallback(Protocol):
+class ScoringCallback:
     """A callback that scores the server's model at some rounds, as `FederatedEvaluation` does.
 
     Attributes:
@@ -162,7 +163,7 @@ class ScoringCallback(Protocol):
     headline: str = ""
 
 
-class PrecisionPlugin(Protocol):
+class PrecisionPlugin:
     """Lightning's plugin for the precision of training; those of float16 scale gradients, all others do not.
 
     Attributes:
@@ -172,51 +173,11 @@ class PrecisionPlugin(Protocol):
     scaler: Any = None
 
 
-def of_module(module: object) -> FederatedModule:
-    """Return a module's optional attributes, each its own or the default."""
-    return with_defaults(module, FederatedModule)
-
-
-def of_model(model: object) -> GenerativeModel:
-    """Return the optional attributes of a model that is evaluated, each its own or the default."""
-    return with_defaults(model, GenerativeModel)
-
-
-def of_network(network: object) -> ImageNetwork:
-    """Return a network's optional attributes, each its own or the default."""
-    return with_defaults(network, ImageNetwork)
-
-
-def of_part(part: object) -> ModulePart:
-    """Return the optional attributes of a part of a module, each its own or the default."""
-    return with_defaults(part, ModulePart)
-
-
-def of_data(data: object) -> FederatedData:
-    """Return a data module's optional attributes, each its own or the default; `data` may be None."""
-    return with_defaults(data, FederatedData)
-
-
 def data_module_of(trainer: object) -> Any:
     """Return a trainer's data module; None if it was given loaders."""
     return getattr(trainer, "datamodule", None)  # which Lightning sets where there is one
 
 
-def data_of(trainer: object) -> FederatedData:
-    """Return the optional attributes of a trainer's data module, which may have none or be without one."""
-    return of_data(data_module_of(trainer))
-
-
-def of_strategy(strategy: object) -> TurnTakingStrategy:
-    """Return a strategy's optional attributes, each its own or the default."""
-    return with_defaults(strategy, TurnTakingStrategy)
-
-
-def of_callback(callback: object) -> ScoringCallback:
-    """Return a callback's optional attributes, each its own or the default."""
-    return with_defaults(callback, ScoringCallback)
-
-
 def scaler_of(trainer: Any) -> Any:
     """Return the gradient scaler of a trainer that trains in float16; None for any other."""
-    return with_defaults(trainer.precision_plugin, PrecisionPlugin).scaler
+    return optional(trainer.precision_plugin, PrecisionPlugin, "scaler")

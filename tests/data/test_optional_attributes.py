@@ -1,13 +1,20 @@
+"""Optional attributes of other people's objects: declared with a default and a meaning, asked for by these names."""
+
+import ast
+from pathlib import Path
+
 import pytest
 
+import fedgen
 from fedgen.callbacks.fresh_monitors import Monitoring
 from fedgen.data.formats.flwr_datasets import DescribedPartitioner
-from fedgen.data.optional_attributes import DescribedDataset, of_dataset, with_defaults
+from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.embeddings.backbones import ImageProcessor
+from fedgen.evaluation.audit.membership import AnsweringModel
 from fedgen.evaluation.generation.image_sampling import DescribedSampler
 from fedgen.models import optional_hooks
 
-PROTOCOLS = [
+KINDS = [
     DescribedDataset,
     DescribedPartitioner,
     DescribedSampler,
@@ -28,19 +35,34 @@ class Named:
     name = "mine"
 
 
-def test_an_object_speaks_for_itself_and_the_protocol_for_what_it_lacks():
-    described = of_dataset(Named())
-    assert (described.name, described.owners) == ("mine", None)
+def test_an_object_speaks_for_itself_and_the_class_for_what_it_lacks():
+    assert (optional(Named(), DescribedDataset, "name"), optional(Named(), DescribedDataset, "owners")) == (
+        "mine",
+        None,
+    )
 
 
-def test_what_no_protocol_declares_is_an_error_even_if_the_object_lacks_it_too():
+def test_what_no_class_declares_is_an_error_even_if_the_object_lacks_it_too():
     with pytest.raises(AttributeError, match="nmae"):
-        _ = with_defaults(Named(), DescribedDataset).nmae
+        optional(Named(), DescribedDataset, "nmae")
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
-def test_every_declared_attribute_has_a_default_and_a_meaning(protocol):
-    declared = set(protocol.__annotations__)
+def test_every_name_that_is_asked_for_is_declared():
+    declared = {kind.__name__: set(kind.__annotations__) for kind in [*KINDS, AnsweringModel]}
+    asked = [
+        (file.name, node.args[1].id, node.args[2].value)
+        for file in Path(fedgen.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "optional"
+        if isinstance(node.args[2], ast.Constant)
+    ]
+    assert len(asked) > 40
+    assert [one for one in asked if one[2] not in declared[one[1]]] == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_declared_attribute_has_a_default_and_a_meaning(kind):
+    declared = set(kind.__annotations__)
     assert declared
-    assert {name for name in declared if name not in vars(protocol)} == set()
-    assert {name for name in declared if f"        {name}: " not in protocol.__doc__} == set()
+    assert {name for name in declared if name not in vars(kind)} == set()
+    assert {name for name in declared if f"        {name}: " not in kind.__doc__} == set()

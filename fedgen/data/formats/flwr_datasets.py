@@ -14,7 +14,7 @@ from fedgen.data.formats.huggingface import TableImages, read_images
 from fedgen.data.formats.image_files import check_form
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import make_lazy
-from fedgen.data.optional_attributes import with_defaults
+from fedgen.data.optional_attributes import optional
 
 
 class FlowerPartitioner(Protocol):
@@ -26,7 +26,7 @@ class FlowerPartitioner(Protocol):
     def load_partition(self, partition_id: int) -> Any: ...
 
 
-class DescribedPartitioner(Protocol):
+class DescribedPartitioner:
     """A partitioner that says more of itself, as most of flwr-datasets' do.
 
     Attributes:
@@ -127,8 +127,8 @@ def load_partitions(partitioner: FlowerPartitioner, name: str) -> list[Any]:
             name of the data.
     """
     kind = type(partitioner).__name__
-    own: DescribedPartitioner = with_defaults(partitioner, DescribedPartitioner)
-    if own.is_dataset_assigned is not None and not own.is_dataset_assigned():
+    is_assigned = optional(partitioner, DescribedPartitioner, "is_dataset_assigned")
+    if is_assigned is not None and not is_assigned():
         raise ValueError(
             f"the {kind} of {name} has no dataset; give `partitioners` of its FederatedDataset, or assign its `dataset`"
         )
@@ -145,6 +145,5 @@ def load_partitions(partitioner: FlowerPartitioner, name: str) -> list[Any]:
 def partition_names(partitioner: FlowerPartitioner, kind: str) -> list[str]:
     """The partitions' natural ids where the partitioner has them, else their numbers after the kind: "client 0"."""
     count = partitioner.num_partitions
-    own: DescribedPartitioner = with_defaults(partitioner, DescribedPartitioner)
-    natural = own.partition_id_to_natural_id
+    natural = optional(partitioner, DescribedPartitioner, "partition_id_to_natural_id")
     return [str(natural.get(number, f"{kind} {number}")) for number in range(count)]

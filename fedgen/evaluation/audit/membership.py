@@ -13,14 +13,14 @@ Signals of a membership inference attack: a number of each image, larger where a
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fedgen.clients import Client, FederatedDataModule
 from fedgen.data import Examples
-from fedgen.data.optional_attributes import with_defaults
+from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, embed, load_embedding
 from fedgen.evaluation.audit.attack_strength import AttackStrength, average_attack, measure_attack
 from fedgen.evaluation.audit.estimates import LEVEL
@@ -32,7 +32,7 @@ from fedgen.evaluation.personal.own_models import Personal, own_in_place
 from fedgen.foreign_text import listed
 from fedgen.images import from_uint8
 from fedgen.models.gan.critic_losses import CriticLosses
-from fedgen.models.optional_hooks import of_model
+from fedgen.models.optional_hooks import GenerativeModel
 from fedgen.own_code import warn
 from fedgen.progress import track
 from fedgen.scores.aggregate import resolve_weights
@@ -41,7 +41,7 @@ from fedgen.seeds import derive, generator, isolated, resolve, seed_all, subset
 ROWS = 500  # images whose distances are formed at once
 
 
-class AnsweringModel(Protocol):
+class AnsweringModel:
     """A model's methods that say something of single images; all are optional.
 
     Attributes:
@@ -154,14 +154,16 @@ def make_signal(model: Any, options: SignalOptions) -> Signal:
 
 def _signals_of(model: Any) -> list[SignalName]:
     """Return the names of a model's signals, the most telling first."""
-    answers = with_defaults(model, AnsweringModel)
+    loss, log_prob, bits = (
+        optional(model, AnsweringModel, name) for name in ("example_losses", "log_prob", "bits_per_dim")
+    )
     found: list[SignalName] = ["critic"] if isinstance(model, CriticLosses) else []
-    if callable(answers.example_losses):
+    if callable(loss):
         found.append("loss")
-    if callable(answers.log_prob) or callable(answers.bits_per_dim):
+    if callable(log_prob) or callable(bits):
         found.append("likelihood")
     is_sampler = callable(model) and not isinstance(model, nn.Module)
-    if is_sampler or callable(of_model(model).sample):
+    if is_sampler or callable(optional(model, GenerativeModel, "sample")):
         found.append("distance")
     if not found:
         raise TypeError(
@@ -205,11 +207,11 @@ def _likelihoods(model: Any, options: SignalOptions, pairs: MembershipPairs) -> 
 
 def _likelihood_of(model: Any, examples: Examples, part: Tensor, options: SignalOptions) -> Tensor:
     inputs = examples.inputs_at(part)[:]
-    bits = with_defaults(model, AnsweringModel).bits_per_dim
+    bits = optional(model, AnsweringModel, "bits_per_dim")
     with isolated(), torch.no_grad():
         seed_all(options.seed, "membership", 0)
         if examples.is_images and callable(bits):
-            return -bits(from_uint8(inputs).to(of_model(model).device)).double().cpu()
+            return -bits(from_uint8(inputs).to(optional(model, GenerativeModel, "device"))).double().cpu()
         points = from_uint8(inputs).flatten(1) if examples.is_images else inputs
         return density_of(model).log_prob(points.double())
 

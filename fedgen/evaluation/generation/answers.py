@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fedgen.data.lazy_examples import CHUNK, LazyInputs
+from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.generation.methods import require_method
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.images import from_uint8
-from fedgen.models.optional_hooks import of_model
+from fedgen.models.optional_hooks import GenerativeModel
 from fedgen.progress import track
 from fedgen.seeds import derive
 
@@ -96,7 +97,7 @@ class Answers:
         if isinstance(examples, LazyInputs) and not examples.has_images:
             from lightning.fabric.utilities import move_data_to_device  # its models have Lightning loaded
 
-            device = of_model(self.model).device
+            device = optional(self.model, GenerativeModel, "device")
             for batch, count in examples.batches():
                 yield _Part(move_data_to_device(batch, device), None, count)
             return
@@ -107,7 +108,7 @@ class Answers:
             start = end
 
     def _labels(self, labels: Tensor | None) -> Tensor | None:
-        return labels if of_model(self.model).num_classes is not None else None
+        return labels if optional(self.model, GenerativeModel, "num_classes") is not None else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.generation.image_sampling import CHUNK, SAMPLES, Sample, chunk_draws, draw_images, of_sampler
+from fedgen.data.optional_attributes import optional
+from fedgen.evaluation.generation.image_sampling import (
+    CHUNK,
+    SAMPLES,
+    DescribedSampler,
+    Sample,
+    chunk_draws,
+    draw_images,
+)
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.real.real_side import RealSide
 from fedgen.evaluation.real.splits import Split
@@ -25,7 +33,7 @@ def frequencies_of(split: Split) -> LabelFrequencies | None:
 
 def takes_labels(sample: Sample, frequencies: LabelFrequencies | None) -> bool:
     """Whether images can be asked for by the data's classes: a conditional model that knows all of them."""
-    classes = of_sampler(sample).num_classes
+    classes = optional(sample, DescribedSampler, "num_classes")
     return frequencies is not None and classes is not None and classes >= frequencies.num_classes
 
 
@@ -39,7 +47,7 @@ def check_takes_labels(sample: Sample, frequencies: LabelFrequencies | None, sco
     """
     if takes_labels(sample, frequencies):
         return
-    classes = of_sampler(sample).num_classes
+    classes = optional(sample, DescribedSampler, "num_classes")
     if classes is None:
         raise ValueError(
             f"score {score} needs images of given classes, and this model is unconditional: use one"

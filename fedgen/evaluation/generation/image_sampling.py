@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedgen.data.optional_attributes import with_defaults
+from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.generation.sampling_settings import sampling_of
 from fedgen.images import SeenRange, to_uint8
-from fedgen.models.optional_hooks import of_model
+from fedgen.models.optional_hooks import GenerativeModel
 from fedgen.models.sampling import evaluating
 from fedgen.progress import track
 from fedgen.ranks import spread
@@ -43,7 +43,7 @@ class ImageSampler:
         return self.draw(num_images, draws) if labels is None else self.draw(num_images, draws, labels)
 
 
-class DescribedSampler(Protocol):
+class DescribedSampler:
     """A sampler that says how it samples; a bare function of (number, torch.Generator) is one that does not.
 
     Attributes:
@@ -55,11 +55,6 @@ class DescribedSampler(Protocol):
     sampling: Mapping[str, Any] = MappingProxyType({})
     num_classes: int | None = None
     at_once: bool = False
-
-
-def of_sampler(sample: object) -> DescribedSampler:
-    """Return a sampler's optional attributes, each its own or the default."""
-    return with_defaults(sample, DescribedSampler)
 
 
 @torch.no_grad()
@@ -97,7 +92,7 @@ def draw_images(
     """
     images: Tensor | None = None
     seen = SeenRange(*SAMPLES) if seen is None else seen
-    if of_sampler(sample).at_once:
+    if optional(sample, DescribedSampler, "at_once"):
         chunk = max(1, num_images)
 
     def drawn(i: int) -> Tensor:
@@ -157,8 +152,7 @@ def sampler_of(module: nn.Module) -> ImageSampler:
     Raises:
         TypeError: if the model has no `sample(num_images, ...)`; of the sampler, for what is no tensor.
     """
-    model = of_model(module)
-    method, classes = model.sample, model.num_classes
+    method, classes = (optional(module, GenerativeModel, name) for name in ("sample", "num_classes"))
     if not callable(method):
         raise TypeError(
             f"{type(module).__name__} has no method sample(num_images, generator=None), which gives images float"
@@ -187,7 +181,7 @@ def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -
         with context():
             return sample(num_images, draws).cpu()
 
-    return ImageSampler(sample_inside, of_sampler(sample).sampling)
+    return ImageSampler(sample_inside, optional(sample, DescribedSampler, "sampling"))
 
 
 def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
@@ -210,4 +204,4 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
         parts = [sample(count, draws).cpu() for sample, count in zip(samplers, counts) if count]
         return torch.cat(parts)[torch.randperm(num_images, generator=draws)]
 
-    return ImageSampler(mixed, of_sampler(samplers[0]).sampling)
+    return ImageSampler(mixed, optional(samplers[0], DescribedSampler, "sampling"))

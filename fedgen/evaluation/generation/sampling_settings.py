@@ -1,4 +1,6 @@
 """Settings that a model's images depend on beside its weights: a solver, its steps, the guidance.
+from fedgen.models.optional_hooks import GenerativeModel
+from fedgen.data.optional_attributes import optional
 
 The protocol: a model that can sample in several ways has an attribute `sampling`, a dictionary of plain types that its
 `sample()` honours, e.g. {"solver": "dpm-solver++", "steps": 25}; assigning a dictionary changes the settings that it
@@ -9,7 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fedgen.models.optional_hooks import of_model
+from fedgen.data.optional_attributes import optional
+from fedgen.models.optional_hooks import GenerativeModel
 
 
 def sampling_of(model: Any) -> dict[str, Any]:
@@ -18,7 +21,7 @@ def sampling_of(model: Any) -> dict[str, Any]:
     Raises:
         TypeError: if its attribute `sampling` is no dictionary of plain types.
     """
-    settings = of_model(model).sampling
+    settings = optional(model, GenerativeModel, "sampling")
     if settings is None:
         return {}
     try:

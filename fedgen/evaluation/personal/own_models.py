@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.evaluate import Evaluation, Evaluator
 from fedgen.evaluation.gaps import GAPS
-from fedgen.evaluation.generation.image_sampling import Sample, of_sampler
+from fedgen.evaluation.generation.image_sampling import DescribedSampler, Sample
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.personal.single_clients import SingleClients
 from fedgen.evaluation.real.reference import Found
@@ -98,7 +99,7 @@ class OwnModels:
         names = {panel.embedding.name for panel in own}
         number = evaluator.num_images if evaluator.needs_images else 0
         details: dict[str, Any] = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on)}
-        details["sampling"] = dict(of_sampler(sample).sampling)
+        details["sampling"] = dict(optional(sample, DescribedSampler, "sampling"))
         whole = {key: scores for key, scores in found.items() if key[1] not in names}
         mine |= {key: scores for key, scores in found.items() if key[1] in names}
         records = evaluator.records(whole, MODEL, number, note=note, **details)

@@ -8,6 +8,7 @@ from pathlib import Path
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.generation.image_sampling import ImageSampler, Sample, inside, mixture, sampler_of
 from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
@@ -17,7 +18,7 @@ from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.checkpoints import load_weights, local_models, personal_tensors, tensors_in_place
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import append_records, keep_records, read_records
-from fedgen.models.optional_hooks import of_module
+from fedgen.models.optional_hooks import FederatedModule
 from fedgen.scores.definition import BY_CLASS, Needs
 
 
@@ -88,7 +89,7 @@ def evaluate_run(
     records = []
     for round, path in found.items():
         sample, note, personal = checkpoint_sampler(module, path, evaluator)
-        optimised_on = list(dict.fromkeys([*known.get(round, ()), *of_module(module).optimised_on]))
+        optimised_on = list(dict.fromkeys([*known.get(round, ()), *optional(module, FederatedModule, "optimised_on")]))
         found_now = models.evaluate(module, sample, personal, round, path.name, optimised_on, note).records
         if fine_tuning is not None:
             found_now = [*found_now, *fine_tuning.records(module, evaluator, path, round, optimised_on)]

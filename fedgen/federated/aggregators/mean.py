@@ -10,7 +10,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
-from fedgen.models.optional_hooks import of_data
+from fedgen.data.optional_attributes import optional
+from fedgen.models.optional_hooks import FederatedData
 from fedgen.ranks import Ranks
 
 
@@ -265,7 +266,7 @@ def weight_of(num_examples: int, kind: ClientWeights) -> float:
 
 def shares_of(data: Any, kind: ClientWeights) -> list[float] | None:
     """The weights of all clients that train, adding up to 1; None for data that names no clients."""
-    clients = of_data(data).clients
+    clients = optional(data, FederatedData, "clients")
     if clients is None:
         return None
     weights = [weight_of(len(client.train), kind) for client in clients]

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torchmetrics import Metric, MetricCollection
 
+from fedgen.data.optional_attributes import optional
 from fedgen.federated.client_state.rules import Rule, Rules
 from fedgen.federated.client_state.state_values import same_numbers
 from fedgen.federated.lightning.lightning_internals import (
@@ -25,7 +26,7 @@ from fedgen.federated.lightning.lightning_internals import (
     empty_buffers,
 )
 from fedgen.io.tensor_files import bytes_of
-from fedgen.models.optional_hooks import of_module, of_part
+from fedgen.models.optional_hooks import FederatedModule, ModulePart
 
 Kind = tuple[torch.Size, torch.dtype, torch.device, torch.layout]
 Contents = dict[str, Any]  # what hangs in a module itself by its key there: parameters, buffers or children
@@ -408,8 +409,11 @@ class _Roles:
         moving: frozenset[str],
     ) -> None:
         self._trained = {id(p) for p in trained}
-        kinds = {f"{n}.": of_part(m).exchanged for n, m in module.named_modules()}
-        self._alone = (*(p for p, kind in kinds.items() if kind is False), *of_module(module).unexchanged)
+        kinds = {f"{n}.": optional(m, ModulePart, "exchanged") for n, m in module.named_modules()}
+        self._alone = (
+            *(p for p, kind in kinds.items() if kind is False),
+            *optional(module, FederatedModule, "unexchanged"),
+        )
         self._alone += tuple(f"{n}." for n, m in module.named_modules() if n and isinstance(m, ACCUMULATING))
         self.own = tuple(prefix for prefix, kind in kinds.items() if kind == "personal")
         self._personal, self._rules, self._fixed, self._moving = personal, rules, fixed, moving

@@ -75,7 +75,8 @@ class LocalState:
         self._means: list[MeanContents] = []
         self._server: list[Contents] = []  # averaged, of the round before
         self._objects = list(schedulers)  # that continue
-        self._continuing = Continuing(self._objects)
+        if self._objects:
+            self._continuing = Continuing(self._objects)
         self._given: dict[str, Any] = {}  # values of a checkpoint or the server, for the round that starts next
         self._before: Settings = []
         self._after: Settings = []
@@ -258,7 +259,8 @@ class LocalState:
         averaged.
         """
         hyperparameters, _, scaler = self._before
-        return {"settings": [hyperparameters, self._continuing.values(), scaler], "states": self._server}
+        continuing = self._continuing.values() if self._objects else {}
+        return {"settings": [hyperparameters, continuing, scaler], "states": self._server}
 
     def load_server_state(self, state: Mapping[str, Any]) -> None:
         """Takes what `server_state` gave elsewhere; before the round starts.

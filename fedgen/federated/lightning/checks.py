@@ -20,6 +20,7 @@ from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.nn import Module
 
 from fedgen.clients.samplers.sampler import CohortSampler
+from fedgen.data.optional_attributes import optional
 from fedgen.federated.aggregators.mean import Aggregator
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange
@@ -37,7 +38,7 @@ from fedgen.federated.lightning.lightning_internals import (
 )
 from fedgen.federated.schedules import Schedule
 from fedgen.io.files import is_count
-from fedgen.models.optional_hooks import data_module_of, of_part
+from fedgen.models.optional_hooks import ModulePart, data_module_of
 from fedgen.own_code import rank_zero_warn
 
 
@@ -204,7 +205,7 @@ def check_privacy(
             f"{name} protects weights alone, and {type(algorithm).__name__} leaves a model of each client, which has no"
             " noise, in the run's checkpoints: leave it out"
         )
-    if any(of_part(part).shares_images for part in module.modules()):
+    if any(optional(part, ModulePart, "shares_images") for part in module.modules()):
         raise MisconfigurationException(
             f"{name} bounds what a client's own update adds, and a loss of the model looks at other clients' images"
             " too, so that a client has a part in every update: give the loss aggregate='own' and let clients train the"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedgen.clients.samplers.sampler import CohortSampler
 from fedgen.clients.turn import Turn
+from fedgen.data.optional_attributes import optional
 from fedgen.federated.aggregators.mean import ClientWeights, wide
 from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.federation_view import started
@@ -20,7 +21,7 @@ from fedgen.federated.server_model import ServerModel
 from fedgen.federated.simulated_time.buffered_clock import BufferedClock
 from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
 from fedgen.federated.strategy import FedAvgStrategy
-from fedgen.models.optional_hooks import data_of
+from fedgen.models.optional_hooks import FederatedData, data_module_of
 from fedgen.seeds import numpy_generator
 
 
@@ -147,7 +148,7 @@ class FedBuffStrategy(FedAvgStrategy):
         Raises:
             MisconfigurationException: naming the setting and the remedy.
         """
-        clients = len(data_of(trainer).clients or ())
+        clients = len(optional(data_module_of(trainer), FederatedData, "clients") or ())
         for name, value in (("buffer_size", self.buffer_size), ("concurrency", self.concurrency)):
             if value > clients:
                 raise MisconfigurationException(f"{name}={value}, but {clients} clients train; choose 1 to {clients}")

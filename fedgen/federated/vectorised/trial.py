@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fedgen.data.optional_attributes import optional
 from fedgen.federated.client_state.exchange import parameters_of
 from fedgen.federated.lightning.lightning_internals import TensorCalls, version_of
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from fedgen.models.functional_step import Drawn, FunctionalStep
-from fedgen.models.optional_hooks import of_part
+from fedgen.models.optional_hooks import ModulePart
 from fedgen.seeds import isolated
 
 
@@ -95,7 +96,9 @@ def try_steps(
 
 def _changeable(module: nn.Module) -> list[tuple[str, Tensor]]:
     """The buffers that a step may change: not those of parts that look after themselves, such as moving averages."""
-    alone = tuple(f"{name}." for name, part in module.named_modules() if name and of_part(part).exchanged is False)
+    alone = tuple(
+        f"{name}." for name, part in module.named_modules() if name and optional(part, ModulePart, "exchanged") is False
+    )
     return [(name, buffer) for name, buffer in module.named_buffers() if not name.startswith(alone)]
 
 

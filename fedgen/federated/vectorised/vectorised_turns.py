@@ -19,8 +19,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
 from fedgen.clients.turn import LazyTurn, Turn
+from fedgen.data.optional_attributes import optional
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-from fedgen.federated.left_out import exits_fail
 from fedgen.federated.lightning.lightning_internals import RESULT, has_step_hooks, is_compiled
 from fedgen.federated.local_training import (
     BATCH_HOOKS,
@@ -30,13 +30,13 @@ from fedgen.federated.local_training import (
     LocalTraining,
     RoundBoundary,
 )
-from fedgen.federated.round import Round
+from fedgen.federated.round import Round, exits_fail
 from fedgen.federated.trainer_patches import TurnClock
 from fedgen.federated.vectorised.stacked_clients import Setting, StackedClients
 from fedgen.federated.vectorised.stacked_optimizer import why_not_stacked
 from fedgen.federated.vectorised.trial import Trial, try_steps
 from fedgen.models.functional_step import FunctionalStep, overridden_below
-from fedgen.models.optional_hooks import of_module
+from fedgen.models.optional_hooks import FederatedModule
 from fedgen.seeds import isolated
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -60,12 +60,11 @@ def why_one_by_one(trainer: Trainer, round: Round, clock: TurnClock, moves_sched
 
 
 def _of_module(module: LightningModule) -> str | None:
-    name = type(module).__name__
-    hooks = of_module(module)
-    if hooks.functional_steps is None:
+    name, why = type(module).__name__, optional(module, FederatedModule, "no_functional_steps")
+    if optional(module, FederatedModule, "functional_steps") is None:
         return f"{name} does not give its steps as functions (functional_steps)"
-    if hooks.no_functional_steps is not None:
-        return hooks.no_functional_steps
+    if why is not None:
+        return str(why)
     if "training_step" in vars(module):
         return f"somebody has replaced the training_step of the {name}"
     return overridden_below(module, "functional_steps", STOOD_FOR)
@@ -332,7 +331,7 @@ class TurnsAtOnce:
         start = self._now()
         trained.together.load(trained.row)
         length = trained.together.turns[trained.row].batch_length
-        if (tell := of_module(self._module).end_functional_turn) is not None:
+        if (tell := optional(self._module, FederatedModule, "end_functional_turn")) is not None:
             tell(trained.together.noted(trained.row), length)
         if self._is_timed:
             self._times.loading = self._now() - start

@@ -10,7 +10,7 @@ import torch
 
 from fedgen.embeddings import Embedding
 from fedgen.federated.federation_state import check_packed
-from fedgen.federated.left_out import exits_fail
+from fedgen.federated.round import exits_fail
 from fedgen.flower.app.recipe import evaluations, evaluations_in, for_client, questions_in, read_settings
 from fedgen.flower.client.answering import Answering, sent_in
 from fedgen.flower.client.client_statistics import FEATURES, answers_to

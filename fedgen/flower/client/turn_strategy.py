@@ -9,6 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients.turn import Turn
+from fedgen.data.optional_attributes import optional
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.client_state.exchange import copy_tensors, describe_difference
@@ -19,7 +20,7 @@ from fedgen.federated.trainer_patches import StepSchedules, TurnClock
 from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.client.replies import Recorder
 from fedgen.flower.wire.messages import Answer, Task
-from fedgen.models.optional_hooks import of_module
+from fedgen.models.optional_hooks import FederatedModule
 from fedgen.own_code import rank_zero_warn
 
 
@@ -77,7 +78,7 @@ class TurnStrategy(FedAvgStrategy):
         return self._outcome
 
     def _check_embeddings(self) -> None:
-        own = of_module(self._module).fingerprints
+        own = optional(self._module, FederatedModule, "fingerprints")
         for name, fingerprint in self._task.fingerprints.items():
             if own.get(name) != fingerprint:
                 raise MisconfigurationException(
@@ -85,7 +86,7 @@ class TurnStrategy(FedAvgStrategy):
                 )
 
     def _load_weights(self, round: Round) -> None:
-        at_server, exchange = tuple(of_module(self._module).server_only), round.exchange
+        at_server, exchange = tuple(optional(self._module, FederatedModule, "server_only")), round.exchange
         own = {name: tensor for name, tensor in self._module.state_dict().items() if not name.startswith(at_server)}
         personal = {name for name in own if exchange.first_names.get(name, name) in exchange.personal}
         wanted, sent = {name: own[name] for name in own if name not in personal}, dict(self._task.weights)

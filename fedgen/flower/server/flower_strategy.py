@@ -6,6 +6,7 @@ from typing import Any
 from flwr.app import MessageType
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from fedgen.data.optional_attributes import optional
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.federated.local_training import Driver
@@ -16,7 +17,7 @@ from fedgen.flower.server.remote_rounds import RemoteRounds
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.flower.wire.sending import Silence
 from fedgen.io.tensor_files import bytes_of
-from fedgen.models.optional_hooks import of_module
+from fedgen.models.optional_hooks import FederatedModule
 
 
 class FlowerStrategy(FedAvgStrategy):
@@ -79,15 +80,14 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _tasks(self, cohort: list[int], round: int) -> dict[int, Task]:
         names, personal = self.exchange.first_names, self.exchange.personal
-        optional, round_state = of_module(self._module), self.round
-        at_server = tuple(optional.server_only)
+        round_state, at_server = self.round, tuple(optional(self._module, FederatedModule, "server_only"))
         weights = {
             name: tensor
             for name, tensor in self._module.state_dict().items()
             if names.get(name, name) not in personal and not name.startswith(at_server)
         }
         round_state.state_bytes = bytes_of(weights.values())
-        fingerprints = dict(optional.fingerprints)
+        fingerprints = dict(optional(self._module, FederatedModule, "fingerprints"))
         shares = self._client_shares(self._module.trainer) or []
         data: Any = self._module.trainer.datamodule
         times = self._drawn(round)

@@ -12,12 +12,13 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from fedgen.clients.turn import Turn
+from fedgen.data.optional_attributes import optional
 from fedgen.federated.client_state.optimizer_contents import OptimizerContents
 from fedgen.federated.round import Round
 from fedgen.federated.trainer_patches import StepSchedules, TurnClock
 from fedgen.flower.client.replies import Replies
 from fedgen.flower.wire.messages import Answer
-from fedgen.models.optional_hooks import of_callback
+from fedgen.models.optional_hooks import ScoringCallback
 from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import MessageError
 
@@ -182,7 +183,7 @@ class RemoteRounds:
     def _own_names(self) -> set[str]:
         """Return the values that the server itself logs: no client has a say in them."""
         trainer: Any = self._trainer
-        evaluators = [of_callback(callback).evaluator for callback in trainer.callbacks]
+        evaluators = [optional(callback, ScoringCallback, "evaluator") for callback in trainer.callbacks]
         columns = [name for one in evaluators if one is not None for name in one.column_names()]
         return {*trainer.strategy.metrics, *columns, *RESERVED}
 

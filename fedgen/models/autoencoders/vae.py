@@ -7,14 +7,14 @@ from typing import Literal, Self, get_args
 import torch
 from torch import Tensor, nn
 
+from fedgen.data.optional_attributes import optional
 from fedgen.extras import need
 from fedgen.models.ema import in_full
 from fedgen.models.networks.autoencoder_kl import AutoencoderKL
 from fedgen.models.networks.network import build, describe, require_shape
-from fedgen.models.optional_hooks import data_module_of, of_data
+from fedgen.models.optional_hooks import FederatedData, data_module_of
 from fedgen.models.require import require
-from fedgen.models.rounds.round_clock import RoundClock
-from fedgen.models.rounds.round_means import RoundMeans
+from fedgen.models.rounds.round_clock import RoundClock, RoundMeans
 from fedgen.models.sampling import evaluating, require_batch_size
 
 Reconstruction = Literal["l1", "l2"]
@@ -134,7 +134,7 @@ class VAE(RoundClock):
         if stage != "fit":
             return
         self.means = RoundMeans("loss", "reconstruction", "kl")  # without those of a round that was cut short
-        if (shape := of_data(data_module_of(self.trainer)).image_shape) is not None:
+        if (shape := optional(data_module_of(self.trainer), FederatedData, "image_shape")) is not None:
             require_shape(torch.empty(1, *shape), self.image_shape, "the autoencoder")
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:

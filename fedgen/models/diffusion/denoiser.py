@@ -7,6 +7,7 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from fedgen.data.optional_attributes import optional
 from fedgen.models.autoencoders.latent_space import made_space
 from fedgen.models.diffusion.diffusion_sampling import Predict, predictor
 from fedgen.models.ema import EMA
@@ -15,9 +16,9 @@ from fedgen.models.fine_tuning.lora import LoRA, add_adapters
 from fedgen.models.functional_step import Drawn, FunctionalStep
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.network import build, describe, require_shape
-from fedgen.models.optional_hooks import data_module_of, of_data, of_network, of_strategy
+from fedgen.models.optional_hooks import FederatedData, ImageNetwork, TurnTakingStrategy, data_module_of
 from fedgen.models.require import require
-from fedgen.models.rounds.round_means import RoundMeans
+from fedgen.models.rounds.round_clock import RoundMeans
 from fedgen.models.sampling import evaluating, require_batch_size
 
 T = TypeVar("T")
@@ -169,7 +170,7 @@ class Denoiser(AdaptedNetwork):
             return
         self.means = RoundMeans("loss")  # without those of a round that was cut short
         data = data_module_of(self.trainer)
-        if (shape := of_data(data).image_shape) is not None:
+        if (shape := optional(data, FederatedData, "image_shape")) is not None:
             self._require_images(torch.empty(1, *shape))
         if self.label_frequencies is not None:
             self.label_frequencies.fit(data)
@@ -230,7 +231,7 @@ class Denoiser(AdaptedNetwork):
 
     def _rate(self, iteration: int) -> float:
         """The learning rate of a client's iteration, counted from 0 since training began, by the schedule's factor."""
-        factor = of_strategy(self.trainer.strategy).client_lr_factor
+        factor = optional(self.trainer.strategy, TurnTakingStrategy, "client_lr_factor")
         return factor * self.lr * min(1.0, (iteration + 1) / self.warmup)
 
     def on_round_end(self, iterations: int) -> None:
@@ -349,15 +350,15 @@ def _check_ranges(lr: float, warmup: int, ema_decay: float | None, label_dropout
 
 def _shape_and_labels(network: nn.Module) -> tuple[tuple[int, ...], int | None, bool]:
     """Return what a network says of itself: image shape, classes, and whether it knows "any class"."""
-    own, name = of_network(network), type(network).__name__
-    shape = own.image_shape
+    shape = optional(network, ImageNetwork, "image_shape")
+    name, classes = type(network).__name__, optional(network, ImageNetwork, "num_classes")
     require(shape is not None, f"the network {name} needs an attribute image_shape: (channels, height, width)")
     assert shape is not None
-    return tuple(shape), own.num_classes, bool(own.null_label)
+    return tuple(shape), classes, bool(optional(network, ImageNetwork, "null_label"))
 
 
 def _save_memory(network: nn.Module) -> None:
-    save = of_network(network).save_memory
+    save = optional(network, ImageNetwork, "save_memory")
     require(
         save is not None,
         f"gradient_checkpointing needs a network with save_memory(), as UNet has; got {type(network).__name__}",

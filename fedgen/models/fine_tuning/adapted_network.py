@@ -5,10 +5,11 @@ from typing import Any
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import nn
 
+from fedgen.data.optional_attributes import optional
 from fedgen.io.files import in_bytes
 from fedgen.models.ema import EMA
 from fedgen.models.fine_tuning.lora import LoRA, read_adapters
-from fedgen.models.optional_hooks import of_network
+from fedgen.models.optional_hooks import ImageNetwork
 from fedgen.models.rounds.round_clock import RoundClock
 
 
@@ -49,5 +50,5 @@ class AdaptedNetwork(RoundClock):
 
 def adapted(network: nn.Module) -> nn.Module:
     """The part of a network that adapters belong to: a UNet's own of diffusers, so that they fit its folders."""
-    body = of_network(network).body
+    body = optional(network, ImageNetwork, "body")
     return network if body is None else body

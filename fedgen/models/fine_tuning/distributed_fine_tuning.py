@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedgen.data import DataSet, Examples
 from fedgen.data.examples import Batch, draw_batches, to_batch
+from fedgen.data.optional_attributes import optional
 from fedgen.io.files import in_bytes
 from fedgen.losses import EmbeddedLoss, OneMessageLoss
 from fedgen.losses.distributed.distributed import Traffic
@@ -18,10 +19,9 @@ from fedgen.models.checkpoint_file import OPTIMISED_ON
 from fedgen.models.fine_tuning.fine_tuning_forms import FORMS, Form, TrafficAccount, bring_into_form, check_strategy
 from fedgen.models.latent_generator import LatentGenerator
 from fedgen.models.networks.network import build, describe
-from fedgen.models.optional_hooks import data_of, of_module
+from fedgen.models.optional_hooks import FederatedData, FederatedModule, data_module_of
 from fedgen.models.require import require
-from fedgen.models.rounds.round_clock import RoundClock
-from fedgen.models.rounds.round_means import RoundMeans
+from fedgen.models.rounds.round_clock import RoundClock, RoundMeans
 from fedgen.seeds import generator, resolve, seed_all
 
 
@@ -171,7 +171,8 @@ class DistributedFineTuning(RoundClock):
         self.automatic_optimization = False
         self.model: LatentGenerator = build(model, "model", LatentGenerator, "model")
         require(
-            hasattr(self.model, "critic") and of_module(self.model).generator_trained_by == "clients",
+            hasattr(self.model, "critic")
+            and optional(self.model, FederatedModule, "generator_trained_by") == "clients",
             f"DistributedFineTuning plays a game on the server's images: give a StyleGAN2, or a GAN with"
             f" generator_trained_by='clients', got {type(self.model).__name__}",
         )
@@ -236,17 +237,17 @@ class DistributedFineTuning(RoundClock):
         """
         if stage != "fit":
             return
-        objective, data = self.objective, data_of(self.trainer)
+        objective, data = self.objective, data_module_of(self.trainer)
         require(objective is not None, "DistributedFineTuning has no objective; give an EmbeddedLoss(MMD2Loss(), ...)")
         assert objective is not None
-        self._is_client = bool(data.is_one_client)
+        self._is_client = bool(optional(data, FederatedData, "is_one_client"))
         check_strategy(self.form, self._strategy_calls(), type(self.trainer.strategy).__name__)
-        for client in data.clients or ():
+        for client in optional(data, FederatedData, "clients") or ():
             require(len(client.train) > 0, f"client {client.name} has no training image; leave it out of the partition")
         if not self._is_client:
             self._start_server(objective)
         self._account = TrafficAccount()
-        if elsewhere := data.give_references:
+        if elsewhere := optional(data, FederatedData, "give_references"):
             elsewhere(objective, self.trainer.strategy.root_device)
         self.model.setup(stage)
         if self.form == "local" and not elsewhere:
@@ -353,7 +354,7 @@ class DistributedFineTuning(RoundClock):
                 f"form {self.form!r}: {in_bytes(now.down)} to the clients and {in_bytes(now.up)} from them in a round"
                 " and before it"
             )
-        heard: Mapping[str, float] = data_of(self.trainer).take_metrics()
+        heard: Mapping[str, float] = optional(data_module_of(self.trainer), FederatedData, "take_metrics")()
         return self.model.take_means() | super().take_means() | sent | dict(heard)
 
     def on_train_epoch_end(self) -> None:

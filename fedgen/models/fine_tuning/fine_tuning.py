@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import ParametrizationList
 
+from fedgen.data.optional_attributes import optional
 from fedgen.losses import AdaptiveWeight, EmbeddedLoss, ImageLosses
 from fedgen.models.checkpoint_file import read_generator
 from fedgen.models.conditioning import AtPositions
 from fedgen.models.gan.game_checks import check_images
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe
-from fedgen.models.optional_hooks import of_data
+from fedgen.models.optional_hooks import FederatedData
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating
 from fedgen.seeds import generator as seeded
@@ -147,7 +148,7 @@ class FineTuning(LatentGenerator):
             return
         require(bool(self.generator_losses), "FineTuning has no generator_losses, and nothing else to train on")
         with evaluating(self):
-            check_images(self.generator, None, of_data(self.data).image_shape)
+            check_images(self.generator, None, optional(self.data, FederatedData, "image_shape"))
         self.start_losses()
         if self.latents is not None and self.label_frequencies is not None:
             draws = seeded(self.seed, "labels of fixed latents")

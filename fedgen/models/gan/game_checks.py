@@ -3,17 +3,18 @@
 import torch
 from torch import nn
 
+from fedgen.data.optional_attributes import optional
 from fedgen.models.conditioning import critic_function, generate, scores_batches
 from fedgen.models.gan.adversarial import AdversarialLoss
 from fedgen.models.networks.network import Critic, require_shape
-from fedgen.models.optional_hooks import of_network
+from fedgen.models.optional_hooks import ImageNetwork
 from fedgen.models.require import require
 
 
 def check_pair(generator: nn.Module, critic: nn.Module, loss: AdversarialLoss) -> None:
     """Raises ValueError if two networks cannot play a game, as far as their attributes tell."""
     require(isinstance(loss, AdversarialLoss), f"loss={loss!r} is no game; give one, e.g. Hinge() or WassersteinGP()")
-    classes = [of_network(network).num_classes for network in (generator, critic)]
+    classes = [optional(network, ImageNetwork, "num_classes") for network in (generator, critic)]
     require(
         classes[0] == classes[1],
         f"the generator has num_classes={classes[0]} and the critic {classes[1]}; give both the same",
@@ -38,7 +39,7 @@ def check_images(generator: nn.Module, critic: nn.Module | None, data_shape: tup
         ValueError: if images, scores or data do not have the shapes that they need.
     """
     parameter = next(generator.parameters())
-    conditional = of_network(generator).num_classes is not None
+    conditional = optional(generator, ImageNetwork, "num_classes") is not None
     labels = torch.zeros(2, dtype=torch.int64, device=parameter.device) if conditional else None
     images = generate(generator, parameter.new_zeros(2, int(generator.latent_dim)), labels)  # type: ignore[arg-type]
     made = list(images.shape[1:])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from fedgen.data.optional_attributes import optional
 from fedgen.losses import EmbeddedLoss
 from fedgen.models.conditioning import critic_function, generate
 from fedgen.models.functional_step import Drawn, FunctionalStep, overridden_below
@@ -18,7 +19,7 @@ from fedgen.models.gan.game_checks import check_images, check_pair
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.networks.spectral import refresh
-from fedgen.models.optional_hooks import of_data, of_strategy
+from fedgen.models.optional_hooks import FederatedData, TurnTakingStrategy
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating, keeping_buffers
 
@@ -203,7 +204,7 @@ class GAN(CriticLosses, FunctionalGame, LatentGenerator):
         if stage != "fit":
             return
         with evaluating(self):
-            check_images(self.generator, self.critic, of_data(self.data).image_shape)
+            check_images(self.generator, self.critic, optional(self.data, FederatedData, "image_shape"))
         self._check_roles()
         self.start_losses()
         if self.compiles:
@@ -217,15 +218,16 @@ class GAN(CriticLosses, FunctionalGame, LatentGenerator):
     def _check_roles(self) -> None:
         if self.generator_trained_by == "clients":
             return
-        strategy = of_strategy(self.trainer.strategy)
-        names, patterns = [f"critic.{name}" for name in self.critic.state_dict()], strategy.personal
+        strategy, names = self.trainer.strategy, [f"critic.{name}" for name in self.critic.state_dict()]
+        patterns = optional(strategy, TurnTakingStrategy, "personal")
         own = [pattern for pattern in patterns if any(fnmatchcase(name, pattern) for name in names)]
         require(
             not own,
             f"generator_trained_by='server' needs one merged critic, but personal={own} keeps critics with the clients;"
             " leave the pattern out, or let clients train the generator",
         )
-        self._server_steps(strategy.communication_interval or self.n_critic)
+        interval = optional(strategy, TurnTakingStrategy, "communication_interval")
+        self._server_steps(interval or self.n_critic)
 
     def _server_steps(self, iterations: int) -> int:
         """Steps of the generator after a round of so many iterations, at least one."""

@@ -7,8 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedgen.class_paths import is_class_path
+from fedgen.data.optional_attributes import optional
 from fedgen.io.tensor_files import leaves
-from fedgen.models.optional_hooks import of_part
+from fedgen.models.optional_hooks import ModulePart
 
 TRUSTED = "fedgen.models."  # the only classes that a checkpoint may name: loading one must not run anybody else's code
 PUBLIC = ("fedgen.models", "fedgen.models.networks", "fedgen.models.stylegan2")
@@ -61,7 +62,7 @@ def describe(part: object) -> dict[str, Any]:
         part: without init_args if it keeps no `settings`, its constructor's arguments as plain types.
     """
     described: dict[str, Any] = {"class_path": f"{type(part).__module__}.{type(part).__qualname__}"}
-    settings = of_part(part).settings
+    settings = optional(part, ModulePart, "settings")
     if isinstance(settings, dict):
         described["init_args"] = dict(settings)
     return described

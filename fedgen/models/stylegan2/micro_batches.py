@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedgen.models.optional_hooks import of_data
+from fedgen.data.optional_attributes import optional
+from fedgen.models.optional_hooks import FederatedData
 from fedgen.models.require import require
 
 
@@ -38,7 +39,7 @@ def check_batches(data: Any, group: int | None, size: int | None) -> None:
     Raises:
         ValueError: naming the client, and what to choose.
     """
-    clients, batch = of_data(data).clients, of_data(data).batch_size
+    clients, batch = optional(data, FederatedData, "clients"), optional(data, FederatedData, "batch_size")
     if not clients or batch is None or group is None:
         return
     for client in clients:

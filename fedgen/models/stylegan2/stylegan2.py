@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgen.data.optional_attributes import optional
 from fedgen.losses.keeps_precision import KeepsPrecision
 from fedgen.models.ema import EMA
 from fedgen.models.gan.critic_losses import CriticLosses
 from fedgen.models.gan.game_checks import check_images
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
-from fedgen.models.optional_hooks import of_data
+from fedgen.models.optional_hooks import FederatedData
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating, require_batch_size
 from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
@@ -258,7 +259,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         if stage != "fit":
             return
         with evaluating(self):
-            check_images(self.generator, self.critic, of_data(self.data).image_shape)
+            check_images(self.generator, self.critic, optional(self.data, FederatedData, "image_shape"))
         check_batches(self.data, self.critic.group_size, self.micro_batch)
         self.start_losses()
         if self.compiles:

@@ -15,7 +15,7 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.models import VAE
 from fedgen.models.autoencoders.vae import LatentMoments
 from fedgen.models.networks import AutoencoderKL
-from fedgen.models.rounds.round_means import RoundMeans
+from fedgen.models.rounds.round_clock import RoundMeans
 from fedgen.seeds import seed_all
 from tests.flower.runs import deploy, recipe, same_weights, simulate, write_images
 from tests.trainers import quiet_trainer
