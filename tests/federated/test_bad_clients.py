@@ -12,7 +12,8 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from fedgen.federated import FedAdam, FedAvgStrategy, Scaffold
-from fedgen.federated.left_out import LEFT_OUT_FILE, exits_fail, read_left_out
+from fedgen.federated.left_out import LEFT_OUT_FILE, read_left_out
+from fedgen.federated.round import exits_fail
 from tests.callbacks.modules import Points, fit
 from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
 from tests.quick import first_quick

@@ -30,7 +30,7 @@ def test_a_recipe_that_is_not_there_or_no_file_is_named(tmp_path):
 def test_a_damaged_recipe_is_named(tmp_path, text):
     (tmp_path / "a.yaml").write_text(text)
     for read in (rounds_of, local_iterations, read_recipe):
-        with pytest.raises(ValueError, match=r"a\.yaml is no recipe"):
+        with pytest.raises(ValueError, match=r"a\.yaml is no"):
             read(tmp_path / "a.yaml")
 
 
