@@ -70,8 +70,11 @@ def run_pinned(pins: Collection[str], options: Sequence[str], look: float | None
 def check_config(options: Sequence[str]) -> None:
     """Reads a node's config and policy as they are read for each message: its owner sees a mistake's error at once."""
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--node-config", default="")
-    given = parser.parse_known_args(options)[0].node_config
+    parser.add_argument("--node-config", action="append", default=[])
+    every = parser.parse_known_args(options)[0].node_config
+    if len(every) > 1:  # Flower takes the last
+        raise ValueError(f"--node-config is given {len(every)} times; give all keys in one")
+    given = "".join(every)
     pairs = "" if given.endswith(".toml") else given
     if lost := re.sub(r"\S+?=('[^']*'|\"[^\"]*\"|\S+)", "", pairs).strip():  # Flower passes over it
         raise ValueError(f"--node-config: {lost!r} is no key=value; write no space around =")
