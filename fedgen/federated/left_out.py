@@ -1,6 +1,8 @@
 """Clients left out of rounds: what is recorded of each, kept in a run's folder and told at its end."""
 
+import inspect
 import json
+import signal
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -78,12 +80,19 @@ def exits_fail() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        from lightning.pytorch.utilities.exceptions import SIGTERMException
-
-        # Lightning exits so after Ctrl-C
-        if isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt):
+        if _is_signals(error):
             raise
         raise RuntimeError(f"SystemExit: {error}").with_traceback(error.__traceback__) from error
+
+
+def _is_signals(error: SystemExit) -> bool:
+    """Whether an exit is Lightning's, after Ctrl-C or SIGTERM, or of the user's own handler of a signal."""
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = [one.__code__ for one in handlers if inspect.isfunction(one) or inspect.ismethod(one)]
+    called = any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    return called or isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt)
 
 
 def make_entry(turn: "Turn", error: BaseException) -> Entry:

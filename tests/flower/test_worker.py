@@ -136,18 +136,21 @@ def test_the_folder_of_workers_is_this_users_alone(home, tmp_path):
     folder = home / "fedgen-workers"
     folder.mkdir()
     folder.chmod(0o777)
-    (folder / "planted").touch()
+    for name in ("a", "planted", "z"):
+        (folder / name).mkdir() if name != "planted" else (folder / name).touch()
+        if os.geteuid() == 0:
+            os.chown(folder / name, 12345, 12345)
     (folder / "own").touch()
-    if os.geteuid() == 0:
-        os.chown(folder / "planted", 12345, 12345)
     WorkerPlace(context())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert (folder / "own").exists()
     assert (folder / "planted").exists() == (os.geteuid() != 0)
     shutil.rmtree(folder)
-    folder.symlink_to(tmp_path)
-    with pytest.raises(WorkerError, match="fedgen-workers is a link or another user's: remove it, or set FLWR_HOME"):
-        WorkerPlace(context())
+    for there in (tmp_path, tmp_path / "nothing"):
+        folder.unlink(missing_ok=True)
+        folder.symlink_to(there)
+        with pytest.raises(WorkerError, match="is a link or another user's: remove it, or set FLWR_HOME"):
+            WorkerPlace(context())
 
 
 def test_a_worker_that_does_not_start_says_so(home, monkeypatch):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
@@ -163,14 +163,16 @@ class WorkerPlace:
 
 def _own_folder(path: Path) -> Path:
     """The folder, made if needed, which this user alone can enter; what others left while they could is removed."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # a file or a dangling link, refused below
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = path.lstat()
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid():
         raise WorkerError(f"{path} is a link or another user's: remove it, or set FLWR_HOME to a folder of your own")
     if state.st_mode & 0o077:
         path.chmod(0o700)
         for one in path.iterdir():
-            if one.lstat().st_uid != state.st_uid:
+            left = one.lstat()
+            if left.st_uid != state.st_uid and not stat.S_ISDIR(left.st_mode):  # nothing reads one
                 one.unlink()
     return path
 
