@@ -1,6 +1,5 @@
 """Clients left out of rounds: what is recorded of each, kept in a run's folder and told at its end."""
 
-import inspect
 import json
 import signal
 import traceback
@@ -90,7 +89,7 @@ def _is_signals(error: SystemExit) -> bool:
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
     handlers = map(signal.getsignal, signal.valid_signals())
-    codes = [one.__code__ for one in handlers if inspect.isfunction(one) or inspect.ismethod(one)]
+    codes = {getattr(one, "__code__", None) for one in handlers}  # a handler may be no function
     called = any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
     return called or isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt)
 

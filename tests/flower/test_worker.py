@@ -146,11 +146,9 @@ def test_the_folder_of_workers_is_this_users_alone(home, tmp_path):
     assert (folder / "own").exists()
     assert (folder / "planted").exists() == (os.geteuid() != 0)
     shutil.rmtree(folder)
-    for there in (tmp_path, tmp_path / "nothing"):
-        folder.unlink(missing_ok=True)
-        folder.symlink_to(there)
-        with pytest.raises(WorkerError, match="is a link or another user's: remove it, or set FLWR_HOME"):
-            WorkerPlace(context())
+    folder.symlink_to(tmp_path)
+    with pytest.raises(WorkerError, match="fedgen-workers is a link or another user's: remove it, or set FLWR_HOME"):
+        WorkerPlace(context())
 
 
 def test_a_worker_that_does_not_start_says_so(home, monkeypatch):

@@ -46,12 +46,7 @@ def open_tables(path: Path) -> dict[str, Table]:
     """The splits at a path by name; a Dataset that was saved alone is "train".
 
     Parquet files lie in the folder, in its folder data, or in a folder for each split; a file's split is its name
-    without "-00000-of-00002", or its folder's name if its own is a number.
-
-    Raises:
-        ImportError: if `datasets` is not installed.
-        FileNotFoundError: if there is no such path.
-        ValueError: if it is none of these, or damaged.
+    without "-00000-of-00002", or its folder's name if its own is a number. ValueError for other or damaged files.
     """
     import_datasets()
     if not path.exists():
@@ -168,7 +163,8 @@ def _parquet_table(split: str, files: list[Path]) -> Table:
 
 def _unpacked_bytes(metadata: Any) -> int:
     """Bytes of a Parquet file's rows and of their values, of which lists of equal ones take next to nothing there."""
-    unpacked, leaves = _ROW * metadata.num_rows, [metadata.schema.column(place) for place in range(metadata.num_columns)]
+    leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
+    unpacked = _ROW * metadata.num_rows
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         values = (max(8, leaf.length) * group.column(place).num_values for place, leaf in enumerate(leaves))
         unpacked += group.total_byte_size + sum(values)

@@ -7,7 +7,6 @@ an app that is sent there with code of its own is bound by nothing (docs/deploym
 import hashlib
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -26,7 +25,6 @@ VARIABLE = "FEDGEN_POLICY"  # of its environment, where its config names none
 DATA, CONFIG, STATE, NAME = "data-path", "data-config", "state-path", "name"  # of a node's config
 PARTITION, PARTITIONS = "partition-id", "num-partitions"  # likewise; Flower gives them to simulated nodes
 NODE_KEYS = (DATA, CONFIG, STATE, NAME, PARTITION, PARTITIONS, POLICY, IDLE)  # all of a node's config
-_ALIKE = re.compile("fedgen.?polic", re.IGNORECASE)  # names of the variable as it may be misspelt
 Positive = Annotated[float, Between(0)]
 ALL: Literal["all"] = "all"
 Statistic = Literal["statistics", "sketch", "kid", "sums", "fid", "private-sums", "loss"]
@@ -86,7 +84,7 @@ class Policy:
             if key not in NODE_KEYS:
                 known = f"{nearest(key, NODE_KEYS)}; there are {', '.join(NODE_KEYS)}"
                 raise ValueError(f"this node's config has no key {printable(key)!r}{known}")
-        if wrong := [name for name in os.environ if name != VARIABLE and _ALIKE.match(name)]:
+        if wrong := [name for name in os.environ if name != VARIABLE and name.upper().startswith(VARIABLE[:-1])]:
             raise ValueError(f"the environment has {printable(wrong[0])}; did you mean {VARIABLE}?")
         path = config[POLICY] if POLICY in config else os.environ.get(VARIABLE)
         if path is None:

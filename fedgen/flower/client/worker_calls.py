@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
@@ -78,11 +78,7 @@ class ForwardingApp(ClientApp):
 
 
 def idle_seconds(context: Context) -> float:
-    """Seconds that a worker waits for its next message before it ends; 0 for no worker.
-
-    Raises:
-        ValueError: if the node's config gives something else.
-    """
+    """Seconds that a worker waits for its next message before it ends, 0 for no worker; ValueError if misconfigured."""
     given = context.node_config.get(IDLE, SECONDS)
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < float("inf"):
         raise ValueError(
@@ -163,8 +159,7 @@ class WorkerPlace:
 
 def _own_folder(path: Path) -> Path:
     """The folder, made if needed, which this user alone can enter; what others left while they could is removed."""
-    with suppress(FileExistsError):  # a file or a dangling link, refused below
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = path.lstat()
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid():
         raise WorkerError(f"{path} is a link or another user's: remove it, or set FLWR_HOME to a folder of your own")
