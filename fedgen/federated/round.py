@@ -4,6 +4,8 @@ Who drives it decides where turns are taken: `FedAvgStrategy` from Lightning's h
 from clients' messages.
 """
 
+import signal
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
@@ -54,12 +57,17 @@ def exits_fail() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        from lightning.pytorch.utilities.exceptions import SIGTERMException
-
-        # Lightning exits so after Ctrl-C
-        if isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt):
+        if _is_signals(error):
             raise
         raise RuntimeError(f"SystemExit: {error}").with_traceback(error.__traceback__) from error
+
+
+def _is_signals(error: SystemExit) -> bool:
+    """Whether an exit is Lightning's, after Ctrl-C or SIGTERM, or of the user's own handler of a signal."""
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(one, "__code__", None) for one in handlers}  # a handler may be no function
+    called = any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    return called or isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt)
 
 
 def _nothing() -> None:

@@ -42,7 +42,8 @@ class Text:
     def fault(self, value: Any) -> str:
         """Return the fault of a text; "" if there is none."""
         fits = self.least <= len(value) <= self.most and value.isprintable()
-        return "" if fits else f"is not of {self.least} to {self.most} printable characters"
+        length = f"{self.least} to {self.most}" if self.least < self.most else f"{self.most}"
+        return "" if fits else f"is not of {length} printable characters"
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,9 @@ def _annotated(check: FaultOf, rules: Sequence[Any], value: Any) -> str:
 
 def _union(parts: Sequence[Any], hint: Any) -> FaultOf:
     checks = [checker(part) for part in parts]
-    if len(parts) == 2 and parts[1] is NoneType:
-        return lambda value: "" if value is None or not (wrong := checks[0](value)) else f"{wrong}, nor None"
+    if len(parts) == 2 and (parts[1] is NoneType or get_origin(parts[1]) is Literal):
+        other = "None" if parts[1] is NoneType else " or ".join(map(repr, get_args(parts[1])))
+        return lambda value: "" if not checks[1](value) or not (wrong := checks[0](value)) else f"{wrong}, nor {other}"
     return lambda value: "" if any(not check(value) for check in checks) else _no(value, hint)
 
 

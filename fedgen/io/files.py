@@ -52,6 +52,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _locked_file(path: Path) -> tuple[int, str]:
+    """An open temporary file beside a path, and its name, locked before any `remove_unfinished` has taken it away."""
+    while True:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        with suppress(OSError):  # not every network file system has locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.path.exists(name):
+            return descriptor, name
+        os.close(descriptor)
+
+
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     """A binary file that appears under `path` whole or not at all.
@@ -61,11 +72,9 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    descriptor, name = _locked_file(path)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            with suppress(OSError):  # not every network file system has locks
-                fcntl.flock(file, fcntl.LOCK_EX)
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import signal
 import sys
 import weakref
 from typing import ClassVar
@@ -344,19 +345,25 @@ def test_an_interrupted_run_says_it_too(tmp_path, told):
     assert told() == ["left out: 1 client, 1 turn", LINES[1].replace("rounds 1-3", "round 1")]
 
 
-@pytest.mark.parametrize("signalled", [True, False])
-def test_an_exit_by_a_signal_ends_the_run(signalled):
+@pytest.mark.parametrize("cause", ["SIGTERM", "Ctrl-C", "a handler"])
+def test_an_exit_by_a_signal_ends_the_run(cause):
     @exits_fail()
     def end():
-        if signalled:
+        if cause == "SIGTERM":
             raise SIGTERMException
+        if cause == "a handler":
+            signal.raise_signal(signal.SIGUSR1)
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:
             sys.exit(1)  # as Lightning does
 
-    with pytest.raises(SIGTERMException if signalled else SystemExit):
-        end()
+    before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3))  # as scripts for clusters do
+    try:
+        with pytest.raises(SystemExit):
+            end()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 class Lost(Points):

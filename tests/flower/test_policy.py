@@ -170,8 +170,9 @@ def test_the_policy_may_be_named_by_the_environment_and_the_recipe_by_its_hash(i
         ("runs:\n# - first", r"policy.yaml: runs is empty; give \[\] to allow none, or leave the key out"),
         ("statistics: null", r"statistics is empty; give \[\] to allow none"),
         ("masking:", "masking is empty; give a value"),
-        ("recipe: ''", "recipe is '' and is not of 64 to 64"),
-        ("statistics: [fids]", r"statistics is \['fids'\], which is no"),
+        ("recipe: ''", "recipe is '' and is not of 64 printable"),
+        ("runs: first", r"runs is 'first', which is no list\[str\], nor 'all'"),
+        ("statistics: [fids]", r"where one is 'fids', which is no one of 'statistics', .*, nor 'all'"),
         ("most_epsilom: 3", "there is no key 'most_epsilom'; did you mean 'most_epsilon'"),
         ("least_clients: 010", "line 1 has 010, which YAML reads as 8; write decimal digits"),
         ("# nothing yet", "is no policy: it has no keys"),
@@ -201,9 +202,9 @@ def test_an_unknown_key_of_a_nodes_config_allows_nothing(tmp_path, key):
         Policy.of_node({key: str(tmp_path), "name": "a"})
 
 
-@pytest.mark.parametrize(("name", "value"), [("FEDGEN_POLICY", ""), ("FEDGEN_POLICY_PATH", "/etc/fedgen.yaml")])
-def test_a_variable_that_names_no_policy_or_nearly_allows_nothing(monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
+@pytest.mark.parametrize("name", ["FEDGEN_POLICY", "FEDGEN_POLICY_PATH", "FEDGEN_POLICIES", "fedgen_policy"])
+def test_a_variable_that_names_no_policy_or_nearly_allows_nothing(monkeypatch, name):
+    monkeypatch.setenv(name, "" if name == "FEDGEN_POLICY" else "/etc/fedgen.yaml")
     with pytest.raises(ValueError, match="FEDGEN_POLICY"):
         Policy.found({})
 

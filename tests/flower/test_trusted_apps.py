@@ -147,6 +147,7 @@ def test_a_node_signs_an_archive_that_it_names_under_the_names_that_are_its_own(
         (["--app", "0" * 64, "--look", "nan"], "--look nan"),
         (["--app", "0" * 64, "--node-config", "policy_path='p.yaml'"], "no key 'policy_path'; did you mean 'policy-"),
         (["--app", "0" * 64, "--node-config=policy-path = 'p.yaml'"], "policy-path = .* is no key=value"),
+        (["--app", "0" * 64, "--node-config=policy-path='p.yaml'", "--node-config", "name='a'"], "given 2 times"),
     ],
 )
 def test_what_a_node_cannot_be_started_with_is_named(arguments, said):

@@ -136,10 +136,11 @@ def test_the_folder_of_workers_is_this_users_alone(home, tmp_path):
     folder = home / "fedgen-workers"
     folder.mkdir()
     folder.chmod(0o777)
-    (folder / "planted").touch()
+    for name in ("a", "planted", "z"):
+        (folder / name).mkdir() if name != "planted" else (folder / name).touch()
+        if os.geteuid() == 0:
+            os.chown(folder / name, 12345, 12345)
     (folder / "own").touch()
-    if os.geteuid() == 0:
-        os.chown(folder / "planted", 12345, 12345)
     WorkerPlace(context())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert (folder / "own").exists()

@@ -61,6 +61,19 @@ def many_rows(path):
     return open_tables(path / "a.parquet")
 
 
+def lists_of_zeros(path):
+    """Some hundred bytes whose 20 rows have 8 MB, which Arrow would make at once."""
+    zeros = pyarrow.array([np.zeros(50_000, np.int64)] * 20, pyarrow.list_(pyarrow.int64()))
+    parquet.write_table(pyarrow.table({"label": zeros}), path / "a.parquet", compression="zstd")
+    return open_tables(path / "a.parquet")
+
+
+def binaries_of_zeros(path):
+    zeros = pyarrow.array([bytes(200_000)] * 20, pyarrow.binary(200_000))
+    parquet.write_table(pyarrow.table({"image": zeros}), path / "a.parquet", compression="zstd")
+    return open_tables(path / "a.parquet")
+
+
 def one_picture_in_many_rows(path):
     return HuggingFace(write_rows(path / "a.parquet", [BLANK] * 5000), train_split="a").load("train")
 
@@ -119,6 +132,8 @@ HOSTILE = [
     repeated_text,
     repeated_text_to_disk,
     many_rows,
+    lists_of_zeros,
+    binaries_of_zeros,
     one_picture_in_many_rows,
     one_file_in_many_rows,
     one_picture_listed_again,

@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -110,6 +111,23 @@ def test_what_kills_left_is_removed_and_nothing_else(tmp_path):
     beside = {"samples", "of a live process", ".link.png.abcdefgh.tmp", ".pipe.png.abcdefgh.tmp"}
     assert {path.name for path in tmp_path.rglob("*")} == kept | beside
     remove_unfinished(tmp_path / "no folder")
+
+
+def test_a_temporary_file_that_is_removed_before_it_is_locked_is_made_anew(tmp_path, monkeypatch):
+    """Another process starts in the folder between the file's making and its lock."""
+    lock, calls = fcntl.flock, []
+
+    def late(file, operation):
+        calls.append(file)
+        if len(calls) == 1:
+            remove_unfinished(tmp_path)
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with atomic_write(tmp_path / "a") as file:
+        file.write(b"whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert len(calls) == 3  # of the file, of the one who removes it, of the next file
 
 
 def test_a_write_that_is_killed_leaves_the_old_file(tmp_path):

@@ -46,12 +46,7 @@ def open_tables(path: Path) -> dict[str, Table]:
     """The splits at a path by name; a Dataset that was saved alone is "train".
 
     Parquet files lie in the folder, in its folder data, or in a folder for each split; a file's split is its name
-    without "-00000-of-00002", or its folder's name if its own is a number.
-
-    Raises:
-        ImportError: if `datasets` is not installed.
-        FileNotFoundError: if there is no such path.
-        ValueError: if it is none of these, or damaged.
+    without "-00000-of-00002", or its folder's name if its own is a number. ValueError for other or damaged files.
     """
     import_datasets()
     if not path.exists():
@@ -143,12 +138,10 @@ def _parquet_table(split: str, files: list[Path]) -> Table:
         _require_regular(file)
     opened = [parquet.ParquetFile(file) for file in files]
     for file, shard in zip(files, opened):
-        groups = (shard.metadata.row_group(place) for place in range(shard.metadata.num_row_groups))
-        unpacked = sum(group.total_byte_size for group in groups) + _ROW * shard.metadata.num_rows
-        check_unpacked(unpacked, file.stat().st_size, str(file))
+        check_unpacked(_unpacked_bytes(shard.metadata), file.stat().st_size, str(file))
         if not shard.schema_arrow.equals(opened[0].schema_arrow):
             raise ValueError(f"{file} has other columns than {files[0]}")
-    leaves = map(opened[0].metadata.schema.column, range(len(opened[0].metadata.schema)))
+    leaves = map(opened[0].metadata.schema.column, range(opened[0].metadata.num_columns))
     # as dictionaries, in which a value that many rows repeat takes its memory once
     repeated = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
 
@@ -166,6 +159,16 @@ def _parquet_table(split: str, files: list[Path]) -> Table:
     source = f"{files[0].parent}, split {split}"
     features = import_datasets().Features.from_arrow_schema(opened[0].schema_arrow)
     return Table(source, features, count, stored, column, rows)
+
+
+def _unpacked_bytes(metadata: Any) -> int:
+    """Bytes of a Parquet file's rows and of their values, of which lists of equal ones take next to nothing there."""
+    leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
+    unpacked = _ROW * metadata.num_rows
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        values = (max(8, leaf.length) * group.column(place).num_values for place, leaf in enumerate(leaves))
+        unpacked += group.total_byte_size + sum(values)
+    return unpacked
 
 
 def _values(source: str, chunks: Iterable[Any], count: int, stored: int) -> Iterator[Any]:

@@ -44,12 +44,7 @@ def run_pinned(pins: Collection[str], options: Sequence[str], look: float | None
     """Runs flower-supernode until it ends.
 
     Apps are unpacked in a folder of this process: Flower takes one that is there already for an app whose hash begins
-    with the same eight digits.
-
-    Args:
-        pins: SHA-256 of the apps' archives, in lower case.
-        options: of flower-supernode.
-        look: seconds between two looks for a message; None for Flower's own way.
+    with the same eight digits. Pins are SHA-256 in lower case; None looks for messages as often as Flower does.
     """
     check_config(options)
     key = Ed25519PrivateKey.generate()
@@ -70,8 +65,10 @@ def run_pinned(pins: Collection[str], options: Sequence[str], look: float | None
 def check_config(options: Sequence[str]) -> None:
     """Reads a node's config and policy as they are read for each message: its owner sees a mistake's error at once."""
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--node-config", default="")
-    given = parser.parse_known_args(options)[0].node_config
+    parser.add_argument("--node-config", action="append", default=[])
+    given, *others = parser.parse_known_args(options)[0].node_config or [""]
+    if others:  # Flower takes the last
+        raise ValueError(f"--node-config is given {1 + len(others)} times; give all keys in one")
     pairs = "" if given.endswith(".toml") else given
     if lost := re.sub(r"\S+?=('[^']*'|\"[^\"]*\"|\S+)", "", pairs).strip():  # Flower passes over it
         raise ValueError(f"--node-config: {lost!r} is no key=value; write no space around =")

@@ -84,7 +84,7 @@ class Policy:
             if key not in NODE_KEYS:
                 known = f"{nearest(key, NODE_KEYS)}; there are {', '.join(NODE_KEYS)}"
                 raise ValueError(f"this node's config has no key {printable(key)!r}{known}")
-        if wrong := [name for name in os.environ if name.startswith(VARIABLE) and name != VARIABLE]:
+        if wrong := [name for name in os.environ if name != VARIABLE and name.upper().startswith(VARIABLE[:-1])]:
             raise ValueError(f"the environment has {printable(wrong[0])}; did you mean {VARIABLE}?")
         path = config[POLICY] if POLICY in config else os.environ.get(VARIABLE)
         if path is None:

@@ -78,11 +78,7 @@ class ForwardingApp(ClientApp):
 
 
 def idle_seconds(context: Context) -> float:
-    """Seconds that a worker waits for its next message before it ends; 0 for no worker.
-
-    Raises:
-        ValueError: if the node's config gives something else.
-    """
+    """Seconds that a worker waits for its next message before it ends, 0 for no worker; ValueError if misconfigured."""
     given = context.node_config.get(IDLE, SECONDS)
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < float("inf"):
         raise ValueError(
@@ -170,7 +166,8 @@ def _own_folder(path: Path) -> Path:
     if state.st_mode & 0o077:
         path.chmod(0o700)
         for one in path.iterdir():
-            if one.lstat().st_uid != state.st_uid:
+            left = one.lstat()
+            if left.st_uid != state.st_uid and not stat.S_ISDIR(left.st_mode):  # nothing reads one
                 one.unlink()
     return path
 
