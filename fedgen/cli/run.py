@@ -279,7 +279,7 @@ def select_checkpoint(run: Path, by: str | None = None, against: str | None = No
     found, console = Run(run, kind), make_console()
     records = found.records
     columns = by_column(records)
-    by = by or default_column(columns)
+    by = by or default_column(columns, kind)
     ranking = rank(column_of(columns, by, kind), found.folder)
     given = None if against is None else compare(records, by, against)
     compared = inversions_found(records) if given is None else comparison_table(given, records)

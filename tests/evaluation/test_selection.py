@@ -49,6 +49,13 @@ def test_without_a_column_kid_all_ranks_else_fid_all_else_what_there_is_of_the_p
         default_column({})
 
 
+def test_the_default_column_has_scores_of_the_kind_that_is_asked_for(tmp_path):
+    kid = column("kid_all", {0: 2.5, 1: 3.5}, num_generated=200)
+    append_records(tmp_path / "scores.jsonl", column("fid_all", {0: 7.0, 1: 6.0}, num_generated=50) + kid)
+    assert [select(tmp_path, kind=f"{number} images")[0].value for number in (50, 200)] == [6.0, 2.5]
+    assert main(["select", str(tmp_path), "--kind", "50 images"]) == 0
+
+
 def test_the_command_and_the_conclusions_read_a_run_by_the_same_column(tmp_path, capsys):
     append_records(tmp_path / "scores.jsonl", column("fid_all", {0: 7.0, 1: 6.0}) + column("kid_all", {0: 2.5, 1: 3.5}))
     assert main(["select", str(tmp_path)]) == 0

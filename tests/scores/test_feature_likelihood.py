@@ -179,6 +179,19 @@ def test_errors_are_the_spread_over_held_out_images_and_halves(held: int) -> Non
         assert float(covered.double().mean()) > 0.88
 
 
+def test_errors_of_avg_hold_the_halves_of_all_clients_as_those_of_one_client_do() -> None:
+    """Of one client avg and worst are its score; of two, whose halves are drawn alike, avg has the least error."""
+    draws = torch.Generator().manual_seed(1)
+    train, held_out, made = (torch.randn(2, n, 3, generator=draws) for n in (20, 200, 30))
+    alone = [FeatureLikelihoodReference.from_features([t], [h]).score(made[0]) for t, h in zip(train, held_out)]
+    for score in alone:
+        assert score.client_errors is not None
+        assert score.errors["avg"] == pytest.approx(float(score.client_errors), rel=1e-12) == score.errors["worst"]
+    both = FeatureLikelihoodReference.from_features(list(train), list(held_out)).score(made[0])
+    single = [score.errors["avg"] for score in alone]
+    assert both.errors["avg"] <= sum(single) / 2
+
+
 def test_what_cannot_be_compared_is_refused() -> None:
     random = torch.Generator().manual_seed(6)
     one, two, make = draw(5, random), draw(6, random), FeatureLikelihoodReference.from_features

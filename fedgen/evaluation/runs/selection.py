@@ -116,20 +116,22 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None,
     if isinstance(run, Run):
         folder, run = run.folder, run.records
     columns = _columns(run)
-    return rank(column_of(columns, by or default_column(columns), kind), folder)
+    return rank(column_of(columns, by or default_column(columns, kind), kind), folder)
 
 
-def default_column(columns: Mapping[str, Sequence[ScoreRecord]]) -> str:
+def default_column(columns: Mapping[str, Sequence[ScoreRecord]], kind: str = "") -> str:
     """The column that checkpoints are chosen by where none is named: kid_all, else fid_all, else the pool's first.
 
     KID of few images has no bias and ranks generators the same in avg and all; FID has one, and may not.
 
     Args:
         columns: a run's records by column.
+        kind: of scores, which the column has, as for `select`.
 
     Raises:
         ValueError: if a run has no scores.
     """
+    columns = {name: group for name, group in columns.items() if not kind or is_of(group[0], kind)}
     named = [name for name in DEFAULT_COLUMNS if name in columns]
     usual = [name for name, group in columns.items() if group[0].split not in GAPS and group[0].score != BALANCED]
     found = [*named, *(name for name in usual if name.endswith("_all")), *usual, *columns]

@@ -279,8 +279,8 @@ class ManifoldReference(OfClients):
             raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
         made = generated.detach().to(self._points.features.device)
         points, around = Points(made, self._points.origin), nearest(Points(made), self.k)[0]
-        nobody, alone = torch.zeros_like(self._clients), len(self.counts) == 1
-        pool = None if alone else Balls(self._pool, nobody, 1, len(made), self.strict, errors)
+        one_group, alone = torch.zeros_like(self._clients), len(self.counts) == 1
+        pool = None if alone else Balls(self._pool, one_group, 1, len(made), self.strict, errors)
         shared = {name: SharedVariances(self.weights, jackknife_variance) for name in NAMES}
         values, over_own, recalled, lost = [], [], [], torch.zeros(len(made), dtype=torch.float64)
         for clients, images in client_blocks(self.counts, len(made)):
@@ -302,8 +302,8 @@ class ManifoldReference(OfClients):
         values.append(_values(pool, held, [len(held)], self.k))
         found = {name: torch.cat([part[name] for part in values]) for name in NAMES}
         if not errors:
-            values_of = ((name, found[name][:-1], float(found[name][-1])) for name in NAMES)
-            return {of[0]: combine(*of, self.weights, higher_is_better=True) for of in values_of}
+            sides = {name: (found[name][:-1], float(found[name][-1])) for name in NAMES}
+            return {name: combine(name, *both, self.weights, higher_is_better=True) for name, both in sides.items()}
         by_count = resolve_weights("examples", self.counts)  # of the pool: a union of images whatever the weights
         curves, over_pool = without_generated(pool, self.k), without_real(pool, self.k)
         curves["recall"], over_pool["recall"] = (lost / len(held)).unsqueeze(0), mean_curve(held)
@@ -329,8 +329,8 @@ class ManifoldReference(OfClients):
         groups, count = self._clients[images] - clients.start, images.stop - first
         around_own = Neighbours(self._own.squares[images], self._own.places[images] - first)
         own = Balls(around_own, groups, clients.stop - clients.start, len(made), self.strict, errors)
-        nobody = torch.zeros(len(made), dtype=torch.int64, device=groups.device)
-        recall = Balls(around, nobody, 1, count, self.strict, errors)
+        one_group = torch.zeros(len(made), dtype=torch.int64, device=groups.device)
+        recall = Balls(around, one_group, 1, count, self.strict, errors)
         dtype = real.dtype if made.dtype == real.dtype else torch.float64
         for block, columns in block_pairs(count, len(made), symmetric=False):
             rows = slice(block.start + first, block.stop + first)
