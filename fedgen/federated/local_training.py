@@ -251,7 +251,7 @@ class LocalTraining:
         module, named, held = self._module, vars(self._module), vars(closure)
         progress = self._trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.zero_grad
         algorithm = self._round.algorithm
-        acts = hook_of(algorithm.before_step) is not ClientAlgorithm.before_step
+        acts = acts_on_steps(algorithm)
 
         @torch.enable_grad()
         def run() -> Any:
@@ -332,9 +332,10 @@ def _outputs_of(closure: Closure) -> dict[str, Any]:
     return {} if result is None or result.loss is None else result.asdict()
 
 
-def hook_of(method: Any) -> Any:
-    """Return the function of a method, by which a hook that does nothing is known; an instance may have its own."""
-    return getattr(method, "__func__", method)  # a function set on an instance has none
+def acts_on_steps(algorithm: ClientAlgorithm) -> bool:
+    """Whether an algorithm overrides `before_step`, in its class or on the instance."""
+    function = getattr(algorithm.before_step, "__func__", None)  # a function set on an instance has none
+    return function is not ClientAlgorithm.before_step
 
 
 class BatchHooks:
@@ -420,6 +421,7 @@ class RoundBoundary(Callback):
 
     def __init__(self, strategy: Any, keeps_last_round: bool = False) -> None:
         self._strategy, self._keeps_last_round = strategy, keeps_last_round
+        self._acts = acts_on_steps(strategy.client_algorithm)
 
     @classmethod
     def attach(cls, trainer: Trainer, strategy: Any) -> None:
@@ -435,12 +437,11 @@ class RoundBoundary(Callback):
             self._strategy.checkpoints.keep_last_round()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        algorithm = self._strategy.client_algorithm
-        if hook_of(algorithm.before_step) is ClientAlgorithm.before_step:
+        if not self._acts:
             return
         skipped = will_skip(scaler_of(trainer), optimizer)
         if self._strategy.in_turns and not skipped:  # the server may take steps of its own after them
-            algorithm.before_step(optimizer)
+            self._strategy.client_algorithm.before_step(optimizer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

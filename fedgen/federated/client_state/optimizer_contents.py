@@ -53,8 +53,9 @@ class OptimizerContents:
         self._handles: list[Any] = []
         self._made: Contents = {}  # groups and attributes, of which `read` leaves out what no step has changed
         made = dict(self._groups_and_attributes(lambda group: group.keys() - {"params"}))
-        self._made = copied_contents(made, self._parameters_by_identity())
-        self.fresh = copied_contents(self.read(), self._parameters_by_identity())
+        parameters = {id(parameter): parameter for parameter in parameters_of(optimizer)}  # which stay themselves
+        self._made = copied_contents(made, dict(parameters))
+        self.fresh = copied_contents(self.read(), dict(parameters))
         self._weights = self._names_of_weights()
         self._watch()
 
@@ -194,9 +195,9 @@ class OptimizerContents:
 
     def write(self, contents: Contents) -> None:
         """Make the optimizer hold copies of contents, and nothing else."""
-        values = copied_contents(contents, self._parameters_by_identity())
+        parameters = parameters_of(self.optimizer)
+        values = copied_contents(contents, {id(parameter): parameter for parameter in parameters})
         if self._has_state_alone() and all(type(key) is int and LOOSE not in slots for key, slots in values.items()):
-            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
             self.optimizer.state.clear()
             self.optimizer.state.update({parameters[key]: slots for key, slots in values.items()})  # type: ignore[index]
             return
@@ -229,11 +230,9 @@ class OptimizerContents:
             elif isinstance(own.get(name), GENERATORS):
                 write_generator(own[name], found.get(name, made.get(name)))
             elif name in found or own.get(name) is not made[name]:
-                own[name] = found[name] if name in found else copied(made[name], self._parameters_by_identity())
-
-    def _parameters_by_identity(self) -> dict[int, Any]:
-        """Return the parameters for copies to hold, which stay themselves."""
-        return {id(parameter): parameter for group in self.optimizer.param_groups for parameter in group["params"]}
+                own[name] = (
+                    found[name] if name in found else copied(made[name], {id(one): one for one in self.parameters})
+                )
 
     # ---- contents from files and messages ----
 

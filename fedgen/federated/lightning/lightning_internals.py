@@ -204,26 +204,6 @@ def set_reduced(results: Any, key: str, meta: Any, value: Tensor) -> None:
 # ---- torch ----
 
 
-def parameters_in(part: nn.Module) -> dict[str, Any]:
-    """Return the dictionary itself of the parameters that hang in a module, to be changed without registering anew."""
-    return part._parameters
-
-
-def buffers_in(part: nn.Module) -> dict[str, Any]:
-    """Return the dictionary itself of the buffers that hang in a module; see `parameters_in`."""
-    return part._buffers
-
-
-def children_in(part: nn.Module) -> dict[str, Any]:
-    """Return the dictionary itself of a module's children; see `parameters_in`."""
-    return part._modules
-
-
-def unsaved_buffers(part: nn.Module) -> set[str]:
-    """Return the names of a module's non-persistent buffers, of which `register_buffer` alone is told."""
-    return part._non_persistent_buffers_set
-
-
 def empty_buffers(module: nn.Module, pattern: str) -> list[str]:
     """Return the names, of a shell pattern, of buffers that are None and of `state_dict` once they are filled."""
     empty = [
