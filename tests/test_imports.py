@@ -144,7 +144,7 @@ def test_the_root_has_at_most_twenty_five_names_and_each_of_them_loads():
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error_that_names_it():
-    with pytest.raises(AttributeError, match=r"fedgen.*no attribute 'FedSomething'"):
+    with pytest.raises(AttributeError, match="FedSomething"):
         _ = fedgen.FedSomething
 
 

@@ -183,5 +183,5 @@ def test_other_clients_are_named(clients, got):
 
 
 def test_unknown_options_are_refused():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'embedding'"):
+    with pytest.raises(TypeError, match="unexpected"):
         evaluate(nn.Identity(), [], embedding="pixels")

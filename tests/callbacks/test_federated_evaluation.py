@@ -161,7 +161,7 @@ def test_a_round_that_was_cut_short_is_not_evaluated(tmp_path):
         def on_train_batch_end(self, *args):
             self.trainer.should_stop = True
 
-    with pytest.warns(UserWarning, match="cut short"):
+    with pytest.warns(UserWarning, match="short"):
         fit(tmp_path, 1, module=Cut())
     assert rounds_in(tmp_path) == []
     assert not list(tmp_path.glob("*.ckpt"))
@@ -228,20 +228,20 @@ def test_mistakes_are_found_before_training(tmp_path, options, module, error, me
 
 def test_a_client_with_one_image_is_found_before_training(tmp_path):
     trainer = make_trainer(FedAvgStrategy(2), 1, callbacks=[evaluation()], default_root_dir=tmp_path)
-    with pytest.raises(ValueError, match=r"has 1 image\(s\) in split 'train'"):
+    with pytest.raises(ValueError, match="split"):
         trainer.fit(Points(), make_data((12, 1)))
 
 
 def test_other_data_modules_are_refused_with_the_remedy(tmp_path):
     trainer = make_trainer("auto", 1, callbacks=[evaluation()], default_root_dir=tmp_path)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(4, 3), torch.zeros(4)))
-    with pytest.raises(TypeError, match="with a FederatedDataModule, got NoneType"):
+    with pytest.raises(TypeError, match="FederatedDataModule"):
         trainer.fit(Points(), loader)
 
 
 def test_an_unwritable_folder_is_found_before_training(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(PermissionError, match="cannot write in"):
+    with pytest.raises(PermissionError, match="write"):
         fit(tmp_path, 1, [evaluation(dirpath=tmp_path / "file" / "run")])
 
 
@@ -264,7 +264,7 @@ def test_any_score_is_logged_at_rounds(tmp_path):
 
 
 def test_a_density_is_not_asked_of_a_mixture_of_local_models(tmp_path):
-    with pytest.raises(ValueError, match="ll needs one model's density"):
+    with pytest.raises(ValueError, match="density"):
         fit(tmp_path, 1, [evaluation(scores=["ll"])], Dense(), {"personal": ["*"]})
 
 
@@ -275,27 +275,27 @@ def test_a_monitor_of_a_score_by_which_more_is_better_needs_mode_max(tmp_path):
     records = read_records(tmp_path / "scores.jsonl")
     values = {r.round: r.value for r in records if not r.is_floor and r.split == "train" and r.aggregate == "avg"}
     assert float(best.best_model_score) == pytest.approx(max(values.values()), rel=1e-6)
-    with pytest.warns(UserWarning, match=r"monitors 'precision_avg' with mode='min', but higher is better.*'max'"):
+    with pytest.warns(UserWarning, match="precision_avg"):
         fit(tmp_path / "mode", 1, [evaluation(scores=[{"name": "precision", "k": 1}]), EarlyStopping("precision_avg")])
-    with pytest.warns(UserWarning, match=r"monitors 'memorisation_all', which is best at 0.5: neither mode"):
+    with pytest.warns(UserWarning, match="memorisation_all"):
         fit(tmp_path / "other", 1, [evaluation(scores=["memorisation"]), EarlyStopping("memorisation_all")])
-    with pytest.raises(ValueError, match="monitors 'recall_all', but the evaluation logs precision_avg"):
+    with pytest.raises(ValueError, match="precision_avg"):
         fit(tmp_path, 1, [evaluation(scores=[{"name": "precision", "k": 1}]), EarlyStopping("recall_all", mode="max")])
 
 
 def test_several_embeddings_and_a_cache_folder(tmp_path):
     options = {"embeddings": ["identity", {"name": "identity"}]}
-    with pytest.raises(ValueError, match="'identity' is given twice"):
+    with pytest.raises(ValueError, match="identity"):
         fit(tmp_path, 1, [evaluation(**options)])
     fit(tmp_path, 1, [evaluation(cache_folder=tmp_path / "features")])
     assert list((tmp_path / "features").glob("*.safetensors"))
 
 
 def test_a_second_evaluation_is_refused_because_its_columns_would_hide_the_first_ones(tmp_path):
-    with pytest.raises(ValueError, match="two FederatedEvaluation callbacks"):
+    with pytest.raises(ValueError, match="FederatedEvaluation"):
         fit(tmp_path, 1, [evaluation(), evaluation(every_n_rounds=1)])
 
 
 def test_settings_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="every_n_rounds=0"):
+    with pytest.raises(ValueError, match="every_n_rounds"):
         FederatedEvaluation(every_n_rounds=0)

@@ -160,7 +160,7 @@ def test_an_evaluation_that_raises_puts_the_weights_back(tmp_path):
 
     module, seen = Failing(), []
     note = LambdaCallback(on_train_epoch_end=lambda trainer, module: seen.append(weights(module)))
-    with pytest.raises(RuntimeError, match="out of memory"):
+    with pytest.raises(RuntimeError, match="memory"):
         fit(tmp_path, 3, [note, evaluation(), average()], module)
     _, live, scored = seen
     assert same(live, weights(module))

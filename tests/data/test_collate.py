@@ -28,9 +28,9 @@ def test_they_are_found_in_any_structure():
 
 
 def test_items_that_do_not_fit_together_are_told():
-    with pytest.raises(ValueError, match=r"2 items cannot be put together into a batch .*; give a collate_fn"):
+    with pytest.raises(ValueError, match="collate_fn"):
         collate_items([[torch.zeros(2)], [torch.zeros(2)] * 2])
-    with pytest.raises(ValueError, match="give a collate_fn"):
+    with pytest.raises(ValueError, match="collate_fn"):
         collate_items([object(), object()])
 
 

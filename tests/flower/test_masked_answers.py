@@ -72,14 +72,14 @@ def test_a_sum_of_zeros_and_of_huge_numbers_has_a_bound():
 def test_other_forms_and_weights_are_refused():
     form = terms(0.0, 0.0, [[0.0, 0.0]])
     check_form(terms(3.0, 1.0, [[1.0, 2.0]]), form, 3.0)
-    with pytest.raises(MessageError, match="it weighs 3 and should weigh 2"):
+    with pytest.raises(MessageError, match="weighs"):
         check_form(terms(3.0, 1.0, [[1.0, 2.0]]), form, 2.0)
-    with pytest.raises(MessageError, match=r"its gradient is \[1, 1\] and should be \[1, 2\]"):
+    with pytest.raises(MessageError, match="gradient"):
         check_form(terms(3.0, 1.0, [[1.0]]), form, 3.0)
-    with pytest.raises(MessageError, match=r"it answers 'terms' {}, not 'sums' {}"):
+    with pytest.raises(MessageError, match="answers"):
         check_form(form, form_of(Message("moments", {}), 2), 0.0)
-    with pytest.raises(MessageError, match="no loss asks 'terms'"):
+    with pytest.raises(MessageError, match="terms"):
         form_of(form, 2)
     scale = Scale({"value": 1.0, "gradient": 1.0}, 1.0)
-    with pytest.raises(MessageError, match="the sum's gradient has 1 numbers"):
+    with pytest.raises(MessageError, match="gradient"):
         decode(encode(terms(1.0, 1.0, [[1.0]]), scale), form, scale, 1, 1.0)

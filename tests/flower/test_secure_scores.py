@@ -149,7 +149,7 @@ def test_a_client_that_does_not_answer_leaves_its_sum_out(images, tmp_path):
 
 
 def test_a_client_that_does_not_tell_its_moments_ends_the_run_before_training(images, tmp_path):
-    with pytest.raises(MessageError, match="client 'b': MemoryError: full"):
+    with pytest.raises(MessageError, match="MemoryError"):
         deploy(recipe(1, FID), images, tmp_path / "run", failing(images, tmp_path, 0), config=HIDDEN)
 
 

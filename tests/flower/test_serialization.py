@@ -103,7 +103,7 @@ def message(text, **tensors):
 
 
 def refused(data):
-    with pytest.raises(MessageError, match="it cannot be read"):
+    with pytest.raises(MessageError, match="read"):
         from_bytes(data, "it")
 
 
@@ -161,15 +161,15 @@ class Sound(torch.nn.Parameter):
 
 
 def test_a_tensor_that_answers_for_itself_is_read_as_the_numbers_that_it_is():
-    with pytest.raises(MessageError, match="it holds NaN or infinity"):
+    with pytest.raises(MessageError, match="NaN"):
         from_bytes(to_bytes([Sound(torch.tensor([float("nan")]))]), "it")
-    with pytest.raises(MessageError, match="weights of the answer are no tensors"):
+    with pytest.raises(MessageError, match="weights"):
         unpack(Answer, {"a": Sound(torch.ones(1))}, to_bytes({"version": VERSION}))
 
 
 def test_a_sealed_value_is_refused_without_its_hash():
     assert from_bytes(to_bytes([1], sealed=True), "it", sealed=True) == [1]
-    with pytest.raises(MessageError, match="something other than what was written"):
+    with pytest.raises(MessageError, match="written"):
         from_bytes(to_bytes([1]), "it", sealed=True)
 
 
@@ -179,7 +179,7 @@ def test_many_keys_of_large_numbers_do_not_travel(number):
     few, many = ({number + place: 0 for place in range(count)} for count in (500, 501))
     assert from_bytes(to_bytes(few), "it") == few
     for value in (many, set(many), {(key,): 0 for key in many}):
-        with pytest.raises(MessageError, match="more than 500 keys with large numbers"):
+        with pytest.raises(MessageError, match="large"):
             from_bytes(to_bytes(value), "it")
     small = dict.fromkeys(range(2000))
     assert from_bytes(to_bytes(small), "it") == small

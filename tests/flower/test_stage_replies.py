@@ -154,7 +154,7 @@ def noise(record):
 
 def test_there_is_no_mean_of_what_no_summands_are():
     """The form is right and the numbers are not a client's own behind its masks: nobody would know, but for the sum."""
-    with pytest.warns(UserWarning, match=r"it would reach \d+ where no client's numbers exceed 1"):
+    with pytest.warns(UserWarning, match="exceed"):
         found = mean_of({node: node_of(node) for node in NODES} | {12: node_of(12, with_parts(masked_params=noise), 2)})
     assert found.mean is None
     assert found.rests == {}

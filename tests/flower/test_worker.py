@@ -94,7 +94,7 @@ def test_messages_at_once_have_one_worker(home):
 
 def test_a_worker_that_is_killed_fails_its_message_and_the_next_has_another(home):
     before = ask()["process"]
-    with pytest.raises(WorkerError, match="ended in the middle of a message"):
+    with pytest.raises(WorkerError, match="message"):
         ask("query.killed")
     assert ask()["process"] != before
     os.kill(ask()["process"], signal.SIGKILL)  # between two messages nobody notices
@@ -147,13 +147,13 @@ def test_the_folder_of_workers_is_this_users_alone(home, tmp_path):
     assert (folder / "planted").exists() == (os.geteuid() != 0)
     shutil.rmtree(folder)
     folder.symlink_to(tmp_path)
-    with pytest.raises(WorkerError, match="fedgen-workers is a link or another user's: remove it, or set FLWR_HOME"):
+    with pytest.raises(WorkerError, match="FLWR_HOME"):
         WorkerPlace(context())
 
 
 def test_a_worker_that_does_not_start_says_so(home, monkeypatch):
     monkeypatch.setattr("fedgen.flower.client.worker_calls.MODULE", "tests.flower.no_such_worker")
-    with pytest.raises(WorkerError, match="ended with status 1; the node's log says why"):
+    with pytest.raises(WorkerError, match="status"):
         ask()
 
 

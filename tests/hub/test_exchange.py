@@ -65,12 +65,12 @@ class Stranger(SmallGenerator):
 
 def test_what_nobody_could_load_is_not_saved(tmp_path):
     model = WGANGP(Stranger(latent_dim=3, width=2), SmallCritic(width=2))
-    with pytest.raises(ValueError, match=r"test_exchange\.Stranger"):
+    with pytest.raises(ValueError, match="test_exchange"):
         save_pretrained(model, tmp_path)
-    with pytest.raises(ValueError, match="names the class 'Linear'"):
+    with pytest.raises(ValueError, match="Linear"):
         save_pretrained(torch.nn.Linear(1, 1), tmp_path)
     own = type("WGANGP", (WGANGP,), {})(SmallGenerator(latent_dim=3, width=2), SmallCritic(width=2))
-    with pytest.raises(ValueError, match=r"is not fedgen\.models\.WGANGP"):
+    with pytest.raises(ValueError, match="WGANGP"):
         save_pretrained(own, tmp_path)
 
 
@@ -124,14 +124,14 @@ def test_damaged_and_missing_files_are_refused(make, tmp_path):
     content = bytearray(weights.read_bytes())
     content[-3] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(ValueError, match="is damaged"):
+    with pytest.raises(ValueError, match="damaged"):
         from_pretrained(tmp_path)
     weights.unlink()
     with pytest.raises(FileNotFoundError):
         from_pretrained(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"has no config\.json"):
+    with pytest.raises(FileNotFoundError, match="config"):
         from_pretrained(tmp_path.parent)
-    with pytest.raises(FileNotFoundError, match="no name on the hub"):
+    with pytest.raises(FileNotFoundError, match="name"):
         from_pretrained(tmp_path / "nowhere")
 
 
@@ -187,7 +187,7 @@ def test_a_run_folder_gives_its_best_checkpoint_and_a_card_of_its_records(run, m
     assert card.facts["privacy"] == "none: trained without differential privacy"
     assert type(from_pretrained(tmp_path / "folder")) is WGANGP
     (run / "recipe.yaml").write_text("model: {class_path: somebody.Model}\n")
-    with pytest.raises(ValueError, match=r"trains a somebody\.Model"):
+    with pytest.raises(ValueError, match="somebody"):
         save_pretrained(run, tmp_path / "folder")
     (run / "recipe.yaml").unlink()
     given = save_pretrained(make("WGANGP"), tmp_path / "folder", run=run, round=1)

@@ -244,10 +244,10 @@ def test_a_named_setting_lifts_the_limit_of_what_unfolds(size, tmp_path, monkeyp
     path = tmp_path / "a.pt"
     path.write_bytes(archive(b"\x80\2" + tensor(size=size, stride=0) + b".", {"data/0": bytes(12)}))
     if size > 10**8:
-        with pytest.raises(ValueError, match="set the environment variable FEDGEN_MAX_UNPACKED=2000000000"):
+        with pytest.raises(ValueError, match="FEDGEN_MAX_UNPACKED"):
             read_torch(path)
     monkeypatch.setenv("FEDGEN_MAX_UNPACKED", "2000000000")
     assert read_torch(path).shape == (size,)
     monkeypatch.setenv("FEDGEN_MAX_UNPACKED", "1e9")
-    with pytest.raises(ValueError, match="must be a number of bytes"):
+    with pytest.raises(ValueError, match="bytes"):
         read_torch(path)

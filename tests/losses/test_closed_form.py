@@ -20,5 +20,5 @@ def test_gives_the_value_and_the_gradient_scaled_by_what_comes_after() -> None:
 def test_second_derivatives_are_refused() -> None:
     features = torch.ones(2, 3, requires_grad=True)
     loss = ClosedForm.apply(features, torch.tensor(1.0), torch.ones(2, 3))
-    with pytest.raises(RuntimeError, match="no create_graph=True"):
+    with pytest.raises(RuntimeError, match="create_graph"):
         torch.autograd.grad(loss, features, create_graph=True)

@@ -63,5 +63,5 @@ def test_random_draws_are_the_same_in_both_passes_and_the_stream_goes_on_behind_
 
 
 def test_a_chunk_has_an_image():
-    with pytest.raises(ValueError, match="chunk=0"):
+    with pytest.raises(ValueError, match="chunk"):
         next(gradient_cache(spread, nn.Identity(), torch.zeros(2, 2), 0))

@@ -99,7 +99,7 @@ def test_a_group_resets_as_one_metric_does(reset):
     collection.reset()
     collection.update(GENERATED, client=None)
     if reset:
-        with pytest.raises(ValueError, match="client 0: 0 images seen"):
+        with pytest.raises(ValueError, match="seen"):
             collection.compute()
     else:
         assert collection.compute() == before

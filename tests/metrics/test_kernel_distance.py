@@ -85,5 +85,5 @@ def test_reset_forgets_both_sides_or_keeps_the_real_one():
         metric.reset()
         metric.update(GENERATED, real=False)
     assert torch.equal(kept.compute(), exact)
-    with pytest.raises(ValueError, match="real: 0 images"):
+    with pytest.raises(ValueError, match="real"):
         both.compute()

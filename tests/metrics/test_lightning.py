@@ -88,7 +88,7 @@ def test_every_epoch_starts_anew_and_a_checkpoint_can_watch_the_score(name, tmp_
 
 
 def test_a_sanity_check_with_too_few_batches_says_how_to_switch_it_off(tmp_path):
-    with pytest.raises(ValueError, match=r"client 2: .*Trainer\(num_sanity_val_steps=0\)"):
+    with pytest.raises(ValueError, match="num_sanity_val_steps"):
         quiet_trainer(default_root_dir=tmp_path, num_sanity_val_steps=1).fit(Scored("federated-frechet"))
 
 

@@ -70,7 +70,7 @@ def test_no_gradient_reaches_the_fake_images_from_the_critics_penalty():
 
 
 def test_a_negative_penalty_is_refused():
-    with pytest.raises(ValueError, match="penalty must not be negative, got -1"):
+    with pytest.raises(ValueError, match="negative"):
         WassersteinGP(-1)
 
 

@@ -37,5 +37,5 @@ def test_groups_of_a_critic_that_compares_images_are_whole():
 
 
 def test_a_batch_of_none_is_refused():
-    with pytest.raises(ValueError, match="batch_size=0"):
+    with pytest.raises(ValueError, match="batch_size"):
         GAN(SmallGenerator(), SmallCritic(), Hinge()).example_losses(images(), batch_size=0)

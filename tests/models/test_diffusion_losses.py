@@ -51,5 +51,5 @@ def test_an_examples_loss_hangs_on_its_place_and_the_seed_alone():
 
 
 def test_a_batch_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="batch_size=0"):
+    with pytest.raises(ValueError, match="batch_size"):
         measure(Copy(), torch.zeros(1, 1, 2, 2), 1, batch_size=0)

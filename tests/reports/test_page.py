@@ -83,7 +83,7 @@ def test_the_policy_allows_this_pages_script_and_style_alone(tmp_path):
 
 @pytest.mark.parametrize("checkpoint", ["../up.ckpt", "/etc/passwd", "a\\b", "..", "", "a\0b"])
 def test_a_records_checkpoint_names_no_other_place(checkpoint):
-    with pytest.raises(ValueError, match="its checkpoint is"):
+    with pytest.raises(ValueError, match="checkpoint"):
         type(make_records()[0]).from_json({**make_records()[0].to_json(), "checkpoint": checkpoint})
 
 
@@ -166,7 +166,7 @@ def test_a_page_replaces_pages_and_nothing_else(tmp_path):
     assert write_report([folder]) == write_report([folder]) == folder / "report.html"
     other = tmp_path / "notes.html"
     other.write_text("mine")
-    with pytest.raises(ValueError, match=r"notes\.html is there already and is no report"):
+    with pytest.raises(ValueError, match="report"):
         write_report([folder], other)
     assert other.read_text() == "mine"
     assert list(folder.glob(".report.html.*")) == []
@@ -220,6 +220,6 @@ def test_while_training_pages_take_a_hundredth_of_the_evaluations_at_most(tmp_pa
 def test_training_goes_on_where_the_page_cannot_be_written(tmp_path):
     page = LivePage(write_run(tmp_path / "run"))
     page.path.write_text("mine")
-    with pytest.warns(UserWarning, match="is not written"):
+    with pytest.warns(UserWarning, match="written"):
         assert not page.write()
     assert not LivePage(tmp_path / "empty").write()

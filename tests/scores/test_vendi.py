@@ -88,7 +88,7 @@ def test_many_images_are_taken_in_parts():
 
 
 def test_unusable_input_is_named():
-    with pytest.raises(ValueError, match=r"PolynomialKernel.* gives .* use RBFKernel"):
+    with pytest.raises(ValueError, match="PolynomialKernel"):
         vendi_score(draw(4, 3), PolynomialKernel())
     with pytest.raises(ValueError, match="NaN"):
         vendi_score(torch.tensor([[float("nan")]]))

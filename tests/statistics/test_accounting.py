@@ -40,7 +40,7 @@ def test_the_analytic_noise_is_less_than_the_classic_one() -> None:
 
 
 def test_the_classic_noise_is_refused_where_it_would_not_protect() -> None:
-    with pytest.raises(ValueError, match=r"noise 0\.4845 at epsilon=10, where 0\.4999 is needed"):
+    with pytest.raises(ValueError, match="epsilon"):
         noise_multiplier(10.0, 1e-5, accountant="classic")
 
 
@@ -101,7 +101,7 @@ def test_a_missing_package_names_the_extra(monkeypatch) -> None:
     monkeypatch.setattr(builtins, "__import__", without)
     for name in [name for name in sys.modules if name.split(".")[0] == "dp_accounting"]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fedgen\[privacy\]'"):
+    with pytest.raises(ModuleNotFoundError, match="install"):
         noise_multiplier(1.0, 1e-5, accountant="pld")
     assert noise_multiplier(1.0, 1e-5) == pytest.approx(3.7306, rel=1e-4)
 
@@ -122,9 +122,9 @@ def test_values_out_of_range_are_refused(arguments, text) -> None:
 
 
 def test_spending_needs_releases_and_an_accountant_that_counts() -> None:
-    with pytest.raises(ValueError, match="positive and finite noise multiplier"):
+    with pytest.raises(ValueError, match="multiplier"):
         spent_epsilon([1.0, 0.0], 1e-5)
-    with pytest.raises(ValueError, match="positive and finite noise multiplier"):
+    with pytest.raises(ValueError, match="multiplier"):
         spent_epsilon([], 1e-5)
-    with pytest.raises(ValueError, match="accountant='classic' gives noise"):
+    with pytest.raises(ValueError, match="accountant"):
         spent_epsilon([1.0], 1e-5, "classic")

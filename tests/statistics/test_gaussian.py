@@ -89,21 +89,21 @@ def test_unusable_features_are_refused(data: torch.Tensor, message: str) -> None
 
 def test_pooling_refuses_what_does_not_fit() -> None:
     small, large = summarize(torch.zeros(2, 3)), summarize(torch.zeros(2, 4))
-    with pytest.raises(ValueError, match="3 and 4 features"):
+    with pytest.raises(ValueError, match="features"):
         pool([small, large])
-    with pytest.raises(ValueError, match="nothing to pool"):
+    with pytest.raises(ValueError, match="nothing"):
         pool([])
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="negative"):
         pool([small, small], [1.0, -1.0])
     for weights in ([1.0], [1.0, 1.0, 1.0]):
-        with pytest.raises(ValueError, match="one value a summary"):
+        with pytest.raises(ValueError, match="summary"):
             pool([small, small], weights)
 
 
 def test_one_image_has_no_covariance_with_divisor_n_minus_1() -> None:
     lone = summarize(torch.ones(1, 2))
     assert lone.covariance(ddof=0).tolist() == [[0.0, 0.0], [0.0, 0.0]]
-    with pytest.raises(ValueError, match="use ddof=0"):
+    with pytest.raises(ValueError, match="ddof"):
         lone.covariance(ddof=1)
 
 

@@ -103,24 +103,24 @@ def test_fingerprints_tell_projections_apart(projection: Projection) -> None:
 
 def test_other_files_are_refused(projection: Projection, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", mu=np.zeros(2))
-    with pytest.raises(ValueError, match=r"a\.npz is no projection: it lacks"):
+    with pytest.raises(ValueError, match="projection"):
         Projection.load(tmp_path / "a.npz")
     arrays = dict(np.load(projection.save(tmp_path / "b.npz")))
     np.savez(tmp_path / "c.npz", **{**arrays, "mean": arrays["mean"] + 1})
-    with pytest.raises(ValueError, match=r"c\.npz: the fingerprint does not match"):
+    with pytest.raises(ValueError, match="fingerprint"):
         Projection.load(tmp_path / "c.npz")
     for name, wrong in (("components", arrays["components"] * 2), ("mean", arrays["mean"][:3]), ("count", "many")):
         np.savez(tmp_path / "d.npz", **{**arrays, name: wrong})
-        with pytest.raises(ValueError, match=r"d\.npz is no projection: .* fit and save it again"):
+        with pytest.raises(ValueError, match="projection"):
             Projection.load(tmp_path / "d.npz")
 
 
 def test_too_many_components_and_other_features_are_refused(projection: Projection) -> None:
-    with pytest.raises(ValueError, match=r"1 to 8, got 64: 9 public images of 12 features vary in 8 directions"):
+    with pytest.raises(ValueError, match="directions"):
         Projection.fit(draw(9, 0))
     with pytest.raises(ValueError, match="1 to 0, got 1"):
         Projection.fit(torch.ones(9, DIM), 1)
-    with pytest.raises(ValueError, match=r"takes 12 features \(lite0\), got 3"):
+    with pytest.raises(ValueError, match="lite0"):
         projection.project(torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="takes 12 features"):
+    with pytest.raises(ValueError, match="features"):
         projection.project_summary(Gaussian(1, torch.zeros(3), scatter=torch.eye(3)))

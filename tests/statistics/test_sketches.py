@@ -71,7 +71,7 @@ def test_each_images_mean_kernel_is_that_of_a_set_of_one_with_its_gradient(centr
         ahead, behind = (points + sign * step * torch.eye(DIM, dtype=torch.float64)[axis] for sign in (1, -1))
         slope = (sketch.mean_kernels(ahead, moments)[0] - sketch.mean_kernels(behind, moments)[0]) / (2 * step)
         torch.testing.assert_close(gradient[:, axis], slope, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="moments of different sketches do not compare"):
+    with pytest.raises(ValueError, match="sketches"):
         replace(sketch, seed=1).mean_kernels(points, moments)
 
 
@@ -117,14 +117,14 @@ def test_moments_of_different_sketches_do_not_compare() -> None:
     base = sketched(mean)
     for other in (sketched(mean, seed=1), sketched(None), sketched(mean, number=200)):
         for compare in (base.mmd2, base.mean_kernel):
-            with pytest.raises(ValueError, match="moments of different sketches do not compare"):
+            with pytest.raises(ValueError, match="sketches"):
                 compare(other)
 
 
 def test_remarks_keep_embeddings_apart() -> None:
     sketch = CubicSketch(DIM, 10)
     first = sketch.message(CLIENTS[0], embedding="a")
-    with pytest.raises(MessageError, match="made differently"):
+    with pytest.raises(MessageError, match="differently"):
         add(first, sketch.message(CLIENTS[1], embedding="b"))
     assert sketch.read(first, summarize(CLIENTS[0])).count == len(CLIENTS[0])
 
@@ -145,29 +145,29 @@ def test_a_message_is_what_its_formulas_say_on_one_image() -> None:
 def test_what_was_made_otherwise_does_not_add_and_is_not_read() -> None:
     sketch, pooled = CubicSketch(DIM, 10), pool(summarize(part) for part in CLIENTS)
     message = add(*(sketch.message(part) for part in CLIENTS))
-    with pytest.raises(MessageError, match="made differently"):
+    with pytest.raises(MessageError, match="differently"):
         add(message, CubicSketch(DIM, 10, seed=1).message(CLIENTS[0]))
-    with pytest.raises(MessageError, match="made differently"):
+    with pytest.raises(MessageError, match="differently"):
         add(message, CubicSketch(DIM, 10, centre=torch.ones(DIM)).message(CLIENTS[0]))
     with pytest.raises(MessageError, match="shapes"):
         add(message, CubicSketch(DIM, 11).message(CLIENTS[0]))
-    with pytest.raises(MessageError, match="other settings"):
+    with pytest.raises(MessageError, match="settings"):
         CubicSketch(DIM, 10, seed=2).read(message, pooled)
-    with pytest.raises(MessageError, match="66 images with 6 features, the summary of 5 with 6"):
+    with pytest.raises(MessageError, match="features"):
         sketch.read(message, summarize(CLIENTS[0]))
-    with pytest.raises(MessageError, match="expected a 'cubic' message, got 'sums'"):
+    with pytest.raises(MessageError, match="expected"):
         sketch.read(gaussian_to_sums(pooled), pooled)
 
 
 def test_unusable_settings_and_features_are_refused() -> None:
     with pytest.raises(ValueError, match="dim=4 and number=1"):
         CubicSketch(4, number=1)
-    with pytest.raises(ValueError, match="centre must be 4 finite numbers"):
+    with pytest.raises(ValueError, match="centre"):
         CubicSketch(4, centre=torch.ones(3))
-    with pytest.raises(ValueError, match="takes 4 features, got 6"):
+    with pytest.raises(ValueError, match="features"):
         CubicSketch(4).message(CLIENTS[0])
     with pytest.raises(ValueError, match="NaN"):
         CubicSketch(2).message(torch.tensor([[float("nan"), 1.0]]))
     single = sketched(None, clients=[CLIENTS[0][:1]])
-    with pytest.raises(ValueError, match="estimator='u' of 1 images"):
+    with pytest.raises(ValueError, match="estimator"):
         single.within("u")

@@ -27,10 +27,10 @@ def test_a_class_without_examples_is_no_client():
 
 
 def test_classes_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="classes_per_client=2 does not divide the 3 classes of toy/train"):
+    with pytest.raises(ValueError, match="classes_per_client"):
         ByClass(2).assign(labelled([0, 1, 2]), seed=0)
 
 
 def test_less_than_one_class_for_a_client_is_refused():
-    with pytest.raises(ValueError, match="classes_per_client must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="classes_per_client"):
         ByClass(0)

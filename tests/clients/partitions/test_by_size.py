@@ -46,12 +46,12 @@ def test_labels_are_those_of_the_whole():
 
 
 def test_more_than_there_is_for_every_client_is_refused():
-    with pytest.raises(ValueError, match="cannot give 3 clients min_examples=4 of 11 examples"):
+    with pytest.raises(ValueError, match="min_examples"):
         BySize(3, min_examples=4).assign(labelled([0] * 11), seed=0)
     assert sizes(BySize(3, min_examples=4), 12).tolist() == [4, 4, 4]
 
 
 @pytest.mark.parametrize("spread", [-0.1, float("inf"), float("nan")])
 def test_a_spread_that_is_negative_or_not_finite_is_refused(spread):
-    with pytest.raises(ValueError, match="spread must be at least 0 and finite"):
+    with pytest.raises(ValueError, match="spread"):
         BySize(3, spread)

@@ -83,7 +83,7 @@ def test_a_class_in_no_group_or_in_two_is_named(groups, homes):
 
 
 def test_unknown_groups_and_concentrations_are_refused():
-    with pytest.raises(ValueError, match="groups 'imagenet' are not known; use cifar100"):
+    with pytest.raises(ValueError, match="cifar100"):
         CoarseDirichlet(2, groups="imagenet")
-    with pytest.raises(ValueError, match="alpha_fine must be above 0 and finite, got 0"):
+    with pytest.raises(ValueError, match="alpha_fine"):
         CoarseDirichlet(2, alpha_fine=0)

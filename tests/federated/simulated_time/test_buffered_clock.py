@@ -90,7 +90,7 @@ def test_a_fit_may_begin_at_any_round():
     clock.buffer_of(0)  # which somebody asked about before
     clock.begin_at(5)
     assert rounds_of(clock, 1, first=5) == [(1.0, [(0, 0), (1, 0)])]
-    with pytest.raises(ValueError, match="round 5 is over; the next is 6"):
+    with pytest.raises(ValueError, match="over"):
         clock.buffer_of(5)
 
 

@@ -420,7 +420,7 @@ class OneOfTwo(Ranks):
 
 def test_several_processes_are_refused(monkeypatch):
     monkeypatch.setattr("fedgen.federated.strategy.Ranks", OneOfTwo)
-    with pytest.raises(MisconfigurationException, match=r"and there are 2: pass Trainer\(devices=1, num_nodes=1\)"):
+    with pytest.raises(MisconfigurationException, match="num_nodes"):
         fit(Automatic(), 1)
 
 

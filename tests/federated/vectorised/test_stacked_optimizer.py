@@ -92,11 +92,11 @@ def test_states_of_part_of_a_group_are_refused():
     names = {id(p): n for n, p in module.items()}
     starts = [{n: p.detach() for n, p in module.items()}]
     part = {module["a"]: optimizer.state[module["a"]]}
-    with pytest.raises(ValueError, match="some of a group's parameters, and others not"):
+    with pytest.raises(ValueError, match="parameters"):
         StackedOptimizer(optimizer, names, starts, [part])
     uneven = {p: copy.deepcopy(optimizer.state[p]) for p in module.values()}
     uneven[module["c"]]["step"] += 1
-    with pytest.raises(ValueError, match="more steps of some"):
+    with pytest.raises(ValueError, match="steps"):
         StackedOptimizer(optimizer, names, starts, [uneven])
 
 

@@ -306,7 +306,7 @@ def test_pipes_are_the_published_ones():
     assert {name for name in MULTIPLIERS if Augment.of_pipe("bgc").settings[name]} == {*MULTIPLIERS[:12]}
     assert PIPES["bgcfnc"] == MULTIPLIERS
     assert str(Augment.of_pipe("blit")) == "Augment(xflip=1, rotate90=1, xint=1)"
-    with pytest.raises(ValueError, match="no augmentation is called 'bgx'; there are blit, geom, color"):
+    with pytest.raises(ValueError, match="augmentation"):
         Augment.of_pipe("bgx")
 
 

@@ -149,9 +149,9 @@ def test_a_runs_checkpoint_becomes_a_file(tmp_path, capsys):
 
 def test_refuses_checkpoints_of_other_models(tmp_path):
     torch.save({"state_dict": {}, "hyper_parameters": {"generator": {"class_path": "x.Y"}}}, tmp_path / "a.ckpt")
-    with pytest.raises(ValueError, match="is no checkpoint of a StyleGAN2"):
+    with pytest.raises(ValueError, match="StyleGAN2"):
         read_trained_networks(tmp_path / "a.ckpt")
-    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+    with pytest.raises(FileNotFoundError, match="checkpoint"):
         read_trained_networks(tmp_path / "b.ckpt")
 
 
@@ -211,18 +211,18 @@ def test_refuses_arguments_that_ours_do_not_have(changes, message):
 
 
 def test_refuses_arguments_that_are_missing():
-    with pytest.raises(ValueError, match="has no img_resolution, img_channels"):
+    with pytest.raises(ValueError, match="img_resolution"):
         generator_settings({"c_dim": 0})
 
 
 def test_refuses_networks_of_other_code(tmp_path, case_a):
     path = tmp_path / "a.pkl"
     write_pickle(path, case_a, G=pickle_builder.AugmentPipe())
-    with pytest.raises(ValueError, match="its network is a AugmentPipe, not a Generator"):
+    with pytest.raises(ValueError, match="AugmentPipe"):
         read_official_networks(path)
     g, _ = official_settings(case_a.settings)
     state = {k[2:]: v for k, v in case_a.weights.items() if k.startswith("G/")}
     del state["synthesis.b8.conv0.bias"]
     write_pickle(path, case_a, G=official(Generator, state, g))
-    with pytest.raises(ValueError, match=r"lacks 1 tensors, the first: \['synthesis.b8.conv0.bias'\]"):
+    with pytest.raises(ValueError, match="conv0"):
         read_official_networks(path)

@@ -165,13 +165,13 @@ def test_is_rebuilt_from_its_settings():
 
 
 def test_refuses_what_cannot_be():
-    with pytest.raises(ValueError, match="choose 'resnet' or 'orig'"):
+    with pytest.raises(ValueError, match="choose"):
         small(architecture="skip")
-    with pytest.raises(ValueError, match="power of two"):
+    with pytest.raises(ValueError, match="power"):
         small(image_size=48)
-    with pytest.raises(ValueError, match=r"was built for images \[1, 16, 16\]"):
+    with pytest.raises(ValueError, match="built"):
         small()(torch.zeros(4, 3, 16, 16))
-    with pytest.raises(ValueError, match="6 images do not divide into groups of 4"):
+    with pytest.raises(ValueError, match="divide"):
         small()(torch.zeros(6, 1, 16, 16))
-    with pytest.raises(ValueError, match="needs labels"):
+    with pytest.raises(ValueError, match="labels"):
         small(num_classes=3)(torch.zeros(4, 1, 16, 16))

@@ -311,9 +311,9 @@ def test_truncation_is_a_setting_of_sampling():
     assert torch.allclose(whole, whole[:1].expand_as(whole), atol=1e-6)  # all are the mean image
     module.sampling = {"truncation": 0.0, "noise": "const"}
     assert torch.equal(module.sample(6, torch.Generator().manual_seed(4)), whole)
-    with pytest.raises(ValueError, match="not by steps"):
+    with pytest.raises(ValueError, match="steps"):
         module.sampling = {"steps": 3}
-    with pytest.raises(ValueError, match="noise='loud'"):
+    with pytest.raises(ValueError, match="noise"):
         module.sampling = {"noise": "loud"}
 
 
@@ -378,12 +378,12 @@ def test_refuses_settings_that_cannot_be(options, message):
 
 
 def test_refuses_networks_and_data_that_do_not_fit_before_training():
-    with pytest.raises(ValueError, match="trains a StyleGAN2Generator, got Linear"):
+    with pytest.raises(ValueError, match="StyleGAN2Generator"):
         StyleGAN2(torch.nn.Linear(1, 1), make().critic)
     larger = StyleGAN2(make().generator, StyleGAN2Discriminator(16, 1, channel_base=64))
-    with pytest.raises(ValueError, match=r"the critic was built for images \[1, 16, 16\]"):
+    with pytest.raises(ValueError, match="critic"):
         quiet_trainer().fit(larger, clients())
-    with pytest.raises(ValueError, match=r"3 images, of which 3 at once do not divide into .* groups of 2"):
+    with pytest.raises(ValueError, match="divide"):
         quiet_trainer().fit(make(), clients(size=3))
-    with pytest.raises(ValueError, match="noise has 3 classes and the model 2"):
+    with pytest.raises(ValueError, match="classes"):
         quiet_trainer().fit(make(num_classes=2), clients())

@@ -194,21 +194,21 @@ def test_training_resumes_to_the_bit_and_checkpoints_need_no_folder(pipeline, tm
 
 
 def test_what_is_not_a_pipeline_of_texts_is_told(pipeline, tmp_path):
-    with pytest.raises(ValueError, match=r"prompts=\[\]: give one a class"):
+    with pytest.raises(ValueError, match="prompts"):
         PromptUNet([], str(pipeline))
-    with pytest.raises(ValueError, match="give the folder of a pipeline"):
+    with pytest.raises(ValueError, match="pipeline"):
         PromptUNet(PROMPTS)
-    with pytest.raises(FileNotFoundError, match="is no diffusers folder of a pipeline of texts"):
+    with pytest.raises(FileNotFoundError, match="diffusers"):
         PromptUNet(PROMPTS, str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="has no tokenizer"):
+    with pytest.raises(FileNotFoundError, match="tokenizer"):
         embed_prompts(tmp_path, PROMPTS)
     blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
     sizes = {"block_out_channels": (4, 4), "norm_num_groups": 2, "attention_head_dim": 4}
     UNet2DModel(8, 1, 1, **sizes, **blocks).save_pretrained(tmp_path / "unet")
-    with pytest.raises(ValueError, match="is of a UNet2DModel, and networks of prompts are UNet2DConditionModel"):
+    with pytest.raises(ValueError, match="UNet2DConditionModel"):
         PromptUNet(PROMPTS, str(tmp_path))
     config = dict(PromptUNet(PROMPTS, str(pipeline)).settings["config"])
-    with pytest.raises(ValueError, match="has in_channels=4 and out_channels=2"):
+    with pytest.raises(ValueError, match="out_channels"):
         PromptUNet(PROMPTS, config=config | {"in_channels": 4})
 
 

