@@ -31,7 +31,7 @@ from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.evaluation.tables.one_line import evaluation_line, headline, join_parts, say_round
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.lightning.lightning_internals import checkpoint_of
-from fedgen.federated.simulated_time.round_time import write_times
+from fedgen.federated.run_files import write_times
 from fedgen.images import save_png
 from fedgen.io.files import remove_unfinished, require_writable
 from fedgen.models.optional_hooks import FederatedModule, TurnTakingStrategy, data_module_of

@@ -115,7 +115,7 @@ def _measured(asked: PartitionReport, data: "FederatedDataModule") -> "Heterogen
     found = measure_clients(data.everyone, network, *sizes, data.seed, FeatureCache(asked.cache), asked.device)
     if not asked.entropy:
         return found
-    from fedgen.clients.heterogeneity.entropy import with_entropy
+    from fedgen.clients.heterogeneity.client_entropy import with_entropy
 
     return with_entropy(found, data.everyone, asked.vae, seed=data.seed, device=asked.device)
 

@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.federated.aggregators.mean import Aggregator, Mean
+    from fedgen.federated.aggregators.mean import Aggregator, Mean, QFedAvg
     from fedgen.federated.aggregators.private_mean import PrivateMean
-    from fedgen.federated.aggregators.q_fedavg import QFedAvg
     from fedgen.federated.aggregators.robust import CollectingAggregator, Krum, Median, NormClipping, TrimmedMean
-    from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-    from fedgen.federated.algorithms.ditto import Ditto
-    from fedgen.federated.algorithms.prox import FedProx
-    from fedgen.federated.algorithms.rep import FedRep
+    from fedgen.federated.algorithms.algorithm import ClientAlgorithm, FedProx
+    from fedgen.federated.algorithms.personalised import Ditto, FedRep
     from fedgen.federated.algorithms.scaffold import Scaffold
+    from fedgen.federated.fedbuff import FedBuffStrategy
     from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
     from fedgen.federated.schedules import (
         Constant,
@@ -25,8 +23,7 @@ if TYPE_CHECKING:
         WarmUp,
     )
     from fedgen.federated.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
-    from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
-    from fedgen.federated.simulated_time.fedbuff import FedBuffStrategy
+    from fedgen.federated.simulated_clock import ClientSpeeds
     from fedgen.federated.strategy import FedAvgStrategy
     from fedgen.federated.vectorised.vectorised_turns import VectorisedTurns
 

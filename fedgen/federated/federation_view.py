@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from fedgen.clients.data_module import ClientBatches
-from fedgen.federated.client_state.continuing import plain_part
 from fedgen.federated.client_state.exchange import Exchange, copy_tensors
+from fedgen.federated.client_state.local_state import plain_part
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.federation_state import overlay
 from fedgen.federated.left_out import Entry
@@ -25,7 +25,7 @@ from fedgen.federated.lightning.one_or_many import OneOrManyProcesses, RankShare
 from fedgen.federated.local_training import LocalTraining
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
-from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
+from fedgen.federated.simulated_clock import SimulatedClock
 from fedgen.federated.state_table import StateRow, bytes_received, require_round, state_rows, tell_state
 from fedgen.federated.trainer_patches import TurnClock
 

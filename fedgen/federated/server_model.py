@@ -12,11 +12,10 @@ from torch.optim import Optimizer
 
 from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, Mean, weight_of, wide
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-from fedgen.federated.client_state.exchange import Exchange, copy_tensors, parameters_of
+from fedgen.federated.client_state.exchange import Exchange, Rule, Rules, copy_tensors, parameters_of
 from fedgen.federated.client_state.local_state import OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
-from fedgen.federated.client_state.optimizer_states import check_optimizer_state
-from fedgen.federated.client_state.rules import Rule, Rules
+from fedgen.federated.client_state.optimizer_state import check_optimizer_state
 from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.lightning.checks import check_counters
 from fedgen.federated.lightning.lightning_internals import empty_buffers

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from fedgen.federated.state_file import STATE_FILE
+from fedgen.federated.run_files import STATE_FILE
 from fedgen.io.files import atomic_write, in_bytes
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from fedgen.own_code import rank_zero_warn

@@ -21,11 +21,10 @@ from fedgen.clients.turn import Turn
 from fedgen.data.optional_attributes import optional
 from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, Mean, shares_of
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-from fedgen.federated.client_state.exchange import parameters_of
+from fedgen.federated.client_state.exchange import Rule, check_rules, parameters_of
 from fedgen.federated.client_state.local_state import LocalState, OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.outside_state import OutsideState
-from fedgen.federated.client_state.rules import Rule, check_rules
 from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.federation_view import FederationView, started
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO, plain
@@ -47,8 +46,7 @@ from fedgen.federated.local_training import Driver, LocalTraining, RoundBoundary
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import Schedule, check_rates
 from fedgen.federated.server_model import RoundSettings, ServerModel
-from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
-from fedgen.federated.simulated_time.simulated_clock import SimulatedClock
+from fedgen.federated.simulated_clock import ClientSpeeds, SimulatedClock
 from fedgen.federated.trainer_patches import LoggedValues, StepSchedules, TurnClock, patch_trainer, unpatch_trainer
 from fedgen.federated.vectorised.vectorised_turns import VectorisedTraining, VectorisedTurns
 from fedgen.io.tensor_files import objects_in
@@ -83,7 +81,7 @@ class FedAvgStrategy(FederationView):
             without any exchange. Evaluations score clients with what they keep.
         rules: what becomes of state by shell patterns of dotted names, e.g. {"queue*": "personal", "ema.*": "mean"}:
             "mean", "max", "server" (reset), "personal" or "advance" (by the interval); see
-            `fedgen.federated.client_state.rules`.
+            `fedgen.federated.client_state.exchange`.
         aggregator: how clients' tensors are combined; `Mean` by default, `Median`, `TrimmedMean`, `Krum` or
             `NormClipping` against clients that send bad updates, `QFedAvg` for losses that are more alike.
         client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)`, `Scaffold()` or `Ditto()`; none by default.

@@ -12,7 +12,7 @@ from fedgen.evaluation.runs.kinds import one_kind, say_others
 from fedgen.evaluation.runs.run_files import MATRIX_PICTURE, NEAREST, PARTITION, RECIPE
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, read_left_out, shorten
-from fedgen.federated.state_file import read_state
+from fedgen.federated.run_files import read_state
 from fedgen.io.field_types import Between, fault
 from fedgen.io.files import read_json, read_yaml
 from fedgen.io.regular_files import is_regular, read_regular

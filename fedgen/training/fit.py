@@ -34,7 +34,7 @@ from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.evaluation.tables.one_line import say_round
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import describe, read_left_out, shorten
-from fedgen.federated.state_file import read_state
+from fedgen.federated.run_files import read_state
 from fedgen.io.files import atomic_write, read_yaml, remove_unfinished, require_writable
 from fedgen.own_code import warn
 from fedgen.progress import make_console

@@ -8,7 +8,7 @@ from rich.console import Console
 from fedgen.callbacks import RoundCheckpoint, StateReport
 from fedgen.callbacks.state_report import TITLE, show_state
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.state_file import read_state
+from fedgen.federated.run_files import read_state
 from fedgen.federated.state_table import StateRow, table_of
 from tests.federated.modules import Automatic, make_data, make_trainer
 

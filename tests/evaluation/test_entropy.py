@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fedgen.clients import FederatedDataModule
-from fedgen.clients.heterogeneity.client_entropy import EntropyOptions
-from fedgen.clients.heterogeneity.entropy import choose_labels, with_entropy
+from fedgen.clients.heterogeneity.client_entropy import EntropyOptions, choose_labels, with_entropy
 from fedgen.clients.heterogeneity.heterogeneity import measure_clients
 from fedgen.clients.partitions import IID, ByClass, Dirichlet, Natural, Semantic
 from fedgen.data import Examples, GaussianMixture, MNIST5k, StyleShift

@@ -5,7 +5,7 @@ import torch
 
 from fedgen.benchmark.own import _images_of
 from fedgen.clients import FederatedDataModule
-from fedgen.clients.heterogeneity.entropy import with_entropy
+from fedgen.clients.heterogeneity.client_entropy import with_entropy
 from fedgen.clients.heterogeneity.entropy_options import EntropyOptions
 from fedgen.clients.heterogeneity.heterogeneity import measure_clients
 from fedgen.clients.partitions import IID, ByClass, Dirichlet

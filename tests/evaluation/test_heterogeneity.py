@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedgen.clients import Client, FederatedDataModule
-from fedgen.clients.heterogeneity.between_clients import label_table
 from fedgen.clients.heterogeneity.heterogeneity import (
     HeterogeneityMeasure,
     choose_images,
     deal_again,
+    label_table,
     measure_clients,
     measure_features,
     shuffle_within,

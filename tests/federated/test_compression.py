@@ -8,8 +8,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
 
 from fedgen.federated.compression import QSGD, PowerSGD, ScaledSign, TopK
-from fedgen.federated.compression.packed_bits import pack, unpack
-from fedgen.federated.compression.quantisation import round_stochastically
+from fedgen.federated.compression.compressors import pack, round_stochastically, unpack
 
 ALL = {
     "8 bits": QSGD(8),

@@ -6,8 +6,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torchmetrics import MeanMetric
 
-from fedgen.federated.client_state.exchange import Exchange, all_finite, copy_tensors, describe_difference
-from fedgen.federated.client_state.rules import Rules
+from fedgen.federated.client_state.exchange import Exchange, Rules, all_finite, copy_tensors, describe_difference
 
 
 class Net(nn.Module):

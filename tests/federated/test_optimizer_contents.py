@@ -6,7 +6,7 @@ from torch import nn
 
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_state.local_state import LocalState
-from fedgen.federated.client_state.optimizer_contents import MeanContents, OptimizerContents
+from fedgen.federated.client_state.optimizer_state import MeanContents, OptimizerContents
 from fedgen.ranks import Ranks
 from tests.federated.modules import Automatic, make_data, make_trainer, same, weights
 from tests.foreign.optimizers import SAM, CountingSGD

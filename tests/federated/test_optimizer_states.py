@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedgen.federated import FedAdagrad, FedAdam, FedYogi
-from fedgen.federated.client_state.optimizer_states import check_optimizer_state, check_slots
+from fedgen.federated.client_state.optimizer_state import check_optimizer_state, check_slots
 
 HONEST = {
     **{

@@ -11,8 +11,8 @@ from torch import nn
 from torchmetrics import MeanMetric, MetricCollection, SumMetric
 from torchmetrics.classification import BinaryPrecision, BinaryRecall
 
+from fedgen.federated.client_state.exchange import Rules
 from fedgen.federated.client_state.outside_state import OutsideState
-from fedgen.federated.client_state.rules import Rules
 
 
 class Slotted:

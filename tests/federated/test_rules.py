@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 from torch import nn
 
-from fedgen.federated.client_state.rules import Rules, check_rules
+from fedgen.federated.client_state.exchange import Rules, check_rules
 
 
 class Inner(nn.Module):

@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 from fedgen.federated import FedAvgStrategy, Scaffold
-from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange, Rules
 from fedgen.federated.client_state.local_state import LocalState
 from fedgen.federated.client_state.outside_messages import OutsideMessages
 from fedgen.federated.client_state.outside_state import OutsideState
-from fedgen.federated.client_state.rules import Rules
+from fedgen.federated.run_files import STATE_FILE, read_state
 from fedgen.federated.server_model import Counters
-from fedgen.federated.state_file import STATE_FILE, read_state
 from fedgen.federated.state_table import (
     OPAQUE,
     NoRoundError,

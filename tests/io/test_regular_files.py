@@ -20,7 +20,7 @@ from fedgen.evaluation.runs.checkpoints import previous_checkpoint
 from fedgen.evaluation.stored.stored_images import Reading
 from fedgen.evaluation.stored.stored_sets import open_sets
 from fedgen.federated.left_out import read_left_out
-from fedgen.federated.state_file import read_state
+from fedgen.federated.run_files import read_state
 from fedgen.io.files import read_json, read_npz, read_yaml
 from fedgen.io.regular_files import is_regular, open_regular, read_regular
 from fedgen.io.tensor_files import read_safetensors, read_torch

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from fedgen.clients.heterogeneity.between_clients import (
+from fedgen.clients.heterogeneity.heterogeneity import (
     fid_to_pool,
     kid_to_pool,
     label_distance,

@@ -6,8 +6,13 @@ import pytest
 import torch
 
 from fedgen.clients.heterogeneity import client_entropy
-from fedgen.clients.heterogeneity.client_entropy import EntropyOptions, client_entropies, grey_floor
-from fedgen.clients.heterogeneity.grouped_vae import GroupedVAE, log_mean_weights
+from fedgen.clients.heterogeneity.client_entropy import (
+    EntropyOptions,
+    GroupedVAE,
+    client_entropies,
+    grey_floor,
+    log_mean_weights,
+)
 
 QUICK = EntropyOptions(steps=100, lr=5e-3, width=16, samples=100)
 

@@ -6,7 +6,7 @@ import torch
 from torch_fidelity.metric_kid import kid_features_to_metric
 from torchmetrics.image.kid import poly_mmd
 
-from fedgen.clients.heterogeneity.between_clients import kid_to_pool
+from fedgen.clients.heterogeneity.heterogeneity import kid_to_pool
 from fedgen.scores import KernelReference, PolynomialKernel, RBFKernel, mmd2, mmd2_subsets
 from fedgen.scores.kernel import kernels
 from fedgen.scores.kernel.kernels import Kernel

@@ -5,10 +5,7 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.clients.samplers.availability import AvailabilitySampler
-    from fedgen.clients.samplers.sampler import CohortSampler, UniformSampler
-    from fedgen.clients.samplers.shifts import Shifts
-    from fedgen.clients.samplers.size_sampler import SizeSampler
+    from fedgen.clients.samplers.sampler import AvailabilitySampler, CohortSampler, Shifts, SizeSampler, UniformSampler
 
 __all__ = ["AvailabilitySampler", "CohortSampler", "Shifts", "SizeSampler", "UniformSampler"]
 

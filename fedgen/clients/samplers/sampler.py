@@ -1,12 +1,16 @@
 """The base of samplers, and uniform draws."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from fedgen.foreign_text import is_number
+from fedgen.io.files import is_count, read_csv, read_json
+from fedgen.own_code import rank_zero_warn
 from fedgen.seeds import numpy_generator
 
 
@@ -143,3 +147,249 @@ class CohortDraws:
         """Return the number of clients, as far as the data name them, and of those that a round draws."""
         number = len(clients or ()) or self._size or 1
         return number, min(self._size or number, number)
+
+
+class SizeSampler(CohortSampler):
+    """Draws `cohort_size` times, with replacement, client k with probability n_k / n (scheme I of the paper).
+
+    Those that are drawn count equally, as often as they are drawn: with p_k = n_k / n and K draws the server's model is
+    sum_k (times_k / K) w_k, whose expectation over the draws is sum_k p_k w_k, what FedAvg gives if all take part. A
+    uniform draw weighted by n_k has another expectation: its weights are normalised within the cohort. A client that
+    is drawn twice takes one turn, so that a round has `cohort_size` turns at most.
+
+    It takes `client_weights="uniform"`. Without a `cohort_size` there are as many draws as clients.
+
+    Examples:
+        >>> from fedgen.clients.samplers import SizeSampler
+        >>> drawn = [SizeSampler().draw([1, 1, 98], 2, seed=0, round=round) for round in range(100)]
+        >>> sum(cohort == [2, 2] for cohort in drawn) > 90
+        True
+    """
+
+    weighs = True
+
+    def draw(self, sizes: Sequence[int], size: int | None, seed: int, round: int) -> list[int]:
+        chances = np.asarray(sizes, dtype=np.float64)
+        draws = numpy_generator(seed, "cohort by size", round)
+        found = draws.choice(len(sizes), len(sizes) if size is None else size, p=chances / chances.sum())
+        return sorted(int(client) for client in found)
+
+
+class Shifts:
+    """Clients that are there for some rounds of each period, one after the other, as devices of other time zones.
+
+    Client k is available in a round r if (r + every k) modulo `period` is below `on`.
+
+    Args:
+        period: rounds after which the pattern begins anew.
+        on: of them, in which a client is there.
+        every: rounds between the shifts of one client and the next.
+
+    Raises:
+        ValueError: for numbers out of range.
+
+    Examples:
+        >>> from fedgen.clients.samplers import Shifts
+        >>> day = Shifts(period=4, on=2)
+        >>> [[client for client in range(4) if day(client, round)] for round in range(4)]
+        [[0, 1], [0, 3], [2, 3], [1, 2]]
+    """
+
+    def __init__(self, period: int, on: int, every: int = 1) -> None:
+        if not 1 <= on <= period:
+            raise ValueError(f"on={on}, period={period}: a client is there in 1 to {period} rounds of each period")
+        self.period, self.on, self.every = period, on, every
+
+    def __call__(self, client: int, round: int) -> bool:
+        return (round + self.every * client) % self.period < self.on
+
+
+MOST_NAMES = 10  # of clients in a warning
+
+Availability = Callable[[int, int], bool]
+"""Whether a client, by number, is available in a round, from 0."""
+
+
+class AvailabilitySampler(CohortSampler):
+    """Draws each round's cohort among the clients that are available in it.
+
+    A round with fewer of them than `cohort_size` takes those; one with none passes without training: the server's model
+    stays, and the next round begins. Clients that are available in no planned round are named when fitting starts. If
+    all clients are always available, the cohorts are those without a trace.
+
+    Args:
+        trace: a file, `.csv` with lines client,first,last or `.json` with {"client": [round, [first, last], ...]};
+            rounds count from 0, and both ends are included. Or a function of a client's number and a round, such as
+            `Shifts`, which gives the same whenever it is asked.
+        period: rounds after which the trace begins anew; None for one that does not.
+        then: draws among those that are available; `UniformSampler` by default.
+
+    Raises:
+        ValueError: for a period below 1; when fitting starts, for a file that cannot be used, naming the line, or if
+            nobody is ever available.
+
+    Examples:
+        >>> from fedgen.clients.samplers import AvailabilitySampler
+        >>> sampler = AvailabilitySampler(lambda client, round: client != round, period=3)
+        >>> sampler.start(["a", "b", "c"], [10, 10, 10], rounds=6)
+        >>> [sampler.draw([10, 10, 10], None, seed=0, round=round) for round in range(4)]
+        [[1, 2], [0, 2], [0, 1], [1, 2]]
+    """
+
+    def __init__(
+        self, trace: str | Path | Availability, period: int | None = None, then: CohortSampler | None = None
+    ) -> None:
+        if period is not None and period < 1:
+            raise ValueError(f"period={period}: a trace begins anew after 1 round or more; None if it does not")
+        self.trace, self.period, self.then = trace, period, then or UniformSampler()
+        self.weighs, self.draws_uniformly = self.then.weighs, self.then.draws_uniformly
+        self._available: Availability | None = None if isinstance(trace, str | Path) else trace
+
+    def start(self, names: Sequence[str], sizes: Sequence[int], rounds: int) -> None:
+        self.then.start(names, sizes, rounds)
+        if isinstance(self.trace, str | Path):
+            self._available = read_trace(self.trace, names, self.period)
+        never = [name for client, name in enumerate(names) if self._is_away(client, rounds)]
+        if len(never) == len(names):
+            raise ValueError(
+                f"none of the {len(names)} clients is available in any planned round by {self.trace}: rounds count"
+                " from 0; with period=... a short trace begins anew"
+            )
+        if never:
+            shown = ", ".join(never[:MOST_NAMES]) + (", ..." if len(never) > MOST_NAMES else "")
+            rank_zero_warn(f"{len(never)} of {len(names)} clients are available in no planned round: {shown}")
+
+    def _is_away(self, client: int, rounds: int) -> bool:
+        """Whether a client is available in no planned round, as far as that can be known."""
+        lengths = [length for length in (rounds, self.period) if length is not None and length >= 0]
+        if not lengths:  # rounds without end
+            return isinstance(self._available, Trace) and not self._available.spans.get(client)
+        return not any(self.is_available(client, round) for round in range(min(lengths)))
+
+    def is_available(self, client: int, round: int) -> bool:
+        """Whether a client is available in a round.
+
+        Raises:
+            RuntimeError: of a trace in a file, before fitting has started.
+        """
+        if self._available is None:
+            raise RuntimeError(f"{self.trace} is read when fitting starts, with the clients' names: call start() first")
+        return self._available(client, round if self.period is None else round % self.period)
+
+    def available(self, clients: Sequence[int], round: int) -> list[int]:
+        return [client for client in clients if self.is_available(client, round)]
+
+    def draw(self, sizes: Sequence[int], size: int | None, seed: int, round: int) -> list[int]:
+        present = self.available(range(len(sizes)), round)
+        if not present:
+            return []
+        size = None if size is None else min(size, len(present))
+        return [present[place] for place in self.then.draw([sizes[one] for one in present], size, seed, round)]
+
+
+COLUMNS = ("client", "first", "last")
+
+
+class Span(NamedTuple):
+    """Rounds one after the other, both ends included; and where a file says so."""
+
+    first: int
+    last: int
+    place: str
+
+
+class Trace:
+    """The rounds in which clients are available.
+
+    Args:
+        spans: by client; those that are missing are never available.
+    """
+
+    def __init__(self, spans: Mapping[int, Sequence[Span]]) -> None:
+        self.spans = spans
+
+    def __call__(self, client: int, round: int) -> bool:
+        return any(span.first <= round <= span.last for span in self.spans.get(client, ()))
+
+
+def read_trace(path: str | Path, names: Sequence[str], period: int | None) -> Trace:
+    """The trace in a file of one of two forms, by its suffix.
+
+    - `.csv`: a header with the columns client, first and last, and a row for each stretch of rounds, both included.
+    - `.json`: an object of clients, each with a list of rounds and of pairs [first, last], both included.
+
+    A client is named as in the data, or by its number from 0 if no client has that name. Rounds count from 0.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is no such file, naming the line or the client and a remedy.
+    """
+    kinds = {".csv": _rows_of_csv, ".json": _rows_of_json}
+    if (read := kinds.get(Path(path).suffix.lower())) is None:
+        raise ValueError(f"{path}: a trace of availability is a .csv or a .json file")
+    places = {name: client for client, name in reversed(list(enumerate(names)))}
+    spans: dict[int, list[Span]] = {}
+    for client, span in read(path):
+        spans.setdefault(_number_of(client, names, places, span.place), []).append(_checked(span, period))
+    return Trace(spans)
+
+
+def _rows_of_csv(path: str | Path) -> Iterator[tuple[str, Span]]:
+    header, rows = read_csv(path)
+    if missing := [name for name in COLUMNS if name not in header]:
+        raise ValueError(
+            f"{path} has the columns {', '.join(header) or 'of an empty file'} and lacks {', '.join(missing)}: its"
+            f" first line is {','.join(COLUMNS)}, and below it each line has a client and its first and last round"
+        )
+    for line, row in rows:
+        place = f"{path}, line {line}"
+        first, last = (_whole(row[name], name, place) for name in COLUMNS[1:])
+        yield row["client"], Span(first, last, place)
+
+
+def _whole(text: str, name: str, place: str) -> int:
+    if not is_number(text.strip()):
+        raise ValueError(f"{place}: {name} is {text[:40]!r}, which is no round; rounds are whole numbers from 0")
+    return int(text)
+
+
+def _rows_of_json(path: str | Path) -> Iterator[tuple[str, Span]]:
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ValueError(f'{path} is no object of clients; write {{"client": [0, [4, 9]]}}: a round, and rounds 4 to 9')
+    for client, entries in found.items():
+        place = f"{path}, client {client!r}"
+        if not isinstance(entries, list):
+            raise ValueError(f"{place}: its rounds are {entries!r}; give a list of rounds and of pairs [first, last]")
+        for entry in entries:
+            yield client, Span(*_ends(entry, place), place)
+
+
+def _ends(entry: Any, place: str) -> tuple[int, int]:
+    ends = entry if isinstance(entry, list) else [entry, entry]
+    if len(ends) != 2 or not all(is_count(end) for end in ends):
+        raise ValueError(f"{place}: {entry!r} is neither a round nor a pair [first, last]; rounds count from 0")
+    return ends[0], ends[1]
+
+
+def _checked(span: Span, period: int | None) -> Span:
+    if span.first > span.last:
+        raise ValueError(f"{span.place}: the last round, {span.last}, comes before the first, {span.first}; swap them")
+    if period is not None and span.last >= period:
+        raise ValueError(
+            f"{span.place}: round {span.last} lies beyond period={period}, after which the trace begins anew; rounds"
+            f" of a period count from 0 to {period - 1}"
+        )
+    return span
+
+
+def _number_of(client: str, names: Sequence[str], places: Mapping[str, int], place: str) -> int:
+    if (number := places.get(client)) is not None:
+        return number
+    if is_number(client) and int(client) < len(names):
+        return int(client)
+    known = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    raise ValueError(
+        f"{place}: {client[:80]!r} is none of the {len(names)} clients that train ({known});"
+        f" name a client as the data do, or by its number, 0 to {len(names) - 1}"
+    )

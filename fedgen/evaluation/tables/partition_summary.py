@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedgen.clients import Client, FederatedDataModule
-from fedgen.clients.heterogeneity.between_clients import label_table
+from fedgen.clients.heterogeneity.heterogeneity import label_table
 from fedgen.clients.partitions import Partition, SavedPartition, load_partition
 
 

@@ -29,7 +29,7 @@ from fedgen.experiments.engine.recipe_file import component, fingerprints, local
 from fedgen.experiments.engine.results import make_table, save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, Training
-from fedgen.federated.simulated_time.round_time import read_times
+from fedgen.federated.run_files import read_times
 
 FEDAVG, FEDBUFF = "FedAvg", "FedBuff"
 COLOURS = {FEDAVG: "0.35", FEDBUFF: "#1f5fa8"}

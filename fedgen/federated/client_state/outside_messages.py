@@ -8,9 +8,9 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from fedgen.federated.client_state.exchange import Rules, with_ancestors
 from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.client_state.python_state import MISSING, Place, Places, value_of
-from fedgen.federated.client_state.rules import Rules, with_ancestors
 from fedgen.federated.client_state.state_values import has_floats
 from fedgen.foreign_text import printable
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.quasirandom import SobolEngine
 
-from fedgen.federated.client_state.exchange import ACCUMULATING
+from fedgen.federated.client_state.exchange import ACCUMULATING, Rule, Rules, with_ancestors
 from fedgen.federated.client_state.python_state import (
     MISSING,
     PLAIN,
@@ -32,7 +32,6 @@ from fedgen.federated.client_state.python_state import (
     saved_tensors,
     value_at,
 )
-from fedgen.federated.client_state.rules import Rule, Rules, with_ancestors
 from fedgen.federated.client_state.state_values import as_number, has_floats, is_plain, larger, on_cpu, storage_of
 from fedgen.federated.lightning.lightning_internals import PARAMETERS
 from fedgen.io.tensor_files import bytes_of, tensors_in

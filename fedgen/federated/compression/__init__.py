@@ -6,10 +6,7 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.federated.compression.compressor import Compressor, Form
-    from fedgen.federated.compression.low_rank import PowerSGD
-    from fedgen.federated.compression.quantisation import QSGD
-    from fedgen.federated.compression.sign import ScaledSign
-    from fedgen.federated.compression.sparsification import TopK
+    from fedgen.federated.compression.compressors import QSGD, PowerSGD, ScaledSign, TopK
 
 __all__ = ["QSGD", "Compressor", "Form", "PowerSGD", "ScaledSign", "TopK"]
 

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim import Optimizer
 
 from fedgen.federated.client_state.exchange import naming_difference
-from fedgen.federated.client_state.optimizer_states import check_optimizer_state
+from fedgen.federated.client_state.optimizer_state import check_optimizer_state
 from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
 from fedgen.federated.lightning.checks import PlateauUpdates
 from fedgen.federated.lightning.lightning_internals import begin_next_epoch, checkpoint_of

@@ -32,9 +32,8 @@ from fedgen.federated.local_training import (
 )
 from fedgen.federated.round import Round, exits_fail
 from fedgen.federated.trainer_patches import TurnClock
-from fedgen.federated.vectorised.stacked_clients import Setting, StackedClients
+from fedgen.federated.vectorised.stacked_clients import Setting, StackedClients, Trial, try_steps
 from fedgen.federated.vectorised.stacked_optimizer import why_not_stacked
-from fedgen.federated.vectorised.trial import Trial, try_steps
 from fedgen.models.functional_step import FunctionalStep, overridden_below
 from fedgen.models.optional_hooks import FederatedModule
 from fedgen.seeds import isolated

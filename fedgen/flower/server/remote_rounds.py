@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedgen.clients.turn import Turn
 from fedgen.data.optional_attributes import optional
-from fedgen.federated.client_state.optimizer_contents import OptimizerContents
+from fedgen.federated.client_state.optimizer_state import OptimizerContents
 from fedgen.federated.round import Round
 from fedgen.federated.trainer_patches import StepSchedules, TurnClock
 from fedgen.flower.client.replies import Replies

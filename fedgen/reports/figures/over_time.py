@@ -8,7 +8,7 @@ from fedgen.evaluation import Columns, Run, ScoreRecord, by_column
 from fedgen.evaluation.directions import axis_of
 from fedgen.evaluation.runs.selection import default_column
 from fedgen.federated.left_out import shorten
-from fedgen.federated.simulated_time.round_time import TIME_FILE, read_times
+from fedgen.federated.run_files import TIME_FILE, read_times
 from fedgen.reports.figures.curves import BAND, finite
 from fedgen.reports.figures.saving import save_picture
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedgen.clients.partitions import BySize
-from fedgen.clients.partitions.by_size import apportion
+from fedgen.clients.partitions.partition import apportion
 from tests.clients.partitions.test_partition import labelled
 
 

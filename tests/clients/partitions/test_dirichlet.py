@@ -3,8 +3,8 @@ import time
 import numpy as np
 import pytest
 
-from fedgen.clients.partitions import Dirichlet, dirichlet
-from fedgen.clients.partitions.dirichlet import draw_labels, sample_rows, take_examples, take_turns, until_exhausted
+from fedgen.clients.partitions import Dirichlet, by_label
+from fedgen.clients.partitions.by_label import draw_labels, sample_rows, take_examples, take_turns, until_exhausted
 from tests.clients.partitions.test_partition import labelled
 from tests.quick import first_quick
 
@@ -111,7 +111,7 @@ def test_clients_filled_one_after_the_other_see_fewer_labels():
 
 @pytest.mark.parametrize("block", first_quick([1, 4, 1024]))
 def test_draws_in_blocks_have_the_distribution_of_draws_one_by_one(monkeypatch, block):
-    monkeypatch.setattr(dirichlet, "BLOCK", block)
+    monkeypatch.setattr(by_label, "BLOCK", block)
     shares = np.array([[0.7, 0.3, 0.0], [0.2, 0.2, 0.6]])
     counts, turns = np.array([2, 2, 4]), np.array([0, 1, 0, 1, 1, 0])
     repeats = 4000

@@ -10,7 +10,7 @@ import torch
 from jsonargparse import ArgumentParser
 
 from fedgen.clients.partitions import FlowerPartition, Natural, Partition, load_partition, save_partition
-from fedgen.clients.partitions.flower_partition import find_class
+from fedgen.clients.partitions.by_owner import find_class
 from fedgen.data import Examples
 from tests.clients.partitions.test_partition import labelled
 from tests.data import flower

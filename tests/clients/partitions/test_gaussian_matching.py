@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from fedgen.clients.partitions.clusters.label_clusters import Clusters
-from fedgen.clients.partitions.clusters.semantic import divergences, match_clusters
+from fedgen.clients.partitions.clustered import Clusters, divergences, match_clusters
 from fedgen.seeds import numpy_generator
 
 

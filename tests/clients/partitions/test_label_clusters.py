@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from fedgen.clients.partitions.clusters.label_clusters import Clustering, find_clusters
+from fedgen.clients.partitions.clustered import Clustering, find_clusters
 from fedgen.seeds import numpy_generator
 
 

@@ -20,7 +20,7 @@ from fedgen.clients.partitions import (
     load_partition,
     save_partition,
 )
-from fedgen.clients.partitions.clusters.semantic import principal_components
+from fedgen.clients.partitions.clustered import principal_components
 from fedgen.data import Digits, Examples, MNIST5k, StyleShift
 from fedgen.embeddings import load_embedding
 from fedgen.seeds import numpy_generator
@@ -192,7 +192,7 @@ def test_components_are_the_singular_vectors_and_as_many_as_there_are():
 
 
 def test_components_of_very_many_examples_come_from_a_sample(monkeypatch):
-    monkeypatch.setattr("fedgen.clients.partitions.clusters.semantic.PCA_EXAMPLES", 200)
+    monkeypatch.setattr("fedgen.clients.partitions.clustered.PCA_EXAMPLES", 200)
     features = torch.tensor(numpy_generator(0, "x").standard_normal((1000, 4)) * [9, 3, 1, 0.3], dtype=torch.float32)
     found = principal_components(features, 2, seed=0)
     assert found.shape == (1000, 2)
@@ -215,7 +215,7 @@ def test_a_client_of_too_few_examples_is_filled_up_and_the_warning_counts():
 
 
 def test_labels_with_fewer_examples_than_clusters_are_named_before_anything_is_embedded(monkeypatch):
-    monkeypatch.setattr("fedgen.clients.partitions.clusters.semantic.features_of", None)
+    monkeypatch.setattr("fedgen.clients.partitions.clustered.features_of", None)
     examples, _ = grouped(each=5)
     few = examples.subset(
         np.flatnonzero(examples.labels != 2).tolist() + (examples.labels == 2).nonzero()[:7, 0].tolist()
@@ -273,7 +273,7 @@ def test_labels_are_counted_by_a_progress_bar(monkeypatch):
         shown.append((description, total, unit))
         return items
 
-    monkeypatch.setattr("fedgen.clients.partitions.clusters.semantic.track", track)
+    monkeypatch.setattr("fedgen.clients.partitions.clustered.track", track)
     Semantic(4, "identity").assign(grouped()[0], 0)
     assert shown == [("cluster groups/train", LABELS, "labels")]
 

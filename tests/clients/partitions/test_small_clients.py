@@ -1,6 +1,6 @@
 import numpy as np
 
-from fedgen.clients.partitions.clusters.semantic import fill_small
+from fedgen.clients.partitions.clustered import fill_small
 
 
 def test_a_small_client_takes_the_nearest_of_those_who_can_spare_them():

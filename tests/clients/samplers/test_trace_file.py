@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedgen.clients.samplers.availability import read_trace
+from fedgen.clients.samplers.sampler import read_trace
 
 NAMES = ["a", "b", "7", "d"]
 

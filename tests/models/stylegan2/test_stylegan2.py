@@ -12,8 +12,7 @@ from fedgen.clients.partitions import IID
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.client_state.exchange import Exchange
-from fedgen.federated.client_state.rules import Rules
+from fedgen.federated.client_state.exchange import Exchange, Rules
 from fedgen.models.stylegan2 import AdaptiveAugment, StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
 from fedgen.models.stylegan2.drawing import draw_noise, draw_styles
 from fedgen.models.stylegan2.steps import TrainingSteps, path_lengths, r1_penalty

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgen.clients.partitions import ByClass
-from fedgen.clients.partitions.clusters.variance_limited import class_neighbours, draw_anchors
+from fedgen.clients.partitions.clustered import class_neighbours, draw_anchors
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.choice import at_least, rising

@@ -1,4 +1,4 @@
-"""Rounds on the simulated clock, as they are kept, in a run's folder too: scores can be drawn against seconds."""
+"""The file in which a run keeps what becomes of its module's state, read without torch."""
 
 import json
 from collections.abc import Sequence
@@ -8,6 +8,15 @@ from typing import Annotated, NamedTuple
 from fedgen.io.field_types import Between, conforms
 from fedgen.io.files import atomic_write, parse_json
 from fedgen.io.regular_files import read_regular
+
+STATE_FILE = "state.txt"  # of a run's folder
+
+
+def read_state(folder: str | Path) -> str:
+    """Read what `state_table.write_state` kept; empty if there is no file."""
+    path = Path(folder) / STATE_FILE
+    return read_regular(path).decode(errors="replace").rstrip("\n") if path.exists() else ""
+
 
 TIME_FILE = "simulated_time.jsonl"  # of a run's folder, beside scores.jsonl
 

@@ -27,7 +27,7 @@ from fedgen.federated import (
     Scaffold,
 )
 from fedgen.federated.compression import TopK
-from fedgen.federated.simulated_time.round_time import RoundTime, read_times, write_times
+from fedgen.federated.run_files import RoundTime, read_times, write_times
 from fedgen.flower.app.recipe import deployable
 from fedgen.ranks import Ranks
 from fedgen.seeds import numpy_generator, seed_all

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgen.federated.simulated_time.round_time import TIME_FILE, RoundTime, read_times, write_times
+from fedgen.federated.run_files import TIME_FILE, RoundTime, read_times, write_times
 
 ROUNDS = [RoundTime(0, 1.5, 2, 0.0, 0), RoundTime(1, 4.0, 2, 1.5, 3)]
 

@@ -18,8 +18,7 @@ from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.federation_view import started
 from fedgen.federated.round import Round
 from fedgen.federated.server_model import ServerModel
-from fedgen.federated.simulated_time.buffered_clock import BufferedClock
-from fedgen.federated.simulated_time.client_speeds import ClientSpeeds
+from fedgen.federated.simulated_clock import BufferedClock, ClientSpeeds
 from fedgen.federated.strategy import FedAvgStrategy
 from fedgen.models.optional_hooks import FederatedData, data_module_of
 from fedgen.seeds import numpy_generator

@@ -1,1 +1,0 @@
-"""Partitions by what images look like in an embedding: nearest neighbours, and clusters within labels."""
