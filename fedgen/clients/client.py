@@ -61,10 +61,7 @@ def num_held_out(count: int, fraction: float) -> int:
 
 
 def hold_out(indices: Tensor, fraction: float, seed: int, client: int) -> tuple[Tensor, Tensor]:
-    """A client's positions as (train, held out): floor(fraction n) of them, drawn at (seed, client), are held out.
-
-    At least one stays for training. Both parts keep the order of `indices`.
-    """
+    """A client's positions as (train, held out): floor(fraction n) of them, drawn at (seed, client), are held out."""
     count = num_held_out(len(indices), fraction)
     chosen = torch.randperm(len(indices), generator=generator(seed, "held_out", client))[:count]
     kept = torch.ones(len(indices), dtype=torch.bool)
@@ -77,13 +74,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Roles:
-    """The role of each client, by its number in the partition; all three are sorted.
-
-    Attributes:
-        participating: clients that train.
-        unparticipating: clients that are scored and never train.
-        left_out: clients that do neither.
-    """
+    """The role of each client, by its number in the partition; all three are sorted."""
 
     participating: tuple[int, ...]
     unparticipating: tuple[int, ...]
@@ -165,12 +156,7 @@ def save_roles(path: str | Path, roles: Roles, names: Sequence[str]) -> Path:
 
 
 def load_roles(path: str | Path) -> Roles:
-    """Read what `save_roles` wrote.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not such a file, of a newer version, or has a client twice or not at all.
-    """
+    """Read what `save_roles` wrote."""
     content = read_json(path)
     try:
         version = content["version"]

@@ -51,15 +51,7 @@ class LikeLoader:
 
 
 class ClientBatches(LikeLoader):
-    """The training data as a client's own code knows them: as many batches as its turn has iterations.
-
-    Outside rounds' turns the batches are those of the round's first client, and the data set is that of all clients.
-
-    Args:
-        turns: of a round, which Lightning's loops take in place of this.
-        strategy: that takes them.
-        read: what a client reads, by its number; None for all clients.
-    """
+    """The training data as a client's own code knows them: as many batches as its turn has iterations."""
 
     def __init__(self, turns: Any, strategy: Any, read: Callable[[int | None], Read]) -> None:
         super().__init__(lambda: read(strategy.round.turn.client if strategy.in_turns else None))

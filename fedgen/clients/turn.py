@@ -90,11 +90,7 @@ class Turn:
 
 
 class LazyTurn(Turn):
-    """A turn over `LazyExamples`. It draws the examples that a turn in memory does.
-
-    What an item's transforms draw depends on (seed, round, client, the item's place among the client's, how often it
-    was read in the turn) alone, whatever the number of workers.
-    """
+    """A turn over `LazyExamples`. It draws the examples that a turn in memory does."""
 
     def __init__(
         self, examples: LazyExamples, indices: Tensor, batch_size: int, seed: int, client: int, name: str, round: int

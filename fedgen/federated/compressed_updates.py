@@ -19,25 +19,7 @@ Payloads = dict[str, dict[str, Tensor]]  # by the parameter's name, the parts of
 
 
 class CompressedUpdates:
-    """Compression of each client's update, and the update that the server takes in.
-
-    Parameters that train and travel are compressed. With x the server's, y the client's after its turn and e what the
-    client has kept (0 before its first turn), p = y - x + e is sent as C(p); the server takes in x + C(p), rounded to
-    the parameter's type, and the client keeps e = p - (what came in - x). So what came in over all rounds is the sum of
-    the updates but for e, whatever was rounded. Other tensors that travel, such as moving averages, are sent as they
-    are: a variance must not become negative.
-
-    What clients keep changes when a round ends, and not by a round that is dropped or a turn that is left out.
-
-    Args:
-        compressor: None sends updates as they are.
-        model: the server's part of the module.
-        memory: of the clients.
-        seed: base of all draws.
-
-    Attributes:
-        payloads: what the last turn that was compressed here sends.
-    """
+    """Compression of each client's update, and the update that the server takes in."""
 
     def __init__(self, compressor: Compressor | None, model: ServerModel, memory: ClientMemory, seed: int) -> None:
         self.compressor, self._model, self._memory, self._seed = compressor, model, memory, seed
@@ -50,11 +32,7 @@ class CompressedUpdates:
 
     @torch.no_grad()
     def compress(self, client: int, round: int) -> dict[str, Tensor]:
-        """Return by name what the server takes in for the parameters of the client whose turn the model holds.
-
-        Raises:
-            FloatingPointError: naming a parameter whose update is too large for its type.
-        """
+        """Return by name what the server takes in for the parameters of the client whose turn the model holds."""
         if (compressor := self.compressor) is None:
             return {}
         draws = generator(self._seed, "compression", round, client)
@@ -85,11 +63,7 @@ class CompressedUpdates:
 
     @torch.no_grad()
     def receive(self, name: str, payload: Mapping[str, Tensor]) -> Tensor:
-        """Return a client's parameter as the server takes it in: its own, and the update that was sent.
-
-        Raises:
-            FloatingPointError: if it is not finite in the parameter's type.
-        """
+        """Return a client's parameter as the server takes it in: its own, and the update that was sent."""
         assert self.compressor is not None
         server, like = self._wide(name), self._model.exchange.server[name]
         found = server + self.compressor.decode(payload, tuple(server.shape), server.dtype)
@@ -98,12 +72,7 @@ class CompressedUpdates:
         return received
 
     def receive_all(self, payloads: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the parameters of a client elsewhere, from what it says that it sends.
-
-        Raises:
-            ValueError: naming the parameter, for other names, shapes, types or values than the compressor's.
-            FloatingPointError: as `receive`.
-        """
+        """Return the parameters of a client elsewhere, from what it says that it sends."""
         expected = {} if self.compressor is None else self._model.trainable
         if wrong := payloads.keys() ^ expected.keys():
             raise ValueError(f"{sorted(wrong)[0]} is compressed on one side alone")
@@ -137,12 +106,7 @@ class CompressedUpdates:
         return {"clients": {client: kept._asdict() for client, kept in self._memory.unsent.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores `state_dict`, with tensors where the model's are.
-
-        Raises:
-            MisconfigurationException: for what a compressor kept, where there is none or one that keeps nothing, or of
-                another model.
-        """
+        """Restores `state_dict`, with tensors where the model's are."""
         clients, trainable = state["clients"], self._model.trainable
         if clients and not self.keeps_clients:
             kind = "there is no `compression`" if self.compressor is None else f"{type(self.compressor).__name__} does"

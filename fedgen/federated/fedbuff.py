@@ -142,11 +142,7 @@ class FedBuffStrategy(FedAvgStrategy):
     # ---- settings that make no sense ----
 
     def _check_asynchronous(self, trainer: Trainer) -> None:
-        """Refuse what needs a cohort that starts together.
-
-        Raises:
-            MisconfigurationException: naming the setting and the remedy.
-        """
+        """Refuse what needs a cohort that starts together."""
         clients = len(optional(data_module_of(trainer), FederatedData, "clients") or ())
         for name, value in (("buffer_size", self.buffer_size), ("concurrency", self.concurrency)):
             if value > clients:
@@ -182,19 +178,7 @@ class FedBuffStrategy(FedAvgStrategy):
 
 
 class ServerVersions:
-    """The server's tensors of each round in which a turn has started that has not arrived yet.
-
-    A turn that started in round v and arrives in round t has staleness tau = t - v. It trains when it arrives, from the
-    server's tensors of round v, and what its parameters add to those counts by s(tau) = (1 + tau)^-power on top of the
-    server's present ones: w_t + s(tau) (y - w_v), with y as the turn left them (Nguyen et al. 2022; power 1/2 there).
-    Without staleness y is taken as it is. Tensors that travel and do not train, such as running variances, are taken
-    as they are, too: added on top they could become negative.
-
-    Args:
-        model: the server's part of the module.
-        clock: knows which turns a round takes, and in which they have started.
-        power: of the discount.
-    """
+    """The server's tensors of each round in which a turn has started that has not arrived yet."""
 
     def __init__(self, model: ServerModel, clock: BufferedClock, power: float) -> None:
         self._model, self._clock, self._power = model, clock, power
@@ -269,12 +253,7 @@ class ServerVersions:
         return {"versions": {version: dict(kept) for version, kept in self._kept.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, with tensors where the model's are; after the clock's.
-
-        Raises:
-            ValueError: if it lacks a version that somebody under way has started from.
-            MisconfigurationException: if it is of another model.
-        """
+        """Restore `state_dict`, with tensors where the model's are; after the clock's."""
         live = self._exchange.live
         kept = {int(version): dict(tensors) for version, tensors in state["versions"].items()}
         if missing := {turn.version for turn in self._clock.under_way} - kept.keys():
@@ -290,11 +269,7 @@ def _kept(tensor: Tensor, last: Tensor | None) -> Tensor:
 
 
 def _check_same(kept: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> None:
-    """Refuse a version of other tensors than the module has.
-
-    Raises:
-        MisconfigurationException: naming the first.
-    """
+    """Refuse a version of other tensors than the module has."""
     for name, tensor in live.items():
         if name not in kept or kept[name].shape != tensor.shape or kept[name].dtype != tensor.dtype:
             raise MisconfigurationException(

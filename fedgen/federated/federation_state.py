@@ -58,12 +58,7 @@ def own_models(state: Mapping[str, Any]) -> dict[int, Mapping[str, Tensor]]:
 
 
 def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exchange: Exchange) -> None:
-    """Restores what `pack_state` packed.
-
-    Raises:
-        ValueError: for a state of another version, or a damaged one.
-        MisconfigurationException: for one of other settings, such as other personal tensors.
-    """
+    """Restores what `pack_state` packed."""
     check_packed(state, exchange.live, parts)
     memory.load_state_dict(state, exchange)
     for name, part in parts.items():
@@ -74,11 +69,7 @@ def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exc
 
 
 def check_packed(state: Any, tensors: Mapping[str, Any], parts: Iterable[str] = _PARTS) -> None:
-    """Refuses what `pack_state` never packs.
-
-    Raises:
-        ValueError: for a state of another version, or a damaged one.
-    """
+    """Refuses what `pack_state` never packs."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version not in (OLD_CLOCKS, CHECKPOINT_VERSION):
         raise ValueError(

@@ -107,10 +107,7 @@ class FederationView(OneOrManyProcesses):
 
     @property
     def personal_tensors(self) -> Mapping[int, Mapping[str, Tensor]]:
-        """Tensors of clients' own models, by client and name: of those that have trained in this process.
-
-        What clients keep to themselves, and with an algorithm such as Ditto all of the model.
-        """
+        """Tensors of clients' own models, by client and name: of those that have trained in this process."""
         models = {} if self._round is None else self._round.algorithm.own_models
         return overlay(self._memory.personal, models)
 
@@ -163,10 +160,7 @@ class FederationView(OneOrManyProcesses):
 
     @contextmanager
     def client_model(self, client: int) -> Iterator[None]:
-        """Make the module what the client sees (what it keeps to itself in place); within `fit`, between rounds.
-
-        What the block makes of the module is put back: tensors, other state, training modes and requires_grad.
-        """
+        """Make the module what the client sees (what it keeps to itself in place); within `fit`, between rounds."""
         self._shares.check_is_here(client)
         round = self.round
         round.model.start_round()  # turns may have filled a buffer since the round began
@@ -225,11 +219,7 @@ class FederationView(OneOrManyProcesses):
 
 
 def started(part: Part | None) -> Part:
-    """Return what is made when fitting starts.
-
-    Raises:
-        RuntimeError: before that.
-    """
+    """Return what is made when fitting starts."""
     if part is None:
         raise RuntimeError("the strategy has not started fitting yet")
     return part

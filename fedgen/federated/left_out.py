@@ -94,10 +94,7 @@ def make_entries(round: int, reasons: Mapping[int, str], data: Any, kind: str = 
 
 
 def fold(entries: list[Entry], most: int = KEPT_TURNS) -> list[Entry]:
-    """The entries, by round; if more than `most` are single, the latest half of that, and one a client for the others.
-
-    That one says of how many turns the client was left out, up to which round, and the last reason.
-    """
+    """The entries, by round."""
     single = [entry for entry in entries if "turns" not in entry] if len(entries) > most else []
     if len(single) <= most:
         return entries
@@ -139,11 +136,7 @@ def describe_loss(round: int, entries: Sequence[Entry], error: BaseException | N
 
 
 def loss_of_round(round: int, entries: Sequence[Entry], error: Exception | None) -> Exception:
-    """Return the error of a round that loses every client.
-
-    An error in the user's own code that all clients met alike is raised itself, with a note that says so; of all others
-    a RuntimeError that describes them, with the first as its cause.
-    """
+    """Return the error of a round that loses every client."""
     words = describe_loss(round, entries, error)
     if error is not None and entries and are_alike(entries) and own_frames(error):
         error.add_note(words)
@@ -160,10 +153,7 @@ def _place_of(error: BaseException | None) -> str:
 
 
 def free_memory(error: BaseException) -> None:
-    """Lets go of what the functions that an error came through still hold, such as a step's activations.
-
-    Its traceback, which may be shown later, goes on naming them.
-    """
+    """Lets go of what the functions that an error came through still hold, such as a step's activations."""
     import torch
 
     chain: list[BaseException] = [error]
@@ -206,10 +196,7 @@ def tell(entries: Sequence[Entry]) -> None:
 
 
 def describe(entries: Sequence[Entry]) -> list[str]:
-    """In words, a line for each client: its rounds and the last reason; nothing if nobody was left out.
-
-    Those left out of most rounds come first, and of many clients only they are named. Each kind of entry has a list.
-    """
+    """In words, a line for each client: its rounds and the last reason; nothing if nobody was left out."""
     by_kind: dict[str, list[Entry]] = {}
     for entry in entries:
         by_kind.setdefault(str(entry.get("kind", "")), []).append(entry)
@@ -274,11 +261,7 @@ def write_left_out(folder: str | Path, entries: Sequence[Entry]) -> None:
 
 
 def read_left_out(folder: str | Path) -> list[Entry]:
-    """Read what `write_left_out` kept; nothing if there is no file.
-
-    Raises:
-        ValueError: if the file is damaged, naming it.
-    """
+    """Read what `write_left_out` kept; nothing if there is no file."""
     path = Path(folder) / LEFT_OUT_FILE
     if not path.exists():
         return []

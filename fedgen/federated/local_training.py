@@ -64,22 +64,7 @@ class Driver(Protocol):
 
 
 class LocalTraining:
-    """Takes clients' turns on this process's module.
-
-    Args:
-        trainer: that fits, with its optimizers.
-        round: whose turns they are.
-        driver: of the round.
-        clock: of the fit.
-        schedules: of learning rates by the step.
-        counts_rounds: whether a `training_step` receives its iteration of the round, not of the client.
-        move: brings a batch to the device where somebody overrides how.
-
-    Attributes:
-        no_hooks: whether nobody overrides what Lightning calls around a step.
-        client_iteration: of the client that trains, since training began.
-        awaits_step: whether the turn has begun and Lightning's next optimizer step takes it.
-    """
+    """Takes clients' turns on this process's module."""
 
     def __init__(
         self,
@@ -168,13 +153,7 @@ class LocalTraining:
         outputs: Callable[[Any], dict[str, Any]],
         quick: tuple[Optimizer, Callable[[], Any]] | None = None,
     ) -> Any:
-        """Take the turn that has begun, and close the round after the last.
-
-        Args:
-            step: takes one iteration on `_batch`, as Lightning does.
-            outputs: gives what hooks are told of an iteration's result.
-            quick: the optimizer and its closure for iterations without Lightning's hooks.
-        """
+        """Take the turn that has begun, and close the round after the last."""
         turn, output = self._round.turn, None
         assert turn is not None
         if not turn.is_idle:
@@ -296,10 +275,7 @@ class LocalTraining:
 
 
 def calls_no_hook(trainer: Trainer) -> bool:
-    """Whether nobody overrides what Lightning calls around a step: module, callbacks, strategy, precision, profiler.
-
-    The strategy's own callback does, and the quick closure does what it does.
-    """
+    """Whether nobody overrides what Lightning calls around a step: module, callbacks, strategy, precision, profiler."""
     module, strategy = trainer.lightning_module, trainer.strategy
     callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, RoundBoundary)]
     return (
@@ -339,20 +315,7 @@ def acts_on_steps(algorithm: ClientAlgorithm) -> bool:
 
 
 class BatchHooks:
-    """A module's own hooks around batches, run at each local iteration, and callbacks' hooks with real batches.
-
-    Lightning calls both once a batch of its own, which is a turn. The module's are called by the strategy, so
-    Lightning's call finds nothing; the callbacks' get the turn's first batch, and at its end the last one. Of a turn
-    in which nobody trains there is neither, and no end of one that is left out; progress bars count them all the same.
-
-    Args:
-        trainer: whose module and callbacks they are.
-        real_batch: what callbacks are given of a turn: the first batch before it has run, the last one afterwards.
-
-    Attributes:
-        own: the module's own hooks, by name.
-        own_step: the module's own `optimizer_step`; None without.
-    """
+    """A module's own hooks around batches, run at each local iteration, and callbacks' hooks with real batches."""
 
     def __init__(self, trainer: Trainer, real_batch: Callable[[Turn], Any]) -> None:
         self._trainer, self._module = trainer, trainer.lightning_module

@@ -75,24 +75,7 @@ def _nothing() -> None:
 
 
 class Round:
-    """The rounds of one federation, one after the other, over a module that holds a client's weights in its turn.
-
-    Args:
-        logged: values that turns log.
-        ranks: the processes, each of which takes some of the turns.
-        data: the data module, whose `clients` have names, if it has any.
-
-    Attributes:
-        number: of the round that is open or was last.
-        turn: the present client's, or its that was last; None before the first and once the round is over.
-        is_open: whether the model is not the server's, or not of a whole round.
-        errors: of clients that were left out of the round.
-        factor: on the clients' learning rates.
-        snapshots: of the server, from which turns start that began in earlier rounds; None in synchronous rounds.
-        loss: of the present turn at the weights it began with, where the aggregator needs it and the module gives one.
-        is_known: whether a whole round is over, in which it was found what becomes of the module's state.
-        state_bytes: that the server's messages have for the model, with constants; None where there are no messages.
-    """
+    """The rounds of one federation, one after the other, over a module that holds a client's weights in its turn."""
 
     def __init__(
         self,
@@ -212,11 +195,7 @@ class Round:
 
     @contextmanager
     def attempt(self, turn: Turn) -> Iterator[None]:
-        """Within it a client's part of the round is done, here or with what it sent; one whose part raises is left out.
-
-        The one place that decides what becomes of a client that fails, wherever it trains: the module is the server's
-        again before anything else runs, the client has no part in the round, and the error is kept for its report.
-        """
+        """Within it a client's part of the round is done, here or with what it sent."""
         try:
             with exits_fail():
                 yield
@@ -301,11 +280,7 @@ class Round:
     # ---- a round's end ----
 
     def close(self, heard: Ranks | None = None, move_schedules: Callable[[], None] = _nothing) -> None:
-        """Make the server's new model of what clients sent, wherever they were, and load it into the module.
-
-        Raises:
-            RuntimeError: when the round lost every client; or an error of the user's own code that all of them met.
-        """
+        """Make the server's new model of what clients sent, wherever they were, and load it into the module."""
         several = self.ranks.size > 1
         told = self.ranks.gather(news_of(self)) if several else [{"memory": self.memory.news()}]
         if not self.memory.hear([one["memory"] for one in told]):

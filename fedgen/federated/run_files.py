@@ -22,15 +22,7 @@ TIME_FILE = "simulated_time.jsonl"  # of a run's folder, beside scores.jsonl
 
 
 class RoundTime(NamedTuple):
-    """A round on the simulated clock.
-
-    Args:
-        round: from 0.
-        seconds: from the start of training to the round's end.
-        turns: that took part.
-        staleness: server steps between a turn's start and its arrival, the mean over the turns.
-        largest_staleness: of a turn.
-    """
+    """A round on the simulated clock."""
 
     round: Annotated[int, Between(0)]
     seconds: Annotated[float, Between(0)]
@@ -50,11 +42,7 @@ def write_times(folder: str | Path, rounds: Sequence[RoundTime]) -> None:
 
 
 def read_times(folder: str | Path) -> dict[int, RoundTime]:
-    """Return what `write_times` kept, by round; nothing if there is no file.
-
-    Raises:
-        ValueError: if the file is damaged, naming it.
-    """
+    """Return what `write_times` kept, by round; nothing if there is no file."""
     path = Path(folder) / TIME_FILE
     if not path.exists():
         return {}

@@ -182,11 +182,7 @@ class Cooldown(Schedule):
 
 
 def factor_in(schedule: Schedule | None, round: int) -> float:
-    """A schedule's factor in a round; 1 without one.
-
-    Raises:
-        ValueError: if it is negative or not finite.
-    """
+    """A schedule's factor in a round; 1 without one."""
     if schedule is None:
         return 1.0
     factor = float(schedule.factor(round))
@@ -199,11 +195,7 @@ def factor_in(schedule: Schedule | None, round: int) -> float:
 
 
 def check_rates(schedule: Schedule | None, optimizers: Iterable[Optimizer | None]) -> None:
-    """Refuses optimizers that a schedule, if there is one, cannot act on.
-
-    Raises:
-        ValueError: if one has no learning rate.
-    """
+    """Refuses optimizers that a schedule, if there is one, cannot act on."""
     for optimizer in optimizers if schedule is not None else ():
         if optimizer is not None and not all("lr" in group for group in optimizer.param_groups):
             raise ValueError(
@@ -214,10 +206,7 @@ def check_rates(schedule: Schedule | None, optimizers: Iterable[Optimizer | None
 
 @contextmanager
 def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
-    """Multiplies an optimizer's learning rates within the block; after it they are what they were, to the bit.
-
-    A rate that something else sets within the block is left as set.
-    """
+    """Multiplies an optimizer's learning rates within the block; after it they are what they were, to the bit."""
     if factor == 1:
         yield
         return

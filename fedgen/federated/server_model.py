@@ -28,16 +28,7 @@ News = tuple[dict[str, list[Tensor]], list[str], int]
 
 
 class Counters:
-    """The largest values over a round's clients of tensors such as `num_batches_tracked` or an `initialized` flag.
-
-    Weighted means of counts are no counts, and a flag that one client has set is set. A tensor of which some client's
-    turn makes a number smaller is no counter: the server's value stays, and a warning names it once.
-
-    Args:
-        declared: names for which the rule "max" was declared: these may decrease.
-        advancing: names of counters that grow by the communication interval in each round, whatever clients count.
-        robust: whether to take the lower median over clients in place of the largest, which one client could set.
-    """
+    """The largest values over a round's clients of tensors such as `num_batches_tracked` or an `initialized` flag."""
 
     def __init__(self, declared: Collection[str] = (), advancing: Collection[str] = (), robust: bool = False) -> None:
         self._declared, self._advancing, self._robust = declared, advancing, robust
@@ -119,16 +110,7 @@ MASKED_NUMBER = 8  # bytes of an entry under secure aggregation
 
 
 class ServerUpdate:
-    """Applies the clients' combined tensors to the server's, through a server optimizer or directly.
-
-    The pseudo-gradient of a parameter is the server's value minus the combined one; floating buffers take the
-    combined value, whatever the learning rate.
-
-    Args:
-        server: the server's tensors by name; updated in place.
-        trained: the names that are parameters.
-        create: makes the optimizer from a list of parameters; None replaces the server's values (FedAvg).
-    """
+    """Applies the clients' combined tensors to the server's, through a server optimizer or directly."""
 
     def __init__(
         self, server: dict[str, Tensor], trained: set[str], create: Callable[[Iterable[Tensor]], Optimizer] | None
@@ -139,10 +121,7 @@ class ServerUpdate:
 
     @torch.no_grad()
     def apply(self, names: Iterable[str], combined: Iterable[Tensor], factor: float = 1.0) -> None:
-        """One server step, with the optimizer's learning rate multiplied by a factor.
-
-        Without an optimizer the rate is 1: the server goes the factor's part of the way to the combined values.
-        """
+        """One server step, with the optimizer's learning rate multiplied by a factor."""
         replaced: dict[str, Tensor] = {}
         for name, value in zip(names, combined):
             if name in self.leaves:
@@ -159,11 +138,7 @@ class ServerUpdate:
             self.optimizer.zero_grad(set_to_none=True)
 
     def replace(self, present: "ServerUpdate") -> None:
-        """Goes on with the state of another update's optimizer, if it is of the same parameters.
-
-        Raises:
-            MisconfigurationException: with the remedy, if it is of others.
-        """
+        """Goes on with the state of another update's optimizer, if it is of the same parameters."""
         if present.optimizer is None or not present.optimizer.state:
             return
         own, other = ({name: leaf.shape for name, leaf in one.leaves.items()} for one in (self, present))
@@ -184,12 +159,7 @@ class ServerUpdate:
         return None if self.optimizer is None else type(self.optimizer).__name__
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restores `state_dict`.
-
-        Raises:
-            MisconfigurationException: if it is another optimizer's, or only one of the two is there.
-            ValueError: if it is damaged.
-        """
+        """Restores `state_dict`."""
         saved = None if state is None else state["name"]
         if saved != self._name:
             raise MisconfigurationException(
@@ -203,12 +173,7 @@ class ServerUpdate:
 
 @dataclass
 class RoundSettings:
-    """The settings of a federation's rounds; see `FedAvgStrategy`.
-
-    Args:
-        fixed: whether what travels is fixed before training, as under secure aggregation.
-        compression: of clients' updates; None sends them as they are.
-    """
+    """The settings of a federation's rounds; see `FedAvgStrategy`."""
 
     interval: int
     client_weights: ClientWeights = "examples"
@@ -229,23 +194,7 @@ class RoundSettings:
 
 
 class ServerModel:
-    """The server's part of a module; made anew where callbacks thaw or freeze layers, or tensors grow.
-
-    Args:
-        module: the model.
-        optimizers: all of them, the server's too.
-        settings: of the rounds.
-        memory: whose clients keep personal tensors.
-
-    Attributes:
-        exchange: what travels.
-        switches: what a turn may leave behind beside tensors.
-        rules: the declared ones.
-        trainable: tensors that clients train and send, by name.
-        counters: integer and boolean tensors of the round.
-        update: from combined tensors to the server's.
-        aggregator: of the rounds.
-    """
+    """The server's part of a module; made anew where callbacks thaw or freeze layers, or tensors grow."""
 
     def __init__(
         self, module: nn.Module, optimizers: Sequence[Optimizer], settings: RoundSettings, memory: ClientMemory
@@ -279,11 +228,7 @@ class ServerModel:
             check_rates(settings.server_schedule, [self.update.optimizer])
 
     def renew(self) -> None:
-        """Make it again from the module as it is now.
-
-        Raises:
-            MisconfigurationException: if the server optimizer has state for another set of parameters.
-        """
+        """Make it again from the module as it is now."""
         present = self.update
         self._make(self.exchange.moving)
         self.update.replace(present)
@@ -331,13 +276,7 @@ def compressed_bytes(compressor: Compressor, parameters: Mapping[str, Tensor]) -
 
 
 def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> list[Tensor]:
-    """The parameters that train in clients' turns.
-
-    A frozen copy such as a moving average does not, though `Adam(self.parameters())` holds it: an optimizer passes over
-    parameters without a gradient. One that holds nothing but frozen parameters is there for when they thaw: GANs turn
-    requires_grad off for the net that rests. Of what requires a gradient and no optimizer holds, such as a copy that is
-    moved by hand, nothing trains.
-    """
+    """The parameters that train in clients' turns."""
     held = [parameters_of(optimizer) for optimizer in (*optimizers, *_own_optimizers(module))]
     if not held:
         return [parameter for parameter in module.parameters() if parameter.requires_grad]

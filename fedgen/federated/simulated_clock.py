@@ -63,11 +63,7 @@ class SimulatedClock:
         return {"rounds": [tuple(one) for one in self.rounds]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`.
-
-        Raises:
-            ValueError: if it is damaged.
-        """
+        """Restore `state_dict`."""
         rounds = [RoundTime(*one) for one in state["rounds"]]
         if not all(conforms(one, RoundTime) for one in rounds):
             raise ValueError("its rounds have no times")
@@ -80,13 +76,7 @@ Draw = Callable[[list[int], int, int, int], list[int]]
 
 
 class TurnUnderWay(NamedTuple):
-    """A turn between its start and its arrival.
-
-    Args:
-        arrival: seconds since training began.
-        client: by number.
-        version: the round in which it has started: the server's model is that of its beginning.
-    """
+    """A turn between its start and its arrival."""
 
     arrival: Annotated[float, Between(0)]
     client: Annotated[int, Between(0)]
@@ -94,13 +84,7 @@ class TurnUnderWay(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """A round: the updates that the server waits for until it takes a step.
-
-    Args:
-        seconds: when the last of them has arrived.
-        arrived: in their order.
-        under_way: turns that are left to later rounds, by arrival.
-    """
+    """A round: the updates that the server waits for until it takes a step."""
 
     seconds: float
     arrived: tuple[TurnUnderWay, ...]
@@ -157,11 +141,7 @@ class BufferedClock(SimulatedClock):
     # ---- plans ----
 
     def buffer_of(self, round: int) -> Buffer:
-        """Return what a round does, which is not over yet.
-
-        Raises:
-            ValueError: for one that is over.
-        """
+        """Return what a round does, which is not over yet."""
         if round < self._next:
             raise ValueError(f"round {round} is over; the next is {self._next}")
         for planned in range(self._next, round + 1):

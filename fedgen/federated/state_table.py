@@ -21,13 +21,7 @@ RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # beginnings o
 
 
 class StateRow(NamedTuple):
-    """A row: what becomes of some of a module's state.
-
-    Args:
-        fate: a few words, e.g. "trained, averaged".
-        names: of the state.
-        num_bytes: of the tensors that a client sends in a round for it; 0 for what is not sent.
-    """
+    """A row: what becomes of some of a module's state."""
 
     fate: str
     names: tuple[str, ...]
@@ -148,11 +142,7 @@ class NoRoundError(RuntimeError):
 
 
 def require_round(trained: bool) -> None:
-    """Refuses to tell of a fit that has trained no whole round.
-
-    Raises:
-        NoRoundError: with what to do.
-    """
+    """Refuses to tell of a fit that has trained no whole round."""
     if not trained:
         raise NoRoundError(
             "state_table() tells what clients' turns were found to change, and this strategy has trained no whole round"

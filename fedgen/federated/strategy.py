@@ -318,10 +318,7 @@ class FedAvgStrategy(FederationView):
 
 
 def warn_of_objects(trainer: Trainer) -> None:
-    """Warns, when fitting starts, of hyperparameters that make the run's checkpoints unreadable.
-
-    Only where checkpoints are written, and by a plugin that reads them without unpickling.
-    """
+    """Warns, when fitting starts, of hyperparameters that make the run's checkpoints unreadable."""
     if not trainer.checkpoint_callbacks or not isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
         return
     for owner in (trainer.lightning_module, data_module_of(trainer)):
@@ -344,12 +341,7 @@ def make_round(
     seed: int,
     shares: Sequence[float] | None,
 ) -> Round:
-    """Return the rounds of a federation over a trainer's module, whose optimizers have been made.
-
-    Raises:
-        ValueError: for settings that do not suit the module.
-        MisconfigurationException: for settings that do not suit each other.
-    """
+    """Return the rounds of a federation over a trainer's module, whose optimizers have been made."""
     strategy, module = trainer.strategy, trainer.lightning_module
     aggregator, algorithm = settings.aggregator, settings.client_algorithm
     warn_of_objects(trainer)

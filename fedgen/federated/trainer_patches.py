@@ -27,25 +27,7 @@ NEVER = 2**62  # a schedule's frequency, in Lightning's batches, that is never r
 
 
 class TurnClock:
-    """Counts one client's steps and says what Lightning's words mean within its turn.
-
-    `global_step` is one client's count: every turn begins with the round's, and after the round it is the largest over
-    completed turns. `is_last_batch` holds in a turn's last iteration, `num_training_batches` is the interval.
-
-    Args:
-        trainer: whose words they are.
-        interval: the communication interval.
-        rounds: that are planned, -1 without end; None takes the trainer's `max_epochs`.
-
-    Attributes:
-        inside: whether a turn's iterations run now (or optimizers are made for them).
-        iteration: of the turn that runs, from 0.
-        total_steps: optimizer steps of all clients' completed turns since training began.
-        accumulation: batches of gradients a step, as the trainer was told.
-        metrics: of the round before, which all turns see as `callback_metrics`, without values of single steps.
-        reduced: those of them that turns logged, over all ranks if there are several.
-        holds_accumulation: whether the trainer's own loops are told 1 in its place, as a turn is one batch there.
-    """
+    """Counts one client's steps and says what Lightning's words mean within its turn."""
 
     def __init__(self, trainer: Trainer, interval: int, rounds: int | None = None) -> None:
         self.trainer, self.interval, self._rounds = trainer, interval, rounds
@@ -253,11 +235,7 @@ def _derived(properties: type, kind: Any) -> Any:
 
 
 class StepSchedules:
-    """Learning-rate schedules with interval="step", moved with a client's iterations, not with Lightning's batches.
-
-    Args:
-        trainer: whose schedules they are; the module is optimised automatically.
-    """
+    """Learning-rate schedules with interval="step", moved with a client's iterations, not with Lightning's batches."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -287,15 +265,7 @@ class StepSchedules:
 
 
 class LoggedValues:
-    """Weighs what training steps log as clients are weighed: the mean over a turn counts by the client's weight.
-
-    Values of a turn that is left out are dropped. Those logged with `sync_dist` are brought together at the round's
-    end, as processes' turns differ.
-
-    Args:
-        trainer: whose values they are.
-        clock: whose next round's turns see them.
-    """
+    """Weighs what training steps log as clients are weighed: the mean over a turn counts by the client's weight."""
 
     def __init__(self, trainer: Trainer, clock: TurnClock) -> None:
         self._trainer, self._clock = trainer, clock

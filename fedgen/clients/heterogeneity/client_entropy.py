@@ -35,17 +35,7 @@ CHUNK = 2**24  # pixels decoded at once, at most: 64 MB
 
 
 class GroupedVAE(nn.Module):
-    """p(z) = N(0, I), p(x | z) of independent Bernoulli pixels, q(z | x) = N(m, L L^T).
-
-    One hidden layer of tanh each way. Weights start uniform within 1 / sqrt(inputs); the decoder's output at the logits
-    of the group's mean image.
-
-    Args:
-        means: the groups' mean images [G, D] in [0, 1].
-        width: units of the hidden layers.
-        latent_dim: d.
-        generators: of the first weights, one a group.
-    """
+    """p(z) = N(0, I), p(x | z) of independent Bernoulli pixels, q(z | x) = N(m, L L^T)."""
 
     look: Tensor
     look_bias: Tensor
@@ -95,12 +85,7 @@ class GroupedVAE(nn.Module):
         return torch.baddbmm(self.draw_bias, self.hidden(latents), self.draw)
 
     def negative_elbo(self, images: Tensor, noise: Tensor) -> Tensor:
-        """-ELBO of each image in nats [G, n], with one latent an image and the divergence in closed form.
-
-        Args:
-            images: [G, n, D] in [0, 1].
-            noise: standard normal [G, n, d].
-        """
+        """-ELBO of each image in nats [G, n], with one latent an image and the divergence in closed form."""
         mean, lower = self.posterior(images)
         logits = self.logits(mean + (lower @ noise.unsqueeze(-1)).squeeze(-1))
         distortion = F.binary_cross_entropy_with_logits(logits, images, reduction="none").sum(2)
@@ -109,12 +94,7 @@ class GroupedVAE(nn.Module):
         return distortion + divergence
 
     def log_weights(self, images: Tensor, noise: Tensor) -> Tensor:
-        """log p(x, z_k) / q(z_k | x) [G, n, k] with z_k = m + L noise_k: the importance weights of Burda et al. 2016.
-
-        Args:
-            images: [G, n, D] in [0, 1].
-            noise: standard normal [G, n, k, d].
-        """
+        """log p(x, z_k) / q(z_k | x) [G, n, k] with z_k = m + L noise_k: importance weights (Burda et al. 2016)."""
         groups, count, samples, _ = noise.shape
         mean, lower = self.posterior(images)
         latents = mean.unsqueeze(2) + noise @ lower.transpose(-2, -1)
@@ -130,13 +110,7 @@ class GroupedVAE(nn.Module):
 
 
 def log_mean_weights(model: GroupedVAE, images: Tensor, noise: Tensor) -> Tensor:
-    """log (1 / K) sum_k of the importance weights, float64 [G, n]: on average at most log p(x), and nearer for large K.
-
-    Args:
-        model: of the groups.
-        images: [G, n, D] in [0, 1].
-        noise: standard normal [G, n, K, d], on any device.
-    """
+    """log (1 / K) sum_k of the importance weights, float64 [G, n]."""
     groups, count, samples, _ = noise.shape
     found = torch.full((groups, count), -math.inf, dtype=torch.float64, device=images.device)
     for part in noise.split(max(1, CHUNK // (groups * count * images.shape[2])), 2):
@@ -187,10 +161,7 @@ def client_entropies(
 
 
 def grey_floor(groups: Sequence[Tensor]) -> Tensor:
-    """The part of H that no model of independent pixels avoids, in nats, float64 [G]: 0 for black and white images.
-
-    -mean_x sum over pixels of x log x + (1 - x) log (1 - x), x in [0, 1].
-    """
+    """The part of H that no model of independent pixels avoids, in nats, float64 [G]: 0 for black and white images."""
     found = []
     for part in _check(groups):
         level = part.double()
@@ -199,15 +170,7 @@ def grey_floor(groups: Sequence[Tensor]) -> Tensor:
 
 
 class _Group:
-    """Groups of images that are fitted together.
-
-    Args:
-        parts: float images [n_g, D] in [0, 1] of each.
-        names: of the groups, for their draws.
-        options: of fitting and reading.
-        seed: of first weights and noise.
-        device: where to fit.
-    """
+    """Groups of images that are fitted together."""
 
     def __init__(
         self,
@@ -308,25 +271,7 @@ def with_entropy(
     seed: int = 0,
     device: torch.device | str | None = None,
 ) -> Heterogeneity:
-    """The measures, and the clients' entropy above the grey floor in nats.
-
-    A model is fitted to each client's images of one label: labels are asked for in turn, and a client with fewer than
-    five images of that label gives those of its most frequent one. The control deals each label's images again, to
-    clients with as many of each as before; without labels all images.
-
-    Args:
-        found: the other measures; of its clients some are measured.
-        clients: of the partition.
-        options: of fitting and reading.
-        max_clients: measured, drawn at random where there are more.
-        max_images: of each, likewise; few, as the paper's are, because entropy grows with their number.
-        controls: random deals.
-        seed: of the draws and the models.
-        device: where to fit.
-
-    Raises:
-        ValueError: for points.
-    """
+    """The measures, and the clients' entropy above the grey floor in nats."""
     data = clients[0].data
     owned = [clients[place].everything for place in found.clients]
     rows = torch.cat(owned)
@@ -355,12 +300,7 @@ def with_entropy(
 
 
 def choose_labels(table: Tensor, chosen: Sequence[int]) -> dict[int, int]:
-    """The label that each of some clients is measured on: 0, 1, ... in turn, else the one that it has most of.
-
-    Args:
-        table: each client's images of each label, int64 [K, L].
-        chosen: the clients.
-    """
+    """The label that each of some clients is measured on: 0, 1, ... in turn, else the one that it has most of."""
     turns = {client: turn % table.shape[1] for turn, client in enumerate(chosen)}
     enough = {client: int(table[client, label]) >= LEAST for client, label in turns.items()}
     return {client: label if enough[client] else int(table[client].argmax()) for client, label in turns.items()}

@@ -29,11 +29,7 @@ from fedgen.statistics.gaussian import CHUNK, check_features, summarize
 
 
 def sizes_of(owners: Tensor) -> Tensor:
-    """Return the number of images of each client, int64 [K], of owners int64 [N] in 0..K-1.
-
-    Raises:
-        ValueError: if there is no image, or a client without one.
-    """
+    """Return the number of images of each client, int64 [K], of owners int64 [N] in 0..K-1."""
     if owners.ndim != 1 or not len(owners) or int(owners.min()) < 0:
         raise ValueError(f"owners must be client numbers from 0, one an image, got {tuple(owners.shape)}")
     sizes = owners.bincount()
@@ -43,16 +39,7 @@ def sizes_of(owners: Tensor) -> Tensor:
 
 
 def variance_between(features: Tensor, owners: Tensor) -> Tensor:
-    """|m_i - m|^2 / tr C of each client, float64 [K]; their mean is the share of the variance between clients.
-
-    With m and C the mean and the covariance (divisor n) of all features, and m_i a client's mean,
-    sum_i (n_i / n) |m_i - m|^2 = tr C - sum_i (n_i / n) tr C_i. Over random deals to clients of the same sizes the
-    share is (K - 1) / (n - 1) in expectation, exactly. 0 for features that do not vary.
-
-    Args:
-        features: [N, D].
-        owners: int64 [N] in 0..K-1.
-    """
+    """|m_i - m|^2 / tr C of each client, float64 [K]; their mean is the share of the variance between clients."""
     _check(features, owners)
     sizes, dim = sizes_of(owners), features.shape[1]
     mean = sum((part.sum(0, dtype=torch.float64) for part in features.split(CHUNK)), torch.zeros(dim)) / len(features)
@@ -65,16 +52,7 @@ def variance_between(features: Tensor, owners: Tensor) -> Tensor:
 
 
 def fid_to_pool(features: Tensor, deals: Sequence[Tensor]) -> Tensor:
-    """The Fréchet distance from each client to all clients together, float64 [R, K]; under several deals at once.
-
-    Biased upwards as every Fréchet distance of few images, and most of it is bias where a client has fewer images than
-    features: see what clients of the same sizes give that are dealt at random, or `kid_to_pool`. Divisors are n - 1;
-    NaN for a client of one image.
-
-    Args:
-        features: [N, D].
-        deals: owners int64 [N] in 0..K-1, once a deal; all with the same K.
-    """
+    """The Fréchet distance from each client to all clients together, float64 [R, K]; under several deals at once."""
     for owners in deals:
         _check(features, owners)
     pooled, count = summarize(features), len(sizes_of(deals[0]))
@@ -87,17 +65,7 @@ def fid_to_pool(features: Tensor, deals: Sequence[Tensor]) -> Tensor:
 
 
 def kid_to_pool(features: Tensor, deals: Sequence[Tensor], kernel: Kernel | None = None) -> Tensor:
-    """MMD^2 from each client to all clients together, float64 [R, K]; under several deals of the same images at once.
-
-    (1 - n_i / n)^2 times the U-statistic between the client's images and the others', because the pool is the client
-    and the others. No bias: over random deals it is 0 in expectation, exactly, whatever the sizes. NaN for a client of
-    one image, or where all others have one.
-
-    Args:
-        features: [N, D].
-        deals: owners int64 [N] in 0..K-1, once a deal; all with the same K.
-        kernel: PolynomialKernel(), that of KID, if None.
-    """
+    """MMD^2 from each client to all clients together, float64 [R, K]."""
     kernel = kernel or PolynomialKernel()
     for owners in deals:
         _check(features, owners)
@@ -106,41 +74,21 @@ def kid_to_pool(features: Tensor, deals: Sequence[Tensor], kernel: Kernel | None
 
 
 def vendi_of_clients(features: Tensor, owners: Tensor, kernel: Kernel | None = None) -> Tensor:
-    """The Vendi score of each client, float64 [K]: smaller than at random where a client's images are alike.
-
-    Args:
-        features: [N, D].
-        owners: int64 [N] in 0..K-1.
-        kernel: as `vendi_score` has it; cosines if None.
-    """
+    """The Vendi score of each client, float64 [K]: smaller than at random where a client's images are alike."""
     _check(features, owners)
     clients = range(len(sizes_of(owners)))
     return torch.tensor([vendi_score(features[owners == client], kernel) for client in clients], dtype=torch.float64)
 
 
 def label_distance(labels: Tensor, owners: Tensor) -> Tensor:
-    """Return the distance of each client's labels from all clients': total variation in [0, 1], float64 [K].
-
-    Half the sum over labels of |share at the client - share of all|: the share of the client's images that would have
-    to change their label.
-
-    Args:
-        labels: int64 [N], at least 0.
-        owners: int64 [N] in 0..K-1.
-    """
+    """Return the distance of each client's labels from all clients': total variation in [0, 1], float64 [K]."""
     counts = label_table(labels, owners).double()
     shares, pooled = counts / counts.sum(1, keepdim=True), counts.sum(0) / counts.sum()
     return (shares - pooled).abs().sum(1) / 2
 
 
 def label_table(labels: Tensor, owners: Tensor, num_labels: int | None = None) -> Tensor:
-    """Return the number of images of each client and label, int64 [K, L].
-
-    Args:
-        labels: int64 [N].
-        owners: int64 [N] in 0..K-1.
-        num_labels: L; the largest label and one more if None.
-    """
+    """Return the number of images of each client and label, int64 [K, L]."""
     clients, count = len(sizes_of(owners)), num_labels or int(labels.max()) + 1
     return (owners * count + labels).bincount(minlength=clients * count).view(clients, count)
 
@@ -206,15 +154,7 @@ CONTROLS = {"iid": "IID, same sizes", "labels": "same sizes and labels"}
 
 @dataclass(frozen=True)
 class HeterogeneityMeasure:
-    """One measure of the clients, and of clients dealt at random from the same images.
-
-    Attributes:
-        name: one of TITLES.
-        per_client: of each measured client; NaN where it has none.
-        counts: images of each of them, their weights in a mean.
-        controls: by the rule of dealing (CONTROLS), `per_client` of each deal.
-        details: what else there is to know, ready for JSON.
-    """
+    """One measure of the clients, and of clients dealt at random from the same images."""
 
     name: str
     per_client: list[float]
@@ -358,17 +298,7 @@ def as_measure(
 
 
 def deal_again(owners: Tensor, labels: Tensor | None, controls: int, seed: int) -> dict[str, list[Tensor]]:
-    """Owners int64 [N] of random deals of the same images to clients of the same sizes, by the rule of dealing.
-
-    Args:
-        owners: the clients', int64 [N].
-        labels: int64 [N]; with them also deals in which each client keeps its number of images of each label.
-        controls: deals of each kind.
-        seed: of the deals.
-
-    Raises:
-        ValueError: for a number below 0.
-    """
+    """Owners int64 [N] of random deals of the same images to clients of the same sizes, by the rule of dealing."""
     if controls < 0:
         raise ValueError(f"controls={controls}: the number of random deals is at least 0")
     everything = torch.zeros_like(owners)
@@ -392,11 +322,7 @@ def shuffle_within(groups: Tensor, owners: Tensor, seed: int, *path: int | str) 
 def choose_images(
     clients: Sequence[Client], num_images: int, max_clients: int, seed: int
 ) -> tuple[list[int], list[Tensor]]:
-    """Choose the clients to measure, and their images as positions in the data set.
-
-    Raises:
-        ValueError: for no clients, or a number out of range.
-    """
+    """Choose the clients to measure, and their images as positions in the data set."""
     if not clients or num_images < 2 or max_clients < 1:
         raise ValueError(
             f"{len(clients)} clients, num_images={num_images}, max_clients={max_clients}: give at least one client, two"

@@ -77,11 +77,7 @@ def take_turns(num_clients: int, draws_each: int, rotate: bool, random: np.rando
 
 
 def draw_labels(shares: np.ndarray, counts: np.ndarray, turns: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """The label each turn draws: int64 [T], never more of a label than there are.
-
-    Turn t draws from its client's shares over the labels not used up yet; a client whose labels are all used up draws
-    in proportion to the examples that remain of each label (counted at the start of the block).
-    """
+    """The label each turn draws: int64 [T], never more of a label than there are."""
     remaining = counts.astype(np.int64)
     drawn = np.empty(len(turns), dtype=np.int64)
     start = 0

@@ -144,12 +144,7 @@ class FlowerPartition(Partition):
 
 
 def find_class(name: str) -> Any:
-    """A class of flwr_datasets.partitioner by its name, or another by its path.
-
-    Raises:
-        ImportError: if its module is not installed.
-        ValueError: if the module has no such class.
-    """
+    """A class of flwr_datasets.partitioner by its name, or another by its path."""
     module, _, attribute = name.rpartition(".")
     home = importlib.import_module(module) if module else need(HOME, "flwr-datasets", f"FlowerPartition's {name}")
     if not hasattr(home, attribute):
@@ -159,11 +154,7 @@ def find_class(name: str) -> Any:
 
 
 def as_table(examples: Examples, order: np.ndarray) -> Any:
-    """A `datasets.Dataset` of the examples' positions in this order, with labels and owners' names where known.
-
-    Raises:
-        ImportError: if `datasets` is not installed.
-    """
+    """A `datasets.Dataset` of the examples' positions in this order, with labels and owners' names where known."""
     columns: dict[str, Any] = {"position": order}
     if examples.is_labelled:
         columns["label"] = examples.labels.numpy()[order]

@@ -30,12 +30,7 @@ EmbeddingLike = str | Mapping[str, Any] | Embedding
 
 
 def features_of(examples: Examples, embedding: EmbeddingLike, cache: str | None, purpose: str) -> Tensor:
-    """Features [N, D] of all examples.
-
-    Raises:
-        ValueError: for images or features that hold NaN or that the embedding cannot take, or features that are all
-            alike; the message names the data, and the image where it is one, with its label and owner if it has any.
-    """
+    """Features [N, D] of all examples."""
     network = load_embedding(embedding)
     text = f"embedding {examples.name} with {network.name} to find {purpose}"
     try:
@@ -134,13 +129,7 @@ class Clustering:
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """C Gaussian clusters and who belongs to them.
-
-    Args:
-        members: the cluster of each point, int64 [n]; a cluster may have none.
-        means: float64 [C, d].
-        covariances: float64 [C, d, d], or variances [C, d] of diagonal ones.
-    """
+    """C Gaussian clusters and who belongs to them."""
 
     members: np.ndarray
     means: np.ndarray
@@ -229,12 +218,7 @@ def match_clusters(first: Clusters, second: Clusters) -> np.ndarray:
 
 
 def divergences(first: Clusters, second: Clusters) -> np.ndarray:
-    """KL(N(m_i, S_i) || N(n_j, T_j)) for all clusters i of `first` and j of `second`, in nats: float64 [C, C].
-
-    1/2 [tr(T_j^-1 S_i) + (n_j - m_i)^T T_j^-1 (n_j - m_i) - d + ln|T_j| - ln|S_i|]. The trace and the quadratic in m_i
-    are tr(T_j^-1 (S_i + m_i m_i^T)): one product of matrices [C, d^2] and [d^2, C]. Both sides have full covariances,
-    or both diagonal ones.
-    """
+    """KL(N(m_i, S_i) || N(n_j, T_j)) for all clusters i of `first` and j of `second`, in nats: float64 [C, C]."""
     origin = second.means.mean(axis=0)  # moving both sides changes nothing but rounding, which it keeps small
     m, n = first.means - origin, second.means - origin
     if first.covariances.ndim == 2:
@@ -255,12 +239,7 @@ def divergences(first: Clusters, second: Clusters) -> np.ndarray:
 def fill_small(
     owner: np.ndarray, labels: np.ndarray, points: np.ndarray, centres: np.ndarray, least: int
 ) -> np.ndarray:
-    """The owners, int64 [N], after every client with fewer than `least` examples was filled up to `least`.
-
-    A small client takes, one by one, the examples whose squared distance to its own centre of their label exceeds that
-    to their owner's centre by the least, from clients that keep `least` themselves; the smallest client is served
-    first. The number of clients stays: those who give names, cohorts and weights count on it.
-    """
+    """The owners, int64 [N], after every client with fewer than `least` examples was filled up to `least`."""
     owner = owner.copy()
     clients = centres.shape[1]
     sizes = np.bincount(owner, minlength=clients)
@@ -526,11 +505,7 @@ def class_neighbours(examples: Examples, features: Tensor, anchors: Sequence[int
 
 
 def share_neighbours(features: Tensor, anchors: Sequence[int], count: int) -> list[Tensor]:
-    """For each anchor its position and those of `count` near images, nearest first, no image with two anchors.
-
-    Of all pairs of an anchor and an image the nearest is served first: the image is the anchor's unless the image is
-    taken or the anchor has its `count`. Equally near pairs are served in the order of anchors.
-    """
+    """For each anchor its position and those of `count` near images, nearest first, no image with two anchors."""
     reach = min(len(anchors) * (count + 1), len(features)) - 1  # others cannot have taken more than these
     pairs = []
     for owner, anchor in enumerate(anchors):

@@ -60,10 +60,7 @@ def label_fingerprint(examples: Examples) -> str:
 
 
 def owner_fingerprint(examples: Examples) -> str:
-    """A hash of who owns which example (BLAKE2b, 32 hex digits); "" for examples without owners.
-
-    By the names of those who own any, so that it is the same however the owners are numbered.
-    """
+    """A hash of who owns which example (BLAKE2b, 32 hex digits); "" for examples without owners."""
     if examples.owners is None:
         return ""
     present, places = np.unique(examples.owners.numpy(), return_inverse=True)

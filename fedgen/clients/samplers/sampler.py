@@ -110,23 +110,14 @@ class UniformSampler(CohortSampler):
 
 
 class CohortDraws:
-    """The clients of each round, drawn uniformly or by a sampler.
-
-    Args:
-        size: clients a round; None takes all.
-        sampler: draws in place of the uniform draw.
-    """
+    """The clients of each round, drawn uniformly or by a sampler."""
 
     def __init__(self, size: int | None, sampler: CohortSampler | None) -> None:
         self._size, self._sampler = size, sampler
         self._examples: list[int] = []  # of the clients among whom the sampler draws
 
     def start(self, clients: Sequence[Any] | None, rounds: int) -> None:
-        """Tell the sampler among whom it draws, before the first round.
-
-        Raises:
-            MisconfigurationException: for a sampler where the data name no clients.
-        """
+        """Tell the sampler among whom it draws, before the first round."""
         if self._sampler is None:
             return
         if not clients:
@@ -299,11 +290,7 @@ class Span(NamedTuple):
 
 
 class Trace:
-    """The rounds in which clients are available.
-
-    Args:
-        spans: by client; those that are missing are never available.
-    """
+    """The rounds in which clients are available."""
 
     def __init__(self, spans: Mapping[int, Sequence[Span]]) -> None:
         self.spans = spans
@@ -313,17 +300,7 @@ class Trace:
 
 
 def read_trace(path: str | Path, names: Sequence[str], period: int | None) -> Trace:
-    """The trace in a file of one of two forms, by its suffix.
-
-    - `.csv`: a header with the columns client, first and last, and a row for each stretch of rounds, both included.
-    - `.json`: an object of clients, each with a list of rounds and of pairs [first, last], both included.
-
-    A client is named as in the data, or by its number from 0 if no client has that name. Rounds count from 0.
-
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: if it is no such file, naming the line or the client and a remedy.
-    """
+    """The trace in a file of one of two forms, by its suffix."""
     kinds = {".csv": _rows_of_csv, ".json": _rows_of_json}
     if (read := kinds.get(Path(path).suffix.lower())) is None:
         raise ValueError(f"{path}: a trace of availability is a .csv or a .json file")

@@ -18,15 +18,7 @@ from fedgen.ranks import Ranks
 
 
 class Federation(NamedTuple):
-    """The facts of a round that an aggregator may know when it begins.
-
-    Args:
-        seed: base of all draws.
-        round: from 0.
-        clients: how many may be drawn.
-        cohort: how many are, by `sample_cohort`.
-        folder: the run's.
-    """
+    """The facts of a round that an aggregator may know when it begins."""
 
     seed: int
     round: int

@@ -73,11 +73,7 @@ class Participations:
         write_json(folder / RELEASES, with_hash({}, state))
 
     def load(self, folder: Path, noise_multiplier: float) -> None:
-        """Goes on from the counts of a run folder, if it has any.
-
-        Raises:
-            ValueError: for a damaged file, or one of other clients or other noise, with the remedy.
-        """
+        """Goes on from the counts of a run folder, if it has any."""
         path = folder / RELEASES
         if not path.exists():
             return

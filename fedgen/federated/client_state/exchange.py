@@ -32,24 +32,7 @@ MODULE_RULES = "federated_rules"  # an attribute of modules or their classes: pa
 
 
 class Rules:
-    """Declared rules by the dotted names of state: the strategy's own first, then those of the module's parts.
-
-    - `mean`: the weighted mean over the round's clients (floating-point tensors and numbers).
-    - `max`: the largest over the round's clients (counters and flags).
-    - `server`: every turn starts from the server's value, and what turns make of it is dropped.
-    - `personal`: every client keeps its own, which never leaves it.
-    - `advance`: a counter that grows by the communication interval in each round, whatever clients count.
-
-    A module of one's own may declare rules for what lies in it: `federated_rules = {"queue*": "personal"}`; patterns
-    are relative to it, and the one of the innermost part decides.
-
-    Args:
-        given: the strategy's: shell patterns of full names.
-        module: the model, whose parts may declare more.
-
-    Raises:
-        ValueError: for a rule of another name.
-    """
+    """Declared rules by the dotted names of state: the strategy's own first, then those of the module's parts."""
 
     def __init__(self, given: Mapping[str, Rule], module: nn.Module) -> None:
         check_rules("rules", given)
@@ -86,11 +69,7 @@ class Rules:
 
 
 def check_rules(where: str, rules: Mapping[str, str]) -> None:
-    """Refuses rules of other names.
-
-    Raises:
-        ValueError: naming the pattern and the rules that there are.
-    """
+    """Refuses rules of other names."""
     if not isinstance(rules, Mapping):
         raise ValueError(f"{where}={rules!r}: give a dictionary of patterns and rules, e.g. {{'queue*': 'personal'}}")
     for pattern, rule in rules.items():
@@ -123,19 +102,7 @@ Contents = dict[str, Any]  # what hangs in a module itself by its key there: par
 
 
 class Forms:
-    """The places of a module's tensors, and their shapes, types and devices; looks at no values.
-
-    In simulation the module itself is what a client sends: a turn may leave another tensor in the place of one, one of
-    another shape behind it, or more or fewer of them.
-
-    Args:
-        module: the model.
-        tensors: those that federated averaging knows, by name.
-        closed: beginnings of names of buffers that no turn may fill.
-
-    Attributes:
-        empty: places of buffers that are None.
-    """
+    """The places of a module's tensors, and their shapes, types and devices; looks at no values."""
 
     def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], closed: tuple[str, ...] = ()) -> None:
         self._module, self._tensors, self._closed = module, dict(tensors), closed
@@ -157,11 +124,7 @@ class Forms:
 
     @torch.no_grad()
     def adopt(self) -> str | None:
-        """Takes the values of tensors that hang in the places of known ones, if all have their forms.
-
-        Modules that assign their buffers anew put them there: the values are copied, and the tensor that optimizers
-        and all others know hangs there again.
-        """
+        """Takes the values of tensors that hang in the places of known ones, if all have their forms."""
         now, moved = _saved(self._module), []
         if now.keys() != self._places.keys() and (change := self._lost_or_new(now)):
             return change
@@ -243,10 +206,7 @@ def _saved(module: nn.Module, filled: bool = True) -> dict[str, tuple[Contents, 
 
 
 def _is_lost(before: Any, now: Any) -> bool:
-    """Whether something that hung in a module no longer does; a child that is replaced counts if either has tensors.
-
-    A Sequential counts its children anew when one is deleted: in the place of an activation hangs the next layer.
-    """
+    """Whether something that hung in a module no longer does; a child that is replaced counts if either has tensors."""
     if isinstance(before, nn.Module):
         return before is not now and any(isinstance(part, nn.Module) and _saved(part) for part in (before, now))
     return before is not None and now is None
@@ -273,42 +233,7 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 class Exchange:
-    """A module's saved tensors by what federated averaging does with them.
-
-    Only what `state_dict` saves is considered; the rest is `OutsideState`'s. What a turn changes is exchanged, whoever
-    changed it, and every turn starts from the server's values. Unless a rule is declared (see `rules`):
-
-    - `shared`: floating (or complex) tensors that travel and are averaged: parameters that train, and of all others
-      (buffers, parameters of a teacher or an average) those that a turn has been found to change. Constants do not
-      travel.
-    - `quiet`: floating tensors that no turn has changed so far; looked at after each turn.
-    - `counters`: integer and boolean tensors; the server takes the largest over clients.
-    - `held`: declared "server"; put back to the server's value for every turn.
-    - `personal`: names that match a pattern, and what lies in modules with `exchanged = "personal"` (what a loss
-      remembers of past batches); a client's own, never sent.
-    - everything else (modules with `exchanged = False` such as the kit's EMA, and what begins with one of the prefixes
-      in the model's own attribute `unexchanged`) is left alone: the model looks after it itself.
-
-    A tensor of several names (tied weights) goes by its first; it is personal if any of them matches a pattern, and
-    only left alone for `exchanged = False` if all of them lie in such modules or begin so.
-
-    `changed` names the quiet tensors that the turn that was settled last has changed. `beside` counts the bytes that a
-    client algorithm sends along with them, each way; `compressed` has those that a client sends for tensors that it
-    sends in another form, by name.
-
-    Args:
-        module: the model.
-        trained: the parameters that train (`trained_parameters`), even while requires_grad is off.
-        personal: shell patterns of tensor names.
-        rules: declared ones; none by default.
-        fixed: whether the set that travels is fixed beforehand, as under secure aggregation: floating buffers, and
-            parameters that require a gradient, then travel whether or not turns change them, and a turn that changes a
-            frozen parameter is refused.
-        moving: names that earlier turns were found to change.
-
-    Raises:
-        ValueError: if a pattern matches nothing, or a rule does not suit a tensor's type.
-    """
+    """A module's saved tensors by what federated averaging does with them."""
 
     def __init__(
         self,
@@ -411,10 +336,7 @@ class Exchange:
         self.grow(state["moving"])
 
     def hold_tables(self) -> None:
-        """Holds undeclared counters of several numbers at the server's values: index tables and masks, which stay.
-
-        A turn that changes one is refused, by `settle`.
-        """
+        """Holds undeclared counters of several numbers at the server's values: index tables and masks, which stay."""
         self._tables = {n for n, tensor in self.counters.items() if tensor.numel() > 1 and n not in self.declared}
         self.held |= {name: self.counters.pop(name) for name in self._tables}
 
@@ -441,13 +363,7 @@ class Exchange:
         return self.shared | self.counters | self.personal | {name: self.quiet[name] for name in self.changed}
 
     def settle(self, iterations: int) -> None:
-        """Refuses tensors that a client's turn lost, added, brought into another form or broke; notes what it changed.
-
-        Raises:
-            ValueError: naming the first that is gone, new, or has another shape, type or device.
-            FloatingPointError: naming the first that is not finite.
-            MisconfigurationException: naming a tensor that was changed and may not travel.
-        """
+        """Refuses tensors that a client's turn lost, added, brought into another form or broke."""
         if change := self._forms.adopt():
             raise ValueError(f"{change}, after {iterations} local iterations")
         self.changed = [name for name, tensor in self.quiet.items() if not same_numbers(tensor, self.server[name])]
@@ -571,11 +487,7 @@ def copy_tensors(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
 
 @contextmanager
 def naming_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> Iterator[None]:
-    """Says what of a checkpoint's state does not fit the model, if loading it in the block fails.
-
-    Raises:
-        MisconfigurationException: for a RuntimeError of the block.
-    """
+    """Says what of a checkpoint's state does not fit the model, if loading it in the block fails."""
     try:
         yield
     except RuntimeError as error:

@@ -47,11 +47,7 @@ def plain_part(value: Any) -> Any:
 
 
 class Continuing:
-    """Snapshots of such objects, by place and dotted path.
-
-    Args:
-        objects: in the same order in every process.
-    """
+    """Snapshots of such objects, by place and dotted path."""
 
     def __init__(self, objects: Sequence[Any] = ()) -> None:
         self._state = PythonState([Attributes(str(place), one) for place, one in enumerate(objects)], _enter)
@@ -69,11 +65,7 @@ class Continuing:
         return found | {path: copied(value) for path, value in whole.items() if is_plain(value)}
 
     def check(self, values: Mapping[str, Any]) -> None:
-        """Refuse values by path that are not like the snapshot's.
-
-        Raises:
-            ValueError: naming the first path.
-        """
+        """Refuse values by path that are not like the snapshot's."""
         places = Places(self._state)
         for path, value in values.items():
             if (place := places.find(path)) is None or not _alike(value_of(place), value):
@@ -121,27 +113,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class LocalState:
-    """Swaps what optimizers hold, hyperparameters, schedules and the grad scaler in and out of clients' turns.
-
-    Optimizers' contents by mode: `reset` starts every turn with those of optimizers made anew; `keep` gives a client
-    back what it had after its last turn; `average` starts every turn from the weighted mean over the last round's
-    clients. Hyperparameters (learning rates among them), schedules, quasi-random generators and scaler start every turn
-    as they were when the round began, and after the round they are those of its last completed turn: schedules count
-    rounds, or a single client's iterations, never the cohort's.
-
-    Optimizers with `train` and `eval` of their own (schedule-free ones) train within turns; what a client sends are the
-    weights that the optimizer evaluates.
-
-    Args:
-        optimizers: the raw optimizers (not Lightning's wrappers), as they were made.
-        schedulers: learning-rate schedulers.
-        scaler: the fp16 grad scaler, if any.
-        mode: "reset", "keep" or "average".
-        wrappers: Lightning's of the optimizers; none by default.
-
-    Attributes:
-        contents: of the optimizers.
-    """
+    """Swaps what optimizers hold, hyperparameters, schedules and the grad scaler in and out of clients' turns."""
 
     def __init__(
         self,
@@ -244,11 +216,7 @@ class LocalState:
                 mean.merge(ranks, device, contents.parameters, first)
 
     def merge_continuing(self, ranks: Ranks) -> None:
-        """Take the last client's values of what the module keeps, from clients whose turns are not in this job.
-
-        Raises:
-            ValueError: for values that no turn can have made.
-        """
+        """Take the last client's values of what the module keeps, from clients whose turns are not in this job."""
         if len(self._objects) > len(self.schedulers):
             own = self._of_module(self._after[1]) if self._after else {}
             told = ranks.gather((self._completed[-1] if self._completed else -1, own))
@@ -260,10 +228,7 @@ class LocalState:
         return {path: v for path, v in values.items() if int(path.split(".")[0]) >= len(self.schedulers)}
 
     def end_round(self, dropped: bool = False) -> None:
-        """Leaves the optimizers with the server's state, of before the round if it is dropped.
-
-        What clients keep of turns that they completed stays with them even then.
-        """
+        """Leaves the optimizers with the server's state, of before the round if it is dropped."""
         stays = dropped or not self._after
         if self._objects:
             self._continuing.restore()
@@ -338,19 +303,13 @@ class LocalState:
             contents.release()
 
     def server_state(self) -> dict[str, Any]:
-        """Return what the present round's turns begin with, wherever they are taken: settings, and contents where
-        averaged.
-        """
+        """Return what the present round's turns begin with, wherever they are taken."""
         hyperparameters, _, scaler = self._before
         continuing = self._continuing.values() if self._objects else {}
         return {"settings": [hyperparameters, continuing, scaler], "states": self._server}
 
     def load_server_state(self, state: Mapping[str, Any]) -> None:
-        """Takes what `server_state` gave elsewhere; before the round starts.
-
-        Raises:
-            ValueError: for what these optimizers cannot hold.
-        """
+        """Takes what `server_state` gave elsewhere; before the round starts."""
         hyperparameters, self._given, scaler = state["settings"]
         self._write_settings([hyperparameters, {}, scaler])
         for contents, averaged in zip(self.contents, state["states"]):
@@ -366,12 +325,7 @@ class LocalState:
         return state | ({"continuing": found} if found else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores `state_dict`.
-
-        Raises:
-            MisconfigurationException: if it is of other optimizers.
-            ValueError: if it is damaged.
-        """
+        """Restores `state_dict`."""
         sizes = [len(contents.parameters) for contents in self.contents]
         for client, own in state["clients"].items():
             fits = isinstance(own, list) and len(own) == len(sizes) and all(isinstance(one, Mapping) for one in own)

@@ -14,29 +14,14 @@ News = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left 
 
 
 class Unsent(NamedTuple):
-    """Tensors that a client keeps of updates that were compressed, by parameter.
-
-    Args:
-        errors: what was not sent yet, float32 or float64.
-        starts: what its compressor begins with in the next turn.
-    """
+    """Tensors that a client keeps of updates that were compressed, by parameter."""
 
     errors: dict[str, Tensor]
     starts: dict[str, Tensor]
 
 
 class ClientMemory:
-    """Clients' iteration counts and personal tensors, and who was left out when.
-
-    Attributes:
-        iterations: iterations that a client has taken since training began.
-        personal: personal tensors of the clients that have trained, by name.
-        unsent: of clients whose updates were compressed; `CompressedUpdates` saves it.
-        left_out: for each failure its round, client, name and reason; of a great many the earliest are folded.
-        remarks: the latest of the aggregator's on clients that were part of their round, likewise.
-        completed: clients of this round, on this rank, that were not left out.
-        took_part: likewise on all ranks, once they have told each other.
-    """
+    """Clients' iteration counts and personal tensors, and who was left out when."""
 
     def __init__(self, module: nn.Module | None = None) -> None:
         self._module = module
@@ -64,11 +49,7 @@ class ClientMemory:
             self._warn()
 
     def leave_out(self, entry: Entry) -> None:
-        """Takes down a client that was left out, with a warning.
-
-        While all of a round's clients fail alike only the first is warned of: it may be an error of the model, which
-        ends the training; the others follow as soon as one has trained, or failed otherwise.
-        """
+        """Takes down a client that was left out, with a warning."""
         self.left_out.append(entry)
         self._untold.append(entry)
         if self.completed or len(self.lost) == 1 or not are_alike(self.lost):
@@ -139,11 +120,7 @@ class ClientMemory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], exchange: Exchange) -> None:
-        """Restores `state_dict`, with tensors where the model's are.
-
-        Raises:
-            MisconfigurationException: if other tensors were personal.
-        """
+        """Restores `state_dict`, with tensors where the model's are."""
         for slot in state["personal"].values():
             if slot.keys() != exchange.personal.keys():
                 name = sorted(slot.keys() ^ exchange.personal.keys())[0]

@@ -33,14 +33,7 @@ _ROUNDING = 1e-12  # of learning rates: LinearLR's way to 0 may end a little bel
 
 
 def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
-    """Refuses what no `state_dict` of such an optimizer holds.
-
-    How large numbers are is the checkpoint's to say, if they are some and no learning rate is negative. What schedulers
-    add may be missing; of torch's own optimizers so may settings that are on, off or None: its releases add such.
-
-    Raises:
-        ValueError: naming the first value of another kind or shape.
-    """
+    """Refuses what no `state_dict` of such an optimizer holds."""
     groups = optimizer.state_dict()["param_groups"]
     found: Any = state.get("param_groups") if isinstance(state, Mapping) else None
     if not _is_list(found, len(groups)) or "state" not in state:
@@ -51,11 +44,7 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
 
 
 def check_slots(optimizer: Optimizer, slots: Any) -> None:
-    """Refuses what no such optimizer keeps of its parameters.
-
-    Raises:
-        ValueError: naming the first value of another kind or shape.
-    """
+    """Refuses what no such optimizer keeps of its parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     known = _made_by(optimizer) in ("torch", "fedgen")
     if not isinstance(slots, Mapping) or not all(_is_place(i, len(parameters), known) for i in slots):
@@ -135,16 +124,7 @@ ATOMS = frozenset({bool, int, float, str, type(None)})  # types of values that a
 
 
 class OptimizerContents:
-    """An optimizer with those that it wraps.
-
-    Args:
-        optimizer: as `configure_optimizers` has made it.
-        wrapper: Lightning's, which modules are given; None without.
-
-    Attributes:
-        has_modes: whether it trains other weights than it evaluates, as schedule-free optimizers do.
-        fresh: its contents before its first step.
-    """
+    """An optimizer with those that it wraps."""
 
     def __init__(self, optimizer: Optimizer, wrapper: Any = None) -> None:
         self.optimizer = optimizer
@@ -193,10 +173,7 @@ class OptimizerContents:
             self._note()
 
     def allow_modes(self, allowed: bool) -> None:
-        """Let a module's own calls of `train` and `eval` through, or have them do nothing.
-
-        Between turns the module has weights that are evaluated, and no state by which they could be changed.
-        """
+        """Let a module's own calls of `train` and `eval` through, or have them do nothing."""
         for caller in self._callers if self.has_modes else ():
             for name in ("train", "eval"):
                 vars(caller).pop(name, None)
@@ -355,11 +332,7 @@ class OptimizerContents:
         }
 
     def check(self, contents: Any) -> None:
-        """Refuse what the optimizer cannot hold.
-
-        Raises:
-            ValueError: naming the first value of another kind, shape or place.
-        """
+        """Refuse what the optimizer cannot hold."""
         if not isinstance(contents, Mapping) or not self.has_places(contents):
             raise ValueError("an optimizer's contents are of places that it does not have")
         check_slots(self.optimizer, {key: slots for key, slots in contents.items() if isinstance(key, int)})

@@ -19,11 +19,7 @@ _OF_ALL_MODULES = frozenset(LightningModule.__mro__) - {object}
 
 
 class OutsideMessages:
-    """The part of a module's outside state that a client elsewhere is told when its turn begins, and tells after it.
-
-    Args:
-        outside: the state, on either side.
-    """
+    """The part of a module's outside state that a client elsewhere is told when its turn begins, and tells after it."""
 
     def __init__(self, outside: OutsideState) -> None:
         self._outside = outside
@@ -43,11 +39,7 @@ class OutsideMessages:
         return {path: told_number(value) for path, value in values.items() if type(value) not in (int, bool)}
 
     def begin_with(self, counts: Mapping[str, int], means: Mapping[str, Tensor]) -> None:
-        """Gives the server's counters and means to the turn that starts next, taken here.
-
-        The round's beginning raises ToldStateError for what no turn can have made, and for counters below those that
-        the state was restored with.
-        """
+        """Gives the server's counters and means to the turn that starts next, taken here."""
         outside, known = self._outside, self.server_counts
 
         def check() -> None:
@@ -76,12 +68,7 @@ class OutsideMessages:
         return {path: told_number(given[path]) for path in taken if not places.fills(path)}
 
     def take_counts(self, counts: Mapping[str, int]) -> None:
-        """Takes counters that a turn elsewhere has raised.
-
-        Raises:
-            ValueError: for one that the module does not have as a Python integer or boolean, or that is not larger;
-                then none is taken.
-        """
+        """Takes counters that a turn elsewhere has raised."""
         places, raised = self._outside.places, {}
         for path, count in counts.items():
             before = counter_at(path, places, self._outside.rules)
@@ -94,12 +81,7 @@ class OutsideMessages:
             self._outside.found.setdefault(path, "max")
 
     def heard_means(self, means: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return what a turn elsewhere has given to means, in the kinds of the server's own values.
-
-        Raises:
-            ValueError: for what is neither declared "mean" nor a Python float, has no place in the module, has another
-                shape or is not finite.
-        """
+        """Return what a turn elsewhere has given to means, in the kinds of the server's own values."""
         places, found = self._outside.places, {}
         for path, told in means.items():
             place, rule = places.find(path), self._outside.rules.rule_of(with_ancestors(path))
@@ -123,11 +105,7 @@ def told_number(value: Any) -> Tensor:
 
 
 def heard_number(path: str, told: Tensor, own: Any) -> Any:
-    """Return what `told_number` made of a value, in the kind of the server's own.
-
-    Raises:
-        ValueError: if the server has no such number, tensor or array, or what is told is not finite.
-    """
+    """Return what `told_number` made of a value, in the kind of the server's own."""
     if isinstance(own, (Tensor, np.ndarray)):
         fits = has_floats(own) and tuple(own.shape) == tuple(told.shape)
     else:
@@ -149,12 +127,7 @@ class ToldStateError(ValueError):
 
 
 def counter_at(path: str, places: Places, rules: Rules) -> Any:
-    """Return what stands where a counter is told.
-
-    Raises:
-        ToldStateError: for what has another rule than "max", is a constant, or no Python integer or truth value; an
-            empty place is one only by the rule.
-    """
+    """Return what stands where a counter is told."""
     rule, place = rules.rule_of(with_ancestors(path)), places.find(path)
     if rule not in (None, "max"):
         raise ToldStateError(f"'{printable(path)}' has the rule {rule!r} and is no counter")
@@ -172,11 +145,7 @@ def most_of(counter: Any) -> int:
 
 
 def check_counts(counts: Mapping[str, int], known: Mapping[str, int], places: Places, rules: Rules) -> None:
-    """Refuses counters that are none of this module, or lower than they were.
-
-    Raises:
-        ToldStateError: naming the counter, what it is and what it may be.
-    """
+    """Refuses counters that are none of this module, or lower than they were."""
     for path, count in counts.items():
         least, most = known.get(path, 0), most_of(counter_at(path, places, rules))
         if type(count) is not int or not least <= count <= most:
@@ -186,11 +155,7 @@ def check_counts(counts: Mapping[str, int], known: Mapping[str, int], places: Pl
 
 
 def check_means(means: Mapping[str, Tensor], places: Places, rules: Rules) -> None:
-    """Refuses values that nobody declared, of another form than the module's own, or not finite.
-
-    Raises:
-        ToldStateError: naming the value and what is wrong with it.
-    """
+    """Refuses values that nobody declared, of another form than the module's own, or not finite."""
     for path, told in means.items():
         place, rule = places.find(path), rules.rule_of(with_ancestors(path))
         if rule not in ("mean", "max") and not _is_float_at(place, rule):

@@ -48,13 +48,7 @@ def continues(value: Any) -> bool:
 
 
 class OutsideValues:
-    """The weighted sums and largest values over a round's clients, by dotted path.
-
-    Attributes:
-        largest: of counters, and of what is declared "max".
-        weight: of completed clients, whether or not they changed a value.
-        given: what the client before gave to means.
-    """
+    """The weighted sums and largest values over a round's clients, by dotted path."""
 
     def __init__(self) -> None:
         self.largest: dict[str, Any] = {}
@@ -148,36 +142,7 @@ def _form_of(path: str, value: Any) -> dict[str, tuple[list[int], torch.dtype]]:
 
 
 class OutsideState:
-    """Isolates turns in what a module holds beside its saved tensors.
-
-    What a turn changes is put back to the server's value after it, unless something else holds:
-
-    - Python integers and booleans that only grow in the round's turns, such as a step count that anneals a loss, are
-      counters: the server takes the largest. Python floats are averaged, as floating buffers are. Numbers of an object
-      whose tensors or lists are reset are reset with them, unless something of the object is declared: the length of a
-      pool that is emptied is no count.
-    - Schedulers and quasi-random generators go on from turn to turn (`continuing`).
-    - Lists of the LightningModule that its own epoch hooks read (`training_step_outputs`) gather what completed turns
-      add to them.
-    - Random generators are seeded at (seed, round, client) before each turn.
-    - Metrics of torchmetrics accumulate over completed turns.
-    - Buffers that are None when a round begins take the mean over the turns that fill them, or the largest of integers.
-    - A declared rule has the last word (see `rules`): "mean" and "max" of numbers and tensors, "personal" keeps a copy
-      for each client, "server" resets.
-
-    Parts with `exchanged = False` or "personal", and attributes that begin with one of a class's `own_turn_state`,
-    are left alone: they look after themselves, by `on_turn_end`.
-
-    Attributes:
-        personal: what clients keep, by client and path.
-        found: by path, what became of the state that turns have changed so far, in a word; for the report.
-        exchanges: whether counters and means may be told over clients; False under differential privacy and masks, and
-            under rules that bound what a single client does.
-        round_values: of the present round's turns.
-        server_values: counters and means that rounds so far have made, by path.
-        remedies: the rule that fits a state which is reset, by path; "personal" where none is named.
-        opaque: what cannot be looked into, and so not isolated: type names by path.
-    """
+    """Isolates turns in what a module holds beside its saved tensors."""
 
     def __init__(self, module: nn.Module, rules: Rules, foreign: Iterable[Any] = (), seed: int = 0) -> None:
         self.rules, self._has_rules, self._module, self._seed = rules, bool(rules), module, seed

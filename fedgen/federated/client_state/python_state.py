@@ -67,15 +67,7 @@ Place = tuple["Node", Any]  # what holds a value and its key there; None for all
 
 @dataclass
 class Change:
-    """One place whose contents changed.
-
-    Args:
-        path: dotted, from the module.
-        container: the node that holds it.
-        key: within the container; None for a tensor's or array's own values.
-        before: the value in the snapshot.
-        after: the present value.
-    """
+    """One place whose contents changed."""
 
     path: str
     container: "Node"
@@ -85,13 +77,7 @@ class Change:
 
 
 class Node:
-    """A container, tensor or generator with its contents at the snapshot.
-
-    Args:
-        path: dotted, from the module.
-        holder: the object itself.
-        contents: those at the snapshot; the present ones by default.
-    """
+    """A container, tensor or generator with its contents at the snapshot."""
 
     contents: Any
     empty: Collection[Any] = ()  # keys of buffers that are None, and of `state_dict` once they are filled
@@ -148,15 +134,7 @@ class Keyed(Node):
 
 
 class Attributes(Keyed):
-    """The attributes of a module or object, but for some.
-
-    Args:
-        path: dotted, from the module.
-        holder: the object itself.
-        without: names that are left out.
-        beginnings: of names that are left out.
-        contents: those at the snapshot; the present ones by default.
-    """
+    """The attributes of a module or object, but for some."""
 
     def __init__(
         self,
@@ -340,10 +318,7 @@ Part = tuple[str, nn.Module, dict[str, Any], frozenset[str], tuple[str, ...]]  #
 
 
 def _read_parts(parts: Sequence[tuple[str, nn.Module]]) -> tuple[list[Part], deque[tuple[str, Any]], list[Node]]:
-    """Return modules' own attributes, these by path, and the nodes of buffers that `state_dict` does not hold.
-
-    Left out is what torch and Lightning keep in modules, and what begins with one of a class's `own_turn_state`.
-    """
+    """Return modules' own attributes, these by path, and the nodes of buffers that `state_dict` does not hold."""
     found: list[Part] = []
     values, unsaved = deque[tuple[str, Any]](), list[Node]()
     beginnings: dict[type, tuple[str, ...]] = {}
@@ -365,18 +340,7 @@ PLAIN: dict[type, type[Node]] = {dict: _Mapping, list: _Sequence, tuple: _Consta
 
 
 class PythonState:
-    """A snapshot of everything mutable that can be reached from some roots, tensors and generators among it.
-
-    Modules have many attributes and containers, which hardly ever change: these are noted and compared here, in loops,
-    and become nodes where they are asked for.
-
-    Args:
-        roots: nodes to begin with, such as the attributes of objects.
-        enter: asked with path and value whether to look into something and to note it.
-        parts: modules whose attributes and unsaved buffers are roots, too, with their paths.
-        owned: objects, by identity, that are not looked into.
-        asks_all: whether `enter` is asked about lists, tuples and dictionaries, too.
-    """
+    """A snapshot of everything mutable that can be reached from some roots, tensors and generators among it."""
 
     def __init__(
         self,
@@ -527,11 +491,7 @@ def no_parameters(path: str, value: Any) -> bool:
 
 
 class Places:
-    """Places of the values of a snapshot, by their dotted paths.
-
-    Args:
-        state: the snapshot.
-    """
+    """Places of the values of a snapshot, by their dotted paths."""
 
     def __init__(self, state: PythonState) -> None:
         self._state = state
@@ -552,9 +512,7 @@ class Places:
         return self._all[path] if path in self._all else self.attribute(path)
 
     def attribute(self, path: str) -> Place | None:
-        """Return where an attribute stands, or would stand if its holder had it; None without a holder, and for what
-        is no state of it.
-        """
+        """Return where an attribute stands, or would stand if its holder had it."""
         parent, _, key = path.rpartition(".")
         nodes = (node for node in self._state.nodes if node.path == parent and isinstance(node, Attributes))
         return next(((node, key) for node in nodes if not node.is_left_out(key)), None)

@@ -33,11 +33,7 @@ HYPERPARAMETERS = (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataMod
 
 
 class LastRound:
-    """Keeps, while a round trains, a copy of the checkpoint of its start; in memory, and only for those who ask for it.
-
-    That is where an `OnExceptionCheckpoint` is among the callbacks: a round that is interrupted, or whose validation or
-    evaluation is, is trained again from its start, to the same bits.
-    """
+    """Keeps, while a round trains, a copy of the checkpoint of its start."""
 
     def __init__(self) -> None:
         self._kept: Checkpoint | None = None
@@ -58,10 +54,7 @@ class LastRound:
 
 
 def settle_loops(checkpoint: Checkpoint) -> Checkpoint:
-    """Makes the loops of a checkpoint of a round's start, in place, those of the end of the round before it.
-
-    Lightning takes the round that has been made ready for one that was trained, and would leave it out.
-    """
+    """Makes the loops of a checkpoint of a round's start, in place, those of the end of the round before it."""
     progress = checkpoint["loops"]["fit_loop"]["epoch_progress"]
     for counts in (progress["total"], progress["current"]):
         counts["ready"] = counts["started"]
@@ -69,27 +62,14 @@ def settle_loops(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def leave_ended_round(trainer: Trainer) -> None:
-    """Lets training that goes on from the end of a round begin with the next one; once its loops are restored.
-
-    Under `max_steps` Lightning takes every checkpoint for one of the middle of an epoch: it would call the hooks of the
-    round's end a second time and count the round twice, so that one too few is trained.
-    """
+    """Lets training that goes on from the end of a round begin with the next one; once its loops are restored."""
     loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
     if loop.restarting and epochs.ready == epochs.started == epochs.processed:
         begin_next_epoch(trainer)
 
 
 class RoundCheckpoints:
-    """The part of a checkpoint that holds a federation's rounds.
-
-    Args:
-        trainer: that fits.
-        round: the rounds.
-        clock: of the fit.
-        shares: of the ranks, each of which knows of its own clients.
-        counts_rounds: whether `batch_idx` is the iteration of the round.
-        simulated: parts that a simulated clock needs, by name, in the order in which they are restored.
-    """
+    """The part of a checkpoint that holds a federation's rounds."""
 
     def __init__(
         self,
@@ -148,12 +128,7 @@ class RoundCheckpoints:
     # ---- reading ----
 
     def load(self, checkpoint: Mapping[str, Any]) -> None:
-        """Take the federation's state of a checkpoint whose weights and optimizers have been loaded.
-
-        Raises:
-            ValueError: if it is damaged.
-            MisconfigurationException: if it is of other settings.
-        """
+        """Take the federation's state of a checkpoint whose weights and optimizers have been loaded."""
         leave_ended_round(self._trainer)
         if CHECKPOINT_KEY not in checkpoint:  # of ordinary training: the federation starts from its weights
             self._round.model.aggregator.load_state_dict({})
@@ -175,11 +150,7 @@ class RoundCheckpoints:
         self.plateaus.load_state_dict(state)
 
     def _with_clock(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state of a checkpoint from before `global_step` was one client's count, which it is made here.
-
-        Raises:
-            MisconfigurationException: for a module that may have used the old counts.
-        """
+        """Return the state of a checkpoint from before `global_step` was one client's count, which it is made here."""
         if self._counts_rounds and not isinstance(self._trainer.lightning_module, RoundClock):
             raise MisconfigurationException(
                 "it was written before version 0.2, when batch_idx counted a client's iterations over all rounds and"
@@ -194,11 +165,7 @@ class RoundCheckpoints:
 
 
 def check_simulated(state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-    """Refuse to go on with or without a simulated clock, or clients under way, where the checkpoint was otherwise.
-
-    Raises:
-        MisconfigurationException: saying what the checkpoint's strategy was.
-    """
+    """Refuse to go on with or without a simulated clock, or clients under way, where the checkpoint was otherwise."""
     for name, what in SIMULATED.items():
         if (name in state) != (name in parts):
             how = f"holds {what}, and here is none" if name in state else f"lacks {what}"
@@ -219,11 +186,7 @@ def naming_checkpoint(trainer: Trainer) -> Iterator[None]:
 
 @contextmanager
 def checked_weights(module: Any, checkpoint: Mapping[str, Any]) -> Iterator[None]:
-    """Refuse a checkpoint that does not hold a module's weights; errors of the block name where the two differ.
-
-    Raises:
-        ValueError: naming what is wrong.
-    """
+    """Refuse a checkpoint that does not hold a module's weights; errors of the block name where the two differ."""
     state = checkpoint.get("state_dict")
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise ValueError("it holds no model: its state_dict is none")
@@ -234,11 +197,7 @@ def checked_weights(module: Any, checkpoint: Mapping[str, Any]) -> Iterator[None
 
 
 def check_optimizers(optimizers: list[Optimizer], checkpoint: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that does not hold the states of these optimizers.
-
-    Raises:
-        ValueError: naming what is wrong.
-    """
+    """Refuse a checkpoint that does not hold the states of these optimizers."""
     states, own = checkpoint["optimizer_states"], len(optimizers)
     found = len(states) if isinstance(states, list) else 0
     if found != own:
@@ -248,14 +207,7 @@ def check_optimizers(optimizers: list[Optimizer], checkpoint: Mapping[str, Any])
 
 
 def check_schedule_lengths(schedulers: Sequence[Any], checkpoint: Mapping[str, Any]) -> None:
-    """Refuse to extend a run under a schedule that ends with the shorter one; warn where its length stays behind.
-
-    PyTorch's schedulers take their settings from the checkpoint: OneCycleLR then raises behind its last step, and
-    CosineAnnealingLR turns upwards again.
-
-    Raises:
-        ValueError: naming the schedule and both lengths.
-    """
+    """Refuse to extend a run under a schedule that ends with the shorter one; warn where its length stays behind."""
     states = checkpoint.get("lr_schedulers")
     for scheduler, state in zip(schedulers, states if isinstance(states, list) else ()):
         for name in LENGTHS:

@@ -45,11 +45,7 @@ from fedgen.own_code import rank_zero_warn
 def check_settings(
     interval: int, cohort_size: int | None, client_weights: str, optimizer_state: str, batch_idx: str = "round"
 ) -> None:
-    """Refuses settings of the strategy that are out of range.
-
-    Raises:
-        ValueError: naming the setting.
-    """
+    """Refuses settings of the strategy that are out of range."""
     if interval < 1:
         raise ValueError(f"communication_interval={interval}: a turn has at least one iteration")
     if cohort_size is not None and cohort_size < 1:
@@ -63,11 +59,7 @@ def check_settings(
 
 
 def refuse_batch(batch: Any) -> None:
-    """Refuses a batch that is no client's turn.
-
-    Raises:
-        MisconfigurationException: naming what it is.
-    """
+    """Refuses a batch that is no client's turn."""
     raise MisconfigurationException(
         f"FedAvgStrategy got a batch of type {type(batch).__name__}; train with a FederatedDataModule, whose"
         " loader hands it one client's turn at a time"
@@ -106,11 +98,7 @@ def warn_of_remainder(interval: int, iterations: int) -> None:
 
 
 def check_trainer(trainer: Trainer) -> None:
-    """Refuses Trainer settings that would cut a round.
-
-    Raises:
-        MisconfigurationException: naming the setting and the remedy.
-    """
+    """Refuses Trainer settings that would cut a round."""
     # a float is a fraction of the round; an integer (1 too) or a time means after so many turns or seconds
     interval = validation_interval(trainer)
     if not (isinstance(interval, float) and interval == 1.0):
@@ -140,11 +128,7 @@ def check_trainer(trainer: Trainer) -> None:
 
 
 def check_finders(trainer: Trainer) -> None:
-    """Refuses what tries a value a batch, `Tuner.lr_find` among it: a batch is a client's whole turn.
-
-    Raises:
-        MisconfigurationException: naming the callback and the remedy.
-    """
+    """Refuses what tries a value a batch, `Tuner.lr_find` among it: a batch is a client's whole turn."""
     called = {
         LearningRateFinder: ("LearningRateFinder (Tuner.lr_find)", "lr_find", "learning rate"),
         BatchSizeFinder: ("BatchSizeFinder (Tuner.scale_batch_size)", "scale_batch_size", "batch size"),
@@ -174,11 +158,7 @@ def check_privacy(
     module: Module,
     algorithm: ClientAlgorithm,
 ) -> None:
-    """Refuses, under a private aggregator, what would leave clients beside it.
-
-    Raises:
-        MisconfigurationException: naming the setting.
-    """
+    """Refuses, under a private aggregator, what would leave clients beside it."""
     if not aggregator.private:
         return
     name = type(aggregator).__name__
@@ -243,11 +223,7 @@ def check_counters(exchange: Exchange, module: Module) -> None:
 
 
 def check_robustness(aggregator: Aggregator, optimizer_state: str, exchange: Exchange) -> None:
-    """Refuses, under an aggregator that no single client can lead astray, what clients send past it.
-
-    Raises:
-        MisconfigurationException: naming the setting.
-    """
+    """Refuses, under an aggregator that no single client can lead astray, what clients send past it."""
     if not aggregator.robust:
         return
     name = type(aggregator).__name__
@@ -264,11 +240,7 @@ def check_robustness(aggregator: Aggregator, optimizer_state: str, exchange: Exc
 
 
 def check_sampler(sampler: CohortSampler | None, aggregator: Aggregator, client_weights: str) -> None:
-    """Refuses samplers that would weigh clients twice, or whose draws a private aggregator does not count.
-
-    Raises:
-        MisconfigurationException: naming the setting.
-    """
+    """Refuses samplers that would weigh clients twice, or whose draws a private aggregator does not count."""
     if sampler is None:
         return
     kind = type(sampler).__name__
@@ -285,11 +257,7 @@ def check_sampler(sampler: CohortSampler | None, aggregator: Aggregator, client_
 
 
 def check_compression(compressor: Compressor | None, aggregator: Aggregator, fixed: bool) -> None:
-    """Refuses compressed updates where they cannot be added up under masks, or leave clients beside their noise.
-
-    Raises:
-        MisconfigurationException: naming the setting.
-    """
+    """Refuses compressed updates where they cannot be added up under masks, or leave clients beside their noise."""
     if compressor is None:
         return
     kind = type(compressor).__name__
@@ -307,10 +275,7 @@ def check_compression(compressor: Compressor | None, aggregator: Aggregator, fix
 
 
 def run_whole_rounds(trainer: Trainer) -> None:
-    """Makes `fast_dev_run=N` mean N whole rounds; Lightning means N batches, each a client's turn here.
-
-    Called when fitting starts; validation, test and prediction keep Lightning's N batches.
-    """
+    """Makes `fast_dev_run=N` mean N whole rounds; Lightning means N batches, each a client's turn here."""
     if not trainer.fast_dev_run:
         return
     rounds, loop = int(trainer.fast_dev_run), trainer.fit_loop
@@ -322,13 +287,7 @@ def run_whole_rounds(trainer: Trainer) -> None:
 
 
 def check_limits(trainer: Trainer) -> None:
-    """Refuses limits that would cut every round, of which nothing would be left; before the first turn.
-
-    `max_time` may cut the last round, which is dropped; `max_steps` counts one client's steps and cuts none.
-
-    Raises:
-        MisconfigurationException: naming the setting, its value and the remedy.
-    """
+    """Refuses limits that would cut every round, of which nothing would be left; before the first turn."""
     loader = training_loader(trainer)
     lengths = [] if loader is None else [sized_len(part) for part in loader.flattened]
     for turns, limit in zip(lengths, [] if loader is None else loader.limits or []):
@@ -346,11 +305,7 @@ Update = dict[str, Any]  # "scheduler": its place, "monitor": a name, "round": w
 
 
 def check_plateaus(trainer: Trainer) -> None:
-    """Refuses ReduceLROnPlateau with `interval="step"`, where Lightning is to move it.
-
-    Raises:
-        MisconfigurationException: naming the setting and the remedy.
-    """
+    """Refuses ReduceLROnPlateau with `interval="step"`, where Lightning is to move it."""
     for config in trainer.lr_scheduler_configs if trainer.lightning_module.automatic_optimization else ():
         if config.reduce_on_plateau and config.interval == "step":
             raise MisconfigurationException(
@@ -373,22 +328,14 @@ class PlateauUpdates:
         return [_pending(trainer, place, config) for place, config in configs if _is_due(trainer, config)]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes what a federation's state holds of `state_dict`; older ones hold nothing.
-
-        Raises:
-            ValueError: if it is damaged.
-        """
+        """Takes what a federation's state holds of `state_dict`; older ones hold nothing."""
         loaded = state.get("plateau", [])
         if not isinstance(loaded, list) or not all(map(_is_update, loaded)):
             raise ValueError("its federation state is damaged: updates of ReduceLROnPlateau are none")
         self._loaded = loaded
 
     def apply(self, trainer: Trainer) -> None:
-        """Makes the updates that were loaded, as Lightning does, before the first round.
-
-        Raises:
-            MisconfigurationException: if there is no such scheduler.
-        """
+        """Makes the updates that were loaded, as Lightning does, before the first round."""
         loaded, self._loaded = self._loaded, []
         configs, progress = trainer.lr_scheduler_configs, trainer.fit_loop.epoch_loop.scheduler_progress
         for update in loaded:

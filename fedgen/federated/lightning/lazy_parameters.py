@@ -28,17 +28,7 @@ class _AllSeen(BaseException):
 
 
 def materialise(trainer: Trainer, seed: int) -> None:
-    """Gives uninitialised parameters and buffers their shapes and first values, if the module has any.
-
-    A copy of the module takes one `training_step` on the first client's first batch (in a deployment the server's takes
-    it on blank examples of the shape that clients tell), as far as its last lazy layer,
-    with optimizers that do nothing; each lazy layer of the module itself is then initialised for the input that its
-    copy had. Of the step nothing is left: no gradient, buffer, attribute or logged value, and the random streams are
-    put back.
-
-    Raises:
-        MisconfigurationException: naming what stays without a shape, and the remedy.
-    """
+    """Gives uninitialised parameters and buffers their shapes and first values, if the module has any."""
     module = trainer.lightning_module
     unfinished, unknown = _unfinished(module), _uninitialised(module)
     if not unfinished and not unknown:
@@ -74,11 +64,7 @@ def _failed(names: list[str], why: str) -> str:
 def _try_step(
     trainer: Trainer, module: LightningModule, unknown: list[str], unfinished: list[str]
 ) -> tuple[LightningModule, Inputs]:
-    """A copy of the module that has taken one step, and what its lazy modules were given.
-
-    Raises:
-        MisconfigurationException: if there is no batch here, or the copy or its step fails.
-    """
+    """A copy of the module that has taken one step, and what its lazy modules were given."""
     names = unknown or unfinished
     batch = _first_batch(trainer, names)
     inputs: Inputs = {}

@@ -45,11 +45,7 @@ NormBase = _NormBase  # BatchNorm and InstanceNorm of any dimension, lazy ones t
 
 
 def explain_other_lightning() -> None:
-    """Makes Lightning's error of a module that derives from `pytorch_lightning`'s classes name the remedy.
-
-    A Trainer looks at the module's type before it asks its strategy for anything, and says of such a one no more than
-    that it is no LightningModule.
-    """
+    """Makes Lightning's error of a module that derives from `pytorch_lightning`'s classes name the remedy."""
     given = trainer_module._maybe_unwrap_optimized
     if hasattr(given, "explains"):
         return
@@ -72,10 +68,7 @@ def explain_other_lightning() -> None:
 
 
 def look_for_plugins_once() -> None:
-    """Has all Trainers of this process share one look through the installed packages for those that offer callbacks.
-
-    Each Trainer opens some hundred files for it, where it is made for one message that is most of what it takes.
-    """
+    """Has all Trainers of this process share one look through the installed packages for those that offer callbacks."""
     if not hasattr(registry.entry_points, "cache_info"):
         registry.entry_points = cache(registry.entry_points)
 
@@ -91,10 +84,7 @@ def handler_before_fit(trainer: Trainer, signum: int) -> Any:
 
 
 def tell_of_sigterm(trainer: Trainer, tells: bool) -> None:
-    """Have the processes tell each other before each batch whether the first was told to end, or leave that out.
-
-    Only Lightning's own handler of SIGTERM needs it, and each batch waits for the slowest process.
-    """
+    """Have the processes tell each other before each batch whether the first was told to end, or leave that out."""
     own = vars(trainer.fit_loop.epoch_loop)
     own.pop("_broadcast_sigterm_tensor", None)
     if not tells:
@@ -102,10 +92,7 @@ def tell_of_sigterm(trainer: Trainer, tells: bool) -> None:
 
 
 def validation_interval(trainer: Trainer) -> Any:
-    """Return the batches, share of an epoch, or time, after which training stops for validation.
-
-    A time stands in an attribute of its own, which Lightning has since 2.6 and asks for by its name, too.
-    """
+    """Return the batches, share of an epoch, or time, after which training stops for validation."""
     # not in every Lightning
     return getattr(trainer, "_val_check_time_interval", None) or trainer.val_check_interval
 
@@ -116,10 +103,7 @@ def call_module_hook(trainer: Trainer, hook: str, *arguments: Any) -> Any:
 
 
 def optimizers_of(trainer: Trainer) -> Sequence[Any]:
-    """Return the optimizers as Lightning hands them to a module: its wrappers, which the strategy's `optimizers` lack.
-
-    `LightningModule.optimizers()` gives them too, but one alone if there is one, and marks it as about to step.
-    """
+    """Return the optimizers as Lightning hands them to a module."""
     return trainer.strategy._lightning_optimizers
 
 
@@ -252,10 +236,7 @@ def note_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def will_skip(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a gradient scaler will skip an optimizer's step, for gradients that overflowed.
-
-    It says so of the step only after it, by its scale.
-    """
+    """Whether a gradient scaler will skip an optimizer's step, for gradients that overflowed."""
     found = _stages_of(scaler).get(id(optimizer), {}).get("found_inf_per_device", {})
     return any(bool(overflow) for overflow in found.values())
 

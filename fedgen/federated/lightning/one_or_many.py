@@ -90,13 +90,7 @@ class OneOrManyProcesses(DDPStrategy):
 
 
 def end_on_sigterm(trainer: Trainer) -> bool:
-    """Lets SIGTERM end this process at once, in place of Lightning's handler, until fitting ends; whether it does.
-
-    Lightning's waits for the end of a batch, here a turn, and within the signal for the other processes, which may not
-    have got it. Here the round is dropped; the first process passes the signal on to those that it has started, others
-    end with LostRankError. A handler of before the training is called, as by Lightning's, which stays under SLURM's
-    requeueing and in a thread, which may set none.
-    """
+    """Lets SIGTERM end this process at once, in place of Lightning's handler, until fitting ends; whether it does."""
     environment, launcher, rank = trainer.strategy.cluster_environment, trainer.strategy.launcher, trainer.global_rank
     requeues = isinstance(environment, SLURMEnvironment) and environment.auto_requeue
     if requeues or threading.current_thread() is not threading.main_thread():
@@ -151,14 +145,7 @@ os.register_at_fork(after_in_child=lambda: [_watches.popitem()[1]() for _ in lis
 
 
 class RankShares:
-    """The clients of each rank.
-
-    Args:
-        ranks: the processes.
-
-    Attributes:
-        owners: ranks by client, of clients of whom something is kept between rounds; empty for one process alone.
-    """
+    """The clients of each rank."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -181,11 +168,7 @@ class RankShares:
         return [*mine, *[None] * (longest - len(mine))]
 
     def check_is_here(self, client: int) -> None:
-        """Refuse to look into the own model of a client that is kept by another process.
-
-        Raises:
-            MisconfigurationException: naming both ranks.
-        """
+        """Refuse to look into the own model of a client that is kept by another process."""
         if (owner := self.owners.get(client, self.ranks.rank)) != self.ranks.rank:
             raise MisconfigurationException(
                 f"the model of client {client} is on rank {owner} and not on rank {self.ranks.rank}; what looks into"
@@ -199,16 +182,7 @@ ON_HEAP = 32 * 2**20  # blocks up to this size come from the heap: where glibc's
 
 
 def keep_freed_memory() -> bool:
-    """Lets up to 256 MB of freed memory stay with this process, for as long as it lives; glibc on Linux alone.
-
-    glibc gives the heap's end back as soon as a few megabytes of it are free, which are those of a step's activations
-    and gradients: the next step faults the same pages in again, a tenth of a small network's time on a CPU and up to a
-    third. Tensors above 32 MB are given back as ever. Who has set the allocator by variables (`MALLOC_..._`,
-    `GLIBC_TUNABLES`; mallopt(3)) has the last word.
-
-    Returns:
-        Whether that is so now by this call.
-    """
+    """Lets up to 256 MB of freed memory stay with this process, for as long as it lives; glibc on Linux alone."""
     chosen = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if chosen or platform.libc_ver()[0] != "glibc":
         return False

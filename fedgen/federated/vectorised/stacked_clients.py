@@ -22,12 +22,7 @@ from fedgen.seeds import derive, isolated
 
 
 class WithTensors(nn.Module):
-    """A step's loss as a function of a module's tensors, for `torch.func.functional_call`; names are `PREFIX`ed.
-
-    Args:
-        module: whose loss it is.
-        buffers: that the loss changes, by name.
-    """
+    """A step's loss as a function of a module's tensors, for `torch.func.functional_call`; names are `PREFIX`ed."""
 
     PREFIX = "module."
 
@@ -47,14 +42,7 @@ class WithTensors(nn.Module):
 
 @dataclass
 class Trial:
-    """The tensors that a client's steps were found to move and to need.
-
-    Args:
-        stepped: names of the parameters that gradients reach, by the optimizer's place and the parameter's identity.
-        changed: names of buffers that the losses change.
-        num_bytes: of all tensors that the largest step made, a bound on what it holds at once.
-        stepped_bytes: of the parameters.
-    """
+    """The tensors that a client's steps were found to move and to need."""
 
     stepped: dict[int, dict[int, str]] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
@@ -65,11 +53,7 @@ class Trial:
 def try_steps(
     module: nn.Module, optimizers: Sequence[Optimizer], steps: Sequence[FunctionalStep], batch: Any, context: Any
 ) -> Trial:
-    """Take one client's losses and gradients, without a step; module and random numbers are left as they were.
-
-    Raises:
-        ValueError: if steps of one optimizer differ in the parameters that they reach.
-    """
+    """Take one client's losses and gradients, without a step; module and random numbers are left as they were."""
     names = {id(p): name for name, p in module.named_parameters()}
     buffers = {name: tensor.detach().clone() for name, tensor in _changeable(module)}
     versions = {name: version_of(tensor) for name, tensor in buffers.items()}
@@ -128,17 +112,7 @@ Clip = Callable[[Tensor], Tensor]  # of gradients [clients, numbers]
 
 @dataclass
 class Setting:
-    """The things that all clients of a fit share.
-
-    Args:
-        module: that they train.
-        optimizers: those of `configure_optimizers`.
-        round: whose turns they take.
-        seed: base of all draws.
-        move: brings a batch to the module's device.
-        context: makes the context of a training step.
-        clip: bounds gradients; None leaves them.
-    """
+    """The things that all clients of a fit share."""
 
     module: Any
     optimizers: Sequence[Optimizer]
@@ -155,15 +129,7 @@ class Setting:
 
 
 class StackedClients:
-    """The clients of some turns of a round, trained together; what each of them would be alone, to rounding.
-
-    Random generators are left at some client's place.
-
-    Args:
-        setting: what they share.
-        turns: theirs, alike in the number of a batch's examples and the kinds of their steps.
-        trial: of their steps.
-    """
+    """The clients of some turns of a round, trained together; what each of them would be alone, to rounding."""
 
     def __init__(self, setting: Setting, turns: Sequence[Turn], trial: Trial) -> None:
         self._setting, self.turns = setting, list(turns)
@@ -195,11 +161,7 @@ class StackedClients:
     # ---- training ----
 
     def train(self, iterations: Iterator[int]) -> None:
-        """Take the local iterations of all clients; as many for each.
-
-        Raises:
-            ValueError: where clients' batches differ in form.
-        """
+        """Take the local iterations of all clients; as many for each."""
         with torch.enable_grad(), self._setting.context(), sdpa_kernel(SDPBackend.MATH):
             for i in iterations:
                 self.last = [self._setting.move(next(batches)) for batches in self._batches]
@@ -282,13 +244,7 @@ def tensor_of(module: nn.Module, name: str) -> Tensor:
 
 
 class ClientStream:
-    """A client's place in the streams of torch's global generators: where its turn begins, and where draws leave it.
-
-    Args:
-        seed: base of all draws.
-        turn: the client's.
-        device: of the module.
-    """
+    """A client's place in the streams of torch's global generators: where its turn begins, and where draws leave it."""
 
     def __init__(self, seed: int, turn: Turn, device: torch.device) -> None:
         self._generators = [torch.default_generator]
@@ -314,11 +270,7 @@ class ClientStream:
 
 
 def stacked(items: Sequence[Any]) -> Any:
-    """Nested containers of tensors as one of tensors [items, ...].
-
-    Raises:
-        ValueError: for other values, and for items that differ in form.
-    """
+    """Nested containers of tensors as one of tensors [items, ...]."""
     first = items[0]
     if isinstance(first, Tensor):
         if any(item.shape != first.shape or item.dtype != first.dtype for item in items):

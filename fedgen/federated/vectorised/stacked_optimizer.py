@@ -27,20 +27,7 @@ def why_not_stacked(optimizer: Optimizer) -> str | None:
 
 
 class StackedOptimizer:
-    """One optimizer's parameters for many clients.
-
-    Args:
-        optimizer: of the module; `why_not_stacked` of it is None.
-        names: of the parameters that it steps (those that gradients reach), by identity.
-        starts: what each client begins with, by name.
-        states: each client's optimizer state; empty for a new one.
-
-    Attributes:
-        weights: [clients, numbers], the parameters one after another.
-
-    Raises:
-        ValueError: if a client's states are not alike for all of a group's parameters.
-    """
+    """One optimizer's parameters for many clients."""
 
     def __init__(
         self,
@@ -90,14 +77,7 @@ class StackedOptimizer:
 
 
 class _Group:
-    """A parameter group's states for many clients.
-
-    Args:
-        settings: the group itself, whose settings are each client's.
-        parameters: of it, those that are stepped.
-        states: each client's.
-        like: [clients, numbers] of the group.
-    """
+    """A parameter group's states for many clients."""
 
     def __init__(
         self, settings: dict[str, Any], parameters: Sequence[Tensor], states: Sequence[State], like: Tensor

@@ -153,12 +153,7 @@ class VectorisedTurns:
 
 @dataclass
 class TrainedTurn:
-    """A client's turn that was taken with others'.
-
-    Attributes:
-        together: all of them.
-        row: the client's.
-    """
+    """A client's turn that was taken with others'."""
 
     together: StackedClients
     row: int
@@ -196,21 +191,7 @@ class _Times:
 
 
 class TurnsAtOnce:
-    """Takes turns of a fit at once where that is possible, and wins.
-
-    Args:
-        settings: how many at most.
-        trainer: that fits.
-        round: whose turns they are.
-        clock: of the fit.
-        move: brings a batch to the device.
-        moves_schedules: whether learning rates have schedules by the step.
-        seed: base of all draws.
-
-    Attributes:
-        reason: why turns are taken one by one from now on, in words; None while they may be taken at once.
-        counts: turns that were taken one by one, and at once.
-    """
+    """Takes turns of a fit at once where that is possible, and wins."""
 
     def __init__(
         self,
@@ -397,16 +378,7 @@ class TurnsAtOnce:
 
 
 class VectorisedTraining(LocalTraining):
-    """Takes turns of small clients at once, where that is possible and wins.
-
-    Args:
-        settings: how many at most.
-        seed: base of all draws.
-        parts: as for `LocalTraining`.
-
-    Attributes:
-        at_once: takes them.
-    """
+    """Takes turns of small clients at once, where that is possible and wins."""
 
     def __init__(self, settings: VectorisedTurns, seed: int, *parts: Any) -> None:
         super().__init__(*parts)
