@@ -11,6 +11,7 @@ from fedgen.data.examples import Batch, draw_batches, endless_batches
 from fedgen.data.items import ReadTask, Stream
 from fedgen.data.lazy_examples import LazyExamples
 from fedgen.images import from_uint8
+from fedgen.own_code import warn
 from fedgen.seeds import derive, generator
 
 
@@ -27,7 +28,7 @@ class Turn:
         is_first, is_last: whether the turn opens or closes its round, on this rank.
         num_examples: the client's training examples, its weight under `client_weights="examples"`.
         is_idle: whether nobody trains: the rank waits for others that have one client more.
-        is_elsewhere: whether nothing is trained in this process: nobody's turn, or a client's on another machine.
+        is_remote: whether nothing is trained in this process: nobody's turn, or a client's on another machine.
         times: how often the client was drawn, as often as it counts.
         is_left_out: whether it failed, so that it has no part in the round.
         following: gives the turn after this one, of the next round after the last; None where that is not known.
@@ -52,10 +53,16 @@ class Turn:
         self._examples, self._indices, self._batch_size, self._seed = examples, indices, batch_size, seed
         self.client, self.name, self.round = client, name, round
         self.num_examples = len(indices)
-        self.is_idle = self.is_elsewhere = client < 0
+        self.is_idle = self.is_remote = client < 0
         self.is_first = self.is_last = False
         self.times = 1
         self.current: object = None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """The former name of `is_remote`."""
+        warn("Turn.is_elsewhere is called is_remote since fedgen 0.3", DeprecationWarning)
+        return self.is_remote
 
     @property
     def batch_length(self) -> int:

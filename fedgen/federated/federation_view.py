@@ -26,7 +26,7 @@ from fedgen.federated.local_training import LocalTraining
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.simulated_clock import SimulatedClock
-from fedgen.federated.state_table import StateRow, bytes_received, require_round, state_rows, tell_state
+from fedgen.federated.state_table import StateRow, bytes_received, log_state_table, require_round, state_rows
 from fedgen.federated.trainer_patches import TurnClock
 
 Part = TypeVar("Part")
@@ -44,7 +44,7 @@ class FederationView(OneOrManyProcesses):
     _round: Round | None = None
     _clock: TurnClock | None = None
     _loop: LocalTraining | None = None
-    has_told, _tells_table = False, True  # of the module's state
+    has_logged_state, _logs_table = False, True  # of the module's state
 
     @property
     def round(self) -> Round:
@@ -140,13 +140,13 @@ class FederationView(OneOrManyProcesses):
 
     def silence_state_table(self) -> None:
         """Keep the short state table out of the log, for a callback that shows all of it; within `fit`."""
-        self._tells_table = False
+        self._logs_table = False
 
-    def tell_state(self) -> None:
+    def log_state_table(self) -> None:
         """Tell once, when the first round is over, what clients send and what becomes of the module's state."""
-        if not self.has_told and self.round.is_known:
-            self.has_told = True
-            tell_state(self.round, in_short=self._tells_table)
+        if not self.has_logged_state and self.round.is_known:
+            self.has_logged_state = True
+            log_state_table(self.round, in_short=self._logs_table)
 
     @property
     def bytes_sent(self) -> int:

@@ -165,7 +165,7 @@ def free_memory(error: BaseException) -> None:
         torch.cuda.empty_cache()  # what is cached may be in pieces too small for the next client's tensors
 
 
-def tell_remarks(entries: Sequence[Entry]) -> None:
+def log_remarks(entries: Sequence[Entry]) -> None:
     """Says what an aggregator found in a round, of a few clients by name."""
     from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
@@ -187,7 +187,7 @@ def report_of(trainer: "Trainer") -> list[Entry]:
     return sorted((dict(entry) for part in parts for entry in part), key=lambda entry: entry["round"])
 
 
-def tell(entries: Sequence[Entry]) -> None:
+def log_dropped(entries: Sequence[Entry]) -> None:
     """Says at a run's end who was left out of it, and who was remarked on, if anybody was."""
     from lightning.pytorch.utilities.rank_zero import rank_zero_info
 

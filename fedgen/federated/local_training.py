@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 from fedgen.clients.turn import Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import parameters_of
-from fedgen.federated.left_out import report_of, tell
+from fedgen.federated.left_out import log_dropped, report_of
 from fedgen.federated.lightning.checks import warn_of_remainder, warn_unseen_steps
 from fedgen.federated.lightning.lightning_internals import (
     HOOK_NAME,
@@ -106,7 +106,7 @@ class LocalTraining:
 
     def _batch_of(self, turn: Turn) -> Any:
         """The batch that callbacks see: the turn's first before it runs, else its latest; the turn if it is remote."""
-        if turn.is_elsewhere:
+        if turn.is_remote:
             return turn
         if self._shown_of is not turn:
             batches = turn.batches(self._clock.interval)
@@ -140,7 +140,7 @@ class LocalTraining:
         quick = (optimizer, self._quick_closure(optimizer, closure)) if is_quick else None
         output = self._take(self._lightning_step(plain, optimizer, closure), lambda _: _outputs_of(closure), quick)
         # Lightning wants a result from the closure, also of a turn in which nothing was trained, or that is left out
-        if len(errors) > failed or (turn is not None and turn.is_elsewhere) or vars(closure)[RESULT] is None:
+        if len(errors) > failed or (turn is not None and turn.is_remote) or vars(closure)[RESULT] is None:
             vars(closure)[RESULT] = ClosureResult(None)
         self._clock.leave_a_step()
         return output
@@ -394,8 +394,8 @@ class RoundBoundary(Callback):
         trainer.callbacks = [cls(strategy, keeps_last_round), *others]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self._strategy.has_told:
-            self._strategy.tell_state()
+        if not self._strategy.has_logged_state:
+            self._strategy.log_state_table()
         if self._keeps_last_round:
             self._strategy.checkpoints.keep_last_round()
 
@@ -420,14 +420,14 @@ class RoundBoundary(Callback):
             pl_module.log(name, value)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._strategy.tell_state()
-        tell(report_of(trainer))
+        self._strategy.log_state_table()
+        log_dropped(report_of(trainer))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._strategy.in_round:  # which the strategy drops next
             _hold_checkpoints(trainer)
         if not self._strategy.is_of_clients(exception):  # which says of itself that all clients met it
-            tell(report_of(trainer))
+            log_dropped(report_of(trainer))
 
     def _drop_if_cut(self, trainer: Trainer) -> None:
         if self._strategy.in_turns:

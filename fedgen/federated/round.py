@@ -28,10 +28,10 @@ from fedgen.federated.compressed_updates import CompressedUpdates
 from fedgen.federated.left_out import (
     REMARK,
     free_memory,
+    log_remarks,
     loss_of_round,
     make_entries,
     make_entry,
-    tell_remarks,
     warn_of_dropped_round,
 )
 from fedgen.federated.schedules import factor_in
@@ -129,7 +129,7 @@ class Round:
         if self.snapshots is not None:
             self.snapshots.start_round(number)
         self.number = number
-        model.aggregator.announce(Federation(self._seed, number, clients, cohort, folder))
+        model.aggregator.begin_round(Federation(self._seed, number, clients, cohort, folder))
         model.aggregator.start([model.exchange.server[name] for name in model.exchange.shared])
         for part in (self.algorithm, self.memory, self.outside, self.clock):
             part.start_round()
@@ -151,7 +151,7 @@ class Round:
 
     def _begin_turn(self, turn: Turn) -> None:
         self.loss, turn.is_left_out = None, False
-        if not turn.is_elsewhere:
+        if not turn.is_remote:
             snapshots, exchange = self.snapshots, self.model.exchange
             if not ((snapshots is not None and snapshots.start_turn(turn)) or self._is_servers):
                 exchange.load_server()
@@ -181,9 +181,9 @@ class Round:
                     self._train_own(turn, train)
                 output = train()
                 self.local.settle()
-                self.model.aggregator.tell_loss(turn.client, self.loss)
+                self.model.aggregator.take_loss(turn.client, self.loss)
                 self.model.exchange.settle(interval)
-                if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
+                if self.call_turn_end_hook(completed=True):  # the hook may have changed what is sent
                     self.model.exchange.settle(interval)
                 received = self.compressed.compress(turn.client, turn.round) if self.settings.compression else {}
             if received is None:
@@ -210,8 +210,8 @@ class Round:
             self.errors.append(error)
             self.algorithm.leave_out(turn.client)
             self.memory.leave_out(make_entry(turn, error))
-            self.tell_turn_end(completed=False)
-            if not turn.is_elsewhere:
+            self.call_turn_end_hook(completed=False)
+            if not turn.is_remote:
                 self._close_turn(turn, 0.0, completed=False)
 
     def _train_own(self, turn: Turn, train: Callable[[], Any]) -> None:
@@ -221,13 +221,13 @@ class Round:
         train()
         self.local.settle()
         self.exchange.settle(self.settings.interval)
-        if self.tell_turn_end(completed=False):
+        if self.call_turn_end_hook(completed=False):
             self.exchange.settle(self.settings.interval)
         self.algorithm.end_own(turn.client, self.exchange.of_turn)
         self._close_turn(turn, 0.0, completed=False)
         self.begin_turn(turn)
 
-    def tell_turn_end(self, completed: bool) -> bool:
+    def call_turn_end_hook(self, completed: bool) -> bool:
         """Tell the module that a turn is over, if it wants to know; whether it does."""
         hook: Any = getattr(self._module, "on_turn_end", None)  # of `FederatedModule`
         if hook is None:
@@ -241,7 +241,7 @@ class Round:
         self.memory.complete(turn.client, self.memory.iterations.get(turn.client, 0) + interval)
         self.algorithm.end_turn(turn.client, self.model.trainable, interval)
         if exchange.is_empty:
-            self._tell_round_end(turn.client)
+            self._call_round_end_hook(turn.client)
         if exchange.changed:
             self.model.grow()
         update: Sequence[Tensor] = [received.get(name, tensor) for name, tensor in exchange.shared.items()]
@@ -282,8 +282,8 @@ class Round:
     def close(self, heard: Ranks | None = None, move_schedules: Callable[[], None] = _nothing) -> None:
         """Make the server's new model of what clients sent, wherever they were, and load it into the module."""
         several = self.ranks.size > 1
-        told = self.ranks.gather(news_of(self)) if several else [{"memory": self.memory.news()}]
-        if not self.memory.hear([one["memory"] for one in told]):
+        told = self.ranks.gather(local_summary(self)) if several else [{"memory": self.memory.local_summary()}]
+        if not self.memory.merge_summaries([one["memory"] for one in told]):
             if not self.memory.lost:
                 rank_zero_info(f"round {self.number} passes without training: no client is available")
                 self._end_unchanged()
@@ -291,7 +291,7 @@ class Round:
             self.drop()
             raise loss_of_round(self.number, self.memory.lost, next(iter(self.errors), None))
         if several:
-            hear(self, told)
+            merge_summaries(self, told)
         self.model.aggregator.merge(self.ranks, self.device)
         self.merge(self.ranks if heard is None else heard)
         if why := self.model.aggregator.shortfall():
@@ -300,7 +300,7 @@ class Round:
         combined = self.model.aggregator.result()
         if found := self.model.aggregator.remarks():
             remarks = make_entries(self.number, found, self._data, REMARK)
-            tell_remarks(remarks)
+            log_remarks(remarks)
             self.memory.remark(remarks)
         self.model.apply(combined, self.number)
         self.outside.end_round()
@@ -314,7 +314,7 @@ class Round:
         self.is_known = True
         self.leave()
         if not self.exchange.is_empty:
-            self._tell_round_end()
+            self._call_round_end_hook()
 
     def leave(self) -> None:
         """Take the round as over: here, or for a client whose server closes it."""
@@ -340,7 +340,7 @@ class Round:
         self.model.switches.clear_gradients()
         self.is_open = False
 
-    def _tell_round_end(self, *client: int) -> None:
+    def _call_round_end_hook(self, *client: int) -> None:
         if (hook := getattr(self._module, "on_round_end", None)) is not None:  # of `FederatedModule`
             seed_all(self._seed, "server", self.number, *client)
             hook(self.settings.interval)
@@ -365,23 +365,23 @@ class Round:
         return bool(self.exchange.personal) or by_parts or self.settings.optimizer_state == "keep"
 
 
-def news_of(round: Round) -> dict[str, Any]:
+def local_summary(round: Round) -> dict[str, Any]:
     """Return what other ranks do not know of a round."""
     return {
-        "memory": round.memory.news(),
-        "local": round.local.news(),
+        "memory": round.memory.local_summary(),
+        "local": round.local.local_summary(),
         "found": round.exchange.found,
-        "counters": round.model.counters.news(),
-        "outside": round.outside.news(),
-        "clock": round.clock.news(),
-        "logged": round.logged.news(),
+        "counters": round.model.counters.local_summary(),
+        "outside": round.outside.local_summary(),
+        "clock": round.clock.local_summary(),
+        "logged": round.logged.local_summary(),
     }
 
 
-def hear(round: Round, told: Sequence[Mapping[str, Any]]) -> None:
-    """Take every rank's `news_of` into a round, but what is told of the memory, which decides whether it is one."""
+def merge_summaries(round: Round, told: Sequence[Mapping[str, Any]]) -> None:
+    """Merge every rank's `local_summary` into a round, except the memory's, which decides whether it is one."""
     for part, name in ((round.model.counters, "counters"), (round.outside, "outside"), (round.clock, "clock")):
-        part.hear([one[name] for one in told])
-    round.local.hear([one["local"] for one in told])
+        part.merge_summaries([one[name] for one in told])
+    round.local.merge_summaries([one["local"] for one in told])
     round.model.grow(sorted({name for one in told for name in one["found"]}))
-    round.logged.hear([one["logged"] for one in told], round.device)
+    round.logged.merge_summaries([one["logged"] for one in told], round.device)

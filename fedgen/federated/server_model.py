@@ -61,14 +61,14 @@ class Counters:
         if not self._robust and len(values) > 1:
             self._values[name] = [functools.reduce(torch.maximum, values)]
 
-    def news(self) -> News:
+    def local_summary(self) -> News:
         """Return what other ranks do not know of the round."""
         values = {name: [tensor.cpu() for tensor in tensors] for name, tensors in self._values.items()}
         return values, self._decreased, self._clients
 
     @torch.no_grad()
-    def hear(self, told: Sequence[News]) -> None:
-        """Takes every rank's `news`."""
+    def merge_summaries(self, told: Sequence[News]) -> None:
+        """Takes every rank's summary."""
         self._values = {}
         for found, _, _ in told:
             for name, values in found.items():

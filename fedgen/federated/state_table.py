@@ -97,7 +97,7 @@ def bytes_received(round: "Round") -> int:
     return model + round.local.bytes_received + bytes_of(means)
 
 
-def tell_state(round: "Round", in_short: bool) -> None:
+def log_state_table(round: "Round", in_short: bool) -> None:
     """Tells, once the first round is over, what travels and, in short, what becomes of the module's state; warns."""
     rows = state_rows(round)
     sent, received = in_bytes(sum(row.num_bytes for row in rows)), in_bytes(bytes_received(round))

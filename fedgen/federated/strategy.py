@@ -171,7 +171,7 @@ class FedAvgStrategy(FederationView):
         self._shares = RankShares(Ranks())
         self._clock = self._round = self._loop = self._checkpoints = None
         self._schedules: StepSchedules | None = None
-        self.has_told, self._tells_table = False, True
+        self.has_logged_state, self._logs_table = False, True
         self._clients: Sequence[Any] | None = None  # as far as the data name them
         self._simulated: dict[str, Any] = {}  # the simulated clock, and what belongs to it
         self._cohorts = CohortDraws(self.cohort_size, self.sampler)

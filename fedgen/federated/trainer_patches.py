@@ -94,12 +94,12 @@ class TurnClock:
             self._largest = self.server_steps + sorted(steps)[(len(steps) - 1) // 2]
             self._total += sum(min(count, self.turn_steps) for count in steps)
 
-    def news(self) -> tuple[int, int]:
+    def local_summary(self) -> tuple[int, int]:
         """Return what other ranks do not know of the round."""
         return self._largest, self._total
 
-    def hear(self, told: Sequence[tuple[int, int]]) -> None:
-        """Takes every rank's `news`."""
+    def merge_summaries(self, told: Sequence[tuple[int, int]]) -> None:
+        """Takes every rank's summary."""
         self._largest, self._total = max(largest for largest, _ in told), sum(total for _, total in told)
 
     def end_round(self, dropped: bool = False) -> None:
@@ -299,7 +299,7 @@ class LoggedValues:
         if metric.meta.is_mean_reduction:
             metric.cumulated_batch_size = known[1]
 
-    def news(self) -> dict[str, Any]:
+    def local_summary(self) -> dict[str, Any]:
         """This rank's sums, with how they were logged and whether the trainer, too, is to see what all ranks' give."""
         return {
             key: (without_process_group(one.meta), one.meta.sync.should, *(tensor.cpu() for tensor in _sums(one)))
@@ -307,8 +307,8 @@ class LoggedValues:
             if one.is_tensor and not one.has_reset and one.meta.on_epoch
         }
 
-    def hear(self, told: Sequence[dict[str, Any]], device: torch.device) -> None:
-        """Takes every rank's `news`: each then has the values over all clients."""
+    def merge_summaries(self, told: Sequence[dict[str, Any]], device: torch.device) -> None:
+        """Takes every rank's summary: each then has the values over all clients."""
         results, self._clock.reduced = self._clock.results, {}
         for key in dict.fromkeys(key for one in told for key in one):
             found = [one[key] for one in told if key in one]

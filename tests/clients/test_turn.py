@@ -154,3 +154,11 @@ def test_ten_thousand_images_take_well_under_a_second():
     start = time.perf_counter()
     assert sum(len(x) for x, _ in turn.batches(100)) == 10_000
     assert time.perf_counter() - start < 2.0
+
+
+def test_the_former_name_of_a_remote_turn_is_warned_of():
+    idle = Turn.idle(
+        Examples(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64), ("a",), "four"), round=0
+    )
+    with pytest.warns(DeprecationWarning, match="is_remote"):
+        assert idle.is_elsewhere is idle.is_remote is True

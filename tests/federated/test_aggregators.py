@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedgen.federated import Aggregator, Mean
+from fedgen.federated.aggregators.mean import Federation
 
 
 def mean_of(updates, weights, server=None):
@@ -128,3 +129,16 @@ def test_another_rule_needs_three_methods():
     last.start([])
     last.add(0, [torch.ones(1)], 1.0)
     assert last.result()[0].item() == 1.0
+
+
+def test_the_former_name_of_a_hook_is_called_and_warned_of():
+    with pytest.warns(DeprecationWarning, match="begin_round"):
+
+        class Older(Mean):
+            def announce(self, federation):
+                super().announce(federation)
+                self.seen = federation.round
+
+    rule = Older()
+    rule.begin_round(Federation(0, 5, 2, 1))
+    assert rule.seen == rule.federation.round == 5

@@ -85,9 +85,9 @@ def test_ranks_tell_each_other(robust, expected):
     for one, values in zip(counters, ([7, 9, 5], [6, 8])):
         for value in values:
             one.add({"count": torch.tensor(value), "pointer": torch.tensor(5 if value != 6 else 0)}, server)
-    told = [one.news() for one in counters]
+    told = [one.local_summary() for one in counters]
     for one in counters:
-        one.hear(told)
+        one.merge_summaries(told)
         found = {name: value.clone() for name, value in server.items()}
         with pytest.warns(UserWarning, match="decreased"):
             one.end_round(found, 3)

@@ -85,8 +85,8 @@ def test_a_long_run_with_clients_that_always_fail_keeps_a_bounded_list():
     for round in range(3 * left_out.KEPT_TURNS // 500):
         memory.start_round()
         memory.left_out += left_out.make_entries(round, dict.fromkeys(range(500), "RuntimeError: no"), None)
-        told = memory.news()
-        memory.hear([told])
+        told = memory.local_summary()
+        memory.merge_summaries([told])
         assert told[1] == memory.left_out[-500:]
     assert len(memory.left_out) <= left_out.KEPT_TURNS + 2 * 500
     assert sum(entry.get("turns", 1) for entry in memory.left_out) == 3 * left_out.KEPT_TURNS

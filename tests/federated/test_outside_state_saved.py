@@ -23,9 +23,9 @@ def test_ranks_tell_each_other_sums_and_largest_values():
             outside.start_turn(0, client)
             module.number, module.steps = number, steps
             outside.end_turn(client, weight, True)
-    told = copy.deepcopy([outside.news() for outside in parts])
+    told = copy.deepcopy([outside.local_summary() for outside in parts])
     for outside, module in zip(parts, modules):
-        outside.hear(told)
+        outside.merge_summaries(told)
         outside.end_round()
         assert module.number == pytest.approx((1 * 2 + 3 * 4 + 4 * 0.5) / 8)
         assert module.steps == 7
@@ -94,7 +94,7 @@ def test_means_that_a_turn_elsewhere_cannot_have_are_refused(told, named):
     outside.start_round()
     sent = {path: torch.tensor(value, dtype=torch.float64) for path, value in told.items()}
     with pytest.raises(ValueError, match=named):
-        OutsideMessages(outside).heard_means(sent)
+        OutsideMessages(outside).received_means(sent)
 
 
 @pytest.mark.parametrize("declared", [{"number": "mean"}, {}])
@@ -111,7 +111,7 @@ def test_means_of_turns_elsewhere_are_those_of_turns_here(declared):
             here.number, here.tensor[0], here.array[1] = value, value, value
         near.end_turn(client, weight, True)
         means = {} if value is None else OutsideMessages(near).means
-        OutsideMessages(far).take_means(OutsideMessages(far).heard_means(means), weight)
+        OutsideMessages(far).take_means(OutsideMessages(far).received_means(means), weight)
     near.end_round()
     far.end_round()
     assert here.number == there.number == (1 * 2 + 3 * 4 + 4 * 0.5) / 8

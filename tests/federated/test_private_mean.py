@@ -21,7 +21,7 @@ from tests.trainers import quiet_trainer
 
 
 def averaged(aggregator, updates, server, seed=0, round=0, folder=Path()):
-    aggregator.announce(Federation(seed, round, 10, 2, folder))
+    aggregator.begin_round(Federation(seed, round, 10, 2, folder))
     aggregator.start(server)
     for client, update in enumerate(updates):
         aggregator.add(client, update, 1.0)
@@ -79,7 +79,7 @@ def released(rounds, folder, past=None, **settings):
     for round in rounds:
         mean = PrivateMean(1.0, 2.0, noise="secret", **settings)
         mean.load_state_dict(past)
-        mean.announce(Federation(0, round, 10, 2, folder))
+        mean.begin_round(Federation(0, round, 10, 2, folder))
         mean.start([torch.zeros(3)])
         mean.result()
     return mean
@@ -165,7 +165,7 @@ def test_checkpoints_hold_plain_numbers_and_before_a_round_what_was_said(tmp_pat
     mean = PrivateMean(1.0, np.float64(2.0), noise="secret")
     mean.load_state_dict(PAST)
     assert mean.state_dict() == PAST
-    mean.announce(Federation(0, 1, 10, np.int64(2), tmp_path))
+    mean.begin_round(Federation(0, 1, 10, np.int64(2), tmp_path))
     torch.save(mean.state_dict(), tmp_path / "a.pt")
     assert torch.load(tmp_path / "a.pt", weights_only=True) == PAST
 
@@ -205,7 +205,7 @@ def test_processes_log_one_epsilon_and_one_of_them_writes_the_file(tmp_path):
     for rank, mean in enumerate(means):
         folder = tmp_path if rank == 0 else tmp_path / "of another node"
         mean.load_state_dict(PAST)
-        mean.announce(Federation(0, 1, 10, 2, folder))  # round 1 again
+        mean.begin_round(Federation(0, 1, 10, 2, folder))  # round 1 again
         mean.start([torch.zeros(3)])
         mean.merge(Both(rank), torch.device("cpu"))
     assert [mean.metrics(2)["epsilon"] for mean in means] == [spent(0, 1, 1)] * 2

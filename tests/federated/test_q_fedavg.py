@@ -26,7 +26,7 @@ def combined(rule, server, clients):
     """The result for clients (tensors, loss, weight)."""
     rule.start(server)
     for client, (update, loss, weight) in enumerate(clients):
-        rule.hear_loss(client, loss)
+        rule.on_client_loss(client, loss)
         rule.add(client, update, weight)
     return rule.result()
 
@@ -97,7 +97,7 @@ def test_a_loss_of_zero_counts_as_the_least_one():
 )
 def test_losses_that_it_cannot_take_are_named(loss, q, said):
     with pytest.raises(ValueError, match=said):
-        QFedAvg(q, 0.1).hear_loss(0, loss)
+        QFedAvg(q, 0.1).on_client_loss(0, loss)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_tensors_that_a_later_turn_changes_first_join_the_round():
     expected = combined(QFedAvg(1.0, 0.5), server, clients)
     rule = QFedAvg(1.0, 0.5)
     rule.start(server[:1])
-    rule.hear_loss(0, 1.0)
+    rule.on_client_loss(0, 1.0)
     rule.add(0, clients[0][0][:1], weight)
     rule.grow(server[1:], [1])
-    rule.hear_loss(1, 3.0)
+    rule.on_client_loss(1, 3.0)
     rule.add(1, clients[1][0], weight)
     assert [tensor.item() for tensor in rule.result()] == [tensor.item() for tensor in expected]
 

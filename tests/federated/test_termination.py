@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.lightning.lightning_internals import tell_of_sigterm
+from fedgen.federated.lightning.lightning_internals import broadcast_sigterm
 from fedgen.federated.lightning.one_or_many import end_on_sigterm
 from tests.federated.modules import Quadratic, make_quadratics
 from tests.launched import start
@@ -74,7 +74,7 @@ def test_processes_tell_each_other_of_it_before_each_batch_where_a_handler_of_li
     monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, src: words.append(src))
     loop = trainer.fit_loop.epoch_loop
     for tells in (False, True, False):
-        tell_of_sigterm(trainer, tells)
+        broadcast_sigterm(trainer, tells)
         loop._broadcast_sigterm_tensor()
     assert words == [0]
 

@@ -60,9 +60,9 @@ def test_ranks_tell_each_other_the_largest_count_and_the_sum():
             clock.start_turn()
             take(clock, steps)
             clock.end_turn(True)
-    told = [clock.news() for clock in clocks]
+    told = [clock.local_summary() for clock in clocks]
     for clock in clocks:
-        clock.hear(told)
+        clock.merge_summaries(told)
         clock.end_round()
         assert (clock.steps, clock.total_steps) == (6, 13)
 

@@ -35,7 +35,7 @@ def arrays_of(message):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_a_training_tells_is_what_its_messages_hold(name, images, tmp_path, caplog, monkeypatch):
     settings, strategies, messages = recipe(rounds=2, **VARIANTS[name]), [], []
-    tell, answer = FedAvgStrategy.tell_state, Node.answer
+    tell, answer = FedAvgStrategy.log_state_table, Node.answer
 
     def weighed(self, message, number):
         reply = answer(self, message, number)
@@ -44,7 +44,7 @@ def test_what_a_training_tells_is_what_its_messages_hold(name, images, tmp_path,
         return reply
 
     monkeypatch.setattr(Node, "answer", weighed)
-    monkeypatch.setattr(FedAvgStrategy, "tell_state", lambda self: (strategies.append(self), tell(self))[1])
+    monkeypatch.setattr(FedAvgStrategy, "log_state_table", lambda self: (strategies.append(self), tell(self))[1])
     with caplog.at_level(logging.INFO):
         deploy(settings, images, tmp_path / "deployed")
         (server,) = {strategy for strategy in strategies if isinstance(strategy, FlowerStrategy)}

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedgen.data.optional_attributes import optional
 from fedgen.federated.server_optimizers import as_real
 from fedgen.models.optional_hooks import FederatedData
+from fedgen.own_code import warn
 from fedgen.ranks import Ranks
 
 
@@ -42,7 +43,7 @@ class Aggregator(ABC):
         private: whether what it gives is differentially private, so that nothing else of clients may leave a round.
         noise: where a private one has its noise from: "secret", or "seeded" by what every client knows.
         robust: whether it bounds what one client moves, so that nothing of a single client may go around it.
-        needs_losses: whether each client's loss at the server's weights is told by `hear_loss` before its tensors.
+        needs_losses: whether each client's loss at the server's weights is told by `on_client_loss` before its tensors.
         federation: what it was told of the round.
 
     Examples:
@@ -69,9 +70,20 @@ class Aggregator(ABC):
     needs_losses: bool = False
     federation = Federation(0, 0, 1, 1)
 
-    def announce(self, federation: Federation) -> None:
-        """Tells of the round that `start` opens."""
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = vars(cls)
+        if "announce" in own and "begin_round" not in own:
+            warn(f"{cls.__name__}.announce is called begin_round since fedgen 0.3: rename it", DeprecationWarning)
+            cls.begin_round = own["announce"]  # type: ignore[method-assign]
+        if "begin_round" in own:
+            cls.announce = own["begin_round"]  # type: ignore[method-assign]  # what `super().announce` finds
+
+    def begin_round(self, federation: Federation) -> None:
+        """Receives what is known of the round that `start` opens."""
         self.federation = federation
+
+    announce = begin_round
 
     def metrics(self, rounds: int) -> dict[str, float]:
         """Return what is logged at the end of a round, after which there have been so many."""
@@ -92,7 +104,7 @@ class Aggregator(ABC):
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         """Takes one client's tensors with its weight (> 0, not normalised)."""
 
-    def tell_loss(self, client: int, loss: float | None) -> None:
+    def take_loss(self, client: int, loss: float | None) -> None:
         """Hears a client's loss at the server's weights, if `needs_losses`; None of a module that gives none.
 
         Raises:
@@ -105,9 +117,9 @@ class Aggregator(ABC):
                 f"{type(self).__name__} needs each client's loss at the server's weights, and the first"
                 " training_step of its turn returned none: return the loss, or a dictionary with the key 'loss'"
             )
-        self.hear_loss(client, loss)
+        self.on_client_loss(client, loss)
 
-    def hear_loss(self, client: int, loss: float) -> None:  # noqa: B027 - most rules need none
+    def on_client_loss(self, client: int, loss: float) -> None:  # noqa: B027 - most rules need none
         """Takes a client's loss at the server's weights, before `add`, where `needs_losses`.
 
         Args:
@@ -308,7 +320,7 @@ class QFedAvg(Aggregator):
         >>> rule = QFedAvg(q=1.0, lr=0.5)
         >>> rule.start([torch.tensor([1.0])])
         >>> for client, (value, loss) in enumerate([(0.0, 1.0), (2.0, 3.0)]):
-        ...     rule.hear_loss(client, loss)
+        ...     rule.on_client_loss(client, loss)
         ...     rule.add(client, [torch.tensor([value])], weight=1.0)
         >>> rule.result()  # L = 2; Delta = 2 and -6, h = 4 + 2 and 4 + 6: 1 + 4 / 16
         [tensor([1.2500])]
@@ -332,7 +344,7 @@ class QFedAvg(Aggregator):
         self._server = list(server)
         self._sums = [torch.zeros_like(wide(tensor)) for tensor in server]
 
-    def hear_loss(self, client: int, loss: float) -> None:
+    def on_client_loss(self, client: int, loss: float) -> None:
         if not 0 <= loss < math.inf:
             raise ValueError(
                 f"QFedAvg takes powers of clients' losses, which are finite and not negative; it is {loss}"

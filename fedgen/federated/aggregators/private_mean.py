@@ -190,12 +190,12 @@ class PrivateMean(Aggregator):
     def load_state_dict(self, state: Any) -> None:
         self._past, self._counts = state, None
 
-    def announce(self, federation: Federation) -> None:
+    def begin_round(self, federation: Federation) -> None:
         before, now = self.federation._replace(round=0), federation._replace(round=0)
         went_back = self._counts is not None and federation.round < self._counts.rounds
         if before != now or (self.noise == "seeded" and went_back):
             self._counts = None
-        super().announce(federation)
+        super().begin_round(federation)
         drawn = {name: int(getattr(federation, name)) for name in ("seed", "clients", "cohort")}
         own = {"noise_multiplier": self.noise_multiplier, "noise": self.noise, **drawn}
         self._check_past(own, self._participations().rounds)  # refuses a file that is damaged or not of this run, too

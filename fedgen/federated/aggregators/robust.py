@@ -149,15 +149,15 @@ class NormClipping(Aggregator):
         self._norms: dict[int, float] = {}  # of updates that were shortened
         self._server: list[Tensor] = []
 
-    def announce(self, federation: Federation) -> None:
-        super().announce(federation)
-        self.then.announce(federation)
+    def begin_round(self, federation: Federation) -> None:
+        super().begin_round(federation)
+        self.then.begin_round(federation)
 
     def metrics(self, rounds: int) -> dict[str, float]:
         return self.then.metrics(rounds)
 
-    def hear_loss(self, client: int, loss: float) -> None:
-        self.then.hear_loss(client, loss)
+    def on_client_loss(self, client: int, loss: float) -> None:
+        self.then.on_client_loss(client, loss)
 
     def start(self, server: Sequence[Tensor]) -> None:
         self._server, self._norms = list(server), {}

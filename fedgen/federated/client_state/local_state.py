@@ -200,12 +200,12 @@ class LocalState:
             for mean, contents in zip(self._means, self.contents):
                 mean.add(contents.read(), weight)
 
-    def news(self) -> tuple[int, Settings]:
+    def local_summary(self) -> tuple[int, Settings]:
         """Return what other ranks do not know of the round: this rank's last client, and the settings that it left."""
         return (self._completed[-1] if self._completed else -1), self._after
 
-    def hear(self, told: Sequence[tuple[int, Settings]]) -> None:
-        """Takes every rank's `news`; before `end_round`, where not all clients were left out."""
+    def merge_summaries(self, told: Sequence[tuple[int, Settings]]) -> None:
+        """Takes every rank's summary; before `end_round`, where not all clients were left out."""
         self._after = max(told, key=lambda one: one[0])[1]
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:

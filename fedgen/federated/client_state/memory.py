@@ -39,19 +39,19 @@ class ClientMemory:
         if len(self.left_out) > KEPT_TURNS:
             self.left_out = fold(self.left_out)
         self._known = len(self.left_out)
-        self._untold: list[Entry] = []
+        self._unlogged: list[Entry] = []
 
     def complete(self, client: int, iterations: int) -> None:
         """Takes down a turn that was not left out, and how many iterations the client has taken in all."""
         self.iterations[client] = iterations
         self.completed.append(client)
-        if self._untold:
+        if self._unlogged:
             self._warn()
 
     def leave_out(self, entry: Entry) -> None:
         """Takes down a client that was left out, with a warning."""
         self.left_out.append(entry)
-        self._untold.append(entry)
+        self._unlogged.append(entry)
         if self.completed or len(self.lost) == 1 or not are_alike(self.lost):
             self._warn()
 
@@ -61,16 +61,16 @@ class ClientMemory:
         return self.left_out[self._known :]
 
     def _warn(self) -> None:
-        untold, self._untold = self._untold, []
+        untold, self._unlogged = self._unlogged, []
         for entry in untold:
             warn_of(entry)
 
-    def news(self) -> News:
+    def local_summary(self) -> News:
         """Return what other ranks do not know: this rank's clients that trained in the round, and those left out."""
         return {client: self.iterations[client] for client in self.completed}, self.lost
 
-    def hear(self, told: Sequence[News]) -> int:
-        """Takes every rank's `news`; how many clients of the round trained."""
+    def merge_summaries(self, told: Sequence[News]) -> int:
+        """Takes every rank's summary; how many clients of the round trained."""
         own = self.lost
         self.left_out[self._known :] = sorted(
             (e for _, found in told for e in found), key=lambda entry: entry["client"]
@@ -78,7 +78,7 @@ class ClientMemory:
         for counts, _ in told:
             self.iterations |= counts
         self.took_part = sorted(client for counts, _ in told for client in counts)
-        self._untold += [entry for entry in self.lost if entry not in own]  # of other ranks, which do not warn
+        self._unlogged += [entry for entry in self.lost if entry not in own]  # of other ranks, which do not warn
         if self.took_part or not are_alike(self.lost):
             self._warn()
         return len(self.took_part)

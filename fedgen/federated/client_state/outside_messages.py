@@ -80,18 +80,18 @@ class OutsideMessages:
             self._outside.round_values.raise_to(path, before, after)
             self._outside.found.setdefault(path, "max")
 
-    def heard_means(self, means: Mapping[str, Tensor]) -> dict[str, Any]:
+    def received_means(self, means: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return what a turn elsewhere has given to means, in the kinds of the server's own values."""
         places, found = self._outside.places, {}
         for path, told in means.items():
             place, rule = places.find(path), self._outside.rules.rule_of(with_ancestors(path))
             if rule != "mean" and not _is_float_at(place, rule):
                 raise ValueError(f"it tells {path!r}, which has no rule 'mean' and is no Python float of the server's")
-            found[path] = heard_number(path, told, None if place is None else value_of(place))
+            found[path] = received_number(path, told, None if place is None else value_of(place))
         return found
 
     def take_means(self, means: Mapping[str, Any], weight: float) -> None:
-        """Takes a completed turn's `heard_means`, be there any or not."""
+        """Takes a completed turn's `received_means`, be there any or not."""
         self._outside.round_values.weight += weight
         for path, value in means.items():
             self._outside.round_values.add(path, value, weight)
@@ -104,7 +104,7 @@ def told_number(value: Any) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64).cpu()
 
 
-def heard_number(path: str, told: Tensor, own: Any) -> Any:
+def received_number(path: str, told: Tensor, own: Any) -> Any:
     """Return what `told_number` made of a value, in the kind of the server's own."""
     if isinstance(own, (Tensor, np.ndarray)):
         fits = has_floats(own) and tuple(own.shape) == tuple(told.shape)

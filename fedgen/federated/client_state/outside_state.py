@@ -113,7 +113,7 @@ class OutsideValues:
                 found[path] = found[path].to(self._forms[path][1])
         return found
 
-    def news(self) -> dict[str, Any]:
+    def local_summary(self) -> dict[str, Any]:
         """Return what other ranks do not know of the round."""
         return {
             "sums": {path: (on_cpu(total), seen) for path, (total, seen) in self._sums.items()},
@@ -123,8 +123,8 @@ class OutsideValues:
             "forms": self._forms,
         }
 
-    def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Takes every rank's `news`."""
+    def merge_summaries(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Takes every rank's summary."""
         self._sums, self.largest, self._shrunk = {}, {}, set()
         for one in told:
             self._agree(one["forms"])
@@ -335,14 +335,14 @@ class OutsideState:
             node.restore()
         self._clear_round()
 
-    def news(self) -> dict[str, Any]:
+    def local_summary(self) -> dict[str, Any]:
         """Return what other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
         found = {path: word for path, word in self.found.items() if word != "gathered"}
-        return {**self.round_values.news(), "found": found, "remedies": self.remedies}
+        return {**self.round_values.local_summary(), "found": found, "remedies": self.remedies}
 
-    def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Takes every rank's `news`."""
-        self.round_values.hear(told)
+    def merge_summaries(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Takes every rank's summary."""
+        self.round_values.merge_summaries(told)
         self.found = {path: word for one in reversed(told) for path, word in one["found"].items()} | self.found
         self.remedies = {path: rule for one in told for path, rule in one["remedies"].items()}
 

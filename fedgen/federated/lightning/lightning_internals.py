@@ -83,7 +83,7 @@ def handler_before_fit(trainer: Trainer, signum: int) -> Any:
     return trainer._signal_connector._original_handlers.get(signum)
 
 
-def tell_of_sigterm(trainer: Trainer, tells: bool) -> None:
+def broadcast_sigterm(trainer: Trainer, tells: bool) -> None:
     """Have the processes tell each other before each batch whether the first was told to end, or leave that out."""
     own = vars(trainer.fit_loop.epoch_loop)
     own.pop("_broadcast_sigterm_tensor", None)

@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 from torch.nn import Module
 
 from fedgen.federated.lightning.checks import check_finders, warn_of_exchange_in_turn
-from fedgen.federated.lightning.lightning_internals import end_process, handler_before_fit, tell_of_sigterm
+from fedgen.federated.lightning.lightning_internals import broadcast_sigterm, end_process, handler_before_fit
 from fedgen.ranks import Ranks, heard, is_alone, leave_at_exit, share_out
 
 _watches: dict[DDPStrategy, Callable[[], None]] = {}  # by who trains: ends the watch over this process
@@ -69,7 +69,7 @@ class OneOrManyProcesses(DDPStrategy):
         if name == "run-stage" and self._module.trainer.state.fn == TrainerFn.FITTING:  # Lightning's handlers are set
             if ends := end_on_sigterm(self._module.trainer):
                 watch_for_sigterm(self)
-            tell_of_sigterm(self._module.trainer, tells=not all(Ranks().gather(ends)))
+            broadcast_sigterm(self._module.trainer, tells=not all(Ranks().gather(ends)))
         super().barrier(name)
 
     broadcast = heard()(DDPStrategy.broadcast)

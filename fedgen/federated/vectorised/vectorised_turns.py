@@ -244,7 +244,7 @@ class TurnsAtOnce:
             why = why_one_by_one(self._trainer, self._round, self._clock, self._moves_schedules, turn)
             if why is not None:
                 self._stop(why)
-        if self.reason is not None or turn.is_elsewhere or (self._is_timed and self.counts[0] < TIMED_TURNS):
+        if self.reason is not None or turn.is_remote or (self._is_timed and self.counts[0] < TIMED_TURNS):
             return None
         try:
             with isolated(), exits_fail():
@@ -280,7 +280,7 @@ class TurnsAtOnce:
             if after is None:
                 break
             coming = after
-            apart = coming.is_elsewhere or id(coming) in self._waiting or any(coming is one for one in self._apart)
+            apart = coming.is_remote or id(coming) in self._waiting or any(coming is one for one in self._apart)
             if not apart and coming.batch_length == turn.batch_length and self._kinds(coming) == kinds:
                 found.append(coming)
         return found

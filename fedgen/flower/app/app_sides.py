@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from fedgen.callbacks import RoundCheckpoint
-from fedgen.federated.left_out import report_of, tell
+from fedgen.federated.left_out import log_dropped, report_of
 from fedgen.flower.app.recipe import for_server, read_settings
 from fedgen.flower.app.run_config import (
     CHECKPOINT,
@@ -212,10 +212,10 @@ class EndReport(Callback):
     """Says at the end who was left out, as `FedAvgStrategy` does by itself."""
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        tell(report_of(trainer))
+        log_dropped(report_of(trainer))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        tell(report_of(trainer))
+        log_dropped(report_of(trainer))
 
 
 class ServerCLI(FedgenCLI):

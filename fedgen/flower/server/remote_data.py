@@ -62,7 +62,7 @@ class RemoteTurn(Turn):
         self, client: int, name: str, round: int, num_examples: int, batch_size: int, shape: tuple[int, ...] = ()
     ) -> None:
         super().__init__(_NOTHING, torch.empty(0, dtype=torch.int64), batch_size, 0, client, name, round)
-        self.num_examples, self.is_elsewhere, self._shape = num_examples, True, shape
+        self.num_examples, self.is_remote, self._shape = num_examples, True, shape
 
     @property
     def trial_batch(self) -> object:

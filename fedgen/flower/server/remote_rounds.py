@@ -72,7 +72,7 @@ class RemoteRounds:
             taken = answer
         if taken is not None:
             self._round.memory.complete(turn.client, taken.iterations)
-            self._round.tell_turn_end(completed=True)
+            self._round.call_turn_end_hook(completed=True)
 
     def _checked(self, turn: Turn, answer: Answer | str) -> Answer:
         """The answer, if it can be taken in.
@@ -100,7 +100,7 @@ class RemoteRounds:
             )
         if (answer.counts or answer.means) and not self._round.outside.exchanges:
             raise MessageError("it tells Python counters or means, which no single client sets here")
-        self._round.model.aggregator.tell_loss(turn.client, answer.loss)
+        self._round.model.aggregator.take_loss(turn.client, answer.loss)
         self._try_out(turn, answer)
         return answer
 
@@ -127,7 +127,7 @@ class RemoteRounds:
                 check_states(answer.told, local.contents, turn.client, weight)
             check_forms(forms_of(answer.told), self._forms)
             self._round.merge(Replies([*self._told[:1], answer.told]))
-            self._round.messages.heard_means(answer.means)
+            self._round.messages.received_means(answer.means)
             self._round.messages.take_counts(answer.counts)
         except Exception as error:  # whatever it is, it is the client's
             raise MessageError(f"what it tells beside its weights cannot be read: {error}") from error
@@ -146,7 +146,7 @@ class RemoteRounds:
         counters = {name: sent[name] for name in exchange.counters}
         round.add(turn.client, [sent[name] for name in exchange.shared], counters, weight)
         messages = round.messages
-        messages.take_means(messages.heard_means(answer.means), weight)
+        messages.take_means(messages.received_means(answer.means), weight)
         for name, value in answer.metrics.items() if not self._promised else ():
             if math.isfinite(value):
                 self._metrics.setdefault(name, []).append((weight, value))

@@ -246,7 +246,7 @@ class GAN(CriticLosses, FunctionalGame, LatentGenerator):
             self._largest_batch = 0
         self._largest_before = self._largest_batch
         # of a turn that a client takes on its own machine no batch is seen here
-        self._turn_batch = turn.batch_length if turn is not None and turn.is_elsewhere else 0
+        self._turn_batch = turn.batch_length if turn is not None and turn.is_remote else 0
         super().on_turn_start(turn)
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
