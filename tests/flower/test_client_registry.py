@@ -225,7 +225,7 @@ def test_a_client_with_other_images_than_before_does_not_take_part(tmp_path):
     with (
         pytest.warns(UserWarning, match="others"),
         pytest.warns(UserWarning, match=changed),
-        pytest.warns(UserWarning, match="node"),
+        pytest.warns(UserWarning, match="node 12"),
     ):
         found.wait_for_clients(tmp_path, 1, 0.0)
     assert found.nodes_of([0, 1]) == {0: 10, 1: None}
