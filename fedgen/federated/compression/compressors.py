@@ -1,5 +1,4 @@
-"""QSGD (Alistarh et al. 2017, "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", arXiv
-1610.02132): few levels, stochastic rounding."""
+"""Compressors of an update by quantisation, signs, its largest entries or low rank."""
 
 import math
 from collections.abc import Mapping
@@ -14,31 +13,30 @@ from fedgen.federated.compression.compressor import Compressor, Form
 
 def pack(codes: Tensor, bits: int) -> Tensor:
     """Return whole numbers as bytes, the first in the lowest bits; the last byte is filled up with 0."""
-    each = 8 // bits
-    padded = torch.zeros(packed_size(len(codes), bits) * each, dtype=torch.uint8, device=codes.device)
-    padded[: len(codes)] = codes
-    rows = padded.view(-1, each)
-    packed = torch.zeros_like(rows[:, 0])
-    for place in range(each):
-        packed |= rows[:, place] << (place * bits)
-    return packed
+    rows = torch.nn.functional.pad(codes, (0, -len(codes) % (8 // bits))).view(-1, 8 // bits)
+    return (rows << _shifts(bits, codes.device)).sum(1, dtype=torch.uint8)
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Return the whole numbers that `pack` was given."""
-    places = [(packed >> (place * bits)) & (2**bits - 1) for place in range(8 // bits)]
-    return torch.stack(places, 1).view(-1)[:count]
+    """Return the first `count` numbers that `pack` was given."""
+    numbers = (packed.unsqueeze(1) >> _shifts(bits, packed.device)) & (2**bits - 1)
+    return numbers.view(-1)[:count]
+
+
+def _shifts(bits: int, device: torch.device) -> Tensor:
+    return torch.arange(0, 8, bits, dtype=torch.uint8, device=device)
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Return how many bytes so many numbers of these bits take."""
+    """Return the bytes of `count` packed numbers."""
     return -(-count * bits // 8)
 
 
 class QSGD(Compressor):
-    """Stochastic rounding to multiples of scale / s, with s = 2^(bits - 1) - 1 levels of either sign (Section 3.1).
+    """Stochastic rounding to multiples of scale / s, with s = 2^(bits - 1) - 1 levels of either sign.
 
-    An entry v becomes scale sgn(v) xi / s, where xi is one of the two whole numbers around s |v| / scale, drawn so that
+    Section 3.1 of Alistarh et al. 2017, "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"
+    (arXiv 1610.02132). An entry v becomes scale sgn(v) xi / s, where xi is one of the two whole numbers around s |v| / scale, drawn so that
     the mean is v: sums over clients and rounds go right without error feedback, and nothing is kept of clients.
 
     With `norm="2"`, as in the theorem, the scale is the block's Euclidean norm, and the expected squared error of a
@@ -80,16 +78,12 @@ class QSGD(Compressor):
 
     def forms(self, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Form]:
         count = math.prod(shape)
-        scales = -(-count // self._length(count))
+        scales = -(-count // (self.block or max(1, count)))
         return {"codes": Form((packed_size(count, self.bits),), torch.uint8), "scales": Form((scales,), dtype)}
-
-    def _length(self, count: int) -> int:
-        """Return the entries of a block of a tensor of so many."""
-        return self.block or max(1, count)
 
     def _blocks(self, flat: Tensor) -> Tensor:
         """Return entries in rows, a block each, the last one filled up with 0."""
-        length = self._length(len(flat))
+        length = self.block or max(1, len(flat))
         return torch.nn.functional.pad(flat, (0, -len(flat) % length)).view(-1, length)
 
     def encode(self, update: Tensor, draws: torch.Generator, start: Tensor | None = None) -> dict[str, Tensor]:
@@ -128,14 +122,11 @@ def round_stochastically(values: Tensor, uniform: Tensor) -> Tensor:
     return lower + (uniform < values - lower)
 
 
-# Signs with a scale (Karimireddy et al. 2019, "Error Feedback Fixes SignSGD and other Gradient Compression Schemes",
-# arXiv 1901.09847).
-
-
 class ScaledSign(Compressor):
-    """The signs of each tensor times its mean magnitude, |v|_1 / d sgn(v): EF-signSGD (Algorithm 1), layer by layer.
+    """The signs of each tensor times its mean magnitude, |v|_1 / d sgn(v): EF-signSGD, layer by layer.
 
-    With sgn(0) = 1 the squared error is |v|_2^2 - |v|_1^2 / d exactly. Signs are biased: without error feedback
+    Algorithm 1 of Karimireddy et al. 2019, "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (arXiv
+    1901.09847). With sgn(0) = 1 the squared error is |v|_2^2 - |v|_1^2 / d exactly. Signs are biased: without error feedback
     training may not converge, which the paper is about.
 
     Sent are a bit an entry, rounded up to whole bytes a tensor, and the scale in the update's type.
@@ -174,14 +165,11 @@ class ScaledSign(Compressor):
             raise ValueError(f"scale is {float(payload['scale'])}, and a mean magnitude is not negative")
 
 
-MOST_PLACES = 2**31  # that int32 counts
-
-
 class TopK(Compressor):
     """The k entries of each tensor that are largest in magnitude, as they are; of equal ones the first.
 
     k is `share` of the tensor's d entries, rounded up. What is left out is at most (1 - k / d) |v|^2 (Definition 2.1 of
-    the paper), and error feedback sends it later.
+    Stich et al. 2018, "Sparsified SGD with Memory", arXiv 1809.07599), and error feedback sends it later.
 
     Sent are k values in the update's type and k places in int32 (int64 in tensors of more than 2^31 entries), rising.
 
@@ -208,17 +196,19 @@ class TopK(Compressor):
             raise ValueError(f"share={share}: the share of entries that are sent lies in (0, 1]")
         self.share, self.error_feedback = share, error_feedback
 
-    def _kept(self, count: int) -> int:
-        """Return k, of so many entries."""
-        return min(count, math.ceil(Fraction(str(self.share)) * count))  # 0.07 of 100 are 7, and 8 in floats
-
     def forms(self, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Form]:
-        kept = (self._kept(count := math.prod(shape)),)
-        return {"places": Form(kept, torch.int32 if count <= MOST_PLACES else torch.int64), "values": Form(kept, dtype)}
+        count = math.prod(shape)
+        kept = (min(count, math.ceil(Fraction(str(self.share)) * count)),)  # 0.07 of 100 are 7, and 8 in floats
+        return {"places": Form(kept, torch.int32 if count <= 2**31 else torch.int64), "values": Form(kept, dtype)}
 
     def encode(self, update: Tensor, draws: torch.Generator, start: Tensor | None = None) -> dict[str, Tensor]:
-        flat, kind = update.reshape(-1), self.forms(tuple(update.shape), update.dtype)["places"].dtype
-        places = _largest(flat.abs(), self._kept(len(flat)))
+        (kept,), kind = self.forms(tuple(update.shape), update.dtype)["places"]
+        flat, sizes = update.reshape(-1), update.reshape(-1).abs()
+        # `topk` does not promise the first of equal entries
+        least = sizes.topk(kept).values[-1:]
+        above = (sizes > least).nonzero().view(-1)
+        equal = (sizes == least).nonzero().view(-1)[: kept - len(above)]
+        places = torch.cat([above, equal]).sort().values
         return {"places": places.to(kind), "values": flat[places]}
 
     def decode(self, payload: Mapping[str, Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -234,24 +224,11 @@ class TopK(Compressor):
             raise ValueError("places do not rise: one is there twice, or out of order")
 
 
-def _largest(sizes: Tensor, count: int) -> Tensor:
-    """Return the places of the largest numbers, rising; of equal ones the first, which torch.topk does not promise."""
-    if not count:
-        return torch.zeros(0, dtype=torch.int64, device=sizes.device)
-    least = sizes.topk(count).values[-1]
-    above = (sizes > least).nonzero().view(-1)
-    equal = (sizes == least).nonzero().view(-1)[: count - len(above)]
-    return torch.cat([above, equal]).sort().values
-
-
-# PowerSGD (Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", arXiv
-# 1905.13727).
-
-
 class PowerSGD(Compressor):
-    """A product of rank r, P Q^T, found by one step of subspace iteration (Algorithm 1).
+    """A product of rank r, P Q^T, found by one step of subspace iteration.
 
-    A tensor is taken as a matrix M [n, m] of its first dimension by all others. From Q, normal draws or what the client
+    Algorithm 1 of Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization"
+    (arXiv 1905.13727). A tensor is taken as a matrix M [n, m] of its first dimension by all others. From Q, normal draws or what the client
     sent last (warm start, which makes the steps of many rounds one iteration), P = orthonormal(M Q) and Q = M^T P: what
     the server takes in is the projection P P^T M. It is M itself where M has rank r or less. In the paper P and Q are
     averaged over workers on the way; here each client sends its own, which is what an aggregator of updates takes, and
