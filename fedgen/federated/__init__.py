@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedgen.federated.algorithms.personalised import Ditto, FedRep
     from fedgen.federated.algorithms.scaffold import Scaffold
     from fedgen.federated.fedbuff import FedBuffStrategy
-    from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
+    from fedgen.federated.lightning.checkpoints import AtomicCheckpointIO
     from fedgen.federated.schedules import (
         Constant,
         Cooldown,

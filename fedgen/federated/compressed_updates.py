@@ -10,7 +10,7 @@ from torch import Tensor
 from fedgen.federated.aggregators.mean import wide
 from fedgen.federated.client_state.exchange import all_finite
 from fedgen.federated.client_state.memory import ClientMemory, Unsent
-from fedgen.federated.compression.compressor import Compressor
+from fedgen.federated.compression.compressors import Compressor
 from fedgen.federated.server_model import ServerModel
 from fedgen.federated.server_optimizers import as_real, from_real
 from fedgen.seeds import generator

@@ -1,7 +1,7 @@
-"""FedBuff (Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", arXiv 2106.06639)."""
+"""FedBuff, buffered asynchronous rounds on a simulated clock."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from fedgen.clients.samplers.sampler import CohortSampler
 from fedgen.clients.turn import Turn
 from fedgen.data.optional_attributes import optional
 from fedgen.federated.aggregators.mean import ClientWeights, wide
-from fedgen.federated.client_state.exchange import Exchange, copy_tensors
+from fedgen.federated.client_state.exchange import copy_tensors
 from fedgen.federated.federation_view import started
+from fedgen.federated.lightning.checks import refuses
 from fedgen.federated.round import Round
 from fedgen.federated.server_model import ServerModel
 from fedgen.federated.simulated_clock import BufferedClock, ClientSpeeds
@@ -27,12 +28,12 @@ from fedgen.seeds import numpy_generator
 class FedBuffStrategy(FedAvgStrategy):
     """Trains over clients of different speeds without waiting for the slow ones, on a simulated clock.
 
-    At any time `concurrency` clients are under way, each from the server's weights of the moment it started. The server
-    waits for `buffer_size` updates, takes their mean, each counted by (1 + tau)^-staleness_power for the tau steps that
-    the server has taken since its start, and goes on from there: w += mean_i s(tau_i) delta_i. A round, Lightning's
-    epoch, is one such step, so evaluations, checkpoints and `max_epochs` count them. Clients take their turns one after
-    the other on this machine; when each would have arrived says the clock, whose seconds are logged as
-    "simulated_seconds" beside "staleness", the mean tau of the round.
+    FedBuff (Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", arXiv 2106.06639). At any
+    time `concurrency` clients are under way, each from the server's weights of the moment it started. The server waits
+    for `buffer_size` updates, weighs each by (1 + tau)^-staleness_power for the tau steps that it has taken since the
+    update's start, and goes on from there: w += mean_i s(tau_i) delta_i. A round, Lightning's epoch, is one such step,
+    so evaluations, checkpoints and `max_epochs` count them. Turns run one after the other on this machine; the clock
+    gives their arrivals. Logged are "simulated_seconds" and "staleness", the mean tau of the round.
 
     All else is as under `FedAvgStrategy`, whose arguments it takes; docs/asynchronous.md says what differs. A learning
     rate of the server is that of its optimizer, e.g. `server_optimizer=lambda p: torch.optim.SGD(p, lr=0.5)`.
@@ -84,18 +85,9 @@ class FedBuffStrategy(FedAvgStrategy):
         self.buffer_size, self.concurrency, self.staleness_power = buffer_size, concurrency, staleness_power
 
     def _start_fit(self, trainer: Trainer) -> None:
-        self._check_asynchronous(trainer)
+        self._check_asynchronous(len(optional(data_module_of(trainer), FederatedData, "clients") or ()))
         super()._start_fit(trainer)
-        if self.exchange.is_empty:
-            raise MisconfigurationException(
-                "FedBuffStrategy weighs updates of a model that is exchanged, and here every tensor is personal: train"
-                " each client alone under FedAvgStrategy"
-            )
-        if self.exchange.beside:
-            raise MisconfigurationException(
-                f"client_algorithm={type(self.client_algorithm).__name__} adds up what a round's clients send beside"
-                " their weights, and here they start in different rounds: train it under FedAvgStrategy"
-            )
+        self._check_exchange()
 
     def _make_simulated(self, round: Round, clients: int) -> dict[str, Any]:
         found = super()._make_simulated(round, clients)
@@ -105,29 +97,22 @@ class FedBuffStrategy(FedAvgStrategy):
         round.snapshots = versions
         return {**found, "simulated": clock, "versions": versions}
 
-    # ---- rounds ----
-
-    @property
-    def _buffered(self) -> BufferedClock | None:
-        return self._simulated.get("simulated")
-
     def on_train_start(self) -> None:
-        started(self._buffered).begin_at(self._module.current_epoch)
+        self._simulated["simulated"].begin_at(self._module.current_epoch)
         super().on_train_start()
 
     def sample_cohort(self, num_clients: int, round: int) -> list[int]:
         """Return the clients whose updates the server takes in a round, in the order of their arrival."""
-        if self._buffered is None:  # before fitting has started somebody may look at the batches
+        clock = self._simulated.get("simulated")
+        if clock is None:  # batches may be looked at before fitting has started
             return super().sample_cohort(num_clients, round)
-        if self._buffered.is_over(round):
-            return []
-        return [turn.client for turn in self._buffered.buffer_of(round).arrived]
+        return [] if round < clock.next else [turn.client for turn in clock.buffer_of(round).arrived]
 
     def share(self, cohort: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
         return [*cohort, *[None] * (self.buffer_size - len(cohort))]
 
     def _draw_starting(self, free: list[int], places: int, round: int, draws: int) -> list[int]:
-        """Draw who starts; the first draw of a round is FedAvg's where all are free."""
+        """Draw at most `places` clients to start; the first draw of a round is FedAvg's where all are free."""
         present = free if self.sampler is None else self.sampler.available(free, round)
         if len(present) <= places:
             return present
@@ -139,41 +124,48 @@ class FedBuffStrategy(FedAvgStrategy):
         super().end_simulated_round()
         self._simulated["versions"].end_round()
 
-    # ---- settings that make no sense ----
-
-    def _check_asynchronous(self, trainer: Trainer) -> None:
-        """Refuse what needs a cohort that starts together."""
-        clients = len(optional(data_module_of(trainer), FederatedData, "clients") or ())
+    @refuses
+    def _check_asynchronous(self, clients: int) -> Iterator[str]:
+        """Refuse settings that need a cohort that starts together."""
         for name, value in (("buffer_size", self.buffer_size), ("concurrency", self.concurrency)):
             if value > clients:
-                raise MisconfigurationException(f"{name}={value}, but {clients} clients train; choose 1 to {clients}")
-        if self._shares.ranks.size > 1:
-            raise MisconfigurationException(
-                f"FedBuffStrategy keeps clients under way in one process, and there are {self._shares.ranks.size}:"
-                " pass Trainer(devices=1, num_nodes=1)"
-            )
+                yield f"{name}={value}, but {clients} clients train; choose 1 to {clients}"
+        aggregator, ranks = type(self.aggregator).__name__, self._shares.ranks.size
+        if ranks > 1:
+            yield f"FedBuffStrategy runs in one process, not {ranks}: pass Trainer(devices=1, num_nodes=1)"
         if self.aggregator.private:
-            raise MisconfigurationException(
-                f"{type(self.aggregator).__name__} counts clients that are drawn uniformly in each round, and who"
-                " arrives depends on speed, so that the logged epsilon would be wrong: train it under FedAvgStrategy"
+            yield (
+                f"{aggregator} counts clients that are drawn uniformly in each round, and here arrivals depend on"
+                " speed, so that the logged epsilon would be wrong: train it under FedAvgStrategy"
             )
         if self.aggregator.needs_losses:
-            raise MisconfigurationException(
-                f"{type(self.aggregator).__name__} compares clients' losses at the same weights, and here clients start"
-                " from different ones: train it under FedAvgStrategy"
+            yield (
+                f"{aggregator} compares clients' losses at the same weights, and here clients start from different"
+                " ones: train it under FedAvgStrategy"
             )
         if self._settings.optimizer_state == "average":
-            raise MisconfigurationException(
+            yield (
                 "optimizer_state='average' gives a round's clients one state, and here they start in different rounds:"
                 " pass 'reset' or 'keep'"
             )
-        self._check_sampler()
-
-    def _check_sampler(self) -> None:
         if self.sampler is not None and not self.sampler.draws_uniformly:
-            raise MisconfigurationException(
+            yield (
                 f"sampler={type(self.sampler).__name__} draws whole cohorts, and here clients start one by one, drawn"
                 " uniformly: pass an AvailabilitySampler, or none"
+            )
+
+    @refuses
+    def _check_exchange(self) -> Iterator[str]:
+        """Refuse a model of which nothing travels, and messages beside it that belong to one round."""
+        if self.exchange.is_empty:
+            yield (
+                "FedBuffStrategy weighs updates of a model that is exchanged, and here every tensor is personal: train"
+                " each client alone under FedAvgStrategy"
+            )
+        if self.exchange.beside:
+            yield (
+                f"client_algorithm={type(self.client_algorithm).__name__} adds up what a round's clients send beside"
+                " their weights, and here they start in different rounds: train it under FedAvgStrategy"
             )
 
 
@@ -187,36 +179,29 @@ class ServerVersions:
         self._present: dict[str, Tensor] | None = None  # the server's, while a turn has older ones in their place
         self._staleness = 0
 
-    @property
-    def _exchange(self) -> Exchange:
-        return self._model.exchange
-
-    # ---- rounds ----
-
     def start_round(self, number: int) -> None:
-        """Before the first turn of a round, with the server's tensors taken."""
+        """Keep the server's tensors, before the first turn of a round, for turns that start now and arrive later."""
         self.end_turn()
-        plan = self._clock.buffer_of(number)
+        plan, server = self._clock.buffer_of(number), self._model.exchange.server
         self._started = {turn.client: turn.version for turn in plan.arrived}
         if any(turn.version == number for turn in plan.under_way):
-            last = self._kept.get(max(self._kept, default=number), {})
-            self._kept[number] = {name: _kept(t, last.get(name)) for name, t in self._exchange.server.items()}
+            last = self._kept.get(max(self._kept, default=number), {})  # shares the tensors that have not changed
+            same = {name for name, tensor in server.items() if name in last and torch.equal(last[name], tensor)}
+            self._kept[number] = {n: last[n] if n in same else tensor.clone() for n, tensor in server.items()}
 
     def end_round(self) -> None:
-        """After a whole round: forget versions that nobody under way has started from."""
+        """After a whole round, forget versions from which no turn under way has started."""
         needed = {turn.version for turn in self._clock.under_way}
         self._kept = {version: kept for version, kept in self._kept.items() if version in needed}
-
-    # ---- turns ----
 
     def round_of(self, turn: Turn) -> int:
         """Return the round in which a turn has started."""
         return self._started.get(turn.client, turn.round)
 
     def start_turn(self, turn: Turn) -> bool:
-        """Make the server's tensors those that a client starts from; whether the module holds them, too."""
+        """Make the server's tensors those that a client starts from; True if the module holds them, too."""
         self.end_turn()
-        version, exchange = self.round_of(turn), self._exchange
+        version, exchange = self.round_of(turn), self._model.exchange
         self._staleness = turn.round - version
         if not self._staleness:
             return False
@@ -227,45 +212,37 @@ class ServerVersions:
 
     @torch.no_grad()
     def rebase(self, update: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return what a turn's tensors mean to the server of this round."""
+        """Return a turn's tensors as an update of the server's of this round."""
         if self._present is None:
             return update
-        start, present, trained = self._exchange.server, self._present, self._exchange.trained
+        exchange, present = self._model.exchange, self._present
         scale = (1 + self._staleness) ** -self._power
         return [
-            wide(present[name]) + scale * (wide(tensor) - wide(start[name])) if name in trained else tensor
-            for name, tensor in zip(self._exchange.shared, update, strict=True)
+            wide(present[n]) + scale * (wide(tensor) - wide(exchange.server[n])) if n in exchange.trained else tensor
+            for n, tensor in zip(exchange.shared, update, strict=True)
         ]
 
     def end_turn(self) -> None:
-        """Put the server's present tensors back in place, whatever became of the turn; any number of times."""
+        """Put the server's present tensors back in place, if a turn has older ones there."""
         if self._present is None:
             return
-        exchange = self._exchange
+        exchange = self._model.exchange
         exchange.server, self._present = self._present, None
         # the module's others are loaded before every turn
         copy_tensors(exchange.quiet.values(), [exchange.server[name] for name in exchange.quiet])
 
-    # ---- checkpoints ----
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the versions that turns under way have started from."""
         return {"versions": {version: dict(kept) for version, kept in self._kept.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`, with tensors where the model's are; after the clock's."""
-        live = self._exchange.live
+        live = self._model.exchange.live
         kept = {int(version): dict(tensors) for version, tensors in state["versions"].items()}
         if missing := {turn.version for turn in self._clock.under_way} - kept.keys():
             raise ValueError(f"it lacks the server's tensors of round {min(missing)}, from which clients have started")
         for tensors in kept.values():
             _check_same(tensors, live)
         self._kept = {v: {n: tensors[n].to(live[n].device) for n in live} for v, tensors in kept.items()}
-
-
-def _kept(tensor: Tensor, last: Tensor | None) -> Tensor:
-    """Return a copy, or what the version before has where it is the same."""
-    return last if last is not None and torch.equal(last, tensor) else tensor.clone()
 
 
 def _check_same(kept: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> None:

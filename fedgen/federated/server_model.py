@@ -16,7 +16,7 @@ from fedgen.federated.client_state.exchange import Exchange, Rule, Rules, copy_t
 from fedgen.federated.client_state.local_state import OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.optimizer_state import check_optimizer_state
-from fedgen.federated.compression.compressor import Compressor
+from fedgen.federated.compression.compressors import Compressor
 from fedgen.federated.lightning.checks import check_counters
 from fedgen.federated.lightning.lightning_internals import empty_buffers
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates

@@ -1,8 +1,8 @@
 """Server optimizers: the clients' averaged update applied as a pseudo-gradient (Reddi et al. 2021, Algorithm 2).
 
-FedAvg is no server optimizer at all (the average becomes the server's model) or `torch.optim.SGD(lr=1)`; FedAvgM is
-SGD with momentum. The adaptive three are here because torch's Adam differs from both published forms by up to 3.8
-times in the first rounds.
+FedAvg is no server optimizer at all (the average becomes the server's model) or `torch.optim.SGD(lr=1)`; FedAvgM is SGD
+with momentum. The adaptive three are here because torch's Adam differs from both published forms by up to 3.8 times in
+the first rounds.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The simulated clock of synchronous rounds: each lasts as long as the slowest client of its cohort."""
+"""Simulated clocks of synchronous and of buffered rounds, and the speeds of clients."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,31 +11,11 @@ from fedgen.federated.run_files import RoundTime
 from fedgen.io.field_types import Between, conforms
 from fedgen.seeds import numpy_generator
 
-TurnSeconds = Callable[[int, int], float]
-"""Seconds that the turn of a client takes, which starts in a round."""
+TurnSeconds = Callable[[int, int], float]  # of a client's turn that starts in a round
 
 
 class SimulatedClock:
-    """Seconds since training began, were clients' turns of a round taken at the same time on machines of their own.
-
-    A synchronous round ends when its slowest client's update has arrived. A client that is left out has taken its time
-    too; a round that nobody takes has none.
-
-    Args:
-        turn_seconds: of a client and a round.
-
-    Attributes:
-        seconds: at the end of the last whole round.
-        rounds: those so far.
-
-    Examples:
-        >>> from fedgen.federated.simulated_clock import SimulatedClock
-        >>> clock = SimulatedClock(lambda client, round: [1.0, 4.0][client])
-        >>> clock.end_round(0, [0, 1])
-        >>> clock.end_round(1, [0])
-        >>> clock.seconds
-        5.0
-    """
+    """Seconds since training began, where a round ends when the slowest client of its cohort has arrived."""
 
     def __init__(self, turn_seconds: TurnSeconds) -> None:
         self._turn_seconds = turn_seconds
@@ -43,12 +23,11 @@ class SimulatedClock:
         self.rounds: list[RoundTime] = []
 
     def end_round(self, round: int, clients: Iterable[int]) -> None:
-        """Let the time of a round pass."""
+        """Let the time of a round pass; a client that was left out has taken its time, too."""
         turns = [self._turn_seconds(client, round) for client in dict.fromkeys(clients)]
-        self._pass(round, self.seconds + max(turns, default=0.0), [0] * len(turns))
+        self._add_round(round, self.seconds + max(turns, default=0.0), [0] * len(turns))
 
-    def _pass(self, round: int, seconds: float, staleness: list[int]) -> None:
-        """Take down a round that ended so many seconds after training began."""
+    def _add_round(self, round: int, seconds: float, staleness: list[int]) -> None:
         self.seconds = seconds
         mean = sum(staleness) / max(1, len(staleness))
         self.rounds.append(RoundTime(round, seconds, len(staleness), mean, max(staleness, default=0)))
@@ -59,20 +38,14 @@ class SimulatedClock:
         return {"simulated_seconds": self.seconds}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rounds so far, as plain types."""
         return {"rounds": [tuple(one) for one in self.rounds]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`."""
         rounds = [RoundTime(*one) for one in state["rounds"]]
         if not all(conforms(one, RoundTime) for one in rounds):
             raise ValueError("its rounds have no times")
         self.rounds = rounds
         self.seconds = rounds[-1].seconds if rounds else 0.0
-
-
-Draw = Callable[[list[int], int, int, int], list[int]]
-"""Draws from these clients at most so many, in a round of which it is this draw, from 0."""
 
 
 class TurnUnderWay(NamedTuple):
@@ -84,7 +57,7 @@ class TurnUnderWay(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """A round: the updates that the server waits for until it takes a step."""
+    """A round: the updates that the server waits for before its step."""
 
     seconds: float
     arrived: tuple[TurnUnderWay, ...]
@@ -92,75 +65,52 @@ class Buffer(NamedTuple):
 
 
 class BufferedClock(SimulatedClock):
-    """Seconds since training began, where clients start one by one and the server steps with every K-th update.
+    """Seconds since training began, where clients start one by one and the server steps with every K-th update."""
 
-    At any time at most `concurrency` clients are under way. Of one moment all arrivals come first, with the server's
-    step where the buffer is full, and free places are filled afterwards: with clients that are equally fast and as many
-    under way as the buffer takes, its rounds are those of FedAvg. A client starts again once the server has taken its
-    update in, not before: it is in no buffer twice. Where nobody is under way and nobody can start, the server steps
-    with the updates that are there.
-
-    What a round does is planned when it is asked for, and depends on what was under way before it.
-
-    Args:
-        turn_seconds: of a client and the round in which its turn starts.
-        clients: how many there are.
-        concurrency: clients under way at once, at most.
-        buffer_size: updates to a step of the server.
-        draw: among free clients.
-
-    Attributes:
-        under_way: turns between the rounds that are over and those to come, by arrival.
-
-    Examples:
-        >>> from fedgen.federated.simulated_clock import BufferedClock
-        >>> clock = BufferedClock(lambda client, round: [1.0, 3.0][client], 2, 2, 1, lambda free, *_: free)
-        >>> for round in range(3):
-        ...     found = clock.buffer_of(round)
-        ...     clock.end_round(round, ())
-        ...     print(found.seconds, [(turn.client, round - turn.version) for turn in found.arrived])
-        1.0 [(0, 0)]
-        2.0 [(0, 0)]
-        3.0 [(0, 0)]
-        >>> [(turn.client, turn.arrival) for turn in clock.under_way]  # arrived at the same moment, for the next step
-        [(1, 3.0)]
-    """
-
-    def __init__(self, turn_seconds: TurnSeconds, clients: int, concurrency: int, buffer_size: int, draw: Draw) -> None:
+    def __init__(
+        self,
+        turn_seconds: TurnSeconds,
+        clients: int,
+        concurrency: int,
+        buffer_size: int,
+        draw: Callable[[list[int], int, int, int], list[int]],
+    ) -> None:
         super().__init__(turn_seconds)
         self._clients, self._concurrency, self._buffer_size, self._draw = clients, concurrency, buffer_size, draw
-        self.under_way: tuple[TurnUnderWay, ...] = ()
-        self._next = 0
+        self.under_way: tuple[TurnUnderWay, ...] = ()  # after the last whole round, by arrival
+        self.next = 0  # the first round that is not over
         self._planned: dict[int, Buffer] = {}
 
     def begin_at(self, round: int) -> None:
-        """Hear which round is the first of this fit, from 0."""
-        if round != self._next:
-            self._next, self._planned = round, {}
-
-    # ---- plans ----
+        """Take a round, from 0, as the first of this fit."""
+        if round != self.next:
+            self.next, self._planned = round, {}
 
     def buffer_of(self, round: int) -> Buffer:
-        """Return what a round does, which is not over yet."""
-        if round < self._next:
-            raise ValueError(f"round {round} is over; the next is {self._next}")
-        for planned in range(self._next, round + 1):
+        """Return the plan of a round that is not over yet; it depends on what was under way before."""
+        if round < self.next:
+            raise ValueError(f"round {round} is over; the next is {self.next}")
+        for planned in range(self.next, round + 1):
             if planned not in self._planned:
                 self._planned[planned] = self._plan(planned)
         return self._planned[round]
 
-    def is_over(self, round: int) -> bool:
-        """Whether a round is behind the clock."""
-        return round < self._next
-
     def _plan(self, round: int) -> Buffer:
+        # At each moment arrivals come first, with the server's step, and free places are filled then: with equally fast
+        # clients, as many as the buffer takes, rounds are those of FedAvg. No client is in a buffer twice. If no client
+        # is under way or can start, the server steps with the updates that have arrived.
         before = self._planned.get(round - 1)
         now, under_way = (before.seconds, list(before.under_way)) if before else (self.seconds, list(self.under_way))
         arrived: list[TurnUnderWay] = []
         draws = 0
         while len(arrived) < self._buffer_size:
             if not under_way or under_way[0].arrival > now:
-                under_way = sorted([*under_way, *self._starting(under_way, arrived, now, round, draws)])
+                busy = {turn.client for turn in (*under_way, *arrived)}
+                free = [client for client in range(self._clients) if client not in busy]
+                places = self._concurrency - len(under_way)
+                chosen = self._draw(free, places, round, draws) if free and places else []
+                started = [TurnUnderWay(now + self._turn_seconds(client, round), client, round) for client in chosen]
+                under_way = sorted([*under_way, *started])
                 draws += 1
                 if not under_way:
                     break
@@ -168,22 +118,10 @@ class BufferedClock(SimulatedClock):
             arrived.append(under_way.pop(0))
         return Buffer(now, tuple(arrived), tuple(under_way))
 
-    def _starting(
-        self, under_way: Sequence[TurnUnderWay], arrived: Sequence[TurnUnderWay], now: float, round: int, draws: int
-    ) -> list[TurnUnderWay]:
-        """Return the turns that start now, in the places that are free."""
-        busy = {turn.client for turn in (*under_way, *arrived)}
-        free = [client for client in range(self._clients) if client not in busy]
-        places = self._concurrency - len(under_way)
-        chosen = self._draw(free, places, round, draws) if free and places else []
-        return [TurnUnderWay(now + self._turn_seconds(client, round), client, round) for client in chosen]
-
-    # ---- time passes ----
-
     def end_round(self, round: int, clients: Iterable[int]) -> None:
         found = self.buffer_of(round)
-        self._pass(round, found.seconds, [round - turn.version for turn in found.arrived])
-        self.under_way, self._next = found.under_way, round + 1
+        self._add_round(round, found.seconds, [round - turn.version for turn in found.arrived])
+        self.under_way, self.next = found.under_way, round + 1
         self._planned = {later: plan for later, plan in self._planned.items() if later > round}
 
     @property
@@ -191,7 +129,6 @@ class BufferedClock(SimulatedClock):
         return super().metrics | {"staleness": self.rounds[-1].staleness if self.rounds else 0.0}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rounds so far and who is under way, as plain types."""
         return super().state_dict() | {"under_way": [tuple(turn) for turn in self.under_way]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -200,7 +137,7 @@ class BufferedClock(SimulatedClock):
         if not all(conforms(turn, TurnUnderWay) and turn.client < self._clients for turn in under_way):
             raise ValueError("turns under way are not those of its clients")
         self.under_way, self._planned = tuple(sorted(under_way)), {}
-        self._next = self.rounds[-1].round + 1 if self.rounds else 0
+        self.next = self.rounds[-1].round + 1 if self.rounds else 0
 
 
 Distribution = Literal["log-normal", "half-normal", "equal"]
@@ -210,16 +147,15 @@ HALF_NORMAL_MEDIAN = 0.6744897501960817  # of |z|, z standard normal
 class ClientSpeeds:
     """Seconds that each client's turns take, on a clock that is simulated.
 
-    A turn takes (bytes down + bytes up) / bandwidth + iterations * seconds of the client * jitter of the turn. The
-    server takes no time. A client's speed is a function of (seed, client), a turn's jitter of (seed, round, client),
-    where the round is the one in which the turn starts: the same clients are slow whatever strategy trains them.
-
-    Nguyen et al. 2022 (FedBuff, arXiv 2106.06639) fit a half-normal distribution to durations in production.
+    A turn takes (bytes down + bytes up) / bandwidth + iterations * seconds of the client * jitter of the turn; the
+    server takes no time. A client's speed is a function of (seed, client), a turn's jitter of (seed, round of its
+    start, client), so the same clients are slow under every strategy. Nguyen et al. 2022 (FedBuff, arXiv 2106.06639)
+    fit a half-normal distribution to durations in production.
 
     Args:
         seconds: of a local iteration: the median client's, or a list with each client's own.
         distribution: of clients' seconds: "log-normal", median * exp(spread * z); "half-normal", in proportion to |z|;
-            "equal". A list needs none.
+            "equal". Not used with a list.
         spread: standard deviation of the logarithm, of log-normal speeds.
         jitter: likewise, of a turn's duration around its client's usual one; 0 for turns that all take as long.
         bandwidth: bytes a second of a client's line, each way; a list for each client's own; None counts no time.
@@ -254,55 +190,38 @@ class ClientSpeeds:
         self.bandwidth = bandwidth
 
     def check_clients(self, count: int) -> None:
-        """Refuse lists of another length than there are clients.
-
-        Raises:
-            MisconfigurationException: naming the list and both numbers.
-        """
+        """Raise MisconfigurationException for lists that are not of `count` clients."""
         for name, value in (("seconds", self.seconds), ("bandwidth", self.bandwidth)):
             if isinstance(value, Sequence) and len(value) != count:
                 raise MisconfigurationException(
-                    f"ClientSpeeds({name}=...) lists {len(value)} clients, and {count} train: give one number for each"
-                    " of them, or a single one"
+                    f"ClientSpeeds({name}=...) lists {len(value)} clients, and {count} train: give {count}, or one"
                 )
 
     def iteration_seconds(self, client: int, seed: int) -> float:
-        """Return the seconds that a local iteration usually takes a client.
-
-        Args:
-            client: by number.
-            seed: base of all draws.
-        """
+        """Return the seconds that a local iteration usually takes a client; all draws come from the seed."""
         if isinstance(self.seconds, Sequence):
             return float(self.seconds[client])
         if self.distribution == "equal":
             return float(self.seconds)
         drawn = float(numpy_generator(seed, "speed", client).standard_normal())
-        factor = (
-            abs(drawn) / HALF_NORMAL_MEDIAN if self.distribution == "half-normal" else math.exp(self.spread * drawn)
-        )
-        return self.seconds * factor
+        if self.distribution == "half-normal":
+            return self.seconds * (abs(drawn) / HALF_NORMAL_MEDIAN)
+        return self.seconds * math.exp(self.spread * drawn)
 
     def of_turns(self, exchange: Exchange, iterations: int, seed: int) -> TurnSeconds:
-        """Return how long turns take, with messages as large as they are known to be before the first round.
-
-        Args:
-            exchange: what travels.
-            iterations: of a turn.
-            seed: base of all draws.
-        """
+        """Return the seconds of turns, with messages as large as they are known to be before the first round."""
         num_bytes = exchange.num_bytes + exchange.num_bytes_down
         return lambda client, round: self.turn_seconds(client, round, seed, iterations, num_bytes)
 
     def turn_seconds(self, client: int, round: int, seed: int, iterations: int, num_bytes: int) -> float:
-        """Return the seconds from a turn's start to the arrival of its update.
+        """Return the seconds from a turn's start in a round to the arrival of its update.
 
         Args:
             client: by number.
             round: in which the turn starts.
             seed: base of all draws.
             iterations: of the turn.
-            num_bytes: that travel, both ways together.
+            num_bytes: of its messages, both ways together.
         """
         found = iterations * self.iteration_seconds(client, seed)
         if self.jitter:

@@ -25,9 +25,9 @@ from fedgen.federated.client_state.exchange import Rule, check_rules, parameters
 from fedgen.federated.client_state.local_state import LocalState, OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.outside_state import OutsideState
-from fedgen.federated.compression.compressor import Compressor
+from fedgen.federated.compression.compressors import Compressor
 from fedgen.federated.federation_view import FederationView, started
-from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO, plain
+from fedgen.federated.lightning.checkpoints import AtomicCheckpointIO, plain
 from fedgen.federated.lightning.checks import (
     check_compression,
     check_plateaus,

@@ -15,7 +15,7 @@ from fedgen.callbacks import RoundCheckpoint
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation.runs.checkpoints import load_weights
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.lightning.checkpoint_io import plain
+from fedgen.federated.lightning.checkpoints import plain
 from fedgen.io.tensor_files import read_torch
 from tests.federated.modules import Automatic, Contiguous, make_data, make_trainer, same, weights
 

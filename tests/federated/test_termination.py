@@ -53,7 +53,7 @@ def test_the_process_ends_and_who_listened_before_hears_it_once(environment, tol
         signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)  # of somebody impatient
     assert trainer.sent == told == [signal.SIGTERM]
-    assert caplog.messages == ["[rank: 1] told to end (SIGTERM): a round in the middle is dropped"]
+    assert caplog.messages == ["[rank: 1] SIGTERM received: a round in the middle is dropped"]
 
 
 def test_under_requeueing_the_present_handler_stays(told):

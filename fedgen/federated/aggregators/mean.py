@@ -1,4 +1,4 @@
-"""Aggregators: combinations of what the clients send back (the seam that robust aggregation plugs into)."""
+"""The interface of an aggregator, which combines what clients send back, and two weighted means."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,14 +12,14 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fedgen.data.optional_attributes import optional
-from fedgen.federated.server_optimizers import as_real
+from fedgen.federated.server_optimizers import as_real, from_real
 from fedgen.models.optional_hooks import FederatedData
 from fedgen.own_code import warn
 from fedgen.ranks import Ranks
 
 
 class Federation(NamedTuple):
-    """The facts of a round that an aggregator may know when it begins."""
+    """The facts of a round that an aggregator is given when it begins."""
 
     seed: int
     round: int
@@ -29,22 +29,22 @@ class Federation(NamedTuple):
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """In float32 at least, in which half-precision tensors are combined."""
+    """Return a tensor in float32 at least, in which half-precision tensors are combined."""
     return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 class Aggregator(ABC):
     """Combines clients' tensors into one set, client by client.
 
-    `start` opens a round, `add` takes one client's tensors after its turn (live model tensors: copy what must be
-    kept), `result` closes the round.
+    `start` opens a round, `add` takes one client's tensors after its turn (live model tensors: copy what must be kept),
+    `result` closes the round.
 
     Attributes:
-        private: whether what it gives is differentially private, so that nothing else of clients may leave a round.
-        noise: where a private one has its noise from: "secret", or "seeded" by what every client knows.
-        robust: whether it bounds what one client moves, so that nothing of a single client may go around it.
-        needs_losses: whether each client's loss at the server's weights is told by `on_client_loss` before its tensors.
-        federation: what it was told of the round.
+        private: True if the result is differentially private, so that nothing else of clients may leave a round.
+        noise: the source of a private one's noise: "secret", or "seeded" by what every client knows.
+        robust: True if it bounds what one client moves, so that nothing of a single client may go around it.
+        needs_losses: True if `on_client_loss` needs each client's loss at the server's weights, before its tensors.
+        federation: the facts of the round.
 
     Examples:
         >>> import torch
@@ -77,39 +77,35 @@ class Aggregator(ABC):
             warn(f"{cls.__name__}.announce is called begin_round since fedgen 0.3: rename it", DeprecationWarning)
             cls.begin_round = own["announce"]  # type: ignore[method-assign]
         if "begin_round" in own:
-            cls.announce = own["begin_round"]  # type: ignore[method-assign]  # what `super().announce` finds
+            cls.announce = own["begin_round"]  # what `super().announce` finds
 
     def begin_round(self, federation: Federation) -> None:
-        """Receives what is known of the round that `start` opens."""
+        """Receive the facts of the round that `start` opens."""
         self.federation = federation
 
     announce = begin_round
 
     def metrics(self, rounds: int) -> dict[str, float]:
-        """Return what is logged at the end of a round, after which there have been so many."""
+        """Return what is logged at the end of a round, the `rounds`-th."""
         return {}
 
     def state_dict(self) -> Any:
-        """Return what a checkpoint keeps of it (plain types); nothing by default."""
+        """Return what a checkpoint keeps of it, in plain types; nothing by default."""
         return {}
 
     def load_state_dict(self, state: Any) -> None:  # noqa: B027 - most rules take any past
-        """Hears what the checkpoint says from which a run goes on, of whatever rule it is; None of an older one."""
+        """Receive the state in the checkpoint of a resumed run, of any rule; None if the checkpoint is older."""
 
     @abstractmethod
     def start(self, server: Sequence[Tensor]) -> None:
-        """Opens a round from the server's tensors (not to be changed)."""
+        """Open a round from the server's tensors (not to be changed)."""
 
     @abstractmethod
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
-        """Takes one client's tensors with its weight (> 0, not normalised)."""
+        """Add one client's tensors with its weight (> 0, not normalised)."""
 
     def take_loss(self, client: int, loss: float | None) -> None:
-        """Hears a client's loss at the server's weights, if `needs_losses`; None of a module that gives none.
-
-        Raises:
-            ValueError: if there is none, or one that the rule cannot take.
-        """
+        """Pass a client's loss to `on_client_loss` if `needs_losses`; raises ValueError for None."""
         if not self.needs_losses:
             return
         if loss is None:
@@ -120,27 +116,21 @@ class Aggregator(ABC):
         self.on_client_loss(client, loss)
 
     def on_client_loss(self, client: int, loss: float) -> None:  # noqa: B027 - most rules need none
-        """Takes a client's loss at the server's weights, before `add`, where `needs_losses`.
-
-        Args:
-            client: that trained.
-            loss: what the first `training_step` of its turn returned.
+        """Receive the loss that the first `training_step` of a client's turn returned, before `add`.
 
         Raises:
             ValueError: for a loss that the rule cannot take; the client is left out of the round.
         """
 
     def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
-        """Takes more tensors into the round, which the clients so far have left as the server has them.
+        """Add tensors to the round that the clients so far have left as the server has them.
 
-        Called when a turn is the first to change tensors that do not train, such as a moving average.
+        Called when a turn is the first to change tensors that do not train, such as a moving average; not supported by
+        default.
 
         Args:
             server: the server's values of the new tensors.
-            places: of each in the longer list that `add` is given from now on, rising.
-
-        Raises:
-            MisconfigurationException: by default.
+            places: of each in the longer list that `add` receives from now on, rising.
         """
         raise MisconfigurationException(
             f"{type(self).__name__} has no grow(server, places), and a client's turn has changed tensors that do not"
@@ -148,48 +138,26 @@ class Aggregator(ABC):
         )
 
     def shortfall(self) -> str:
-        """Return why the clients added since `start` cannot be combined; "" if they can. Asked after `merge`.
-
-        The round is then dropped, and the run goes on.
-        """
+        """Return why the clients added since `start` cannot be combined, which drops the round; "" if they can."""
         return ""
 
     def check_cohort(self, cohort: int) -> None:  # noqa: B027 - most rules take any
-        """Refuses cohorts of so many clients, if they could never be combined; before the first round.
-
-        Raises:
-            MisconfigurationException: naming how many it takes.
-        """
+        """Raise MisconfigurationException, before the first round, for a cohort size that can never be combined."""
 
     @abstractmethod
     def result(self) -> list[Tensor]:
-        """The combined tensors of the clients added since `start`, in the server's order."""
+        """Return the combined tensors of the clients added since `start`, in the server's order."""
 
     def remarks(self) -> dict[int, str]:
-        """Return what is to be said of single clients of the round, by client; after `result`. Nothing by default."""
+        """Return remarks on single clients of the round, by client; called after `result`. None by default."""
         return {}
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:
-        """Brings together what the ranks' clients sent, before `result`; every rank then has the same.
-
-        Args:
-            ranks: the processes.
-            device: through which tensors are exchanged.
-
-        Raises:
-            MisconfigurationException: as `check_ranks`.
-        """
+        """Combine what the clients of all ranks sent, through a device, before `result`; several need an own method."""
         self.check_ranks(ranks)
 
     def check_ranks(self, ranks: Ranks) -> None:
-        """Refuses processes that the rule cannot bring together; before the first round.
-
-        Args:
-            ranks: the processes.
-
-        Raises:
-            MisconfigurationException: where there are several and the rule has no `merge` of its own.
-        """
+        """Raise MisconfigurationException, before the first round, for several processes and a rule without `merge`."""
         if ranks.size > 1 and not is_overridden("merge", self, Aggregator):
             raise MisconfigurationException(
                 f"{type(self).__name__} has no merge(ranks, device), which {ranks.size} processes need: write one, or"
@@ -198,11 +166,11 @@ class Aggregator(ABC):
 
 
 class Mean(Aggregator):
-    """The weighted mean of the clients' tensors (McMahan et al. 2017, Algorithm 1).
+    """The weighted mean of the clients' tensors (McMahan et al. 2017, arXiv 1602.05629, Algorithm 1).
 
     Kept as a running mean, m += (w_k / sum of weights so far) (x_k - m), in place on the device: memory does not grow
-    with the cohort, a client that is left out needs no renormalisation, and clients that agree leave the value exact
-    to the bit. Half-precision tensors are accumulated in float32.
+    with the cohort, and clients that agree leave the value exact to the bit. Half-precision tensors are accumulated in
+    float32.
 
     Examples:
         >>> import torch
@@ -240,7 +208,7 @@ class Mean(Aggregator):
     @torch.no_grad()
     def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
         for place, tensor in zip(places, server):
-            self._mean.insert(place, wide(tensor).clone())  # the mean of clients that all left it alone
+            self._mean.insert(place, wide(tensor).clone())  # the mean of clients that did not change it
 
     @torch.no_grad()
     def merge(self, ranks: Ranks, device: torch.device) -> None:
@@ -266,12 +234,12 @@ ClientWeights = Literal["examples", "uniform"]
 
 
 def weight_of(num_examples: int, kind: ClientWeights) -> float:
-    """A client's weight, not normalised: its number of training examples, or 1."""
+    """Return a client's weight, not normalised: its number of training examples, or 1."""
     return float(num_examples) if kind == "examples" else 1.0
 
 
 def shares_of(data: Any, kind: ClientWeights) -> list[float] | None:
-    """The weights of all clients that train, adding up to 1; None for data that names no clients."""
+    """Return the weights of all clients that train, adding up to 1; None for data that does not list clients."""
     clients = optional(data, FederatedData, "clients")
     if clients is None:
         return None
@@ -279,29 +247,48 @@ def shares_of(data: Any, kind: ClientWeights) -> list[float] | None:
     return [weight / sum(weights) for weight in weights]
 
 
-LEAST = 1e-10  # a smaller loss is taken for this one: q F^(q - 1) has no value at 0 for q < 1
+class SumOfUpdates(Aggregator):
+    """Adds up clients' updates in `_sums`, complex numbers as pairs of real ones."""
+
+    def start(self, server: Sequence[Tensor]) -> None:
+        self._server, self._sums = list(server), [torch.zeros_like(as_real(wide(tensor))) for tensor in server]
+
+    @torch.no_grad()
+    def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
+        for place, tensor in zip(places, server):
+            self._server.insert(place, tensor)
+            self._sums.insert(place, torch.zeros_like(as_real(wide(tensor))))
+
+    def _moved(self, update: Sequence[Tensor]) -> list[Tensor]:
+        """Return the differences of a client's tensors to the server's."""
+        return [as_real(wide(new) - wide(old)) for old, new in zip(self._server, update, strict=True)]
+
+    def _plus_sums(self, divisor: float) -> list[Tensor]:
+        """Return the server's tensors plus the sums over a divisor."""
+        pairs = zip(self._server, self._sums)
+        return [wide(old) + from_real(total, like=old) / divisor for old, total in pairs]
 
 
-class QFedAvg(Aggregator):
-    """A server step that counts clients of a large loss for more (Algorithm 2 of the paper).
+class QFedAvg(SumOfUpdates):
+    """A server step that counts clients of a large loss for more.
 
-    FedAvg minimises the mean of the clients' losses F_k; this rule sum_k p_k F_k^(q + 1) / (q + 1), whose clients end
-    with losses that are more alike. With w the server's tensors of before the round, w_k the client's after its turn,
-    L = 1 / lr and D_k = L (w - w_k):
+    Algorithm 2 of Li et al. 2020, "Fair Resource Allocation in Federated Learning" (arXiv 1905.10497). FedAvg minimises
+    the mean of the clients' losses F_k; this rule sum_k p_k F_k^(q + 1) / (q + 1), so that losses are more alike. With
+    the server's tensors w of before the round, the client's w_k after its turn, L = 1 / lr and D_k = L (w - w_k):
 
         Delta_k = F_k^q D_k,    h_k = q F_k^(q - 1) |D_k|^2 + L F_k^q,    w <- w - sum_k p_k Delta_k / sum_k p_k h_k
 
     p_k is the client's weight: equal ones (`client_weights="uniform"`) are the paper's algorithm, which draws clients
     by their size instead. With q = 0 the step ends at the mean of the w_k: FedAvg's.
 
-    F_k is the loss at w: what the `training_step` of the turn's first iteration returns, on the client's first batch,
-    before anything has been trained. So it is a mini-batch's estimate, dropout included; a batch of all the client's
-    examples makes it exact. An optimizer that evaluates its closure several times a step (L-BFGS) gives the last value.
-    A client whose step returns no loss, or one that is negative or not finite, is left out of the round: critics of
-    GANs have such losses, classifiers, diffusion and flow models have not. Losses below 1e-10 count as that.
+    F_k is the loss at w that the `training_step` of the turn's first iteration returns: an estimate on the client's
+    first batch, dropout included, exact for a batch of all its examples. An optimizer that evaluates its closure
+    several times a step (L-BFGS) gives the last value. A client whose step returns no loss, or one that is negative or
+    not finite, is left out of the round: critics of GANs have such losses, classifiers, diffusion and flow models have
+    not. Losses below 1e-10 count as that.
 
-    |D_k| is over all tensors that travel as one vector, moving averages of BatchNorm too. A client's loss is a claim of
-    its own: one that overstates it pulls the model its way. `NormClipping(c, then=QFedAvg(...))` bounds how far.
+    |D_k| is over all tensors that travel as one vector, moving averages of BatchNorm too. A client that overstates its
+    loss pulls the model its way; `NormClipping(c, then=QFedAvg(...))` bounds how far.
 
     Args:
         q: 0 (FedAvg) or above; the paper tries 0.001 to 15. The larger, the more the worst losses count, and the
@@ -335,48 +322,39 @@ class QFedAvg(Aggregator):
             raise ValueError(f"lr={lr}: give the clients' learning rate, a positive number; L is its inverse")
         self.q, self.lr = q, lr
         self.losses: dict[int, float] = {}
-        self._server: list[Tensor] = []
-        self._sums: list[Tensor] = []  # of p_k F_k^q (w - w_k)
         self._scale = 0.0  # sum of p_k h_k / L
 
     def start(self, server: Sequence[Tensor]) -> None:
+        super().start(server)
         self.losses, self._scale = {}, 0.0
-        self._server = list(server)
-        self._sums = [torch.zeros_like(wide(tensor)) for tensor in server]
 
     def on_client_loss(self, client: int, loss: float) -> None:
         if not 0 <= loss < math.inf:
             raise ValueError(
                 f"QFedAvg takes powers of clients' losses, which are finite and not negative; it is {loss}"
             )
-        self._power(max(loss, LEAST), self.q)
-        self.losses[client] = max(loss, LEAST)
+        loss = max(loss, 1e-10)  # q F^(q - 1) has no value at 0 for q < 1
+        self._power(loss)
+        self.losses[client] = loss
 
-    def _power(self, loss: float, exponent: float) -> float:
+    def _power(self, loss: float) -> float:
         try:
-            found = loss**exponent
+            found = loss**self.q
         except OverflowError:
             found = math.inf
         if not 0 < found < math.inf:
-            raise ValueError(f"a loss of {loss:g} to the power of {exponent:g} is out of range; choose a smaller q")
+            raise ValueError(f"a loss of {loss:g} to the power of {self.q:g} is out of range; choose a smaller q")
         return found
 
     @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         loss = self.losses[client]
-        share = weight * self._power(loss, self.q)
-        back = [wide(old) - wide(new) for old, new in zip(self._server, update, strict=True)]
-        square = sum(float(as_real(part).double().square().sum()) for part in back)
+        share, moved = weight * self._power(loss), self._moved(update)
+        square = sum(float(part.double().square().sum()) for part in moved)
         # all over L: Delta_k = F^q (w - w_k) and h_k = F^q (q L |w - w_k|^2 / F + 1)
         self._scale += share * (self.q * square / (self.lr * loss) + 1)
-        if self._sums:
-            torch._foreach_add_(self._sums, back, alpha=share)
-
-    @torch.no_grad()
-    def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
-        for place, tensor in zip(places, server):
-            self._server.insert(place, tensor)
-            self._sums.insert(place, torch.zeros_like(wide(tensor)))  # of clients that all left it alone
+        if moved:
+            torch._foreach_add_(self._sums, moved, alpha=share)
 
     @torch.no_grad()
     def merge(self, ranks: Ranks, device: torch.device) -> None:
@@ -385,8 +363,8 @@ class QFedAvg(Aggregator):
         scale = torch.tensor([self._scale], dtype=torch.float64)
         *self._sums, total = ranks.add([*self._sums, scale], device)
         self._scale = float(total)
-        self.losses = dict(sorted(item for told in ranks.gather(self.losses) for item in told.items()))
+        self.losses = dict(sorted(item for losses in ranks.gather(self.losses) for item in losses.items()))
 
     @torch.no_grad()
     def result(self) -> list[Tensor]:
-        return [wide(old) - total / self._scale for old, total in zip(self._server, self._sums)]
+        return self._plus_sums(self._scale)

@@ -1,11 +1,8 @@
 """Aggregators that a few clients with bad updates cannot lead astray.
 
-All but `NormClipping` hold every client's tensors until the round's end, so memory grows with the cohort, and give
-every client one voice: a number of examples is a claim of the client's own, which a bad client would overstate. They
-lean towards what most clients send, so where honest clients differ (one class each, say) they leave rare data out, as
-Karimireddy et al. 2022 (arXiv 2006.09365) show: a price that is paid without any attack as well.
-
-Their remarks name clients that lie far from what was combined: updates that are too long, stale, or of something else.
+All but `NormClipping` hold every client's tensors until the round's end, and count every client once: a number of
+examples is a claim of the client's own. They lean towards what most clients send, so where honest clients differ (one
+class each, say) they leave rare data out even without an attack, as Karimireddy et al. 2022 (arXiv 2006.09365) show.
 """
 
 import math
@@ -20,19 +17,16 @@ from fedgen.federated.aggregators.mean import Aggregator, Federation, Mean, wide
 from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks
 
-FAR = 3.0
-_SAME = 1e-6  # of the combined tensors' norm: distances below it are rounding
+FAR = 3.0  # times the median client's distance to the combined tensors
 
 
 class CollectingAggregator(Aggregator):
-    """Keeps every client's tensors until the round's end, then combines them; a subclass says how.
+    """Keeps every client's tensors until the round's end, then combines them by a subclass's `combine`.
 
-    Memory grows with the cohort. Every client has one voice, whatever its weight. Tensors that do not train and change
-    during a round, and clients on several processes, are taken care of. A subclass that bounds what one client moves
-    sets `robust = True`.
-
-    It remarks on clients by name whose tensors lie further from the combined ones than FAR times the cohort's median
-    client's, all tensors as one vector.
+    Memory grows with the cohort. Every client counts once, whatever its weight. Tensors that do not train and change
+    during a round, and several processes, are taken care of. A subclass that bounds what one client moves sets `robust
+    = True`. Clients are remarked on by name whose tensors, as one vector, lie further from the combined ones than FAR
+    times the median client's.
 
     Attributes:
         clients: those that sent an update since `start`, in the order of the tensors' first axis.
@@ -82,9 +76,26 @@ class CollectingAggregator(Aggregator):
     def result(self) -> list[Tensor]:
         stacked = [torch.stack(parts) for parts in zip(*self._updates, strict=True)]
         found = self.combine(stacked)
-        self._updates = []
-        self._far = {self.clients[place]: said for place, said in _far_ones(stacked, found).items()}
+        self._updates, self._far = [], self._remarks_on_far(stacked, found)
         return found
+
+    def _remarks_on_far(self, stacked: Sequence[Tensor], combined: Sequence[Tensor]) -> dict[int, str]:
+        """Return remarks on clients that stand out in the tensors [clients, ...]; the furthest first."""
+        if not stacked:
+            return {}
+        squares = torch.zeros(len(self.clients), dtype=torch.float64)
+        for part, middle in zip(stacked, combined, strict=True):
+            for place, row in enumerate(part):
+                squares[place] += float((row.double() - middle.double()).square().sum())
+        distances = squares.sqrt()
+        typical = float(distances.median())
+        rounding = 1e-6 * float(torch.stack([middle.double().norm() for middle in combined]).norm())
+        return {
+            self.clients[place]: f"is {distances[place]:.3g} away from the combined weights, the median client"
+            f" {typical:.3g}"
+            for place in distances.argsort(descending=True, stable=True).tolist()
+            if distances[place] > FAR * max(typical, rounding)
+        }
 
     def remarks(self) -> dict[int, str]:
         return dict(self._far)
@@ -94,33 +105,14 @@ class CollectingAggregator(Aggregator):
         """Return one tensor [...] of each [clients, ...], in float32 at least and on its device."""
 
 
-def _far_ones(stacked: Sequence[Tensor], combined: Sequence[Tensor]) -> dict[int, str]:
-    """Return remarks on clients that stand out, by their place in the tensors [m, ...]; the furthest first."""
-    if not stacked:
-        return {}
-    squares = torch.zeros(len(stacked[0]), dtype=torch.float64)
-    for part, middle in zip(stacked, combined, strict=True):
-        for place, row in enumerate(part):
-            squares[place] += float((row.double() - middle.double()).square().sum())
-    distances = squares.sqrt()
-    typical = float(distances.median())
-    norm = float(torch.stack([middle.double().norm() for middle in combined]).norm())
-    order = distances.argsort(descending=True, stable=True).tolist()
-    return {
-        place: f"is {distances[place]:.3g} away from the combined weights, the median client {typical:.3g}"
-        for place in order
-        if distances[place] > FAR * max(typical, _SAME * norm)
-    }
-
-
 class NormClipping(Aggregator):
     """Shortens each client's update to a norm at most, then combines (Sun et al. 2019, arXiv 1911.07963).
 
-    The update is what a client moved the shared tensors by, all of them as one vector; its direction stays. Clients
-    whose updates were shortened are logged by name.
+    The update is what a client moved the shared tensors by, all as one vector; its direction stays. Remarks name the
+    clients whose updates were shortened, `clipped` lists those of the last round.
 
     Args:
-        max_norm: in the tensors' own units; a few times what honest clients move by.
+        max_norm: in the tensors' units; a few times what honest clients move by.
         then: combines the shortened updates; `Mean` by default.
 
     Raises:
@@ -192,14 +184,13 @@ class NormClipping(Aggregator):
 
     @property
     def clipped(self) -> list[int]:
-        """The clients of the last round whose updates were shortened."""
         return list(self._norms)
 
     def remarks(self) -> dict[int, str]:
         found = self.then.remarks()
         for client, norm in self._norms.items():
-            said = f"moved by {norm:.3g}, shortened to {self.max_norm:g}"
-            found[client] = f"{said}; {found[client]}" if client in found else said
+            remark = f"moved by {norm:.3g}, shortened to {self.max_norm:g}"
+            found[client] = f"{remark}; {found[client]}" if client in found else remark
         return found
 
     def result(self) -> list[Tensor]:
@@ -212,11 +203,7 @@ class Median(CollectingAggregator):
     Examples:
         >>> import torch
         >>> from fedgen.federated import Median
-        >>> rule = Median()
-        >>> rule.start([torch.zeros(1)])
-        >>> for client, value in enumerate([1.0, 2.0, 100.0]):
-        ...     rule.add(client, [torch.tensor([value])], weight=1.0)
-        >>> rule.result()
+        >>> Median().combine([torch.tensor([[1.0], [2.0], [100.0]])])  # of three clients
         [tensor([2.])]
     """
 
@@ -238,11 +225,7 @@ class TrimmedMean(CollectingAggregator):
     Examples:
         >>> import torch
         >>> from fedgen.federated import TrimmedMean
-        >>> rule = TrimmedMean(fraction=0.25)
-        >>> rule.start([torch.zeros(1)])
-        >>> for client, value in enumerate([-100.0, 1.0, 3.0, 100.0]):
-        ...     rule.add(client, [torch.tensor([value])], weight=1.0)
-        >>> rule.result()  # of 1 and 3
+        >>> TrimmedMean(fraction=0.25).combine([torch.tensor([[-100.0], [1.0], [3.0], [100.0]])])  # of 1 and 3
         [tensor([2.])]
     """
 
@@ -251,7 +234,7 @@ class TrimmedMean(CollectingAggregator):
     def __init__(self, fraction: float = 0.1) -> None:
         super().__init__()
         if not 0 <= fraction < 0.5:
-            raise ValueError(f"fraction={fraction}: what is left out on either side lies in [0, 0.5)")
+            raise ValueError(f"fraction={fraction}: choose a value in [0, 0.5), left out on either side")
         self.fraction = fraction
 
     def check_cohort(self, cohort: int) -> None:
@@ -264,7 +247,7 @@ class TrimmedMean(CollectingAggregator):
             )
 
     def _trimmed(self, clients: int) -> int:
-        """Return how many of so many clients are left out on either side."""
+        """Return the number of clients that are left out on either side."""
         # rounded first: 0.29 * 100 is 28.999999999999996 in floating point
         return int(round(self.fraction * clients, 9))
 
@@ -341,12 +324,11 @@ class Krum(CollectingAggregator):
         return [part[best.to(part.device)].mean(0) for part in stacked]
 
     def remarks(self) -> dict[int, str]:
-        """The clients that were not chosen, the far ones first."""
         far = {client: f"was not chosen: it {said}" for client, said in super().remarks().items()}
         rest = [client for client in self.clients if client not in self.chosen and client not in far]
         return far | dict.fromkeys(rest, "was not chosen")
 
 
-def _middle(stacked: Tensor, left_out: int) -> Tensor:
-    """The mean over clients [m, ...] of each coordinate without so many of its largest and smallest values."""
-    return stacked.sort(0).values[left_out : len(stacked) - left_out].mean(0)
+def _middle(stacked: Tensor, cut: int) -> Tensor:
+    """Return each coordinate's mean over clients [m, ...] without its `cut` largest and smallest values."""
+    return stacked.sort(0).values[cut : len(stacked) - cut].mean(0)

@@ -1,4 +1,4 @@
-"""Client algorithms: what a client does besides its own steps (the seam that FedProx and SCAFFOLD plug into)."""
+"""The hooks around a client's local steps, and FedProx."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +9,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fedgen.io.tensor_files import kind_of
 from fedgen.ranks import Ranks
 
 
@@ -19,8 +20,8 @@ class ClientAlgorithm:
     must not be changed. A round that is cut short has a start and no end: what it brought is void.
 
     Attributes:
-        keeps_clients: whether it remembers something of each client, which then trains in one process for good.
-        trains_own: whether each client trains a model of its own besides, by as many iterations before its turn.
+        keeps_clients: True if it keeps state of each client, which then trains in the same process in every round.
+        trains_own: True if each client also trains a personal model, by as many iterations before its turn.
 
     Examples:
         >>> from fedgen.federated import ClientAlgorithm
@@ -39,16 +40,16 @@ class ClientAlgorithm:
 
     @property
     def scores_own(self) -> bool:
-        """Whether evaluations score clients with models of their own."""
+        """True if evaluations score clients with their personal models."""
         return False
 
     @property
     def own_models(self) -> Mapping[int, Mapping[str, Tensor]]:
-        """The clients' own models that evaluations score, by client and name: of those that have trained here."""
+        """Personal models that evaluations score, by client and tensor name: of clients that have trained here."""
         return {}
 
     def reset(self) -> None:
-        """Before another model is fitted: its clients are others, forget those of the last one."""
+        """Forget all clients, before another model is fitted."""
 
     def start_fit(
         self, model: Mapping[str, Tensor], optimizers: Sequence[Optimizer], shares: Sequence[float] | None
@@ -58,8 +59,8 @@ class ClientAlgorithm:
         Args:
             model: the model's tensors.
             optimizers: those that clients step.
-            shares: every client's weight in the mean over the whole federation, adding up to 1; None if the trainer's
-                data module does not say who the clients are.
+            shares: the clients' weights in the mean over all clients, adding up to 1; None if the data module does not
+                list the clients.
         """
 
     def start_round(self) -> None:
@@ -69,40 +70,32 @@ class ClientAlgorithm:
         """Before the client's first step; the model holds the server's weights."""
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Before each step that an optimizer takes, with gradients in place, unscaled and not yet clipped: the moment
-        to change them. Its `lr` is the one of the step, schedules included."""
+        """Change gradients before an optimizer's step, unscaled and not yet clipped; `lr` includes schedules."""
 
     def start_own(self, client: int, tensors: Mapping[str, Tensor]) -> None:
-        """Before the iterations of a client's own model, where `trains_own`; after a `start_turn`.
+        """Overwrite tensors by the client's personal model, before its iterations, where `trains_own`.
 
         Args:
-            client: whose model.
-            tensors: all that a turn may change, by name, at the server's values, personal ones at the client's: to be
-                overwritten in place by the own model's.
+            client: by number; its `start_turn` has been called.
+            tensors: all that a turn may change, by name: the server's values, for personal tensors the client's.
         """
 
     def end_own(self, client: int, tensors: Mapping[str, Tensor]) -> None:
-        """After those iterations: a `start_turn` follows, with the server's weights.
+        """Keep the personal model after its iterations; a `start_turn` with the server's weights follows.
 
         Args:
-            client: whose model.
-            tensors: what makes the own model, by name, live: what travels or is personal, counters, and all else that
-                the iterations changed.
+            client: by number.
+            tensors: live, by name: what travels, personal tensors, counters, and all that the iterations changed.
         """
 
     def leave_out(self, client: int) -> None:
-        """After a turn that was left out of the round; nothing of it counts."""
+        """After a turn that failed, and does not count."""
 
     def end_turn(self, client: int, model: Mapping[str, Tensor], iterations: int) -> None:
         """After the client's last step, before its weights are aggregated; not called for a client left out."""
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:
-        """Brings together what the ranks' clients did in the round; before `end_round`.
-
-        Args:
-            ranks: the processes.
-            device: through which tensors are exchanged.
-        """
+        """Combine the round's results of all ranks, exchanged through a device, before `end_round`."""
 
     def end_round(self) -> None:
         """After the server's update."""
@@ -112,9 +105,7 @@ class ClientAlgorithm:
         return 0
 
     def server_state(self) -> dict[str, Any]:
-        """Return the part of `state_dict` that every client may know, in its form; a client elsewhere begins a turn
-        with it.
-        """
+        """Return the part of `state_dict` that every client may know; a remote client begins its turn with it."""
         return self.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
@@ -122,11 +113,7 @@ class ClientAlgorithm:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores `state_dict`.
-
-        Raises:
-            MisconfigurationException: if it is another algorithm's.
-        """
+        """Restore `state_dict`; raises MisconfigurationException if it is another algorithm's."""
         if state:
             raise MisconfigurationException(
                 f"the checkpoint holds what another client algorithm keeps of its clients ({', '.join(state)}), and"
@@ -135,26 +122,35 @@ class ClientAlgorithm:
 
 
 def parameter_names(model: Mapping[str, Tensor]) -> dict[int, str]:
-    """The names of a model's parameters by their identity."""
+    """Return the names of a model's parameters by their identity."""
     return {id(tensor): name for name, tensor in model.items() if isinstance(tensor, nn.Parameter)}
 
 
 def about_to_step(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
-    """The named parameters that an optimizer is about to step, those that have a gradient."""
+    """Return the named parameters with a gradient, which an optimizer is about to step."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return {names[id(p)]: p for p in parameters if p.grad is not None and id(p) in names}
 
 
 def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The live gradients of parameters that have one."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def require_form(tensors: Mapping[str, Tensor], model: Mapping[str, Tensor], names: Iterable[str], what: str) -> None:
+    """Refuse tensors of a checkpoint whose shape or kind of numbers is not the model's."""
+    for name in names:
+        saved, own = tensors.get(name), model.get(name)
+        if saved is None or own is None or saved.shape != own.shape or kind_of(saved) != kind_of(own):
+            raise MisconfigurationException(
+                f"the checkpoint holds {what} whose {name} has not the model's form; resume with the same model"
+            )
 
 
 @torch.no_grad()
 def pull_to_server(
     optimizer: Optimizer, names: Mapping[int, str], server: Mapping[str, Tensor], strength: float
 ) -> None:
-    """Adds the gradient of strength / 2 |w - w^t|^2 to those of the parameters that an optimizer is about to step."""
+    """Add the gradient of strength / 2 |w - w^t|^2 to those of the parameters that an optimizer is about to step."""
     if strength and (stepped := about_to_step(optimizer, names)):
         # the difference first: g + mu w - mu w^t would lose the digits in which w and w^t differ
         distances = torch._foreach_sub(list(stepped.values()), [server[name] for name in stepped])
@@ -162,12 +158,12 @@ def pull_to_server(
 
 
 class FedProx(ClientAlgorithm):
-    """A pull back to the server's weights w^t: clients minimise F_k(w) + mu / 2 |w - w^t|^2 (Algorithm 2).
+    """A pull back to the server's weights w^t: clients minimise F_k(w) + mu / 2 |w - w^t|^2.
 
-    Before each local step mu (w - w^t) is added to the gradients of the parameters that travel and that the optimizer
-    is about to step; personal and frozen ones stay as they are. Nothing is kept and nothing more is sent. The term is
-    part of the gradient for whatever comes after: clipping, and the scaling of Adam. What a module logs as its loss is
-    without it. Under SGD, lr mu must stay well below 2, or steps overshoot w^t.
+    Algorithm 2 of Li et al. 2020, "Federated Optimization in Heterogeneous Networks" (arXiv 1812.06127). Before each
+    local step mu (w - w^t) is added to the gradients of the parameters that travel and that the optimizer is about to
+    step, so before clipping and the scaling of Adam; logged losses are without it. Nothing is kept and nothing more is
+    sent. Under SGD, lr mu must stay well below 2, or steps overshoot w^t.
 
     Args:
         mu: strength of the pull, 0 (FedAvg, to the bit) or above; the paper tries 0.001 to 1.

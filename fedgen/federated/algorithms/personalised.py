@@ -1,4 +1,4 @@
-"""Ditto (Li et al. 2021, "Fair and Robust Federated Learning Through Personalization", arXiv 2012.04221)."""
+"""Algorithms that give each client a personal model or head."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,16 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedgen.federated.algorithms.algorithm import ClientAlgorithm, parameter_names, pull_to_server
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm, parameter_names, pull_to_server, require_form
 from fedgen.federated.client_state.exchange import parameters_of
 from fedgen.io.files import in_bytes
-from fedgen.io.tensor_files import bytes_of, kind_of
-
-Model = dict[str, Tensor]  # a client's own, by name
+from fedgen.io.tensor_files import bytes_of
 
 
 class Ditto(ClientAlgorithm):
-    """A model of each client's own beside the server's, pulled towards it (Algorithm 1 of the paper).
+    """A personal model of each client beside the server's, pulled towards it.
 
+    Algorithm 1 of Li et al. 2021, "Fair and Robust Federated Learning Through Personalization" (arXiv 2012.04221).
     Client k minimises F_k(v) + lam / 2 |v - w^t|^2 over its own v_k, from where v_k was after its last turn (the
     server's weights in its first), with the same number of iterations, batches and draws as the turn has:
 
@@ -33,7 +32,7 @@ class Ditto(ClientAlgorithm):
     tensors, of which v_k has its own. Of these the parameters that travel are pulled. As with `FedProx` the pull is
     part of the gradient before clipping and before Adam scales it. v_k's optimizers begin every turn empty, whatever
     `optimizer_state` says; what its iterations log, and what they do to state outside tensors, is dropped. Its
-    iterations come first, with `on_turn_start` and `on_turn_end(False)` of their own.
+    iterations come first, between `on_turn_start` and `on_turn_end(False)`.
 
     A turn takes twice the time, and nothing more is sent. Memory: a model for each client that has trained. Checkpoints
     hold them; in a deployment they stay with the clients. A client left out of a round, and all clients of a round that
@@ -42,8 +41,8 @@ class Ditto(ClientAlgorithm):
     Args:
         lam: strength of the pull, 0 (local training) or above; the paper tries 0.01 to 2. Under SGD lr lam must stay
             well below 2.
-        scored: whether evaluations, in training and of checkpoints, score clients that train with their own models
-            ("personal") or with the server's ("server"). Own models are scored in one process.
+        scored: the models with which evaluations, in training and of checkpoints, score clients that train: their own
+            ("personal", in one process) or the server's ("server").
 
     Attributes:
         clients: the own models of clients that have trained, of whole rounds.
@@ -74,14 +73,14 @@ class Ditto(ClientAlgorithm):
         if scored not in ("personal", "server"):
             raise ValueError(f"scored={scored!r}: choose 'personal' or 'server'")
         self.lam, self.scored = lam, scored
-        self._is_own = False  # whether the iterations that run are v_k's
+        self._is_own = False  # True while v_k trains
         self._names: dict[int, str] = {}
         self._server: Mapping[str, Tensor] = {}
         self.reset()
 
     def reset(self) -> None:
-        self.clients: dict[int, Model] = {}
-        self._pending: dict[int, Model] = {}
+        self.clients: dict[int, dict[str, Tensor]] = {}  # their own models
+        self._pending: dict[int, dict[str, Tensor]] = {}
         self._model: Mapping[str, Tensor] = {}
 
     def start_fit(
@@ -133,7 +132,6 @@ class Ditto(ClientAlgorithm):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The clients' own models by name, those of whole rounds, and whether evaluations score them."""
         return {"clients": self.clients, "scores_own": self.scores_own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -142,14 +140,8 @@ class Ditto(ClientAlgorithm):
                 "the checkpoint holds no models of Ditto's clients; resume with the same `client_algorithm`, or load"
                 " its weights into the model and start anew"
             )
-        for models in state["clients"].values():
-            for name, own in self._model.items():
-                value = models.get(name)
-                if value is None or value.shape != own.shape or kind_of(value) != kind_of(own):
-                    raise MisconfigurationException(
-                        f"the checkpoint holds clients' own models without {name} of shape {list(own.shape)} and"
-                        f" {own.dtype}, which the model has; resume with the same model"
-                    )
+        for tensors in state["clients"].values():
+            require_form(tensors, self._model, self._model, "a client's own model")
         device = next((tensor.device for tensor in self._model.values()), torch.device("cpu"))
         self.clients = {
             int(client): {name: value.to(device, copy=True) for name, value in own.items()}
@@ -158,13 +150,14 @@ class Ditto(ClientAlgorithm):
 
 
 class FedRep(ClientAlgorithm):
-    """The head first, then the body: a turn trains what the client keeps, and after that what travels (Algorithm 1).
+    """The head first, then the body: a turn trains what the client keeps, and after that what travels.
 
-    `FedAvgStrategy(personal=["head.*"])` says by patterns of names what the head is: it stays with the client, and its
+    Algorithm 1 of Collins et al. 2021, "Exploiting Shared Representations for Personalized Federated Learning" (arXiv
+    2102.07078). `FedAvgStrategy(personal=["head.*"])` names the head by patterns: it stays with the client, and its
     other parameters, the body, travel. That alone is FedPer (Arivazhagan et al. 2019), which trains both in each step.
     Here an optimizer's first `head_steps` steps of a turn are the head's, with the body frozen, and its others the
-    body's, with the head frozen: to the bit as if `requires_grad` were off. The head goes on from where its
-    last turn left it. Where nothing travels at all, training alone, it does nothing.
+    body's, with the head frozen: to the bit as if `requires_grad` were off. The head goes on from where its last turn
+    left it. Where nothing travels, it does nothing.
 
     What is frozen loses its gradient before the step, so that it neither moves nor decays, and clipping sees the rest
     alone. Moments of optimizers skip such steps too. Layers such as BatchNorm still take their moments from each batch.

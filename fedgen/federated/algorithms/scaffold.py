@@ -1,5 +1,6 @@
-"""SCAFFOLD (Karimireddy et al. 2020, "Stochastic Controlled Averaging for Federated Learning", arXiv 1910.06378)."""
+"""SCAFFOLD, control variates of clients and server."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -9,10 +10,15 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from fedgen.federated.algorithms.algorithm import ClientAlgorithm, about_to_step, gradients_of, parameter_names
+from fedgen.federated.algorithms.algorithm import (
+    ClientAlgorithm,
+    about_to_step,
+    gradients_of,
+    parameter_names,
+    require_form,
+)
 from fedgen.federated.client_state.exchange import all_finite
 from fedgen.io.files import in_bytes
-from fedgen.io.tensor_files import kind_of
 from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks
 
@@ -20,30 +26,30 @@ Variates = dict[str, Tensor]  # by the parameter's name, in float32 at least
 
 
 class Scaffold(ClientAlgorithm):
-    """Control variates against the drift of clients whose data differ (Algorithm 1 of the paper).
+    """Control variates against the drift of clients whose data differ.
 
-    Every client i has a variate c_i, its idea of its own gradient, and the server one of the whole federation's,
-    c = sum_i share_i c_i; all start at 0. Before each local step g becomes g - c_i + c. After a turn of K steps from
-    the server's x to y_i the client's variate becomes c_i+, and after the round the server adds
-    sum_i share_i (c_i+ - c_i) over the clients of the cohort. With `client_weights="uniform"` the shares are 1 / N and
-    that is the paper's |S| / N mean_i (c_i+ - c_i); with "examples" they are n_i / n, as the averaged loss has it: only
-    then are the corrections gone at its minimum.
+    Algorithm 1 of Karimireddy et al. 2020, "Stochastic Controlled Averaging for Federated Learning" (arXiv 1910.06378).
+    Every client i has a variate c_i, its estimate of its own gradient, and the server one of the whole federation's, c
+    = sum_i share_i c_i; all start at 0. Before each local step g becomes g - c_i + c. After a turn of K steps from the
+    server's x to y_i the client's variate becomes c_i+, and after the round the server adds sum_i share_i (c_i+ - c_i)
+    over the clients of the cohort. With `client_weights="uniform"` the shares are 1 / N and that is the paper's |S| / N
+    mean_i (c_i+ - c_i); with "examples" they are n_i / n, as the averaged loss has it: only then are the corrections
+    gone at its minimum.
 
     The paper's option II is c_i+ = c_i - c + (x - y_i) / (K lr). Under SGD y_i = x - lr sum_k (g_k - c_i + c), so this
     is the mean of the turn's gradients, mean_k g_k, and K and lr drop out. That mean is what `variates="gradients"`
     takes, and it means the same under any optimizer. "displacement" is option II as printed, with the sum of the steps'
-    rates for K lr; it saves memory of one model and an addition a step, and is refused unless every optimizer is SGD
-    without momentum: what Adam moves is no gradient, and momentum counts gradients several times.
+    rates for K lr; it saves memory of one model and an addition a step, and needs SGD without momentum: a step of Adam
+    is not a gradient, and momentum counts gradients several times.
 
     For Adam, as GANs and diffusion models use it, the correction enters before its moments: they average gradients
-    that have lost the client's own bias, and their scaling then shrinks or stretches the correction as it does the
-    gradient. The paper's proofs are for SGD. Each parameter counts the steps of its own optimizer: a generator that
-    steps every fifth iteration has the mean over those steps, and one that did not step keeps its variate. In games the
-    other player moves on while a client is away, so variates are as old as its last turn; small cohorts make them so.
+    without the client's bias, and their scaling acts on the correction too. The paper's proofs are for SGD. Each
+    parameter counts the steps of its own optimizer: a generator that steps every fifth iteration has the mean over
+    those steps, and one that did not step keeps its variate. A variate is as old as its client's last turn.
 
-    Only parameters that travel have variates, not personal or frozen ones, and not buffers. Gradients are unscaled and
-    not yet clipped: clipping then acts on the corrected gradient, and "displacement" measures what it left. A client
-    that is left out of a round keeps its variate, and so do all clients of a round that is cut short.
+    Only parameters that travel have variates, not personal or frozen ones, and not buffers. Gradients are corrected
+    before they are clipped. A client that is left out of a round keeps its variate, and so do all clients of a round
+    that is cut short.
 
     Server and client send the variates along with the weights, which doubles what parameters cost. Memory: the trained
     parameters once for the server and for each client that has trained, twice more during a turn, and once for each
@@ -97,9 +103,13 @@ class Scaffold(ClientAlgorithm):
                 "Scaffold weighs its variates over all clients, and the trainer's data module names none; pass a"
                 " FederatedDataModule to fit"
             )
-        if self.variates == "displacement":
-            for optimizer in optimizers:
-                _require_plain_sgd(optimizer)
+        for optimizer in optimizers if self.variates == "displacement" else ():
+            if type(optimizer) is not SGD or any(g["momentum"] or g["maximize"] for g in optimizer.param_groups):
+                raise MisconfigurationException(
+                    "Scaffold(variates='displacement') takes what a client moved for a gradient, as it is under"
+                    f" torch.optim.SGD without momentum or maximize; an optimizer is {optimizer}: use"
+                    " variates='gradients'"
+                )
         self._model, self._shares = model, list(shares)
         if size := self.num_bytes(model):
             rank_zero_info(
@@ -112,7 +122,7 @@ class Scaffold(ClientAlgorithm):
     def start_turn(self, client: int, model: Mapping[str, Tensor], server: Mapping[str, Tensor]) -> None:
         self._names, self._anchor = parameter_names(model), server
         self._sums: Variates = {}
-        self._amounts: dict[str, float] = {}  # steps, or for displacements the sum of their learning rates
+        self._amounts = defaultdict[str, float](float)  # steps, or for displacements the sum of their learning rates
         own = self.clients.get(client, {})
         # a name that the client has is one that the server has: both are updated together
         present = {name: variate for name, variate in self.server.items() if name in model}
@@ -124,7 +134,9 @@ class Scaffold(ClientAlgorithm):
         if self.variates == "gradients":
             self._add_gradients(stepped)
         else:
-            self._add_rates(optimizer, stepped)
+            rates = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
+            for name, parameter in stepped.items():
+                self._amounts[name] += rates[id(parameter)]
         if corrected := [name for name in stepped if name in self._correction]:
             gradients = gradients_of(stepped[name] for name in corrected)
             corrections = [self._correction[name].to(g.dtype) for name, g in zip(corrected, gradients)]
@@ -136,12 +148,7 @@ class Scaffold(ClientAlgorithm):
             torch._foreach_add_([total for total, _ in known], [g for _, g in known])
         self._sums |= {name: g.clone() for name, g in zip(stepped, gradients) if name not in self._sums}
         for name in stepped:
-            self._amounts[name] = self._amounts.get(name, 0.0) + 1
-
-    def _add_rates(self, optimizer: Optimizer, stepped: Mapping[str, Tensor]) -> None:
-        rates = {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
-        for name, parameter in stepped.items():
-            self._amounts[name] = self._amounts.get(name, 0.0) + rates[id(parameter)]
+            self._amounts[name] += 1
 
     @torch.no_grad()
     def end_turn(self, client: int, model: Mapping[str, Tensor], iterations: int) -> None:
@@ -154,7 +161,7 @@ class Scaffold(ClientAlgorithm):
         self._sums, self._correction = {}, {}
 
     def _measure(self, name: str, parameter: Tensor) -> Tensor:
-        """c_i+ of one parameter."""
+        """Return c_i+ of one parameter."""
         if self.variates == "gradients":
             return self._sums[name] / self._amounts[name]
         moved = (self._anchor[name].to(_wide(parameter)) - parameter) / self._amounts[name]
@@ -186,7 +193,7 @@ class Scaffold(ClientAlgorithm):
         self._pending, self._changes = {}, None
 
     def _add_changes(self, totals: Variates) -> None:
-        """Adds share_i (c_i+ - c_i) of this rank's clients of the round."""
+        """Add share_i (c_i+ - c_i) of this rank's clients of the round."""
         for client, variates in self._pending.items():
             own = self.clients.get(client, {})
             for name, variate in variates.items():
@@ -195,13 +202,12 @@ class Scaffold(ClientAlgorithm):
 
     def num_bytes(self, model: Mapping[str, Tensor]) -> int:
         parameters = [model[name] for name in parameter_names(model).values()]
-        return sum(p.numel() * torch.empty(0, dtype=_wide(p)).element_size() for p in parameters)
+        return sum(p.numel() * _wide(p).itemsize for p in parameters)
 
     def server_state(self) -> dict[str, Any]:
         return {"server": self.server, "clients": {}}
 
     def state_dict(self) -> dict[str, Any]:
-        """The server's and the clients' variates by name, those of whole rounds."""
         return {"server": self.server, "clients": self.clients}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -211,32 +217,14 @@ class Scaffold(ClientAlgorithm):
                 " its weights into the model and start anew"
             )
         for variates in (state["server"], *state["clients"].values()):
-            for name, variate in variates.items():
-                own = self._model.get(name)
-                if own is None or variate.shape != own.shape or kind_of(variate) != kind_of(own):
-                    raise MisconfigurationException(
-                        f"the checkpoint holds a control variate of {name} of shape {list(variate.shape)} and"
-                        f" {variate.dtype}, which the model has not; resume with the same model"
-                    )
+            require_form(variates, self._model, variates, "a control variate")
         self.server = self._placed(state["server"])
         self.clients = {int(client): self._placed(variates) for client, variates in state["clients"].items()}
 
     def _placed(self, variates: Mapping[str, Tensor]) -> Variates:
-        """Copies where the model is."""
-        device = next((tensor.device for tensor in self._model.values()), torch.device("cpu"))
-        return {name: v.to(device, _wide(self._model[name]), copy=True) for name, v in variates.items()}
+        return {n: v.to(self._model[n].device, _wide(self._model[n]), copy=True) for n, v in variates.items()}
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
-    """The type of a parameter's variate: half precision would round small gradients away."""
+    """Return the type of a parameter's variate: half precision would round small gradients away."""
     return torch.promote_types(tensor.dtype, torch.float32)
-
-
-def _require_plain_sgd(optimizer: Optimizer) -> None:
-    for group in optimizer.param_groups:
-        if type(optimizer) is not SGD or group["momentum"] != 0 or group["maximize"]:
-            raise MisconfigurationException(
-                "Scaffold(variates='displacement') divides what a client moved by K lr, which is a gradient under"
-                f" torch.optim.SGD without momentum or maximize alone, and an optimizer is {optimizer}; use"
-                " variates='gradients'"
-            )

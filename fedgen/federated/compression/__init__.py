@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.federated.compression.compressor import Compressor, Form
-    from fedgen.federated.compression.compressors import QSGD, PowerSGD, ScaledSign, TopK
+    from fedgen.federated.compression.compressors import QSGD, Compressor, Form, PowerSGD, ScaledSign, TopK
 
 __all__ = ["QSGD", "Compressor", "Form", "PowerSGD", "ScaledSign", "TopK"]
 

@@ -1,14 +1,97 @@
-"""Compressors of an update by quantisation, signs, its largest entries or low rank."""
+"""Compressors, which send an update's tensors as fewer bytes: by quantisation, signs, largest entries or low rank."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedgen.federated.compression.compressor import Compressor, Form
+
+class Form(NamedTuple):
+    """The shape and type of a tensor that is sent."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Compressor(ABC):
+    """An update's tensor as named tensors of fewer bytes, and back; each tensor of a model by itself.
+
+    `FedAvgStrategy(compression=...)` gives it what a client's turn added to the server's parameters, in float32 at
+    least. How many bytes are sent depends on the tensor's shape and type alone, so that a server knows what to expect.
+
+    Attributes:
+        error_feedback: whether a client keeps what was not sent, and adds it to its next update (Karimireddy et al.
+            2019, "Error Feedback Fixes SignSGD", arXiv 1901.09847, Algorithm 2). Biased compressors need it.
+        carried: the part of what was sent that a client keeps as a start for its next turn; "" for none.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated.compression import Compressor, Form
+        >>> class Halves(Compressor):  # in half precision
+        ...     def forms(self, shape, dtype):
+        ...         return {"halves": Form(tuple(shape), torch.float16)}
+        ...     def encode(self, update, draws, start=None):
+        ...         return {"halves": update.half()}
+        ...     def decode(self, payload, shape, dtype):
+        ...         return payload["halves"].to(dtype)
+        >>> Halves().num_bytes((10, 3), torch.float32)
+        60
+    """
+
+    error_feedback = False
+    carried = ""
+
+    @property
+    def keeps_clients(self) -> bool:
+        """True if something is kept of each client, which then trains in the same process in every round."""
+        return self.error_feedback or bool(self.carried)
+
+    @abstractmethod
+    def forms(self, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Form]:
+        """Return the forms of the tensors that are sent for an update of this shape and type, by name."""
+
+    @abstractmethod
+    def encode(self, update: Tensor, draws: torch.Generator, start: Tensor | None = None) -> dict[str, Tensor]:
+        """Return what is sent, by name, in `forms`.
+
+        Args:
+            update: finite, float32 or float64, on any device; not to be changed.
+            draws: a generator on the CPU, seeded by seed, round and client.
+            start: the `carried` part of what this client sent last; None if there is none.
+        """
+
+    @abstractmethod
+    def decode(self, payload: Mapping[str, Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return the update that the server takes in, of this shape and type, from what `encode` gave."""
+
+    def check_values(self, payload: Mapping[str, Tensor], shape: tuple[int, ...]) -> None:  # noqa: B027 - most take any
+        """Raises ValueError for values that `encode` never gives for an update of this shape; the forms are right."""
+
+    def check(self, payload: Mapping[str, Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Raises ValueError, naming the part, for what `encode` never gives for an update of this shape and type."""
+        forms = self.forms(shape, dtype)
+        if payload.keys() != forms.keys():
+            raise ValueError(f"it has the parts {sorted(payload)}, and {type(self).__name__} sends {sorted(forms)}")
+        for name, form in forms.items():
+            found = payload[name]
+            if (tuple(found.shape), found.dtype) != form:
+                raise ValueError(f"{name} is {found.dtype} {list(found.shape)} and not {form.dtype} {list(form.shape)}")
+            if not bool(found.isfinite().all()):
+                raise ValueError(f"{name} holds NaN or infinity")
+        self.check_values(payload, shape)
+
+    def num_bytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        """Return the bytes that are sent for an update of this shape and type: those of the numbers in `forms`."""
+        return sum(form.num_bytes for form in self.forms(shape, dtype).values())
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
@@ -36,8 +119,9 @@ class QSGD(Compressor):
     """Stochastic rounding to multiples of scale / s, with s = 2^(bits - 1) - 1 levels of either sign.
 
     Section 3.1 of Alistarh et al. 2017, "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"
-    (arXiv 1610.02132). An entry v becomes scale sgn(v) xi / s, where xi is one of the two whole numbers around s |v| / scale, drawn so that
-    the mean is v: sums over clients and rounds go right without error feedback, and nothing is kept of clients.
+    (arXiv 1610.02132). An entry v becomes scale sgn(v) xi / s, where xi is one of the two whole numbers around s |v| /
+    scale, drawn so that the mean is v: sums over clients and rounds go right without error feedback, and nothing is
+    kept of clients.
 
     With `norm="2"`, as in the theorem, the scale is the block's Euclidean norm, and the expected squared error of a
     block of n entries is at most min(n / s^2, sqrt(n) / s) |v|^2 (Lemma 3.1). With "max", which the paper's experiments
@@ -126,8 +210,8 @@ class ScaledSign(Compressor):
     """The signs of each tensor times its mean magnitude, |v|_1 / d sgn(v): EF-signSGD, layer by layer.
 
     Algorithm 1 of Karimireddy et al. 2019, "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (arXiv
-    1901.09847). With sgn(0) = 1 the squared error is |v|_2^2 - |v|_1^2 / d exactly. Signs are biased: without error feedback
-    training may not converge, which the paper is about.
+    1901.09847). With sgn(0) = 1 the squared error is |v|_2^2 - |v|_1^2 / d exactly. Signs are biased: without error
+    feedback training may not converge, which the paper is about.
 
     Sent are a bit an entry, rounded up to whole bytes a tensor, and the scale in the update's type.
 
@@ -228,11 +312,11 @@ class PowerSGD(Compressor):
     """A product of rank r, P Q^T, found by one step of subspace iteration.
 
     Algorithm 1 of Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization"
-    (arXiv 1905.13727). A tensor is taken as a matrix M [n, m] of its first dimension by all others. From Q, normal draws or what the client
-    sent last (warm start, which makes the steps of many rounds one iteration), P = orthonormal(M Q) and Q = M^T P: what
-    the server takes in is the projection P P^T M. It is M itself where M has rank r or less. In the paper P and Q are
-    averaged over workers on the way; here each client sends its own, which is what an aggregator of updates takes, and
-    the mean over clients may have a higher rank.
+    (arXiv 1905.13727). A tensor is taken as a matrix M [n, m] of its first dimension by all others. From Q, normal
+    draws or what the client sent last (warm start, which makes the steps of many rounds one iteration), P =
+    orthonormal(M Q) and Q = M^T P: what the server takes in is the projection P P^T M. It is M itself where M has rank
+    r or less. In the paper P and Q are averaged over workers on the way; here each client sends its own, which is what
+    an aggregator of updates takes, and the mean over clients may have a higher rank.
 
     Sent are r (n + m) numbers in the update's type; vectors, and matrices with which nothing would be saved, as they
     are.

@@ -1,71 +1,123 @@
-"""The federation's part in Lightning's checkpoints, which hold whole rounds alone."""
+"""Lightning's checkpoints: written whole or not at all, of whole rounds alone, and read without unpickling objects."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import io
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import fields, is_dataclass
+from pathlib import Path, PurePath
+from typing import Any, TypedDict
 
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.optim import Optimizer
+from torch.serialization import get_safe_globals
 
 from fedgen.federated.client_state.exchange import naming_difference
 from fedgen.federated.client_state.optimizer_state import check_optimizer_state
 from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
-from fedgen.federated.lightning.checks import PlateauUpdates
-from fedgen.federated.lightning.lightning_internals import begin_next_epoch, checkpoint_of
+from fedgen.federated.lightning.lightning_internals import (
+    begin_next_epoch,
+    call_module_hook,
+    checkpoint_of,
+    has_seen_all_batches,
+    trained_values,
+    validates_after_batch,
+)
 from fedgen.federated.lightning.one_or_many import RankShares
 from fedgen.federated.round import Round
 from fedgen.federated.trainer_patches import TurnClock
-from fedgen.io.files import is_count
-from fedgen.io.tensor_files import check_state, fill_empty
+from fedgen.io.field_types import conforms
+from fedgen.io.files import atomic_write, is_count
+from fedgen.io.tensor_files import check_state, fill_empty, read_torch
 from fedgen.models.rounds.round_clock import RoundClock
 from fedgen.own_code import rank_zero_warn
 
 Checkpoint = dict[str, Any]
-ENDS = "total_steps"  # of OneCycleLR, which raises behind its last step
+HYPERPARAMETERS = (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY)
+TYPES = ("hparams_type", "datamodule_hparams_type")  # OmegaConf's class, which Lightning writes beside them
 SIMULATED = {"simulated": "a simulated clock (speeds=...)", "versions": "clients under way (FedBuffStrategy)"}
+ENDS = "total_steps"  # of OneCycleLR, which raises behind its last step
 LENGTHS = (ENDS, "total_iters", "T_max")  # of PyTorch's schedulers
 
 
-HYPERPARAMETERS = (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY)
+def plain(value: Any) -> Any:
+    """Return a value with OmegaConf's containers, paths and dataclasses in it as dictionaries, lists and texts."""
+    omegaconf: Any = sys.modules.get("omegaconf")  # if it has not been imported, there are no containers of it
+    if omegaconf is not None and isinstance(value, omegaconf.Container):
+        try:
+            value = omegaconf.OmegaConf.to_container(value, resolve=True, enum_to_str=True)
+        except omegaconf.errors.OmegaConfBaseException:  # some interpolations cannot be resolved here
+            value = omegaconf.OmegaConf.to_container(value, enum_to_str=True)
+    if isinstance(value, PurePath):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type) and type(value) not in get_safe_globals():
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
 
 
-class LastRound:
-    """Keeps, while a round trains, a copy of the checkpoint of its start."""
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes to a temporary file in the same folder, flushes and renames; reads without unpickling.
 
-    def __init__(self) -> None:
-        self._kept: Checkpoint | None = None
+    A run killed in the middle of writing leaves the checkpoint before it untouched. Hyperparameters of OmegaConf, paths
+    and dataclasses are written as plain values.
 
-    def keep(self, trainer: Trainer, complete: Callable[[Checkpoint], Checkpoint]) -> None:
-        """Takes the checkpoint at a round's start; each rank its own."""
-        checkpoint = complete(checkpoint_of(trainer))
-        # not copied: training leaves them as they are
-        objects = {key: checkpoint.pop(key) for key in HYPERPARAMETERS if key in checkpoint}
-        self._kept = {**copy.deepcopy(move_data_to_device(checkpoint, "cpu")), **objects}
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import torch
+        >>> from fedgen.federated import AtomicCheckpointIO
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     AtomicCheckpointIO().save_checkpoint({"weight": torch.ones(2)}, Path(folder, "last.ckpt"))
+        ...     AtomicCheckpointIO().load_checkpoint(Path(folder, "last.ckpt"))["weight"]
+        tensor([1., 1.])
+    """
 
-    def instead_of(self, checkpoint: Checkpoint, trainer: Trainer) -> Checkpoint | None:
-        """Return what is written for a checkpoint of an exception; None for the checkpoint itself."""
-        epochs = trainer.fit_loop.epoch_progress.current
-        is_over = epochs.completed == epochs.ready
-        is_whole = "optimizer_states" in checkpoint  # and not weights alone
-        return self._kept if trainer.interrupted and is_whole and not is_over else None
+    def save_checkpoint(self, checkpoint: Checkpoint, path: Any, storage_options: Any = None) -> None:
+        checkpoint = {k: plain(v) if k in HYPERPARAMETERS else v for k, v in checkpoint.items() if k not in TYPES}
+        # remote file systems have their own transactions; storage options are refused there, with the reason
+        if "://" in str(path) or storage_options is not None:
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        with atomic_write(Path(path)) as file:
+            torch.save(checkpoint, file)
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> Checkpoint:
+        """Load a checkpoint as Lightning does, but without unpickling unless `weights_only=False` asks for it.
+
+        Args:
+            path: of a local file, or one that fsspec knows.
+            map_location: a device for the tensors, or its name; any other value means the CPU.
+            weights_only: False unpickles objects, for files that you wrote yourself.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if it is not a checkpoint, is damaged, or holds objects that would have to be unpickled.
+        """
+        if weights_only is False:
+            return super().load_checkpoint(path, map_location=map_location, weights_only=False)
+        if "://" in str(path):
+            with get_filesystem(path).open(str(path), "rb") as file:
+                found = read_torch(str(path), file=io.BytesIO(file.read()))
+        else:
+            found = read_torch(path)
+        return move_data_to_device(found, map_location) if isinstance(map_location, (str, torch.device)) else found
 
 
 def settle_loops(checkpoint: Checkpoint) -> Checkpoint:
-    """Makes the loops of a checkpoint of a round's start, in place, those of the end of the round before it."""
+    """Make the loops of a checkpoint of a round's start, in place, those of the end of the round before it."""
     progress = checkpoint["loops"]["fit_loop"]["epoch_progress"]
     for counts in (progress["total"], progress["current"]):
         counts["ready"] = counts["started"]
     return checkpoint
-
-
-def leave_ended_round(trainer: Trainer) -> None:
-    """Lets training that goes on from the end of a round begin with the next one; once its loops are restored."""
-    loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
-    if loop.restarting and epochs.ready == epochs.started == epochs.processed:
-        begin_next_epoch(trainer)
 
 
 class RoundCheckpoints:
@@ -80,10 +132,10 @@ class RoundCheckpoints:
         counts_rounds: bool,
         simulated: Mapping[str, Any],
     ) -> None:
-        self._simulated = simulated
         self._trainer, self._round, self._clock, self._shares = trainer, round, clock, shares
-        self._counts_rounds = counts_rounds
-        self.plateaus, self._last_round = PlateauUpdates(), LastRound()
+        self._counts_rounds, self._simulated = counts_rounds, simulated
+        self.plateaus = PlateauUpdates()
+        self._start_of_round: Checkpoint | None = None
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -101,20 +153,23 @@ class RoundCheckpoints:
             **self._simulated,
         }
 
-    # ---- writing ----
-
     def to_write(self, checkpoint: Checkpoint, path: Any) -> Checkpoint | None:
         """Return what is to be written for a checkpoint of Lightning's; None, with a warning, within a round."""
-        if (kept := self._last_round.instead_of(checkpoint, self._trainer)) is not None:
-            return kept
-        if self._round.is_open and self._trainer.training:
+        trainer, epochs = self._trainer, self._trainer.fit_loop.epoch_progress.current
+        is_cut = trainer.interrupted and epochs.completed != epochs.ready
+        if is_cut and "optimizer_states" in checkpoint and self._start_of_round is not None:
+            return self._start_of_round
+        if self._round.is_open and trainer.training:
             rank_zero_warn(f"{path} is not written: checkpoints hold whole rounds, and this one is not finished")
             return None
         return self._complete(checkpoint)
 
     def keep_last_round(self) -> None:
         """Keep, before a round, what `OnExceptionCheckpoint` is to write if the round is interrupted."""
-        self._last_round.keep(self._trainer, self._complete)
+        checkpoint = self._complete(checkpoint_of(self._trainer))
+        # not copied: training leaves them as they are
+        objects = {key: checkpoint.pop(key) for key in HYPERPARAMETERS if key in checkpoint}
+        self._start_of_round = {**copy.deepcopy(move_data_to_device(checkpoint, "cpu")), **objects}
 
     def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
         """Add the federation's state to a checkpoint, if it is not one of weights alone."""
@@ -125,22 +180,18 @@ class RoundCheckpoints:
             checkpoint[CHECKPOINT_KEY] = {**state, "plateau": self.plateaus.state_dict(self._trainer)}
         return settle_loops(checkpoint)
 
-    # ---- reading ----
-
     def load(self, checkpoint: Mapping[str, Any]) -> None:
         """Take the federation's state of a checkpoint whose weights and optimizers have been loaded."""
-        leave_ended_round(self._trainer)
+        loop, epochs = self._trainer.fit_loop, self._trainer.fit_loop.epoch_progress.current
+        if loop.restarting and epochs.ready == epochs.started == epochs.processed:  # saved at the end of a round
+            begin_next_epoch(self._trainer)
         if CHECKPOINT_KEY not in checkpoint:  # of ordinary training: the federation starts from its weights
             self._round.model.aggregator.load_state_dict({})
             return
         state = checkpoint[CHECKPOINT_KEY]
         if isinstance(state, Mapping):
-            state = {
-                "aggregator": None,
-                "exchange": {"moving": []},
-                "compression": {"clients": {}},
-                **state,
-            }  # older checkpoints have none
+            older: dict[str, Any] = {"aggregator": None, "exchange": {"moving": []}, "compression": {"clients": {}}}
+            state = {**older, **state}
             check_simulated(state, self._simulated)
             if state.get("version") == OLD_CLOCKS:
                 state = self._with_clock(state)
@@ -150,7 +201,7 @@ class RoundCheckpoints:
         self.plateaus.load_state_dict(state)
 
     def _with_clock(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state of a checkpoint from before `global_step` was one client's count, which it is made here."""
+        """Return the state of a checkpoint from before `global_step` was one client's count, and set that count."""
         if self._counts_rounds and not isinstance(self._trainer.lightning_module, RoundClock):
             raise MisconfigurationException(
                 "it was written before version 0.2, when batch_idx counted a client's iterations over all rounds and"
@@ -165,7 +216,7 @@ class RoundCheckpoints:
 
 
 def check_simulated(state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-    """Refuse to go on with or without a simulated clock, or clients under way, where the checkpoint was otherwise."""
+    """Refuse a checkpoint with a simulated clock or clients under way where this run has none, and the reverse."""
     for name, what in SIMULATED.items():
         if (name in state) != (name in parts):
             how = f"holds {what}, and here is none" if name in state else f"lacks {what}"
@@ -177,7 +228,7 @@ def check_simulated(state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
 
 @contextmanager
 def naming_checkpoint(trainer: Trainer) -> Iterator[None]:
-    """Say in errors which checkpoint they are about."""
+    """Name the checkpoint in errors."""
     try:
         yield
     except (ValueError, MisconfigurationException) as error:
@@ -189,7 +240,7 @@ def checked_weights(module: Any, checkpoint: Mapping[str, Any]) -> Iterator[None
     """Refuse a checkpoint that does not hold a module's weights; errors of the block name where the two differ."""
     state = checkpoint.get("state_dict")
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
-        raise ValueError("it holds no model: its state_dict is none")
+        raise ValueError("it holds no model: its state_dict is not a mapping of names")
     fill_empty(module, state)
     with naming_difference(module.state_dict(), state):
         check_state(module, state)
@@ -222,3 +273,90 @@ def check_schedule_lengths(schedulers: Sequence[Any], checkpoint: Mapping[str, A
                     " begin another run, from this checkpoint's weights if you like"
                 )
             rank_zero_warn(f"{both}: training goes on with the checkpoint's {kept}")
+
+
+class _Update(TypedDict):
+    """An update of ReduceLROnPlateau that is due; its value is None if it was not known yet."""
+
+    scheduler: int
+    monitor: str
+    round: int
+    value: float | None
+
+
+class PlateauUpdates:
+    """The updates of ReduceLROnPlateau that a checkpoint was written before."""
+
+    def __init__(self) -> None:
+        self._loaded: list[_Update] = []
+
+    def state_dict(self, trainer: Trainer) -> list[_Update]:
+        """Return the updates that Lightning has yet to make with the values of the present round."""
+        if self._loaded:  # of a fit that has not begun
+            return self._loaded
+        return [
+            {
+                "scheduler": place,
+                "monitor": str(config.monitor),
+                "round": trainer.current_epoch,
+                "value": _value_of(trainer, config.monitor),
+            }
+            for place, config in enumerate(trainer.lr_scheduler_configs)
+            if _is_due(trainer, config)
+        ]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict` from a federation's state; older ones lack it."""
+        loaded = state.get("plateau", [])
+        if not conforms(loaded, list[_Update]):
+            raise ValueError("its federation state is damaged: updates of ReduceLROnPlateau have another form")
+        self._loaded = loaded
+
+    def apply(self, trainer: Trainer) -> None:
+        """Make the updates that were loaded, as Lightning does, before the first round."""
+        loaded, self._loaded = self._loaded, []
+        configs, progress = trainer.lr_scheduler_configs, trainer.fit_loop.epoch_loop.scheduler_progress
+        for update in loaded:
+            place, value = update["scheduler"], update["value"]
+            if place >= len(configs) or not configs[place].reduce_on_plateau:
+                raise MisconfigurationException(
+                    f"the checkpoint has an update of ReduceLROnPlateau by {update['monitor']!r} in store, and the"
+                    f" module's scheduler {place} is of another class; resume with the same schedulers"
+                )
+            if value is None:
+                rank_zero_warn(
+                    f"the checkpoint was written before {update['monitor']!r} of round {update['round']} was known:"
+                    " ReduceLROnPlateau does without it; save at the ends of rounds, as RoundCheckpoint does"
+                )
+                continue
+            progress.increment_ready()
+            metric = torch.tensor(value, dtype=torch.float64)
+            call_module_hook(trainer, "lr_scheduler_step", configs[place].scheduler, metric)
+            progress.increment_completed()
+
+
+def _is_due(trainer: Trainer, config: LRSchedulerConfig) -> bool:
+    """Return True if Lightning has yet to update a scheduler with the value of the present round."""
+    loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
+    return (
+        config.reduce_on_plateau
+        and trainer.lightning_module.automatic_optimization
+        and config.interval == "epoch"
+        and (trainer.current_epoch + 1) % config.frequency == 0
+        and not loop.restarting  # then it never will
+        and epochs.completed < epochs.started == epochs.ready
+        and has_seen_all_batches(trainer)
+    )
+
+
+def _value_of(trainer: Trainer, monitor: str | None) -> float | None:
+    """Return the value of a metric at the round's end; None if it is not known yet."""
+    loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
+    value = None
+    if epochs.processed <= epochs.completed:  # not in `on_train_epoch_end`
+        value = trained_values(trainer).metrics(on_step=False)["callback"].get(monitor)
+        batches = loop.epoch_loop.batch_progress.current
+        if value is None and batches.completed < batches.ready and validates_after_batch(trainer):
+            return None  # validation is to come
+    value = trainer.callback_metrics.get(monitor) if value is None else value
+    return None if value is None else float(value)

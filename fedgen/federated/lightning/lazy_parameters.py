@@ -1,11 +1,9 @@
-"""Parameters that get their shapes from the first batch (`nn.LazyLinear` and the like) get them before training.
-
-The server's model is whole before any client starts from it, and the same on all ranks.
-"""
+"""Gives parameters without shapes (`nn.LazyLinear` and the like) shapes before training, the same on all ranks."""
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,13 +22,15 @@ Inputs = dict[str, tuple[tuple[Any, ...], dict[str, Any]]]  # a lazy module's ar
 
 
 class _AllSeen(BaseException):
-    """Ends a trial step as soon as every lazy module has had its input; no `except Exception` of a module stops it."""
+    """Ends a trial step when every lazy module has had its input; a BaseException, as modules may catch others."""
 
 
 def materialise(trainer: Trainer, seed: int) -> None:
-    """Gives uninitialised parameters and buffers their shapes and first values, if the module has any."""
+    """Give uninitialised parameters and buffers their shapes and first values, if the module has any."""
     module = trainer.lightning_module
-    unfinished, unknown = _unfinished(module), _uninitialised(module)
+    # a checkpoint may have given lazy modules their tensors
+    unfinished = [name for name, part in module.named_modules() if is_unfinished(part)]
+    unknown = _uninitialised(module)
     if not unfinished and not unknown:
         return
     with isolated():
@@ -41,21 +41,16 @@ def materialise(trainer: Trainer, seed: int) -> None:
             finish(module.get_submodule(name), args, kwargs)
         _take_shapes(module, trial)
     if left := _uninitialised(module):
-        raise MisconfigurationException(_failed(left, "which the first client's first batch does not reach"))
-
-
-def _unfinished(module: nn.Module) -> list[str]:
-    """The lazy modules that have not had an input yet, by name; a checkpoint may have given them their tensors."""
-    return [name for name, part in module.named_modules() if is_unfinished(part)]
+        raise _failure(left, "which the first client's first batch does not reach")
 
 
 def _uninitialised(module: nn.Module) -> list[str]:
     return [name for name, tensor in [*module.named_parameters(), *module.named_buffers()] if is_lazy(tensor)]
 
 
-def _failed(names: list[str], why: str) -> str:
+def _failure(names: list[str], why: str) -> MisconfigurationException:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return (
+    return MisconfigurationException(
         f"{names[0]}{more} is uninitialised (nn.Lazy...), {why}, so that its shape is not known when the first round"
         " starts; give it its shape in the module's constructor, or run a forward pass in `configure_model`"
     )
@@ -64,42 +59,33 @@ def _failed(names: list[str], why: str) -> str:
 def _try_step(
     trainer: Trainer, module: LightningModule, unknown: list[str], unfinished: list[str]
 ) -> tuple[LightningModule, Inputs]:
-    """A copy of the module that has taken one step, and what its lazy modules were given."""
-    names = unknown or unfinished
-    batch = _first_batch(trainer, names)
+    """Return a copy of the module that has taken one step, and the inputs of its lazy modules."""
+    names, strategy = unknown or unfinished, trainer.strategy
+    turn = next(iter(training_batches(trainer)))
+    if not isinstance(turn, Turn):
+        refuse_batch(turn)
+    batch = turn.trial_batch
+    if batch is None:
+        raise _failure(names, "and the form of the clients' examples is not known here")
+    batch = strategy.batch_to_device(strategy.precision_plugin.convert_input(batch))
     inputs: Inputs = {}
+    stops = all(name.rpartition(".")[0] in unfinished for name in unknown)  # the others need the whole step
     try:
         trial = _copy_for_trial(trainer, module)
-        with _recording(trial, unfinished, inputs, stops=_only_in(unknown, unfinished)):
+        with _recording(trial, unfinished, inputs, stops):
             counted = is_param_in_hook_signature(trial.training_step, "batch_idx", min_args=2)
-            with trainer.strategy.precision_plugin.train_step_context(), torch.enable_grad():
+            with strategy.precision_plugin.train_step_context(), torch.enable_grad():
                 trial.training_step(*((batch, 0) if counted else (batch,)))
     except _AllSeen:
         pass
     except Exception as error:
         why = f"and a trial step of a copy of the module raised {type(error).__name__}: {error}"
-        raise MisconfigurationException(_failed(names, why)) from error
+        raise _failure(names, why) from error
     return trial, inputs
 
 
-def _only_in(unknown: list[str], unfinished: list[str]) -> bool:
-    """Whether all uninitialised tensors are those of lazy modules."""
-    return all(name.rpartition(".")[0] in unfinished for name in unknown)
-
-
-def _first_batch(trainer: Trainer, names: list[str]) -> Any:
-    """The first batch of the first client of the first round, or of a client elsewhere a blank one; on the device."""
-    turn = next(iter(training_batches(trainer)))
-    if not isinstance(turn, Turn):
-        refuse_batch(turn)
-    batch, strategy = turn.trial_batch, trainer.strategy
-    if batch is None:
-        raise MisconfigurationException(_failed(names, "and the form of the clients' examples is not known here"))
-    return strategy.batch_to_device(strategy.precision_plugin.convert_input(batch))
-
-
 def _copy_for_trial(trainer: Trainer, module: LightningModule) -> LightningModule:
-    """A copy that reads the trainer, logs nothing, and has optimizers whose steps do nothing."""
+    """Return a copy that reads the trainer, logs nothing, and has optimizers whose steps do nothing."""
     strategy = trainer.strategy
     schedulers = [config.scheduler for config in strategy.lr_scheduler_configs]
     # buffers without a shape cannot be copied; parameters can
@@ -127,33 +113,26 @@ def _copy_for_trial(trainer: Trainer, module: LightningModule) -> LightningModul
 
 @contextmanager
 def _recording(trial: nn.Module, unfinished: list[str], inputs: Inputs, stops: bool) -> Iterator[None]:
-    """Takes down the arguments of the lazy modules at their first call, in the order of these."""
+    """Record the arguments of the lazy modules at their first call, in the order of these."""
 
-    def record(name: str) -> Any:
-        def hook(part: nn.Module, args: Any, kwargs: Any) -> None:
-            inputs.setdefault(name, (args, kwargs))
-
-        return hook
+    def record(name: str, part: nn.Module, args: Any, kwargs: Any) -> None:
+        inputs.setdefault(name, (args, kwargs))
 
     def stop(part: nn.Module, args: Any, output: Any) -> None:
         if stops and inputs.keys() == set(unfinished):
             raise _AllSeen
 
-    handles = []
-    for name in unfinished:
-        part = trial.get_submodule(name)
-        handles.append(part.register_forward_pre_hook(record(name), prepend=True, with_kwargs=True))
-        handles.append(part.register_forward_hook(stop))
-    try:
+    with ExitStack() as hooks:
+        for name in unfinished:
+            part = trial.get_submodule(name)
+            hooks.enter_context(part.register_forward_pre_hook(partial(record, name), prepend=True, with_kwargs=True))
+            hooks.enter_context(part.register_forward_hook(stop))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.no_grad()
 def _take_shapes(module: nn.Module, trial: nn.Module) -> None:
-    """Materialises what the module's own code gave a shape, with the first values of the copy."""
+    """Materialise what the module's own code gave a shape in the copy, with the copy's values."""
     found = dict([*trial.named_parameters(), *trial.named_buffers()])
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor) and name in found and not is_lazy(found[name]):

@@ -1,7 +1,6 @@
-"""The one place that reaches for what Lightning and torch keep to themselves: names that begin with an underscore.
+"""The one place in `fedgen.federated` that uses private names of Lightning and torch, where there is no public way.
 
-Each function says what it is for, as there is no public way to it; all of them hold for Lightning 2.6 and torch 2.11 to
-2.14. A test keeps the rest of `fedgen.federated` away from such names.
+All hold for Lightning 2.6 and torch 2.11 to 2.14.
 """
 
 import os
@@ -37,6 +36,7 @@ TensorCalls = TorchDispatchMode  # a block that sees each of torch's calls in it
 # attributes, read and set by `vars`: of a module the hook that `log` takes itself to be called in, which Lightning sets
 # around each hook that it calls; of a closure the result of its last call, and what it clears gradients by
 HOOK_NAME, RESULT, ZEROING = "_current_fx_name", "_result", "_zero_grad_fn"
+call_module_hook = call._call_lightning_module_hook  # as Lightning's loops: profiled, and with its name known to `log`
 end_process = os._exit  # without Python's own end, which waits for other threads
 NormBase = _NormBase  # BatchNorm and InstanceNorm of any dimension, lazy ones too: torch has no public name for it
 
@@ -45,7 +45,7 @@ NormBase = _NormBase  # BatchNorm and InstanceNorm of any dimension, lazy ones t
 
 
 def explain_other_lightning() -> None:
-    """Makes Lightning's error of a module that derives from `pytorch_lightning`'s classes name the remedy."""
+    """Make Lightning's error of a module that derives from `pytorch_lightning`'s classes name the remedy."""
     given = trainer_module._maybe_unwrap_optimized
     if hasattr(given, "explains"):
         return
@@ -55,8 +55,7 @@ def explain_other_lightning() -> None:
         try:
             return given(model)
         except TypeError as error:
-            bases = type(model).__mro__
-            if not any(base.__module__.split(".")[0] == OTHER for base in bases):
+            if not any(base.__module__.split(".")[0] == OTHER for base in type(model).__mro__):
                 raise
             raise TypeError(
                 f"{error}; {type(model).__qualname__} derives from {OTHER}, whose classes are not those of the Trainer:"
@@ -68,7 +67,7 @@ def explain_other_lightning() -> None:
 
 
 def look_for_plugins_once() -> None:
-    """Has all Trainers of this process share one look through the installed packages for those that offer callbacks."""
+    """Search the installed packages for those that offer callbacks once for all Trainers of this process."""
     if not hasattr(registry.entry_points, "cache_info"):
         registry.entry_points = cache(registry.entry_points)
 
@@ -83,31 +82,22 @@ def handler_before_fit(trainer: Trainer, signum: int) -> Any:
     return trainer._signal_connector._original_handlers.get(signum)
 
 
-def broadcast_sigterm(trainer: Trainer, tells: bool) -> None:
-    """Have the processes tell each other before each batch whether the first was told to end, or leave that out."""
+def broadcast_sigterm(trainer: Trainer, exchanges: bool) -> None:
+    """Let the first process broadcast before each batch whether it has received SIGTERM, or leave that out."""
     own = vars(trainer.fit_loop.epoch_loop)
     own.pop("_broadcast_sigterm_tensor", None)
-    if not tells:
+    if not exchanges:
         own["_broadcast_sigterm_tensor"] = lambda: None
 
 
 def validation_interval(trainer: Trainer) -> Any:
     """Return the batches, share of an epoch, or time, after which training stops for validation."""
-    # not in every Lightning
-    return getattr(trainer, "_val_check_time_interval", None) or trainer.val_check_interval
-
-
-def call_module_hook(trainer: Trainer, hook: str, *arguments: Any) -> Any:
-    """Call a module's hook as Lightning's loops do: profiled, and with its name known to `log`."""
-    return call._call_lightning_module_hook(trainer, hook, *arguments)
+    return getattr(trainer, "_val_check_time_interval", None) or trainer.val_check_interval  # not in every Lightning
 
 
 def optimizers_of(trainer: Trainer) -> Sequence[Any]:
     """Return the optimizers as Lightning hands them to a module."""
     return trainer.strategy._lightning_optimizers
-
-
-# ---- its loops ----
 
 
 def training_loader(trainer: Trainer) -> Any:
@@ -131,38 +121,30 @@ def begin_next_epoch(trainer: Trainer) -> None:
 
 
 def end_restart(trainer: Trainer) -> None:
-    """Let Lightning update ReduceLROnPlateau after a round that begins here, though training went on from a checkpoint.
-
-    It takes the first epoch after a resume for one whose metrics are lost in part; no checkpoint is written within a
-    round. The loop's own setter would pass it on to the loops within.
-    """
+    """Let Lightning update ReduceLROnPlateau after the first round of a resumed run."""
+    # it takes that epoch's metrics for incomplete, and checkpoints are never written within a round; the loop's own
+    # setter would change the loops within
     trainer.fit_loop._restarting = False
 
 
 def has_seen_all_batches(trainer: Trainer) -> bool:
-    """Whether the present epoch has no batch left: the loop's `done` also counts `max_steps`."""
+    """Return True if the present epoch has no batch left: the loop's `done` also counts `max_steps`."""
     return trainer.fit_loop.epoch_loop._num_ready_batches_reached()
 
 
 def validates_after_batch(trainer: Trainer) -> bool:
-    """Whether validation comes after the present batch."""
+    """Return True if validation comes after the present batch."""
     return trainer.fit_loop.epoch_loop._should_check_val_epoch()
 
 
-# ---- checkpoints of callbacks ----
-
-
 def saves_within_epochs(callback: ModelCheckpoint) -> bool:
-    """Whether a callback saves after so many steps or so much time; what it was given it does not say publicly."""
+    """Return True if a callback saves after a number of steps or a time."""
     return bool(callback._every_n_train_steps or callback._train_time_interval)
 
 
 def hold_checkpoint(callback: ModelCheckpoint, step: int) -> None:
-    """Let a callback take the present step for one that it has saved."""
+    """Mark a step as saved by a callback."""
     callback._last_global_step_saved = step
-
-
-# ---- logged values ----
 
 
 def trained_values(trainer: Trainer) -> Any:
@@ -171,12 +153,12 @@ def trained_values(trainer: Trainer) -> Any:
 
 
 def without_process_group(meta: Any) -> Any:
-    """Return how a value was logged, without the means to bring it together, which cannot be sent."""
+    """Return how a value was logged, without its reduction over processes, which cannot be sent."""
     return replace(meta, _sync=None)
 
 
 def set_reduced(results: Any, key: str, meta: Any, value: Tensor) -> None:
-    """Set what a logged value is over all processes, in the place of what Lightning would reduce it to."""
+    """Set a logged value over all processes, in place of Lightning's reduction."""
     if key not in results:
         meta.sync = _Sync(_should=True)
         results[key] = _ResultMetric(meta, is_tensor=True).to(value.device)
@@ -185,11 +167,8 @@ def set_reduced(results: Any, key: str, meta: Any, value: Tensor) -> None:
     metric._update_count = max(1, metric._update_count)
 
 
-# ---- torch ----
-
-
 def empty_buffers(module: nn.Module, pattern: str) -> list[str]:
-    """Return the names, of a shell pattern, of buffers that are None and of `state_dict` once they are filled."""
+    """Return the names, of a shell pattern, of buffers that are None and in `state_dict` once they are filled."""
     empty = [
         f"{prefix}.{name}".lstrip(".")
         for prefix, part in module.named_modules()
@@ -200,7 +179,7 @@ def empty_buffers(module: nn.Module, pattern: str) -> list[str]:
 
 
 def is_unfinished(part: nn.Module) -> bool:
-    """Whether a lazy module has yet to see its first input."""
+    """Return True if a lazy module has not had an input yet."""
     return isinstance(part, LazyModuleMixin) and hasattr(part, "_initialize_hook")
 
 
@@ -210,33 +189,33 @@ def finish(part: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -
 
 
 def coordinates_and_values(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the dense tensors of a sparse COO tensor as it is: the public methods refuse one that is not coalesced."""
+    """Return the dense tensors of a sparse COO tensor, which may be uncoalesced; public methods refuse those."""
     return tensor._indices(), tensor._values()
 
 
 def version_of(tensor: Tensor) -> int:
-    """Return how often a tensor has been changed in place, which only torch's own checks look at."""
+    """Return the number of times that a tensor has been changed in place."""
     return tensor._version
 
 
 def is_compiled(part: nn.Module) -> bool:
-    """Whether `part.compile()` has been called, which leaves no other trace."""
+    """Return True if `part.compile()` has been called."""
     return part._compiled_call_impl is not None
 
 
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether others have registered hooks around an optimizer's steps, whose dictionaries have no public names."""
+    """Return True if an optimizer's steps have hooks of other code than this package's."""
     hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
     return any(not str(hook.__module__).startswith("fedgen.federated.client_state") for hook in hooks)
 
 
 def note_step(optimizer: torch.optim.Optimizer) -> None:
-    """Let schedulers know that an optimizer's step was taken, though not by its `step`: they warn of moving before."""
+    """Mark an optimizer as stepped for its schedulers, which warn otherwise, though `step` was not called."""
     optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def will_skip(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a gradient scaler will skip an optimizer's step, for gradients that overflowed."""
+    """Return True if a gradient scaler will skip an optimizer's step, for gradients that overflowed."""
     found = _stages_of(scaler).get(id(optimizer), {}).get("found_inf_per_device", {})
     return any(bool(overflow) for overflow in found.values())
 

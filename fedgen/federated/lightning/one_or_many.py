@@ -19,15 +19,16 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 from torch.nn import Module
 
-from fedgen.federated.lightning.checks import check_finders, warn_of_exchange_in_turn
+from fedgen.federated.lightning.checks import check_finders
 from fedgen.federated.lightning.lightning_internals import broadcast_sigterm, end_process, handler_before_fit
+from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks, heard, is_alone, leave_at_exit, share_out
 
-_watches: dict[DDPStrategy, Callable[[], None]] = {}  # by who trains: ends the watch over this process
+_watches: dict[DDPStrategy, Callable[[], None]] = {}  # by strategy that trains: ends the watch over this process
 
 
 class OneOrManyProcesses(DDPStrategy):
-    """One class for a notebook, one GPU and several ranks, each of which trains clients of its own."""
+    """One class for a notebook, one GPU and several ranks, each of which trains its part of the clients."""
 
     @property
     def _module(self) -> LightningModule:
@@ -54,7 +55,7 @@ class OneOrManyProcesses(DDPStrategy):
 
     def setup_environment(self) -> None:
         if self._module.trainer.state.fn == TrainerFn.FITTING:
-            check_finders(self._module.trainer)  # their own `setup` speaks of several processes, and is next
+            check_finders(self._module.trainer)  # before their own `setup`, whose error is about several processes
         super().setup_environment()
 
     def setup_distributed(self) -> None:
@@ -69,7 +70,7 @@ class OneOrManyProcesses(DDPStrategy):
         if name == "run-stage" and self._module.trainer.state.fn == TrainerFn.FITTING:  # Lightning's handlers are set
             if ends := end_on_sigterm(self._module.trainer):
                 watch_for_sigterm(self)
-            broadcast_sigterm(self._module.trainer, tells=not all(Ranks().gather(ends)))
+            broadcast_sigterm(self._module.trainer, exchanges=not all(Ranks().gather(ends)))
         super().barrier(name)
 
     broadcast = heard()(DDPStrategy.broadcast)
@@ -77,7 +78,10 @@ class OneOrManyProcesses(DDPStrategy):
     @heard()
     def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if is_alone():
-            warn_of_exchange_in_turn()
+            rank_zero_warn(
+                "self.log(..., sync_dist=True) in a training_step, or another reduction in it: clients' turns differ"
+                " between processes, so within a turn nothing is exchanged; logged values are merged at the round's end"
+            )
         return super().reduce(tensor, *args, **kwargs)
 
     def _setup_model(self, model: Module) -> Module:
@@ -90,7 +94,7 @@ class OneOrManyProcesses(DDPStrategy):
 
 
 def end_on_sigterm(trainer: Trainer) -> bool:
-    """Lets SIGTERM end this process at once, in place of Lightning's handler, until fitting ends; whether it does."""
+    """Let SIGTERM end this process at once until fitting ends; False where Lightning's handler stays."""
     environment, launcher, rank = trainer.strategy.cluster_environment, trainer.strategy.launcher, trainer.global_rank
     requeues = isinstance(environment, SLURMEnvironment) and environment.auto_requeue
     if requeues or threading.current_thread() is not threading.main_thread():
@@ -99,8 +103,8 @@ def end_on_sigterm(trainer: Trainer) -> bool:
 
     def end(signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not interrupt the end
-        said = rank_prefixed_message("told to end (SIGTERM): a round in the middle is dropped", rank)
-        logging.getLogger("lightning.pytorch").info(said)
+        message = rank_prefixed_message("SIGTERM received: a round in the middle is dropped", rank)
+        logging.getLogger("lightning.pytorch").info(message)
         if launcher is not None:
             launcher.kill(signum)
         if callable(before):
@@ -112,7 +116,7 @@ def end_on_sigterm(trainer: Trainer) -> bool:
 
 
 def watch_for_sigterm(strategy: DDPStrategy) -> None:
-    """Kills this process, and those that it started, if it trains on after SIGTERM: no handler runs in a collective."""
+    """Kill this process, and those that it started, if it trains on after SIGTERM: no handler runs in a collective."""
     if (other := signal.set_wakeup_fd(-1)) != -1:
         signal.set_wakeup_fd(other)  # of an event loop, or of a training around this one
         return
@@ -149,7 +153,7 @@ class RankShares:
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-        self.owners: dict[int, int] = {}
+        self.owners: dict[int, int] = {}  # ranks by client
 
     def share(self, cohort: Sequence[int], sizes: Sequence[int], keeps_clients: bool, most: int) -> list[int | None]:
         """Return the clients of a round that train on this rank, in the cohort's order, balanced by examples."""
@@ -158,33 +162,30 @@ class RankShares:
             return [*cohort, *[None] * (most - len(cohort))]
         if keeps_clients:
             if not self.owners:
-                dealt = share_out(sizes, size)
-                self.owners = {client: owner for owner, clients in enumerate(dealt) for client in clients}
+                assigned = share_out(sizes, size)
+                self.owners = {client: owner for owner, clients in enumerate(assigned) for client in clients}
             mine = [client for client in cohort if self.owners[client] == rank]
             longest = min(most, -(-len(sizes) // size))
         else:
-            dealt = share_out([sizes[client] for client in cohort], size)
-            mine, longest = [cohort[place] for place in dealt[rank]], -(-most // size)
+            assigned = share_out([sizes[client] for client in cohort], size)
+            mine, longest = [cohort[place] for place in assigned[rank]], -(-most // size)
         return [*mine, *[None] * (longest - len(mine))]
 
     def check_is_here(self, client: int) -> None:
-        """Refuse to look into the own model of a client that is kept by another process."""
+        """Refuse to read the personal model of a client of another process."""
         if (owner := self.owners.get(client, self.ranks.rank)) != self.ranks.rank:
             raise MisconfigurationException(
-                f"the model of client {client} is on rank {owner} and not on rank {self.ranks.rank}; what looks into"
-                " clients' own models runs in one process: pass Trainer(devices=1, num_nodes=1)"
+                f"the model of client {client} is on rank {owner} and not on rank {self.ranks.rank}; clients' own"
+                " models can be read in one process: pass Trainer(devices=1, num_nodes=1)"
             )
 
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-KEPT = 256 * 2**20  # freed bytes at the heap's end that stay with the process
-ON_HEAP = 32 * 2**20  # blocks up to this size come from the heap: where glibc's own threshold ends when it adapts
-
-
 def keep_freed_memory() -> bool:
-    """Lets up to 256 MB of freed memory stay with this process, for as long as it lives; glibc on Linux alone."""
+    """Let up to 256 MB of freed memory stay with this process, for as long as it lives; glibc on Linux alone."""
     chosen = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if chosen or platform.libc_ver()[0] != "glibc":
         return False
+    trim_threshold, mmap_threshold = -1, -3  # of mallopt(3)
     library = ctypes.CDLL(None)
-    return bool(library.mallopt(TRIM_THRESHOLD, KEPT) and library.mallopt(MMAP_THRESHOLD, ON_HEAP))
+    # blocks up to 32 MB come from the heap: where glibc's own threshold ends when it adapts
+    return bool(library.mallopt(trim_threshold, 256 * 2**20) and library.mallopt(mmap_threshold, 32 * 2**20))
