@@ -183,15 +183,15 @@ class FederationView(OneOrManyProcesses):
     def checkpoints(self) -> RoundCheckpoints:
         """The federation's part in checkpoints, once fitting has started."""
         if self._checkpoints is None:
-            parts = self.clock.trainer, self.round, self.clock, self._shares
-            self._checkpoints = RoundCheckpoints(*parts, self.batch_idx == "round", self._simulated)
+            by_round = self.batch_idx == "round"
+            self._checkpoints = RoundCheckpoints(self.round, self._shares, by_round, self._simulated)
         return self._checkpoints
 
     def on_train_start(self) -> None:
         trainer = self.clock.trainer
         check_limits(trainer)
         if self._checkpoints is not None:  # one has been loaded
-            self._checkpoints.plateaus.apply(trainer)
+            self._checkpoints.update_plateaus()
         super().on_train_start()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Server optimizers: the clients' averaged update applied as a pseudo-gradient (Reddi et al. 2021, Algorithm 2).
 
-FedAvg is no server optimizer at all (the average becomes the server's model) or `torch.optim.SGD(lr=1)`; FedAvgM is SGD
-with momentum. The adaptive three are here because torch's Adam differs from both published forms by up to 3.8 times in
-the first rounds.
+FedAvg needs none. The adaptive three are here because torch's Adam differs from both published forms by up to 3.8 times
+in the first rounds.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,16 +11,15 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-Convention = Literal["keras", "reddi"]
 # convention -> beta2, epsilon, initial second moment, bias correction
 Defaults = Mapping[str, tuple[float, float, float, bool]]
 
 
 class FedAvgM(SGD):
-    """Server momentum (Hsu et al. 2019): v = momentum v + g, w -= lr v, with g the pseudo-gradient.
+    """Server momentum (Hsu et al. 2019, arXiv 1909.06335): v = momentum v + g, w -= lr v, with g the pseudo-gradient.
 
-    Keras keeps the rate inside v; the two are equal while the rate is constant. A `server_schedule` acts on the whole
-    of v here, so a fall is felt at once; in Keras' form it is felt as v forgets.
+    Keras keeps the rate inside v, which is the same while the rate is constant; a `server_schedule` acts on all of v
+    here.
 
     Examples:
         >>> import torch
@@ -75,7 +73,7 @@ class FedAdam(Optimizer):
         beta2: float | None = None,
         eps: float | None = None,
         initial: float | None = None,
-        convention: Convention = "keras",
+        convention: Literal["keras", "reddi"] = "keras",
     ) -> None:
         if convention not in self._defaults:
             raise ValueError(f"convention={convention!r}: choose 'keras' or 'reddi'")
@@ -99,7 +97,6 @@ class FedAdam(Optimizer):
         super().__init__(params, defaults)
 
     def _second_moment(self, v: Tensor, g: Tensor, beta2: float) -> None:
-        """Updates v in place."""
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
 
     @torch.no_grad()
@@ -108,18 +105,14 @@ class FedAdam(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._step_one(parameter, group)
+                    self._step_one(parameter, parameter.grad, group)
         return loss
 
-    def _step_one(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _step_one(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
-            state["step"] = 0
-            state["m"] = torch.zeros_like(parameter)
-            state["v"] = torch.full_like(parameter, group["initial"])
+            state |= {"step": 0, "m": torch.zeros_like(parameter), "v": torch.full_like(parameter, group["initial"])}
         state["step"] += 1
-        gradient = parameter.grad
-        assert gradient is not None
         state["m"].lerp_(gradient, 1 - group["beta1"])
         self._second_moment(state["v"], gradient, group["beta2"])
         rate = group["lr"]
@@ -177,7 +170,7 @@ class FedAdagrad(FedAdam):
         beta1: float = 0.0,
         eps: float | None = None,
         initial: float | None = None,
-        convention: Convention = "keras",
+        convention: Literal["keras", "reddi"] = "keras",
     ) -> None:
         super().__init__(params, lr, beta1, None, eps, initial, convention)
 
@@ -186,7 +179,7 @@ class FedAdagrad(FedAdam):
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """Complex numbers as pairs of real ones, in the same memory: a server optimizer squares its gradients."""
+    """Return complex numbers as pairs of real ones, in the same memory: a server optimizer squares its gradients."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 

@@ -29,10 +29,9 @@ from fedgen.federated.compression.compressors import Compressor
 from fedgen.federated.federation_view import FederationView, started
 from fedgen.federated.lightning.checkpoints import AtomicCheckpointIO, plain
 from fedgen.federated.lightning.checks import (
+    check_aggregator,
     check_compression,
     check_plateaus,
-    check_privacy,
-    check_robustness,
     check_sampler,
     check_settings,
     check_trainer,
@@ -368,8 +367,7 @@ def make_round(
     if settings.client_schedule is not None:
         check_rates(settings.client_schedule, local.optimizers)
     algorithm.start_fit(model.trainable, local.optimizers, shares)
-    check_privacy(aggregator, settings.client_weights, settings.optimizer_state, model.exchange, module, algorithm)
-    check_robustness(aggregator, settings.optimizer_state, model.exchange)
+    check_aggregator(aggregator, settings.client_weights, settings.optimizer_state, model.exchange, module, algorithm)
     logged, data, device = LoggedValues(trainer, clock), data_module_of(trainer), strategy.root_device
     return Round(module, model, settings, memory, local, outside, clock, logged, ranks, device, seed, data)
 

@@ -282,13 +282,11 @@ class QFedAvg(SumOfUpdates):
     by their size instead. With q = 0 the step ends at the mean of the w_k: FedAvg's.
 
     F_k is the loss at w that the `training_step` of the turn's first iteration returns: an estimate on the client's
-    first batch, dropout included, exact for a batch of all its examples. An optimizer that evaluates its closure
-    several times a step (L-BFGS) gives the last value. A client whose step returns no loss, or one that is negative or
-    not finite, is left out of the round: critics of GANs have such losses, classifiers, diffusion and flow models have
-    not. Losses below 1e-10 count as that.
-
-    |D_k| is over all tensors that travel as one vector, moving averages of BatchNorm too. A client that overstates its
-    loss pulls the model its way; `NormClipping(c, then=QFedAvg(...))` bounds how far.
+    first batch, dropout included, exact for a batch of all its examples. L-BFGS, which evaluates its closure several
+    times a step, gives the last value. A client without a loss, or with a negative or infinite one, as critics of GANs
+    have, is left out of the round. Losses below 1e-10 count as that. |D_k| is over all tensors that travel as one
+    vector, moving averages of BatchNorm too. A client that overstates its loss pulls the model its way;
+    `NormClipping(c, then=QFedAvg(...))` bounds how far.
 
     Args:
         q: 0 (FedAvg) or above; the paper tries 0.001 to 15. The larger, the more the worst losses count, and the

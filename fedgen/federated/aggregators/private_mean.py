@@ -98,16 +98,14 @@ class PrivateMean(SumOfUpdates):
     more about any client's data than if they were replaced by any others. All tensors that travel count as one vector.
     Clients weigh equally, and the divisor is the size of the cohort even where a client is left out. Replacing a client
     moves the sum by twice `max_norm`. Cohorts are a function of seed and round, so they are not secret, and epsilon is
-    that of the client drawn most often so far, of as many releases, by dp-accounting. What is measured on clients, such
-    as scores, or labels' frequencies for a conditional model, is not counted, nor what rounding to the tensors' type
-    does to noise.
+    that of the client drawn most often so far, of as many releases, by dp-accounting. It does not count what is
+    measured on clients, such as scores or labels' frequencies, nor what rounding does to noise.
 
     Secret noise is drawn anew for every sum, from the system's secure source, and no key to it is kept. So a repeated
     round (from an older checkpoint, or after a kill) is another release and counts as one: the run folder's
-    `releases.json` is on disk before a sum gets its noise, so that after a kill it may count one release too many and
-    never too few. Rounds that this file does not contain count once each if the checkpoint says that they had this
-    noise and such cohorts, and else end the run; so does a checkpoint that says that rounds of the file had other
-    noise, or none. Seeded rounds repeat themselves.
+    `releases.json` is on disk before a sum gets its noise, and may count one release too many and never too few. Rounds
+    that it lacks count once each if the checkpoint says that they had this noise and such cohorts, and else end the
+    run; so does a checkpoint in which rounds of the file had other noise, or none. Seeded rounds repeat themselves.
 
     Args:
         max_norm: the longest update allowed.

@@ -37,11 +37,7 @@ class CollectingAggregator(Aggregator):
         >>> class MidRange(CollectingAggregator):
         ...     def combine(self, stacked):
         ...         return [(part.amin(0) + part.amax(0)) / 2 for part in stacked]
-        >>> rule = MidRange()
-        >>> rule.start([torch.zeros(1)])
-        >>> for client, value in enumerate([1.0, 2.0, 9.0]):
-        ...     rule.add(client, [torch.tensor([value])], weight=1.0)
-        >>> rule.result()
+        >>> MidRange().combine([torch.tensor([[1.0], [2.0], [9.0]])])  # of three clients
         [tensor([5.])]
     """
 

@@ -16,8 +16,8 @@ from fedgen.ranks import Ranks
 class ClientAlgorithm:
     """Hooks around a client's local steps; the base class is plain local training.
 
-    All mappings go from the names of tensors that travel (parameters and floating buffers) to live tensors; `server`
-    must not be changed. A round that is cut short has a start and no end: what it brought is void.
+    Mappings go from the names of tensors that travel (parameters and floating buffers) to live tensors; `server` must
+    not be changed. A round that is cut short has a start and no end, and does not count.
 
     Attributes:
         keeps_clients: True if it keeps state of each client, which then trains in the same process in every round.
@@ -57,10 +57,9 @@ class ClientAlgorithm:
         """Prepare when fitting starts, before a checkpoint is read.
 
         Args:
-            model: the model's tensors.
+            model: the tensors that travel.
             optimizers: those that clients step.
-            shares: the clients' weights in the mean over all clients, adding up to 1; None if the data module does not
-                list the clients.
+            shares: the clients' weights in the mean over all of them, adding up to 1; None for data without clients.
         """
 
     def start_round(self) -> None:
@@ -73,19 +72,15 @@ class ClientAlgorithm:
         """Change gradients before an optimizer's step, unscaled and not yet clipped; `lr` includes schedules."""
 
     def start_own(self, client: int, tensors: Mapping[str, Tensor]) -> None:
-        """Overwrite tensors by the client's personal model, before its iterations, where `trains_own`.
+        """Overwrite tensors, live by name, by the client's personal model, before it trains, where `trains_own`.
 
-        Args:
-            client: by number; its `start_turn` has been called.
-            tensors: all that a turn may change, by name: the server's values, for personal tensors the client's.
+        They are all that a turn may change, at the server's values, personal ones at the client's.
         """
 
     def end_own(self, client: int, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the personal model after its iterations; a `start_turn` with the server's weights follows.
+        """Keep the personal model that has trained, live tensors by name; a `start_turn` follows.
 
-        Args:
-            client: by number.
-            tensors: live, by name: what travels, personal tensors, counters, and all that the iterations changed.
+        They are what travels, personal tensors, counters, and all else that the iterations changed.
         """
 
     def leave_out(self, client: int) -> None:

@@ -25,24 +25,20 @@ class Ditto(ClientAlgorithm):
 
         v_k <- v_k - lr (grad F_k(v_k) + lam (v_k - w^t))
 
-    Then it takes its turn as without Ditto: to the bit, the server's model is what it is without. A small lam leaves
-    clients alone, a large one gives them the server's model.
+    Its turn follows, so that the server's model is to the bit what it is without Ditto. v_k is the whole model: what
+    travels, what the turn changes of it, such as moments of BatchNorm, and personal tensors of its own; the pull is on
+    parameters that travel, before clipping and the scaling of Adam. v_k's optimizers begin every turn empty, whatever
+    `optimizer_state` says; what its iterations log, and what they do to state outside tensors, is dropped. They come
+    between `on_turn_start` and `on_turn_end(False)`.
 
-    v_k is the whole model: what travels, what the turn changes of it, such as moments of BatchNorm, and personal
-    tensors, of which v_k has its own. Of these the parameters that travel are pulled. As with `FedProx` the pull is
-    part of the gradient before clipping and before Adam scales it. v_k's optimizers begin every turn empty, whatever
-    `optimizer_state` says; what its iterations log, and what they do to state outside tensors, is dropped. Its
-    iterations come first, between `on_turn_start` and `on_turn_end(False)`.
-
-    A turn takes twice the time, and nothing more is sent. Memory: a model for each client that has trained. Checkpoints
-    hold them; in a deployment they stay with the clients. A client left out of a round, and all clients of a round that
+    A turn takes twice the time, and nothing more is sent. Memory and checkpoints hold a model for each client that has
+    trained; in a deployment they stay with the clients. A client left out of a round, and all clients of a round that
     is dropped, keep the v_k that they had.
 
     Args:
         lam: strength of the pull, 0 (local training) or above; the paper tries 0.01 to 2. Under SGD lr lam must stay
             well below 2.
-        scored: the models with which evaluations, in training and of checkpoints, score clients that train: their own
-            ("personal", in one process) or the server's ("server").
+        scored: models that evaluations score clients with: their own ("personal", in one process) or the "server".
 
     Attributes:
         clients: the own models of clients that have trained, of whole rounds.
@@ -54,15 +50,10 @@ class Ditto(ClientAlgorithm):
         >>> import torch
         >>> from fedgen.federated import Ditto
         >>> rule = Ditto(lam=0.1)
-        >>> model = dict(torch.nn.Linear(1, 1, bias=False).named_parameters())
-        >>> optimizer = torch.optim.SGD(model.values(), 1.0)
-        >>> rule.start_fit(model, [optimizer], shares=None)
-        >>> rule.start_turn(0, model, {"weight": model["weight"].detach() - 2.0})  # the server's weight is 2 smaller
-        >>> rule.start_own(0, model)
-        >>> model["weight"].grad = torch.zeros(1, 1)
-        >>> rule.before_step(optimizer)
-        >>> model["weight"].grad  # lam times the distance to the server
-        tensor([[0.2000]])
+        >>> rule.end_own(0, {"weight": torch.ones(1)})  # after the iterations of client 0's own model
+        >>> rule.end_round()
+        >>> rule.clients
+        {0: {'weight': tensor([1.])}}
     """
 
     keeps_clients = True
@@ -153,14 +144,13 @@ class FedRep(ClientAlgorithm):
     """The head first, then the body: a turn trains what the client keeps, and after that what travels.
 
     Algorithm 1 of Collins et al. 2021, "Exploiting Shared Representations for Personalized Federated Learning" (arXiv
-    2102.07078). `FedAvgStrategy(personal=["head.*"])` names the head by patterns: it stays with the client, and its
-    other parameters, the body, travel. That alone is FedPer (Arivazhagan et al. 2019), which trains both in each step.
-    Here an optimizer's first `head_steps` steps of a turn are the head's, with the body frozen, and its others the
-    body's, with the head frozen: to the bit as if `requires_grad` were off. The head goes on from where its last turn
-    left it. Where nothing travels, it does nothing.
+    2102.07078). `FedAvgStrategy(personal=["head.*"])` names the head by patterns; its other parameters, the body,
+    travel. That alone is FedPer (Arivazhagan et al. 2019), which trains both in each step. Here an optimizer's first
+    `head_steps` steps of a turn are the head's, and its others the body's, to the bit as if the rest had no
+    `requires_grad`. The head goes on from where its last turn left it. Where nothing travels, it does nothing.
 
-    What is frozen loses its gradient before the step, so that it neither moves nor decays, and clipping sees the rest
-    alone. Moments of optimizers skip such steps too. Layers such as BatchNorm still take their moments from each batch.
+    What is frozen loses its gradient before the step, so that it neither moves nor decays, clipping sees the rest
+    alone, and moments of optimizers skip the step. Layers such as BatchNorm still take their moments from each batch.
     Nothing is kept and nothing more is sent. Of several optimizers each counts its own steps.
 
     Args:
@@ -174,10 +164,8 @@ class FedRep(ClientAlgorithm):
     Examples:
         >>> import torch
         >>> from fedgen.federated import FedRep
-        >>> rule = FedRep(head_steps=1)
-        >>> body, head = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+        >>> rule, (body, head) = FedRep(head_steps=1), (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
         >>> optimizer = torch.optim.SGD([body, head], 1.0)
-        >>> rule.start_fit({"body": body}, [optimizer], shares=None)
         >>> rule.start_turn(0, {"body": body}, {"body": torch.zeros(1)})
         >>> for step in range(2):
         ...     body.grad, head.grad = torch.ones(1), torch.ones(1)

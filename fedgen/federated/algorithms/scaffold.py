@@ -37,26 +37,22 @@ class Scaffold(ClientAlgorithm):
     gone at its minimum.
 
     The paper's option II is c_i+ = c_i - c + (x - y_i) / (K lr). Under SGD y_i = x - lr sum_k (g_k - c_i + c), so this
-    is the mean of the turn's gradients, mean_k g_k, and K and lr drop out. That mean is what `variates="gradients"`
-    takes, and it means the same under any optimizer. "displacement" is option II as printed, with the sum of the steps'
-    rates for K lr; it saves memory of one model and an addition a step, and needs SGD without momentum: a step of Adam
-    is not a gradient, and momentum counts gradients several times.
+    is the mean of the turn's gradients, which `variates="gradients"` takes under any optimizer. "displacement" is
+    option II as printed, with the sum of the steps' rates for K lr; it saves memory of one model and an addition a
+    step, and needs SGD without momentum: a step of Adam is not a gradient, and momentum counts gradients several times.
 
-    For Adam, as GANs and diffusion models use it, the correction enters before its moments: they average gradients
-    without the client's bias, and their scaling acts on the correction too. The paper's proofs are for SGD. Each
-    parameter counts the steps of its own optimizer: a generator that steps every fifth iteration has the mean over
-    those steps, and one that did not step keeps its variate. A variate is as old as its client's last turn.
-
-    Only parameters that travel have variates, not personal or frozen ones, and not buffers. Gradients are corrected
-    before they are clipped. A client that is left out of a round keeps its variate, and so do all clients of a round
-    that is cut short.
+    Gradients are corrected before they are clipped and before Adam's moments and scaling; the paper's proofs are for
+    SGD. Each parameter counts the steps of its own optimizer: a generator that steps every fifth iteration has the mean
+    over those steps, and one that did not step keeps its variate. Only parameters that travel have variates, not
+    personal or frozen ones, and not buffers. A client that is left out of a round keeps its variate, and so do all
+    clients of a round that is cut short.
 
     Server and client send the variates along with the weights, which doubles what parameters cost. Memory: the trained
     parameters once for the server and for each client that has trained, twice more during a turn, and once for each
     client of the cohort until the round's end. Checkpoints hold server's and clients' variates.
 
     Args:
-        variates: "gradients" or "displacement", see above.
+        variates: "gradients" or "displacement".
 
     Raises:
         ValueError: for another kind of variate.

@@ -65,7 +65,7 @@ class Compressor(ABC):
 
         Args:
             update: finite, float32 or float64, on any device; not to be changed.
-            draws: a generator on the CPU, seeded by seed, round and client.
+            draws: on the CPU, seeded by seed, round and client.
             start: the `carried` part of what this client sent last; None if there is none.
         """
 
@@ -110,11 +110,6 @@ def _shifts(bits: int, device: torch.device) -> Tensor:
     return torch.arange(0, 8, bits, dtype=torch.uint8, device=device)
 
 
-def packed_size(count: int, bits: int) -> int:
-    """Return the bytes of `count` packed numbers."""
-    return -(-count * bits // 8)
-
-
 class QSGD(Compressor):
     """Stochastic rounding to multiples of scale / s, with s = 2^(bits - 1) - 1 levels of either sign.
 
@@ -126,9 +121,7 @@ class QSGD(Compressor):
     With `norm="2"`, as in the theorem, the scale is the block's Euclidean norm, and the expected squared error of a
     block of n entries is at most min(n / s^2, sqrt(n) / s) |v|^2 (Lemma 3.1). With "max", which the paper's experiments
     use, it is the largest magnitude; the error is at most n / (4 s^2) max^2, and never more than one level an entry.
-
-    Sent are bits an entry, rounded up to whole bytes a tensor, and the scale of each block in the update's type (4
-    bytes for float32; half precision is compressed in float32).
+    Sent are bits an entry, rounded up to whole bytes a tensor, and the scale of each block in the update's type.
 
     Args:
         bits: of an entry with its sign: 8 (127 levels), 4 (7) or 2 (1).
@@ -163,7 +156,7 @@ class QSGD(Compressor):
     def forms(self, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Form]:
         count = math.prod(shape)
         scales = -(-count // (self.block or max(1, count)))
-        return {"codes": Form((packed_size(count, self.bits),), torch.uint8), "scales": Form((scales,), dtype)}
+        return {"codes": Form((-(-count * self.bits // 8),), torch.uint8), "scales": Form((scales,), dtype)}
 
     def _blocks(self, flat: Tensor) -> Tensor:
         """Return entries in rows, a block each, the last one filled up with 0."""
@@ -233,7 +226,7 @@ class ScaledSign(Compressor):
         self.error_feedback = error_feedback
 
     def forms(self, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Form]:
-        return {"signs": Form((packed_size(math.prod(shape), 1),), torch.uint8), "scale": Form((), dtype)}
+        return {"signs": Form((-(-math.prod(shape) // 8),), torch.uint8), "scale": Form((), dtype)}
 
     def encode(self, update: Tensor, draws: torch.Generator, start: Tensor | None = None) -> dict[str, Tensor]:
         flat = update.reshape(-1)
@@ -318,8 +311,7 @@ class PowerSGD(Compressor):
     r or less. In the paper P and Q are averaged over workers on the way; here each client sends its own, which is what
     an aggregator of updates takes, and the mean over clients may have a higher rank.
 
-    Sent are r (n + m) numbers in the update's type; vectors, and matrices with which nothing would be saved, as they
-    are.
+    Sent are r (n + m) numbers in the update's type; vectors, and matrices that would not shrink, as they are.
 
     Args:
         rank: r, from 1; the paper has 1 to 4.

@@ -32,7 +32,6 @@ from fedgen.federated.lightning.lightning_internals import (
 )
 from fedgen.federated.lightning.one_or_many import RankShares
 from fedgen.federated.round import Round
-from fedgen.federated.trainer_patches import TurnClock
 from fedgen.io.field_types import conforms
 from fedgen.io.files import atomic_write, is_count
 from fedgen.io.tensor_files import check_state, fill_empty, read_torch
@@ -123,18 +122,10 @@ def settle_loops(checkpoint: Checkpoint) -> Checkpoint:
 class RoundCheckpoints:
     """The part of a checkpoint that holds a federation's rounds."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        round: Round,
-        clock: TurnClock,
-        shares: RankShares,
-        counts_rounds: bool,
-        simulated: Mapping[str, Any],
-    ) -> None:
-        self._trainer, self._round, self._clock, self._shares = trainer, round, clock, shares
-        self._counts_rounds, self._simulated = counts_rounds, simulated
-        self.plateaus = PlateauUpdates()
+    def __init__(self, round: Round, shares: RankShares, counts_rounds: bool, simulated: Mapping[str, Any]) -> None:
+        self._round, self._clock, self._trainer = round, round.clock, round.clock.trainer
+        self._shares, self._counts_rounds, self._simulated = shares, counts_rounds, simulated
+        self._due_updates: list[_Update] = []  # of ReduceLROnPlateau, which a loaded checkpoint was written before
         self._start_of_round: Checkpoint | None = None
 
     @property
@@ -177,7 +168,7 @@ class RoundCheckpoints:
             state, ranks = pack_state(self._round.memory, self.parts), self._shares.ranks
             if ranks.size > 1:
                 state = merge_states(ranks.gather(move_data_to_device(state, "cpu")), self._shares.owners)
-            checkpoint[CHECKPOINT_KEY] = {**state, "plateau": self.plateaus.state_dict(self._trainer)}
+            checkpoint[CHECKPOINT_KEY] = {**state, "plateau": self._due_updates or due_updates(self._trainer)}
         return settle_loops(checkpoint)
 
     def load(self, checkpoint: Mapping[str, Any]) -> None:
@@ -198,7 +189,32 @@ class RoundCheckpoints:
         if self._round.model.trains_others:  # since the setup: callbacks go on where layers had thawed
             self._round.model.renew()
         unpack_state(state, self._round.memory, self.parts, self._round.exchange)
-        self.plateaus.load_state_dict(state)
+        updates = state.get("plateau", [])  # older ones have none
+        if not conforms(updates, list[_Update]):
+            raise ValueError("its federation state is damaged: updates of ReduceLROnPlateau have another form")
+        self._due_updates = updates
+
+    def update_plateaus(self) -> None:
+        """Make the updates of ReduceLROnPlateau that were loaded, as Lightning does, before the first round."""
+        trainer, due, self._due_updates = self._trainer, self._due_updates, []
+        configs, progress = trainer.lr_scheduler_configs, trainer.fit_loop.epoch_loop.scheduler_progress
+        for update in due:
+            place, value = update["scheduler"], update["value"]
+            if place >= len(configs) or not configs[place].reduce_on_plateau:
+                raise MisconfigurationException(
+                    f"the checkpoint has an update of ReduceLROnPlateau by {update['monitor']!r} in store, and the"
+                    f" module's scheduler {place} is of another class; resume with the same schedulers"
+                )
+            if value is None:
+                rank_zero_warn(
+                    f"the checkpoint was written before {update['monitor']!r} of round {update['round']} was known:"
+                    " ReduceLROnPlateau does without it; save at the ends of rounds, as RoundCheckpoint does"
+                )
+                continue
+            progress.increment_ready()
+            metric = torch.tensor(value, dtype=torch.float64)
+            call_module_hook(trainer, "lr_scheduler_step", configs[place].scheduler, metric)
+            progress.increment_completed()
 
     def _with_clock(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state of a checkpoint from before `global_step` was one client's count, and set that count."""
@@ -284,55 +300,15 @@ class _Update(TypedDict):
     value: float | None
 
 
-class PlateauUpdates:
-    """The updates of ReduceLROnPlateau that a checkpoint was written before."""
-
-    def __init__(self) -> None:
-        self._loaded: list[_Update] = []
-
-    def state_dict(self, trainer: Trainer) -> list[_Update]:
-        """Return the updates that Lightning has yet to make with the values of the present round."""
-        if self._loaded:  # of a fit that has not begun
-            return self._loaded
-        return [
-            {
-                "scheduler": place,
-                "monitor": str(config.monitor),
-                "round": trainer.current_epoch,
-                "value": _value_of(trainer, config.monitor),
-            }
-            for place, config in enumerate(trainer.lr_scheduler_configs)
-            if _is_due(trainer, config)
-        ]
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict` from a federation's state; older ones lack it."""
-        loaded = state.get("plateau", [])
-        if not conforms(loaded, list[_Update]):
-            raise ValueError("its federation state is damaged: updates of ReduceLROnPlateau have another form")
-        self._loaded = loaded
-
-    def apply(self, trainer: Trainer) -> None:
-        """Make the updates that were loaded, as Lightning does, before the first round."""
-        loaded, self._loaded = self._loaded, []
-        configs, progress = trainer.lr_scheduler_configs, trainer.fit_loop.epoch_loop.scheduler_progress
-        for update in loaded:
-            place, value = update["scheduler"], update["value"]
-            if place >= len(configs) or not configs[place].reduce_on_plateau:
-                raise MisconfigurationException(
-                    f"the checkpoint has an update of ReduceLROnPlateau by {update['monitor']!r} in store, and the"
-                    f" module's scheduler {place} is of another class; resume with the same schedulers"
-                )
-            if value is None:
-                rank_zero_warn(
-                    f"the checkpoint was written before {update['monitor']!r} of round {update['round']} was known:"
-                    " ReduceLROnPlateau does without it; save at the ends of rounds, as RoundCheckpoint does"
-                )
-                continue
-            progress.increment_ready()
-            metric = torch.tensor(value, dtype=torch.float64)
-            call_module_hook(trainer, "lr_scheduler_step", configs[place].scheduler, metric)
-            progress.increment_completed()
+def due_updates(trainer: Trainer) -> list[_Update]:
+    """Return the updates of ReduceLROnPlateau that Lightning has yet to make with values of the present round."""
+    return [
+        _Update(
+            scheduler=place, monitor=str(c.monitor), round=trainer.current_epoch, value=_value_of(trainer, c.monitor)
+        )
+        for place, c in enumerate(trainer.lr_scheduler_configs)
+        if _is_due(trainer, c)
+    ]
 
 
 def _is_due(trainer: Trainer, config: LRSchedulerConfig) -> bool:

@@ -127,22 +127,18 @@ def _averages_steps(callback: Callback) -> bool:
 @refuses
 def check_finders(trainer: Trainer) -> Iterator[str]:
     """Refuse callbacks that try a value a batch, `Tuner.lr_find` among them: a batch is a client's whole turn."""
-    called = {
-        LearningRateFinder: ("LearningRateFinder (Tuner.lr_find)", "lr_find", "learning rate"),
-        BatchSizeFinder: ("BatchSizeFinder (Tuner.scale_batch_size)", "scale_batch_size", "batch size"),
-    }
     for callback in trainer.callbacks:
-        for kind, (name, method, what) in called.items():
-            if isinstance(callback, kind):
-                yield (
-                    f"{name} tries another {what} in each batch, and under FedAvgStrategy that is a client's whole"
-                    f" turn; find it without the strategy, by Tuner(Trainer()).{method}(module, datamodule=data) on the"
-                    " same data module, which then pools the clients, and train federated with what it finds"
-                )
+        if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
+            method = "lr_find" if isinstance(callback, LearningRateFinder) else "scale_batch_size"
+            yield (
+                f"{type(callback).__name__} (Tuner.{method}) tries a value in each batch, and under FedAvgStrategy that"
+                f" is a client's whole turn; find it without the strategy, by Tuner(Trainer()).{method}(module,"
+                " datamodule=data) on the same data module, which then pools the clients"
+            )
 
 
 @refuses
-def check_privacy(
+def check_aggregator(
     aggregator: Aggregator,
     client_weights: str,
     optimizer_state: str,
@@ -150,27 +146,32 @@ def check_privacy(
     module: Module,
     algorithm: ClientAlgorithm,
 ) -> Iterator[str]:
-    """Refuse, under a private aggregator, what clients would send or leave without its noise."""
-    if not aggregator.private:
-        return
+    """Refuse what clients would send or leave without a private aggregator's noise, or past a robust one's bounds."""
     name = type(aggregator).__name__
-    alone = f"{name} protects weights alone, and"
-    if client_weights != "uniform":
-        yield f"{name} bounds what one client adds, so clients weigh equally: pass client_weights='uniform'"
-    if optimizer_state == "average":
-        yield f"{alone} optimizer_state='average' sends clients' optimizer states too: pass 'reset'"
-    if optimizer_state == "keep" and exchange.shared:
-        yield f"{alone} optimizer_state='keep' leaves states without noise in the run's checkpoints: pass 'reset'"
-    if exchange.beside:
-        yield f"{alone} the client algorithm sends control variates too: leave it out"
-    if algorithm.trains_own:
-        yield f"{alone} {type(algorithm).__name__} saves clients' models without noise in checkpoints: leave it out"
-    if any(optional(part, ModulePart, "shares_images") for part in module.modules()):
-        yield (
-            f"{name} bounds what a client's own update adds, and a loss of the model looks at other clients' images"
-            " too, so that a client has a part in every update: give the loss aggregate='own' and let clients train the"
-            " generator, or set references that are not secret"
-        )
+    if aggregator.private:
+        alone = f"{name} protects weights alone, and"
+        if client_weights != "uniform":
+            yield f"{name} bounds what one client adds, so clients weigh equally: pass client_weights='uniform'"
+        if optimizer_state == "average":
+            yield f"{alone} optimizer_state='average' sends clients' optimizer states too: pass 'reset'"
+        if optimizer_state == "keep" and exchange.shared:
+            yield f"{alone} optimizer_state='keep' leaves states in the run's checkpoints: pass 'reset'"
+        if exchange.beside:
+            yield f"{alone} the client algorithm sends control variates too: leave it out"
+        if algorithm.trains_own:
+            yield f"{alone} {type(algorithm).__name__} leaves clients' models in the run's checkpoints: leave it out"
+        if any(optional(part, ModulePart, "shares_images") for part in module.modules()):
+            yield (
+                f"{name} bounds what a client's own update adds, and a loss of the model looks at other clients'"
+                " images too, so that a client has a part in every update: give the loss aggregate='own' and let"
+                " clients train the generator, or set references that are not secret"
+            )
+    if aggregator.robust:
+        bounds = f"{name} bounds what one client does to the weights, and"
+        if optimizer_state == "average":
+            yield f"{bounds} optimizer_state='average' takes a plain mean of optimizer states: pass 'reset' or 'keep'"
+        if exchange.beside:
+            yield f"{bounds} the client algorithm adds up clients' control variates, without bounds: leave it out"
 
 
 @refuses
@@ -194,22 +195,6 @@ def check_counters(exchange: Exchange, module: Module) -> Iterator[str]:
         )
     if largest := [name for name in exchange.counters if name not in exchange.advancing]:
         yield f"{largest[0]} has the rule 'max', which shows one client's value beside noise; use 'advance' or 'server'"
-
-
-@refuses
-def check_robustness(aggregator: Aggregator, optimizer_state: str, exchange: Exchange) -> Iterator[str]:
-    """Refuse, under a robust aggregator, what clients send past it."""
-    bounds = f"{type(aggregator).__name__} bounds what one client does to the weights, and"
-    if aggregator.robust and optimizer_state == "average":
-        yield (
-            f"{bounds} optimizer_state='average' takes the plain mean of optimizer states, which one client may set as"
-            " it likes: pass 'reset' or 'keep'"
-        )
-    if aggregator.robust and exchange.beside:
-        yield (
-            f"{bounds} the client algorithm adds up clients' control variates, which one client may set as it likes:"
-            " leave it out"
-        )
 
 
 @refuses

@@ -4,10 +4,11 @@ All hold for Lightning 2.6 and torch 2.11 to 2.14.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache, wraps
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -37,6 +38,11 @@ TensorCalls = TorchDispatchMode  # a block that sees each of torch's calls in it
 # around each hook that it calls; of a closure the result of its last call, and what it clears gradients by
 HOOK_NAME, RESULT, ZEROING = "_current_fx_name", "_result", "_zero_grad_fn"
 call_module_hook = call._call_lightning_module_hook  # as Lightning's loops: profiled, and with its name known to `log`
+optimizers_of = attrgetter("strategy._lightning_optimizers")  # of a trainer, as Lightning hands them to a module
+training_loader = attrgetter("fit_loop._combined_loader")  # of a trainer, with its limits; None until it is made
+# values logged in training, by their keys, with sums and weights that a trainer's `callback_metrics` lacks
+trained_values = attrgetter("fit_loop.epoch_loop._results")
+version_of = attrgetter("_version")  # the number of times that a tensor has been changed in place
 end_process = os._exit  # without Python's own end, which waits for other threads
 NormBase = _NormBase  # BatchNorm and InstanceNorm of any dimension, lazy ones too: torch has no public name for it
 
@@ -95,16 +101,6 @@ def validation_interval(trainer: Trainer) -> Any:
     return getattr(trainer, "_val_check_time_interval", None) or trainer.val_check_interval  # not in every Lightning
 
 
-def optimizers_of(trainer: Trainer) -> Sequence[Any]:
-    """Return the optimizers as Lightning hands them to a module."""
-    return trainer.strategy._lightning_optimizers
-
-
-def training_loader(trainer: Trainer) -> Any:
-    """Return the loader that the fit loop has made, None before; the trainer's `train_dataloader` has no limits."""
-    return trainer.fit_loop._combined_loader
-
-
 def forget_training_loader(trainer: Trainer) -> None:
     """Let the fit loop make its loader again, by the limits of now."""
     trainer.fit_loop._combined_loader = None
@@ -147,11 +143,6 @@ def hold_checkpoint(callback: ModelCheckpoint, step: int) -> None:
     callback._last_global_step_saved = step
 
 
-def trained_values(trainer: Trainer) -> Any:
-    """Return what is logged in training, by its keys, with sums and weights that `callback_metrics` lacks."""
-    return trainer.fit_loop.epoch_loop._results
-
-
 def without_process_group(meta: Any) -> Any:
     """Return how a value was logged, without its reduction over processes, which cannot be sent."""
     return replace(meta, _sync=None)
@@ -191,11 +182,6 @@ def finish(part: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -
 def coordinates_and_values(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Return the dense tensors of a sparse COO tensor, which may be uncoalesced; public methods refuse those."""
     return tensor._indices(), tensor._values()
-
-
-def version_of(tensor: Tensor) -> int:
-    """Return the number of times that a tensor has been changed in place."""
-    return tensor._version
 
 
 def is_compiled(part: nn.Module) -> bool:
