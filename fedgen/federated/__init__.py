@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from fedgen.federated.aggregators.mean import Aggregator, Mean, QFedAvg
     from fedgen.federated.aggregators.private_mean import PrivateMean
     from fedgen.federated.aggregators.robust import CollectingAggregator, Krum, Median, NormClipping, TrimmedMean
-    from fedgen.federated.algorithms.algorithm import ClientAlgorithm, FedProx
-    from fedgen.federated.algorithms.personalised import Ditto, FedRep
+    from fedgen.federated.algorithms.algorithm import ClientAlgorithm, Ditto, FedProx, FedRep
     from fedgen.federated.algorithms.scaffold import Scaffold
     from fedgen.federated.fedbuff import FedBuffStrategy
     from fedgen.federated.lightning.checkpoints import AtomicCheckpointIO

@@ -134,39 +134,23 @@ class FedBuffStrategy(FedAvgStrategy):
         if ranks > 1:
             yield f"FedBuffStrategy runs in one process, not {ranks}: pass Trainer(devices=1, num_nodes=1)"
         if self.aggregator.private:
-            yield (
-                f"{aggregator} counts clients that are drawn uniformly in each round, and here arrivals depend on"
-                " speed, so that the logged epsilon would be wrong: train it under FedAvgStrategy"
-            )
+            yield f"{aggregator} counts clients that are drawn uniformly, and here speed decides: use FedAvgStrategy"
         if self.aggregator.needs_losses:
-            yield (
-                f"{aggregator} compares clients' losses at the same weights, and here clients start from different"
-                " ones: train it under FedAvgStrategy"
-            )
+            yield f"{aggregator} compares clients' losses at the same weights, and here they differ: use FedAvgStrategy"
         if self._settings.optimizer_state == "average":
-            yield (
-                "optimizer_state='average' gives a round's clients one state, and here they start in different rounds:"
-                " pass 'reset' or 'keep'"
-            )
+            yield "optimizer_state='average' gives clients of different rounds one state: pass 'reset' or 'keep'"
         if self.sampler is not None and not self.sampler.draws_uniformly:
-            yield (
-                f"sampler={type(self.sampler).__name__} draws whole cohorts, and here clients start one by one, drawn"
-                " uniformly: pass an AvailabilitySampler, or none"
-            )
+            sampler = type(self.sampler).__name__
+            yield f"sampler={sampler} draws whole cohorts, and here clients start one by one: use AvailabilitySampler"
 
     @refuses
     def _check_exchange(self) -> Iterator[str]:
         """Refuse a model of which nothing travels, and messages beside it that belong to one round."""
         if self.exchange.is_empty:
-            yield (
-                "FedBuffStrategy weighs updates of a model that is exchanged, and here every tensor is personal: train"
-                " each client alone under FedAvgStrategy"
-            )
+            yield "every tensor is personal, so that there are no updates to weigh: train under FedAvgStrategy"
         if self.exchange.beside:
-            yield (
-                f"client_algorithm={type(self.client_algorithm).__name__} adds up what a round's clients send beside"
-                " their weights, and here they start in different rounds: train it under FedAvgStrategy"
-            )
+            algorithm = type(self.client_algorithm).__name__
+            yield f"client_algorithm={algorithm} adds up what clients send in the same round: use FedAvgStrategy"
 
 
 class ServerVersions:

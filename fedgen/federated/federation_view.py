@@ -15,7 +15,6 @@ from fedgen.federated.left_out import Entry
 from fedgen.federated.lightning.checkpoints import (
     RoundCheckpoints,
     check_optimizers,
-    check_schedule_lengths,
     checked_weights,
     naming_checkpoint,
     settle_loops,
@@ -212,8 +211,7 @@ class FederationView(OneOrManyProcesses):
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         with naming_checkpoint(self._module.trainer):
-            check_optimizers(self.optimizers, checkpoint)
-            check_schedule_lengths([config.scheduler for config in self.lr_scheduler_configs], checkpoint)
+            check_optimizers(self.optimizers, [config.scheduler for config in self.lr_scheduler_configs], checkpoint)
             super().load_optimizer_state_dict(checkpoint)
             self.checkpoints.load(checkpoint)
 

@@ -56,9 +56,8 @@ class FedAdam(Optimizer):
         >>> import torch
         >>> from fedgen.federated import FedAdam
         >>> weight = torch.zeros(1, requires_grad=True)
-        >>> optimizer = FedAdam([weight], lr=0.1, beta1=0.0, beta2=0.0, eps=1e-9, initial=0.0)
         >>> weight.grad = torch.tensor([2.0])  # the averaged update, negated; without moments a step is lr
-        >>> optimizer.step()
+        >>> FedAdam([weight], lr=0.1, beta1=0.0, beta2=0.0, eps=1e-9, initial=0.0).step()
         >>> weight.detach()
         tensor([-0.1000])
     """
@@ -85,16 +84,10 @@ class FedAdam(Optimizer):
             raise ValueError(f"beta2={beta2}: choose a value in [0, 1), or None for the convention's")
         if eps is not None and eps <= 0:
             raise ValueError(f"eps={eps}: choose a positive value, or None for the convention's")
-        default_beta2, default_eps, default_initial, correct = self._defaults[convention]
-        defaults = {
-            "lr": lr,
-            "beta1": beta1,
-            "beta2": default_beta2 if beta2 is None else beta2,
-            "eps": default_eps if eps is None else eps,
-            "initial": default_initial if initial is None else initial,
-            "bias_correction": correct,
-        }
-        super().__init__(params, defaults)
+        *chosen, correct = self._defaults[convention]
+        beta2, eps, initial = (c if value is None else value for value, c in zip((beta2, eps, initial), chosen))
+        settings = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "initial": initial}
+        super().__init__(params, {**settings, "bias_correction": correct})
 
     def _second_moment(self, v: Tensor, g: Tensor, beta2: float) -> None:
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
@@ -130,9 +123,8 @@ class FedYogi(FedAdam):
         >>> import torch
         >>> from fedgen.federated import FedYogi
         >>> weight = torch.zeros(1, requires_grad=True)
-        >>> optimizer = FedYogi([weight], lr=0.1, beta1=0.0, beta2=0.0, eps=1e-9, initial=0.0)
         >>> weight.grad = torch.tensor([2.0])
-        >>> optimizer.step()  # the second moment grows by the gradient's square alone: 4
+        >>> FedYogi([weight], lr=0.1, beta1=0.0, beta2=0.0, eps=1e-9, initial=0.0).step()  # v grows by 4 alone
         >>> weight.detach()
         tensor([-0.1000])
     """

@@ -12,6 +12,7 @@ from fedgen.io.field_types import Between, conforms
 from fedgen.seeds import numpy_generator
 
 TurnSeconds = Callable[[int, int], float]  # of a client's turn that starts in a round
+Draw = Callable[[list[int], int, int, int], list[int]]  # of free clients, by places, round and number of the draw
 
 
 class SimulatedClock:
@@ -67,14 +68,7 @@ class Buffer(NamedTuple):
 class BufferedClock(SimulatedClock):
     """Seconds since training began, where clients start one by one and the server steps with every K-th update."""
 
-    def __init__(
-        self,
-        turn_seconds: TurnSeconds,
-        clients: int,
-        concurrency: int,
-        buffer_size: int,
-        draw: Callable[[list[int], int, int, int], list[int]],
-    ) -> None:
+    def __init__(self, turn_seconds: TurnSeconds, clients: int, concurrency: int, buffer_size: int, draw: Draw) -> None:
         super().__init__(turn_seconds)
         self._clients, self._concurrency, self._buffer_size, self._draw = clients, concurrency, buffer_size, draw
         self.under_way: tuple[TurnUnderWay, ...] = ()  # after the last whole round, by arrival
@@ -214,15 +208,7 @@ class ClientSpeeds:
         return lambda client, round: self.turn_seconds(client, round, seed, iterations, num_bytes)
 
     def turn_seconds(self, client: int, round: int, seed: int, iterations: int, num_bytes: int) -> float:
-        """Return the seconds from a turn's start in a round to the arrival of its update.
-
-        Args:
-            client: by number.
-            round: in which the turn starts.
-            seed: base of all draws.
-            iterations: of the turn.
-            num_bytes: of its messages, both ways together.
-        """
+        """Return the seconds from a turn's start in a round to the arrival of its update, of `num_bytes` both ways."""
         found = iterations * self.iteration_seconds(client, seed)
         if self.jitter:
             drawn = float(numpy_generator(seed, "turn's time", round, client).standard_normal())

@@ -116,21 +116,12 @@ class Aggregator(ABC):
         self.on_client_loss(client, loss)
 
     def on_client_loss(self, client: int, loss: float) -> None:  # noqa: B027 - most rules need none
-        """Receive the loss that the first `training_step` of a client's turn returned, before `add`.
-
-        Raises:
-            ValueError: for a loss that the rule cannot take; the client is left out of the round.
-        """
+        """Receive the loss of a client's first `training_step`, before `add`; a ValueError leaves the client out."""
 
     def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
-        """Add tensors to the round that the clients so far have left as the server has them.
+        """Add tensors that a turn is the first to change, such as a moving average; an error by default.
 
-        Called when a turn is the first to change tensors that do not train, such as a moving average; not supported by
-        default.
-
-        Args:
-            server: the server's values of the new tensors.
-            places: of each in the longer list that `add` receives from now on, rising.
+        `server` holds their values, which other clients left alone; `places`, rising, are in the list of later `add`.
         """
         raise MisconfigurationException(
             f"{type(self).__name__} has no grow(server, places), and a client's turn has changed tensors that do not"
@@ -265,8 +256,7 @@ class SumOfUpdates(Aggregator):
 
     def _plus_sums(self, divisor: float) -> list[Tensor]:
         """Return the server's tensors plus the sums over a divisor."""
-        pairs = zip(self._server, self._sums)
-        return [wide(old) + from_real(total, like=old) / divisor for old, total in pairs]
+        return [wide(old) + from_real(total, like=old) / divisor for old, total in zip(self._server, self._sums)]
 
 
 class QFedAvg(SumOfUpdates):
@@ -279,18 +269,16 @@ class QFedAvg(SumOfUpdates):
         Delta_k = F_k^q D_k,    h_k = q F_k^(q - 1) |D_k|^2 + L F_k^q,    w <- w - sum_k p_k Delta_k / sum_k p_k h_k
 
     p_k is the client's weight: equal ones (`client_weights="uniform"`) are the paper's algorithm, which draws clients
-    by their size instead. With q = 0 the step ends at the mean of the w_k: FedAvg's.
-
-    F_k is the loss at w that the `training_step` of the turn's first iteration returns: an estimate on the client's
-    first batch, dropout included, exact for a batch of all its examples. L-BFGS, which evaluates its closure several
-    times a step, gives the last value. A client without a loss, or with a negative or infinite one, as critics of GANs
-    have, is left out of the round. Losses below 1e-10 count as that. |D_k| is over all tensors that travel as one
-    vector, moving averages of BatchNorm too. A client that overstates its loss pulls the model its way;
-    `NormClipping(c, then=QFedAvg(...))` bounds how far.
+    by their size instead. With q = 0 the step ends at the mean of the w_k: FedAvg's. F_k is the loss at w that the
+    `training_step` of the turn's first iteration returns: an estimate on the client's first batch, dropout included,
+    exact for a batch of all its examples. L-BFGS, which evaluates its closure several times a step, gives the last
+    value. A client without a loss, or with a negative or infinite one, as critics of GANs have, is left out of the
+    round. Losses below 1e-10 count as that. |D_k| is over all tensors that travel as one vector, moving averages of
+    BatchNorm too. A client that overstates its loss pulls the model its way; `NormClipping(c, then=QFedAvg(...))`
+    bounds how far.
 
     Args:
-        q: 0 (FedAvg) or above; the paper tries 0.001 to 15. The larger, the more the worst losses count, and the
-            shorter the steps.
+        q: 0 (FedAvg) or above, the paper tries 0.001 to 15; the larger, the more the worst losses count.
         lr: the clients' learning rate, whose inverse is L.
 
     Attributes:
@@ -328,9 +316,7 @@ class QFedAvg(SumOfUpdates):
 
     def on_client_loss(self, client: int, loss: float) -> None:
         if not 0 <= loss < math.inf:
-            raise ValueError(
-                f"QFedAvg takes powers of clients' losses, which are finite and not negative; it is {loss}"
-            )
+            raise ValueError(f"QFedAvg needs clients' losses, finite and not negative; it is {loss}")
         loss = max(loss, 1e-10)  # q F^(q - 1) has no value at 0 for q < 1
         self._power(loss)
         self.losses[client] = loss

@@ -21,6 +21,7 @@ from fedgen.statistics.accounting import federated_epsilon, require_accountants
 from fedgen.statistics.private import secure_normal
 
 RELEASES = "releases.json"  # in the run folder
+Noise = Literal["seeded", "secret"]
 
 
 class Participations:
@@ -119,10 +120,8 @@ class PrivateMean(SumOfUpdates):
 
     Raises:
         ModuleNotFoundError: without dp-accounting, naming the extra that brings it.
-        ValueError: for numbers out of range; when a round begins, for a `releases.json` that is damaged, or not of this
-            run.
-        MisconfigurationException: when a round begins, for rounds before it that are not known to have had this noise
-            and such cohorts.
+        ValueError: for numbers out of range, or a `releases.json` that is damaged or not of this run.
+        MisconfigurationException: for earlier rounds that are not known to have had this noise and such cohorts.
 
     Examples:
         >>> import torch
@@ -136,18 +135,9 @@ class PrivateMean(SumOfUpdates):
 
     private = True
 
-    def __init__(
-        self,
-        max_norm: float,
-        noise_multiplier: float,
-        delta: float = 1e-5,
-        noise: Literal["seeded", "secret"] = "seeded",
-    ) -> None:
+    def __init__(self, max_norm: float, noise_multiplier: float, delta: float = 1e-5, noise: Noise = "seeded") -> None:
         if not 0 < max_norm < float("inf") or not 0 <= noise_multiplier < float("inf"):
-            raise ValueError(
-                f"max_norm={max_norm} and noise_multiplier={noise_multiplier}: an update's longest norm is positive,"
-                " and the noise a finite multiple of it from 0"
-            )
+            raise ValueError(f"{max_norm=}, {noise_multiplier=}: choose a norm above 0 and noise from 0, both finite")
         if not 0 < delta < 1:
             raise ValueError(f"delta={delta} lies in (0, 1), well below one over the number of clients")
         if noise not in ("seeded", "secret"):
@@ -174,9 +164,7 @@ class PrivateMean(SumOfUpdates):
         super().begin_round(federation)
         drawn = {name: int(getattr(federation, name)) for name in ("seed", "clients", "cohort")}
         own = {"noise_multiplier": self.noise_multiplier, "noise": self.noise, **drawn}
-        # before any turn, and also where the file is damaged or not of this run
-        known = self._participations().rounds
-        self._check_past(own, known)
+        self._check_past(own, self._participations().rounds)  # refuses a file that is damaged or not of this run, too
         self._past = own
 
     def _check_past(self, own: Mapping[str, Any], known: int) -> None:
@@ -200,9 +188,7 @@ class PrivateMean(SumOfUpdates):
     @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         if weight != 1:
-            raise MisconfigurationException(
-                "PrivateMean bounds what one client adds, so clients weigh equally: pass client_weights='uniform'"
-            )
+            raise MisconfigurationException("clients of PrivateMean weigh equally: pass client_weights='uniform'")
         moved = [part.double() for part in self._moved(update)]  # in whose range every factor is exact
         norm = float(torch.stack([part.norm() for part in moved]).norm()) if moved else 0.0
         if norm > self.max_norm:
@@ -244,11 +230,7 @@ class PrivateMean(SumOfUpdates):
         return self._plus_sums(self.federation.cohort)
 
     def metrics(self, rounds: int) -> dict[str, float]:
-        """Return "epsilon", infinite without noise, "delta" and, with seeded noise, "clipped", after `rounds` rounds.
-
-        "clipped" is the share of the cohort whose updates were too long: it has no noise, so it is not published beside
-        secret noise.
-        """
+        """Return "epsilon", infinite without noise, "delta" and, beside seeded noise alone, the share "clipped"."""
         counts = self._participations()
         counts.reach(rounds)
         found = {"epsilon": federated_epsilon(self.noise_multiplier, counts.most, self.delta), "delta": self.delta}

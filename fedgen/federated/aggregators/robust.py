@@ -87,10 +87,9 @@ class CollectingAggregator(Aggregator):
         typical = float(distances.median())
         rounding = 1e-6 * float(torch.stack([middle.double().norm() for middle in combined]).norm())
         return {
-            self.clients[place]: f"is {distances[place]:.3g} away from the combined weights, the median client"
-            f" {typical:.3g}"
-            for place in distances.argsort(descending=True, stable=True).tolist()
-            if distances[place] > FAR * max(typical, rounding)
+            self.clients[p]: f"is {distances[p]:.3g} away from the combined weights, the median client {typical:.3g}"
+            for p in distances.argsort(descending=True, stable=True).tolist()
+            if distances[p] > FAR * max(typical, rounding)
         }
 
     def remarks(self) -> dict[int, str]:
@@ -238,8 +237,8 @@ class TrimmedMean(CollectingAggregator):
             least = math.ceil(1000 / cohort) / 1000
             other = f", or a fraction of {least:g} and more" if least < 0.5 else ""
             rank_zero_warn(
-                f"TrimmedMean(fraction={self.fraction:g}) leaves out none of {cohort} clients a round, so that one bad"
-                f" client moves the mean at will: take a larger cohort_size{other}"
+                f"TrimmedMean(fraction={self.fraction:g}) leaves out none of {cohort} clients a round: take a"
+                f" larger cohort_size{other}"
             )
 
     def _trimmed(self, clients: int) -> int:
@@ -288,22 +287,16 @@ class Krum(CollectingAggregator):
         self.bad, self.keep = bad, keep
         self.chosen: list[int] = []
 
-    @property
-    def _needs(self) -> int:
-        return max(2 * self.bad + 3, self.keep)
+    def _missing(self, clients: int, found: str) -> str:
+        needed = max(2 * self.bad + 3, self.keep)
+        return "" if clients >= needed else f"Krum(bad={self.bad}, keep={self.keep}) needs {needed} clients{found}"
 
     def check_cohort(self, cohort: int) -> None:
-        if cohort < self._needs:
-            raise MisconfigurationException(
-                f"Krum(bad={self.bad}, keep={self.keep}) needs {self._needs} clients a round and a cohort has {cohort}:"
-                " take a larger cohort_size, or fewer bad clients"
-            )
+        if why := self._missing(cohort, f" a round and a cohort has {cohort}"):
+            raise MisconfigurationException(f"{why}: take a larger cohort_size, or fewer bad clients")
 
     def shortfall(self) -> str:
-        count = len(self.clients)
-        if count >= self._needs:
-            return ""
-        return f"Krum(bad={self.bad}, keep={self.keep}) needs {self._needs} clients and {count} sent an update"
+        return self._missing(len(self.clients), f" and {len(self.clients)} sent an update")
 
     def combine(self, stacked: list[Tensor]) -> list[Tensor]:
         if why := self.shortfall():

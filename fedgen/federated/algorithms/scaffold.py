@@ -13,9 +13,9 @@ from torch.optim import SGD, Optimizer
 from fedgen.federated.algorithms.algorithm import (
     ClientAlgorithm,
     about_to_step,
+    check_form,
     gradients_of,
     parameter_names,
-    require_form,
 )
 from fedgen.federated.client_state.exchange import all_finite
 from fedgen.io.files import in_bytes
@@ -96,15 +96,13 @@ class Scaffold(ClientAlgorithm):
     ) -> None:
         if shares is None:
             raise MisconfigurationException(
-                "Scaffold weighs its variates over all clients, and the trainer's data module names none; pass a"
-                " FederatedDataModule to fit"
+                "Scaffold weighs its variates over all clients, which the data do not list: fit a FederatedDataModule"
             )
         for optimizer in optimizers if self.variates == "displacement" else ():
             if type(optimizer) is not SGD or any(g["momentum"] or g["maximize"] for g in optimizer.param_groups):
                 raise MisconfigurationException(
-                    "Scaffold(variates='displacement') takes what a client moved for a gradient, as it is under"
-                    f" torch.optim.SGD without momentum or maximize; an optimizer is {optimizer}: use"
-                    " variates='gradients'"
+                    "Scaffold(variates='displacement') needs torch.optim.SGD without momentum or maximize, and an"
+                    f" optimizer is {optimizer}: use variates='gradients'"
                 )
         self._model, self._shares = model, list(shares)
         if size := self.num_bytes(model):
@@ -174,7 +172,7 @@ class Scaffold(ClientAlgorithm):
             known = self._model.get(name)
             if known is None or (change.shape, change.dtype) != (known.shape, _wide(known)):
                 raise ValueError(
-                    f"a control variate is of {name!r}, {change.dtype} {list(change.shape)}; the model's not"
+                    f"a control variate of {name!r} is {change.dtype} {list(change.shape)}, not as the model's"
                 )
         self._changes = {name: change.to(self._model[name].device) for name, change in summed.items()}
 
@@ -197,8 +195,7 @@ class Scaffold(ClientAlgorithm):
                 totals.setdefault(name, torch.zeros_like(variate)).add_(change, alpha=self._shares[client])
 
     def num_bytes(self, model: Mapping[str, Tensor]) -> int:
-        parameters = [model[name] for name in parameter_names(model).values()]
-        return sum(p.numel() * _wide(p).itemsize for p in parameters)
+        return sum(model[n].numel() * _wide(model[n]).itemsize for n in parameter_names(model).values())
 
     def server_state(self) -> dict[str, Any]:
         return {"server": self.server, "clients": {}}
@@ -209,11 +206,10 @@ class Scaffold(ClientAlgorithm):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if not {"server", "clients"} <= state.keys():
             raise MisconfigurationException(
-                "the checkpoint holds no control variates of SCAFFOLD; resume with the same `client_algorithm`, or load"
-                " its weights into the model and start anew"
+                "the checkpoint holds no control variates of SCAFFOLD; resume with the same `client_algorithm`"
             )
         for variates in (state["server"], *state["clients"].values()):
-            require_form(variates, self._model, variates, "a control variate")
+            check_form(variates, self._model, variates, "a control variate")
         self.server = self._placed(state["server"])
         self.clients = {int(client): self._placed(variates) for client, variates in state["clients"].items()}
 

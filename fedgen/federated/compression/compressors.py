@@ -29,7 +29,7 @@ class Compressor(ABC):
     least. How many bytes are sent depends on the tensor's shape and type alone, so that a server knows what to expect.
 
     Attributes:
-        error_feedback: whether a client keeps what was not sent, and adds it to its next update (Karimireddy et al.
+        error_feedback: True if a client keeps what was not sent, and adds it to its next update (Karimireddy et al.
             2019, "Error Feedback Fixes SignSGD", arXiv 1901.09847, Algorithm 2). Biased compressors need it.
         carried: the part of what was sent that a client keeps as a start for its next turn; "" for none.
 
@@ -61,12 +61,10 @@ class Compressor(ABC):
 
     @abstractmethod
     def encode(self, update: Tensor, draws: torch.Generator, start: Tensor | None = None) -> dict[str, Tensor]:
-        """Return what is sent, by name, in `forms`.
+        """Return what is sent for a finite update, float32 or float64 and not to be changed, by name, in `forms`.
 
-        Args:
-            update: finite, float32 or float64, on any device; not to be changed.
-            draws: on the CPU, seeded by seed, round and client.
-            start: the `carried` part of what this client sent last; None if there is none.
+        `draws` is on the CPU, seeded by seed, round and client; `start` is the `carried` part of what this client sent
+        last, None if there is none.
         """
 
     @abstractmethod
@@ -188,9 +186,7 @@ class QSGD(Compressor):
             raise ValueError("scales holds a negative number")
         codes = unpack(payload["codes"], self.bits, math.prod(shape))
         if bool((codes > 2 * self.levels).any()):
-            raise ValueError(
-                f"codes holds {int(codes.max())}, and {self.levels} levels of either sign end at {2 * self.levels}"
-            )
+            raise ValueError(f"codes holds {int(codes.max())}, and the largest is {2 * self.levels}")
 
 
 def round_stochastically(values: Tensor, uniform: Tensor) -> Tensor:
@@ -204,12 +200,11 @@ class ScaledSign(Compressor):
 
     Algorithm 1 of Karimireddy et al. 2019, "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (arXiv
     1901.09847). With sgn(0) = 1 the squared error is |v|_2^2 - |v|_1^2 / d exactly. Signs are biased: without error
-    feedback training may not converge, which the paper is about.
-
-    Sent are a bit an entry, rounded up to whole bytes a tensor, and the scale in the update's type.
+    feedback training may not converge. Sent are a bit an entry, rounded up to whole bytes a tensor, and the scale in
+    the update's type.
 
     Args:
-        error_feedback: whether clients keep what was not sent for their next turn.
+        error_feedback: True keeps what was not sent for the client's next turn.
 
     Examples:
         >>> import torch
@@ -246,13 +241,12 @@ class TopK(Compressor):
     """The k entries of each tensor that are largest in magnitude, as they are; of equal ones the first.
 
     k is `share` of the tensor's d entries, rounded up. What is left out is at most (1 - k / d) |v|^2 (Definition 2.1 of
-    Stich et al. 2018, "Sparsified SGD with Memory", arXiv 1809.07599), and error feedback sends it later.
-
-    Sent are k values in the update's type and k places in int32 (int64 in tensors of more than 2^31 entries), rising.
+    Stich et al. 2018, "Sparsified SGD with Memory", arXiv 1809.07599), and error feedback sends it later. Sent are k
+    values in the update's type and k places in int32 (int64 in tensors of more than 2^31 entries), rising.
 
     Args:
         share: of the entries, in (0, 1].
-        error_feedback: whether clients keep what was not sent for their next turn.
+        error_feedback: True keeps what was not sent for the client's next turn.
 
     Raises:
         ValueError: for a share out of range.
@@ -307,16 +301,15 @@ class PowerSGD(Compressor):
     Algorithm 1 of Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization"
     (arXiv 1905.13727). A tensor is taken as a matrix M [n, m] of its first dimension by all others. From Q, normal
     draws or what the client sent last (warm start, which makes the steps of many rounds one iteration), P =
-    orthonormal(M Q) and Q = M^T P: what the server takes in is the projection P P^T M. It is M itself where M has rank
-    r or less. In the paper P and Q are averaged over workers on the way; here each client sends its own, which is what
-    an aggregator of updates takes, and the mean over clients may have a higher rank.
-
-    Sent are r (n + m) numbers in the update's type; vectors, and matrices that would not shrink, as they are.
+    orthonormal(M Q) and Q = M^T P: the server takes in the projection P P^T M, which is M where its rank is r or less.
+    The paper averages P and Q over workers on the way; here each client sends its own, and the mean over clients may
+    have a higher rank. Sent are r (n + m) numbers in the update's type; vectors, and matrices that would not shrink, as
+    they are.
 
     Args:
         rank: r, from 1; the paper has 1 to 4.
-        error_feedback: whether clients keep what was not sent for their next turn.
-        warm_start: whether clients keep Q.
+        error_feedback: True keeps what was not sent for the client's next turn.
+        warm_start: True keeps Q for the client's next turn.
 
     Raises:
         ValueError: for a rank below 1.

@@ -90,12 +90,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             torch.save(checkpoint, file)
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> Checkpoint:
-        """Load a checkpoint as Lightning does, but without unpickling unless `weights_only=False` asks for it.
+        """Load a checkpoint from a local file, or one that fsspec knows, without unpickling unless
+        `weights_only=False`.
 
-        Args:
-            path: of a local file, or one that fsspec knows.
-            map_location: a device for the tensors, or its name; any other value means the CPU.
-            weights_only: False unpickles objects, for files that you wrote yourself.
+        Tensors go to `map_location`, a device or its name; any other value means the CPU.
 
         Raises:
             FileNotFoundError: if there is no such file.
@@ -263,20 +261,16 @@ def checked_weights(module: Any, checkpoint: Mapping[str, Any]) -> Iterator[None
         yield
 
 
-def check_optimizers(optimizers: list[Optimizer], checkpoint: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that does not hold the states of these optimizers."""
+def check_optimizers(optimizers: list[Optimizer], schedulers: Sequence[Any], checkpoint: Mapping[str, Any]) -> None:
+    """Refuse states of other optimizers, and a longer run than a schedule was made for; warn of other lengths."""
     states, own = checkpoint["optimizer_states"], len(optimizers)
     found = len(states) if isinstance(states, list) else 0
     if found != own:
         raise ValueError(f"it holds the states of {found} optimizers and the model has {own}")
     for optimizer, state in zip(optimizers, states):
         check_optimizer_state(optimizer, state)
-
-
-def check_schedule_lengths(schedulers: Sequence[Any], checkpoint: Mapping[str, Any]) -> None:
-    """Refuse to extend a run under a schedule that ends with the shorter one; warn where its length stays behind."""
-    states = checkpoint.get("lr_schedulers")
-    for scheduler, state in zip(schedulers, states if isinstance(states, list) else ()):
+    schedules = checkpoint.get("lr_schedulers")
+    for scheduler, state in zip(schedulers, schedules if isinstance(schedules, list) else ()):
         for name in LENGTHS:
             made: Any = getattr(scheduler, name, None)
             kept: Any = state.get(name) if isinstance(state, Mapping) else None

@@ -5,14 +5,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from lightning.fabric.utilities.data import sized_len
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
-    LearningRateFinder,
-    ModelCheckpoint,
-    StochasticWeightAveraging,
-    WeightAveraging,
-)
+from lightning.pytorch import Trainer, callbacks
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -49,16 +42,13 @@ def refuses(faults: Callable[Given, Iterator[str]]) -> Callable[Given, None]:
     return check
 
 
-def check_settings(
-    interval: int, cohort_size: int | None, client_weights: str, optimizer_state: str, batch_idx: str = "round"
-) -> None:
+def check_settings(interval: int, cohort_size: int | None, weights: str, optimizer_state: str, batch_idx: str) -> None:
     """Refuse settings of the strategy that are out of range."""
-    if interval < 1:
-        raise ValueError(f"communication_interval={interval}: a turn has at least one iteration")
-    if cohort_size is not None and cohort_size < 1:
-        raise ValueError(f"cohort_size={cohort_size}: a round has at least one client")
-    if client_weights not in ("examples", "uniform"):
-        raise ValueError(f"client_weights={client_weights!r}: choose 'examples' or 'uniform'")
+    for name, value in (("communication_interval", interval), ("cohort_size", cohort_size)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value}: choose 1 or more")
+    if weights not in ("examples", "uniform"):
+        raise ValueError(f"client_weights={weights!r}: choose 'examples' or 'uniform'")
     if optimizer_state not in ("reset", "keep", "average"):
         raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
     if batch_idx not in ("round", "client"):
@@ -99,13 +89,13 @@ def check_trainer(trainer: Trainer) -> Iterator[str]:
     if not (isinstance(interval, float) and interval == 1.0):
         yield f"val_check_interval={interval!r} would validate a client's model; use check_val_every_n_epoch: rounds"
     for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and saves_within_epochs(callback):
-            yield (
-                "ModelCheckpoint(every_n_train_steps=... or train_time_interval=...) would save inside a round; use"
-                " every_n_epochs, which counts rounds"
-            )
+        if isinstance(callback, callbacks.ModelCheckpoint) and saves_within_epochs(callback):
+            yield "ModelCheckpoint would save inside a round; use every_n_epochs, not every_n_train_steps or a time"
     for callback in trainer.callbacks:
-        if isinstance(callback, StochasticWeightAveraging) or _averages_steps(callback):
+        # Lightning's EMAWeightAveraging updates at such steps alone; 0 for none
+        late = 10**9 * getattr(callback, "update_every_n_steps", 1)
+        averages = isinstance(callback, callbacks.WeightAveraging) and callback.should_update(step_idx=late)
+        if averages or isinstance(callback, callbacks.StochasticWeightAveraging):
             yield (
                 f"{type(callback).__name__} would average clients' models in the middle of a round; use"
                 " EMAWeightAveraging(update_every_n_steps=0, update_starting_at_epoch=0), which averages the server's"
@@ -117,19 +107,12 @@ def check_trainer(trainer: Trainer) -> Iterator[str]:
     trainer.log_every_n_steps = 1
 
 
-def _averages_steps(callback: Callback) -> bool:
-    """Return True for a weight average that is updated after steps, sooner or later."""
-    # Lightning's EMAWeightAveraging updates at such steps alone; 0 for none
-    late = 10**9 * getattr(callback, "update_every_n_steps", 1)
-    return isinstance(callback, WeightAveraging) and callback.should_update(step_idx=late)
-
-
 @refuses
 def check_finders(trainer: Trainer) -> Iterator[str]:
     """Refuse callbacks that try a value a batch, `Tuner.lr_find` among them: a batch is a client's whole turn."""
     for callback in trainer.callbacks:
-        if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
-            method = "lr_find" if isinstance(callback, LearningRateFinder) else "scale_batch_size"
+        if isinstance(callback, (callbacks.LearningRateFinder, callbacks.BatchSizeFinder)):
+            method = "lr_find" if isinstance(callback, callbacks.LearningRateFinder) else "scale_batch_size"
             yield (
                 f"{type(callback).__name__} (Tuner.{method}) tries a value in each batch, and under FedAvgStrategy that"
                 f" is a client's whole turn; find it without the strategy, by Tuner(Trainer()).{method}(module,"
@@ -169,7 +152,7 @@ def check_aggregator(
     if aggregator.robust:
         bounds = f"{name} bounds what one client does to the weights, and"
         if optimizer_state == "average":
-            yield f"{bounds} optimizer_state='average' takes a plain mean of optimizer states: pass 'reset' or 'keep'"
+            yield f"{bounds} optimizer_state='average' takes the plain mean of clients' states: pass 'reset' or 'keep'"
         if exchange.beside:
             yield f"{bounds} the client algorithm adds up clients' control variates, without bounds: leave it out"
 
@@ -177,8 +160,7 @@ def check_aggregator(
 @refuses
 def check_counters(exchange: Exchange, module: Module) -> Iterator[str]:
     """Refuse undeclared integer and boolean tensors under masks or noise: the largest would show one client's."""
-    # BatchNorm's counts advance by the interval; tensors of several numbers, such as index tables, are constants,
-    # which is checked in each turn
+    # BatchNorm's counts advance by the interval; tensors of several numbers, such as index tables, are held constant
     norms = {
         f"{name}.num_batches_tracked" if name else "num_batches_tracked"
         for name, part in module.named_modules()
@@ -200,17 +182,11 @@ def check_counters(exchange: Exchange, module: Module) -> Iterator[str]:
 @refuses
 def check_sampler(sampler: CohortSampler | None, aggregator: Aggregator, client_weights: str) -> Iterator[str]:
     """Refuse samplers that would weigh clients twice, or whose draws a private aggregator does not count."""
-    kind = type(sampler).__name__
     if sampler is not None and sampler.weighs and client_weights != "uniform":
-        yield (
-            f"sampler={kind} draws clients in proportion to their examples, and client_weights={client_weights!r} would"
-            " weigh them by these once more: pass client_weights='uniform'"
-        )
+        yield f"{type(sampler).__name__} draws clients by their examples already: pass client_weights='uniform'"
     if sampler is not None and aggregator.private:
-        yield (
-            f"{type(aggregator).__name__} counts how often each client is drawn uniformly, and {kind} draws otherwise,"
-            " so that the logged epsilon would be wrong: leave the sampler out"
-        )
+        name = type(aggregator).__name__
+        yield f"{name} counts clients that are drawn uniformly, as {type(sampler).__name__} does not: leave it out"
 
 
 @refuses
@@ -218,15 +194,11 @@ def check_compression(compressor: Compressor | None, aggregator: Aggregator, fix
     """Refuse compressed updates that cannot be added up under masks, or of which rests are kept without noise."""
     kind = type(compressor).__name__
     if compressor is not None and fixed:
-        yield (
-            f"compression={kind}: under secure aggregation clients' messages are masked and added up, and compressed"
-            " ones of different clients do not add: leave compression out"
-        )
+        yield f"compression={kind}: under secure aggregation compressed messages cannot be added up: leave it out"
     if compressor is not None and aggregator.private and compressor.keeps_clients:
         yield (
-            f"{type(aggregator).__name__} protects what clients send, and {kind} leaves what each has not sent, without"
-            " noise, in the run's checkpoints: pass a compression that keeps nothing, such as QSGD, or"
-            " error_feedback=False (of PowerSGD also warm_start=False)"
+            f"{type(aggregator).__name__} protects what clients send, and {kind} leaves the rest without noise in the"
+            " run's checkpoints: pass QSGD or error_feedback=False (of PowerSGD also warm_start=False)"
         )
 
 

@@ -39,7 +39,11 @@ def materialise(trainer: Trainer, seed: int) -> None:
         seed_all(seed, "lazy")
         for name, (args, kwargs) in inputs.items():
             finish(module.get_submodule(name), args, kwargs)
-        _take_shapes(module, trial)
+        found = dict([*trial.named_parameters(), *trial.named_buffers()])
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            if is_lazy(tensor) and name in found and not is_lazy(found[name]):  # shaped by the module's own code
+                tensor.materialize(found[name].shape, device=found[name].device, dtype=found[name].dtype)
+                tensor.detach().copy_(found[name].detach())
     if left := _uninitialised(module):
         raise _failure(left, "which the first client's first batch does not reach")
 
@@ -128,13 +132,3 @@ def _recording(trial: nn.Module, unfinished: list[str], inputs: Inputs, stops: b
             hooks.enter_context(part.register_forward_pre_hook(partial(record, name), prepend=True, with_kwargs=True))
             hooks.enter_context(part.register_forward_hook(stop))
         yield
-
-
-@torch.no_grad()
-def _take_shapes(module: nn.Module, trial: nn.Module) -> None:
-    """Materialise what the module's own code gave a shape in the copy, with the copy's values."""
-    found = dict([*trial.named_parameters(), *trial.named_buffers()])
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        if is_lazy(tensor) and name in found and not is_lazy(found[name]):
-            tensor.materialize(found[name].shape, device=found[name].device, dtype=found[name].dtype)
-            tensor.copy_(found[name])

@@ -175,8 +175,7 @@ class RankShares:
         """Refuse to read the personal model of a client of another process."""
         if (owner := self.owners.get(client, self.ranks.rank)) != self.ranks.rank:
             raise MisconfigurationException(
-                f"the model of client {client} is on rank {owner} and not on rank {self.ranks.rank}; clients' own"
-                " models can be read in one process: pass Trainer(devices=1, num_nodes=1)"
+                f"the model of client {client} is on rank {owner}, not here: pass Trainer(devices=1, num_nodes=1)"
             )
 
 
