@@ -123,7 +123,7 @@ class QSGD(Compressor):
 
     Args:
         bits: of an entry with its sign: 8 (127 levels), 4 (7) or 2 (1).
-        block: entries with a scale of their own, in the tensor's order; None takes the tensor. The paper has 512.
+        block: entries that share a scale, in the tensor's order; None takes the tensor. The paper has 512.
         norm: "max" or "2".
 
     Raises:

@@ -87,7 +87,7 @@ def check_trainer(trainer: Trainer) -> Iterator[str]:
     # a float is a fraction of the round; an integer (1 too) or a time counts turns or seconds
     interval = validation_interval(trainer)
     if not (isinstance(interval, float) and interval == 1.0):
-        yield f"val_check_interval={interval!r} would validate a client's model; use check_val_every_n_epoch: rounds"
+        yield f"val_check_interval={interval!r} would validate a client's model; use check_val_every_n_epoch (rounds)"
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, callbacks.ModelCheckpoint) and saves_within_epochs(callback):
             yield "ModelCheckpoint would save inside a round; use every_n_epochs, not every_n_train_steps or a time"
@@ -161,11 +161,7 @@ def check_aggregator(
 def check_counters(exchange: Exchange, module: Module) -> Iterator[str]:
     """Refuse undeclared integer and boolean tensors under masks or noise: the largest would show one client's."""
     # BatchNorm's counts advance by the interval; tensors of several numbers, such as index tables, are held constant
-    norms = {
-        f"{name}.num_batches_tracked" if name else "num_batches_tracked"
-        for name, part in module.named_modules()
-        if isinstance(part, NormBase)
-    }
+    norms = {f"{n}.num_batches_tracked".lstrip(".") for n, part in module.named_modules() if isinstance(part, NormBase)}
     exchange.advancing |= norms & exchange.counters.keys() - exchange.declared
     exchange.hold_tables()
     if undeclared := [name for name in exchange.counters if name not in exchange.declared | exchange.advancing]:
@@ -235,7 +231,4 @@ def check_plateaus(trainer: Trainer) -> Iterator[str]:
     """Refuse ReduceLROnPlateau with `interval="step"`, where Lightning is to move it."""
     for config in trainer.lr_scheduler_configs if trainer.lightning_module.automatic_optimization else ():
         if config.reduce_on_plateau and config.interval == "step":
-            yield (
-                f"ReduceLROnPlateau with interval='step' would move after clients' turns, by what one client logged"
-                f" ({config.monitor!r}); pass interval='epoch', which counts rounds"
-            )
+            yield "ReduceLROnPlateau with interval='step' would move after turns; pass 'epoch', which counts rounds"

@@ -1,7 +1,4 @@
-"""The one place in `fedgen.federated` that uses private names of Lightning and torch, where there is no public way.
-
-All hold for Lightning 2.6 and torch 2.11 to 2.14.
-"""
+"""Private names of Lightning 2.6 and torch 2.11 to 2.14, which `fedgen.federated` uses in this file alone."""
 
 import os
 from collections.abc import Mapping

@@ -54,8 +54,9 @@ class OneOrManyProcesses(DDPStrategy):
             super()._configure_launcher()
 
     def setup_environment(self) -> None:
-        if self._module.trainer.state.fn == TrainerFn.FITTING:
-            check_finders(self._module.trainer)  # before their own `setup`, whose error is about several processes
+        trainer = self._module.trainer
+        if trainer.state.fn == TrainerFn.FITTING:
+            check_finders(trainer)  # before their own `setup`, whose error is about several processes
         super().setup_environment()
 
     def setup_distributed(self) -> None:
@@ -67,10 +68,11 @@ class OneOrManyProcesses(DDPStrategy):
 
     @heard()
     def barrier(self, name: str | None = None) -> None:
-        if name == "run-stage" and self._module.trainer.state.fn == TrainerFn.FITTING:  # Lightning's handlers are set
-            if ends := end_on_sigterm(self._module.trainer):
+        # by then Lightning has set its handlers
+        if name == "run-stage" and (trainer := self._module.trainer).state.fn == TrainerFn.FITTING:
+            if ends := end_on_sigterm(trainer):
                 watch_for_sigterm(self)
-            broadcast_sigterm(self._module.trainer, exchanges=not all(Ranks().gather(ends)))
+            broadcast_sigterm(trainer, exchanges=not all(Ranks().gather(ends)))
         super().barrier(name)
 
     broadcast = heard()(DDPStrategy.broadcast)
