@@ -121,7 +121,8 @@ class Aggregator(ABC):
     def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
         """Add tensors that a turn is the first to change, such as a moving average; an error by default.
 
-        `server` holds their values, which other clients left alone; `places`, rising, are in the list of later `add`.
+        `server` holds their values, which other clients left alone; `places` are their rising indices in the list that
+        `add` receives from then on.
         """
         raise MisconfigurationException(
             f"{type(self).__name__} has no grow(server, places), and a client's turn has changed tensors that do not"

@@ -131,7 +131,7 @@ def check_form(tensors: Mapping[str, Tensor], model: Mapping[str, Tensor], names
         saved, own = tensors.get(name), model.get(name)
         if saved is None or own is None or saved.shape != own.shape or kind_of(saved) != kind_of(own):
             raise MisconfigurationException(
-                f"the checkpoint holds {what} whose {name} has not the model's form; resume with the same model"
+                f"the checkpoint holds {what} whose {name} is not as in the model; resume with the same model"
             )
 
 
