@@ -45,8 +45,8 @@ FAULTS = {
         "has the columns client, first and lacks last: its first line",
     ),
     "a short row": ("trace.csv", f"{HEADER}a,0,1\nb,2\n", None, "line 3 has not the 3 fields"),
-    "no number": ("trace.csv", f"{HEADER}a,0,1\nb,two,3\n", None, "line 3: first is 'two', which is no round"),
-    "a negative round": ("trace.csv", f"{HEADER}a,-1,1\n", None, "line 2: first is '-1', which is no round"),
+    "no number": ("trace.csv", f"{HEADER}a,0,1\nb,two,3\n", None, "line 3: first is 'two', which is not a round"),
+    "a negative round": ("trace.csv", f"{HEADER}a,-1,1\n", None, "line 2: first is '-1', which is not a round"),
     "ends the wrong way": (
         "trace.csv",
         f"{HEADER}a,5,3\n",
