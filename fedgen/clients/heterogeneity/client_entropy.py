@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from fedgen.clients import Client
 from fedgen.clients.heterogeneity.entropy_options import DEFAULT, EntropyOptions
@@ -24,18 +25,19 @@ from fedgen.clients.heterogeneity.heterogeneity import Heterogeneity, Heterogene
 from fedgen.progress import track
 from fedgen.seeds import generator, subset
 
-# Many small variational autoencoders trained at once: each group of images has its own, and learns nothing of others.
-#
-# Kingma and Welling (2014, arXiv 1312.6114) with the posterior's full covariance. Every weight has a leading axis of
-# groups, so that one batched product serves all of them; Adam works on each number for itself, so that training
-# together is training each alone.
-
-
 CHUNK = 2**24  # pixels decoded at once, at most: 64 MB
+TOGETHER = 2**23  # weights trained at once, at most: 32 MB, and as much for each of gradient and Adam's two averages
+BLOCK = 50  # steps whose noise is drawn at once
+LEAST = 5  # images of a label for a client to be measured on it
 
 
 class GroupedVAE(nn.Module):
-    """p(z) = N(0, I), p(x | z) of independent Bernoulli pixels, q(z | x) = N(m, L L^T)."""
+    """Autoencoders with p(z) = N(0, I), p(x | z) of independent Bernoulli pixels, q(z | x) = N(m, L L^T), one a group.
+
+    Kingma and Welling (2014, arXiv 1312.6114) with the posterior's full covariance. Every weight has a leading axis of
+    groups, so that one batched product serves all of them; Adam works on each number for itself, so that training
+    together is training each alone.
+    """
 
     look: Tensor
     look_bias: Tensor
@@ -119,10 +121,6 @@ def log_mean_weights(model: GroupedVAE, images: Tensor, noise: Tensor) -> Tensor
     return found - math.log(samples)
 
 
-TOGETHER = 2**23  # weights trained at once, at most: 32 MB, and as much for each of gradient and Adam's two averages
-BLOCK = 50  # steps whose noise is drawn at once
-
-
 def client_entropies(
     groups: Sequence[Tensor],
     options: EntropyOptions = DEFAULT,
@@ -133,7 +131,7 @@ def client_entropies(
     """H of each group of images in nats, float64 [G]: a model is fitted to each alone, all at once.
 
     A group's value depends on its images, the seed and its name, and on the other groups by rounding only. Grey pixels
-    count as what they are in [0, 1], so that H is at least `grey_floor`, and smaller differences are what tells.
+    count as what they are in [0, 1], so that H is at least `grey_floor`; compare what lies above it.
 
     Args:
         groups: uint8 images [n_g, C, H, W] of each, of one shape; e.g. a client's of one label.
@@ -149,7 +147,7 @@ def client_entropies(
     images = _check(groups)
     weights = 2 * options.width * images[0].shape[1]
     together = max(1, TOGETHER // weights)
-    order = sorted(range(len(images)), key=lambda place: len(images[place]))  # alike in size, so that little is padded
+    order = sorted(range(len(images)), key=lambda place: len(images[place]))  # of similar sizes, for little padding
     found = torch.empty(len(images), dtype=torch.float64)
     for start in range(0, len(order), together):
         part = order[start : start + together]
@@ -183,10 +181,9 @@ class _Group:
         self.options, self._seed, self._names = options, seed, names
         self.device = parts[0].device if device is None else torch.device(device)
         self.counts = [len(part) for part in parts]
-        self.images = nn.utils.rnn.pad_sequence(list(parts), batch_first=True).to(self.device)
+        self.images = pad_sequence(list(parts), batch_first=True).to(self.device)
 
     def fit(self, text: str) -> GroupedVAE:
-        """The groups' models, trained."""
         options, means = self.options, self.images.sum(1).cpu() / torch.tensor(self.counts).unsqueeze(1)
         model = GroupedVAE(means, options.width, options.latent_dim, self._generators("weights")).to(self.device)
         optimizer = torch.optim.Adam(model.parameters(), options.lr, fused=True)
@@ -194,7 +191,7 @@ class _Group:
         with torch.enable_grad():
             for images, noise, shares in steps:
                 optimizer.zero_grad()
-                # a sum over groups, each of which has its own weights: nobody's gradient has another's in it
+                # a sum over groups with separate weights, so that no gradient mixes groups
                 (model.negative_elbo(images, noise) * shares).sum().backward()
                 optimizer.step()
         return model
@@ -204,7 +201,7 @@ class _Group:
         """-mean_x log (1 / K) sum_k of the importance weights, float64 [G]."""
         shape = self.options.samples, self.options.latent_dim
         draws = zip(self.counts, self._generators("reading"))
-        noise = _padded([torch.randn(count, *shape, generator=one) for count, one in draws])
+        noise = pad_sequence([torch.randn(count, *shape, generator=one) for count, one in draws], batch_first=True)
         found = log_mean_weights(model, self.images, noise)
         there = torch.arange(found.shape[1]) < torch.tensor(self.counts).unsqueeze(1)
         return -(found * there.to(found)).sum(1) / torch.tensor(self.counts).to(found)
@@ -215,34 +212,28 @@ class _Group:
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """For each step images [G, B, D], noise [G, B, d], and each image's share in its group's mean [G, B]."""
         options, rows = self.options, [min(count, self.options.batch_size) for count in self.counts]
-        shares = nn.utils.rnn.pad_sequence([torch.full((row,), 1 / row) for row in rows], batch_first=True)
-        shares = shares.to(self.device)
+        shares = pad_sequence([torch.full((row,), 1 / row) for row in rows], batch_first=True).to(self.device)
         draws = self._generators("noise")
         every = torch.arange(len(rows), device=self.device).unsqueeze(1)
         for start in range(0, options.steps, BLOCK):
             block = min(BLOCK, options.steps - start)
-            noise = _padded(
-                [torch.randn(row, block, options.latent_dim, generator=one) for row, one in zip(rows, draws)]
-            )
-            noise = noise.to(self.device)
+            own = [torch.randn(row, block, options.latent_dim, generator=one) for row, one in zip(rows, draws)]
+            noise = pad_sequence(own, batch_first=True).to(self.device)
             if max(self.counts) > options.batch_size:
-                chosen = _padded([_choose(*one, block) for one in zip(self.counts, rows, draws)]).to(self.device)
+                picks = [_choose(*one, block) for one in zip(self.counts, rows, draws)]
+                chosen = pad_sequence(picks, batch_first=True).to(self.device)
             for step in range(block):
-                images = (
-                    self.images if max(self.counts) <= options.batch_size else self.images[every, chosen[:, :, step]]
-                )
+                images = self.images
+                if max(self.counts) > options.batch_size:
+                    images = images[every, chosen[:, :, step]]
                 yield images, noise[:, :, step], shares
 
 
 def _choose(count: int, rows: int, draws: torch.Generator, steps: int) -> Tensor:
-    """Positions of images for some steps, int64 [rows, steps]: all of them, or of more images some at random."""
+    """Positions of images for each step, int64 [rows, steps]: all of them, or random ones of more images."""
     if count == rows:
         return torch.arange(rows).unsqueeze(1).expand(rows, steps)
     return torch.randint(count, (rows, steps), generator=draws)
-
-
-def _padded(parts: Sequence[Tensor]) -> Tensor:
-    return nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
 
 
 def _check(groups: Sequence[Tensor]) -> list[Tensor]:
@@ -258,9 +249,6 @@ def _check(groups: Sequence[Tensor]) -> list[Tensor]:
     return [part.flatten(1).float() / 255 for part in groups]
 
 
-LEAST = 5  # images of a label, for it to be asked for in turn
-
-
 def with_entropy(
     found: Heterogeneity,
     clients: Sequence[Client],
@@ -271,7 +259,7 @@ def with_entropy(
     seed: int = 0,
     device: torch.device | str | None = None,
 ) -> Heterogeneity:
-    """The measures, and the clients' entropy above the grey floor in nats."""
+    """The measures with the clients' entropy above the grey floor, in nats."""
     data = clients[0].data
     owned = [clients[place].everything for place in found.clients]
     rows = torch.cat(owned)
@@ -282,7 +270,7 @@ def with_entropy(
     control = "labels" if data.is_labelled else "iid"
     deals = [owners, *deal_again(owners, labels if data.is_labelled else None, controls, seed)[control]]
     groups = [rows[(deal == client) & (labels == asked[client])] for deal in deals for client in chosen]
-    names = chosen * len(deals)  # a client's random deals have its draws
+    names = chosen * len(deals)  # a client's random controls have its draws
     drawn = [subset(len(group), max_images, seed, "images of entropy", name) for group, name in zip(groups, names)]
     groups = [group[chosen] for group, chosen in zip(groups, drawn)]
     images = [data.inputs[group] for group in groups]
@@ -300,14 +288,14 @@ def with_entropy(
 
 
 def choose_labels(table: Tensor, chosen: Sequence[int]) -> dict[int, int]:
-    """The label that each of some clients is measured on: 0, 1, ... in turn, else the one that it has most of."""
+    """The label on which each chosen client is measured: 0, 1, ... in turn, or its most frequent one."""
     turns = {client: turn % table.shape[1] for turn, client in enumerate(chosen)}
     enough = {client: int(table[client, label]) >= LEAST for client, label in turns.items()}
     return {client: label if enough[client] else int(table[client].argmax()) for client, label in turns.items()}
 
 
 def _spread_out(values: Tensor, places: Sequence[int], count: int, missing: float = torch.nan) -> Tensor:
-    """The values at their places, and something else at the others, float64 [count]."""
+    """The values at their places and `missing` at the others, float64 [count]."""
     found = torch.full((count,), missing, dtype=torch.float64)
     found[torch.tensor(places)] = values.double()
     return found

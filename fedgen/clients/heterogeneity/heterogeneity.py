@@ -1,8 +1,10 @@
-"""Heterogeneity of a federation's clients, before anything is trained, beside clients dealt at random.
+"""Heterogeneity of a federation's clients, before anything is trained, beside random clients of the same images.
 
-Every measure depends on the clients' sizes and on how few images there are. So the same images are dealt again: to
+Every measure depends on the clients' sizes and on how few images there are. So the same images are assigned again: to
 clients of the same sizes ("iid"), and, where there are labels, to clients of the same sizes and labels ("labels"). What
 the clients have beyond the first is heterogeneity; what they have beyond the second is not about labels.
+
+Each measure gives one number a client, whose mean with weights n_i / n is the federation's.
 """
 
 import math
@@ -21,15 +23,19 @@ from fedgen.scores.of_model.vendi import vendi_score
 from fedgen.seeds import generator, subset
 from fedgen.statistics.gaussian import CHUNK, check_features, summarize
 
-# Distances between clients, from features and owners alone: no generator.
-#
-# Each function gives one number a client, whose mean with weights n_i / n is the federation's. Clients that are random
-# samples of the same images ("IID") do not give 0 throughout: what they give is found by dealing the same images at
-# random, and stated where it is known.
+TITLES = {
+    "between": "variance between clients",
+    "fid": "FID to the pool",
+    "kid": "KID to the pool",
+    "vendi": "Vendi score",
+    "labels": "labels, total variation",
+    "entropy": "entropy above grey, nats",
+}
+CONTROLS = {"iid": "IID, same sizes", "labels": "same sizes and labels"}
 
 
 def sizes_of(owners: Tensor) -> Tensor:
-    """Return the number of images of each client, int64 [K], of owners int64 [N] in 0..K-1."""
+    """The number of images of each client, int64 [K], of owners int64 [N] in 0..K-1."""
     if owners.ndim != 1 or not len(owners) or int(owners.min()) < 0:
         raise ValueError(f"owners must be client numbers from 0, one an image, got {tuple(owners.shape)}")
     sizes = owners.bincount()
@@ -52,7 +58,7 @@ def variance_between(features: Tensor, owners: Tensor) -> Tensor:
 
 
 def fid_to_pool(features: Tensor, deals: Sequence[Tensor]) -> Tensor:
-    """The Fréchet distance from each client to all clients together, float64 [R, K]; under several deals at once."""
+    """The Fréchet distance from each client to all clients together, float64 [R, K], for each of R assignments."""
     for owners in deals:
         _check(features, owners)
     pooled, count = summarize(features), len(sizes_of(deals[0]))
@@ -65,7 +71,7 @@ def fid_to_pool(features: Tensor, deals: Sequence[Tensor]) -> Tensor:
 
 
 def kid_to_pool(features: Tensor, deals: Sequence[Tensor], kernel: Kernel | None = None) -> Tensor:
-    """MMD^2 from each client to all clients together, float64 [R, K]."""
+    """MMD^2 from each client to all clients together, float64 [R, K], for each of R assignments."""
     kernel = kernel or PolynomialKernel()
     for owners in deals:
         _check(features, owners)
@@ -74,30 +80,33 @@ def kid_to_pool(features: Tensor, deals: Sequence[Tensor], kernel: Kernel | None
 
 
 def vendi_of_clients(features: Tensor, owners: Tensor, kernel: Kernel | None = None) -> Tensor:
-    """The Vendi score of each client, float64 [K]: smaller than at random where a client's images are alike."""
+    """The Vendi score of each client, float64 [K]: smaller than at random where a client's images are similar."""
     _check(features, owners)
     clients = range(len(sizes_of(owners)))
     return torch.tensor([vendi_score(features[owners == client], kernel) for client in clients], dtype=torch.float64)
 
 
 def label_distance(labels: Tensor, owners: Tensor) -> Tensor:
-    """Return the distance of each client's labels from all clients': total variation in [0, 1], float64 [K]."""
+    """The total variation in [0, 1] of each client's labels from all clients' labels, float64 [K]."""
     counts = label_table(labels, owners).double()
     shares, pooled = counts / counts.sum(1, keepdim=True), counts.sum(0) / counts.sum()
     return (shares - pooled).abs().sum(1) / 2
 
 
 def label_table(labels: Tensor, owners: Tensor, num_labels: int | None = None) -> Tensor:
-    """Return the number of images of each client and label, int64 [K, L]."""
+    """The number of images of each client and label, int64 [K, L]."""
     clients, count = len(sizes_of(owners)), num_labels or int(labels.max()) + 1
     return (owners * count + labels).bincount(minlength=clients * count).view(clients, count)
 
 
 def _kernel_sums(features: Tensor, deals: Sequence[Tensor], kernel: Kernel) -> tuple[list[Tensor], Tensor]:
-    """Each image's kernel's sums over its owner's other images (for each deal) and over all others: float64 [N]."""
-    if kernel.monomials(features[:1]) is not None:  # time in N, so each deal for itself
-        found = [_sorted_sums(features, owners, kernel) for owners in deals]
-        return [own for own, _ in found], found[0][1]
+    """Each image's kernel sums over its owner's other images, for each assignment, and over all others: float64 [N]."""
+    if kernel.monomials(features[:1]) is not None:  # linear time, so each assignment by itself
+        orders = [owners.argsort(stable=True) for owners in deals]
+        ones = torch.ones(len(features), dtype=torch.float64)
+        found = [within_sums(features[order], kernel, owners[order], ones) for owners, order in zip(deals, orders)]
+        places = [order.argsort() for order in orders]
+        return [own[place] for (own, _), place in zip(found, places)], found[0][1][places[0]]
     own = [torch.zeros(len(features), dtype=torch.float64) for _ in deals]
     every = torch.zeros_like(own[0])
     for rows, columns in block_pairs(len(features), len(features), symmetric=True):
@@ -112,15 +121,6 @@ def _kernel_sums(features: Tensor, deals: Sequence[Tensor], kernel: Kernel) -> t
             for side, axis in sides:
                 sums[side] += shared.sum(axis)
     return own, every
-
-
-def _sorted_sums(features: Tensor, owners: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
-    order = owners.argsort(stable=True)
-    ones = torch.ones(len(owners), dtype=torch.float64)
-    found = []
-    for values in within_sums(features[order], kernel, owners[order], ones):
-        found.append(torch.empty_like(values).index_copy_(0, order, values))
-    return found[0], found[1]
 
 
 def _unbiased(own: Tensor, every: Tensor, owners: Tensor) -> Tensor:
@@ -141,20 +141,9 @@ def _check(features: Tensor, owners: Tensor) -> None:
         raise ValueError(f"{len(features)} features and owners {tuple(owners.shape)}; give each image's client")
 
 
-TITLES = {
-    "between": "variance between clients",
-    "fid": "FID to the pool",
-    "kid": "KID to the pool",
-    "vendi": "Vendi score",
-    "labels": "labels, total variation",
-    "entropy": "entropy above grey, nats",
-}
-CONTROLS = {"iid": "IID, same sizes", "labels": "same sizes and labels"}
-
-
 @dataclass(frozen=True)
 class HeterogeneityMeasure:
-    """One measure of the clients, and of clients dealt at random from the same images."""
+    """One measure of the clients, and of random clients of the same images."""
 
     name: str
     per_client: list[float]
@@ -164,11 +153,11 @@ class HeterogeneityMeasure:
 
     @property
     def value(self) -> float:
-        """The mean over clients that have a number, weighed by their images."""
+        """The mean over clients with a finite number, weighted by their images."""
         return self._mean(self.per_client)
 
     def of_deals(self, control: str) -> list[float]:
-        """`value` of each deal of a control; none where there is no such control."""
+        """`value` of each random assignment of a control; none without that control."""
         return [self._mean(values) for values in self.controls.get(control, [])]
 
     def to_json(self) -> dict[str, Any]:
@@ -218,14 +207,14 @@ def measure_clients(
     cache: FeatureCache | None = None,
     device: torch.device | str | None = None,
 ) -> Heterogeneity:
-    """Measure how unlike clients are: everything that a client has, its training and held-out images together.
+    """Measure how different clients are, by their training and held-out images together.
 
     Args:
         clients: of one data set.
-        embedding: in whose features to measure; not the one by which images were dealt to clients.
+        embedding: gives the features to measure; not the one by which images were assigned to clients.
         num_images: measured in all; of each client in proportion, and two at least.
         max_clients: measured, drawn at random where there are more.
-        controls: random deals of each kind.
+        controls: random assignments of each kind.
         seed: of the draws.
         cache: keeps the features on disk.
         device: where to embed.
@@ -258,15 +247,15 @@ def measure_features(
     seed: int = 0,
     vendi: bool = True,
 ) -> dict[str, HeterogeneityMeasure]:
-    """The measures of features that are at hand, by name.
+    """Measure how different clients are by given features; the measures by name.
 
     Args:
         features: [N, D].
         owners: the client of each, int64 [N] in 0..K-1.
         labels: int64 [N], where there are some.
-        controls: random deals of each kind; 0 for none.
-        seed: of the deals.
-        vendi: whether to measure Vendi scores, by cosines: not of points, whose directions depend on where 0 is.
+        controls: random assignments of each kind; 0 for none.
+        seed: of the random assignments.
+        vendi: True to measure Vendi scores, by cosines: not of points, whose directions depend on where 0 is.
 
     Raises:
         ValueError: for features or owners that do not fit, or a number of controls below 0.
@@ -283,24 +272,18 @@ def measure_features(
     if labels is not None:
         found["labels"] = [label_distance(labels, deal) for deal in every]
     counts = sizes_of(owners).tolist()
-    return {name: as_measure(name, values, counts, deals) for name, values in found.items()}
-
-
-def as_measure(
-    name: str, values: Sequence[Tensor], counts: list[int], deals: dict[str, list[Tensor]]
-) -> HeterogeneityMeasure:
-    """A measure of values [K] of the clients, then of every deal in the order of `deals`."""
-    rest = [one.tolist() for one in values[1:]]
-    controls: dict[str, list[list[float]]] = {}
-    for control, own in deals.items():
-        controls[control], rest = rest[: len(own)], rest[len(own) :]
-    return HeterogeneityMeasure(name, values[0].tolist(), counts, controls)
+    measures = {}
+    for name, values in found.items():
+        first, *rest = (one.tolist() for one in values)
+        parts = {control: rest[place * controls : (place + 1) * controls] for place, control in enumerate(deals)}
+        measures[name] = HeterogeneityMeasure(name, first, counts, parts)
+    return measures
 
 
 def deal_again(owners: Tensor, labels: Tensor | None, controls: int, seed: int) -> dict[str, list[Tensor]]:
-    """Owners int64 [N] of random deals of the same images to clients of the same sizes, by the rule of dealing."""
+    """Owners int64 [N] of random assignments of the same images to clients of the same sizes, by control."""
     if controls < 0:
-        raise ValueError(f"controls={controls}: the number of random deals is at least 0")
+        raise ValueError(f"controls={controls}: the number of random assignments is at least 0")
     everything = torch.zeros_like(owners)
     deals: dict[str, list[Tensor]] = {
         "iid": [shuffle_within(everything, owners, seed, "iid", repeat) for repeat in range(controls)]
@@ -311,7 +294,7 @@ def deal_again(owners: Tensor, labels: Tensor | None, controls: int, seed: int) 
 
 
 def shuffle_within(groups: Tensor, owners: Tensor, seed: int, *path: int | str) -> Tensor:
-    """The owners int64 [N] of images in random order within each group int64 [N]."""
+    """The owners int64 [N], shuffled within each group int64 [N]."""
     order = torch.randperm(len(owners), generator=generator(seed, "deal again", *path))
     order = order[groups[order].argsort(stable=True)]
     dealt = torch.empty_like(owners)
@@ -331,12 +314,9 @@ def choose_images(
     chosen = subset(len(clients), max_clients, seed, "measured clients").tolist()
     owned = [clients[place].everything for place in chosen]
     share = min(1.0, num_images / sum(map(len, owned)))
-    return chosen, [_some(own, share, seed, place) for own, place in zip(owned, chosen)]
-
-
-def _some(positions: Tensor, share: float, seed: int, client: int) -> Tensor:
-    count = min(len(positions), max(2, round(share * len(positions))))
-    return positions[subset(len(positions), count, seed, "measured images", client)]
+    counts = [max(2, round(share * len(own))) for own in owned]
+    some = zip(owned, counts, chosen)
+    return chosen, [own[subset(len(own), count, seed, "measured images", place)] for own, count, place in some]
 
 
 def _plain(values: Sequence[float]) -> list[float | None]:
