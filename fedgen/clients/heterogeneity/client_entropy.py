@@ -12,7 +12,7 @@ of as many images: few are learnt by heart, for their logarithm above `grey_floo
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -39,34 +39,16 @@ class GroupedVAE(nn.Module):
     together is training each alone.
     """
 
-    look: Tensor
-    look_bias: Tensor
-    encode: Tensor
-    encode_bias: Tensor
-    unfold: Tensor
-    unfold_bias: Tensor
-    draw: Tensor
-    draw_bias: Tensor
-
     def __init__(self, means: Tensor, width: int, latent_dim: int, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
         pixels, self.latent_dim = means.shape[1], latent_dim
         codes = latent_dim + latent_dim * (latent_dim + 1) // 2  # the mean, and L below and on the diagonal
-        shapes = {
-            "look": (pixels, width),
-            "encode": (width, codes),
-            "unfold": (latent_dim, width),
-            "draw": (width, pixels),
-        }
-        for name, (inputs, outputs) in shapes.items():
-            values = [torch.rand(inputs + 1, outputs, generator=one) * 2 - 1 for one in generators]
-            whole = torch.stack(values) / inputs**0.5
-            self.register_parameter(name, nn.Parameter(whole[:, :-1].contiguous()))
-            self.register_parameter(f"{name}_bias", nn.Parameter(whole[:, -1:].contiguous()))
+        self.look, self.look_bias = _drawn(pixels, width, generators)
+        self.encode, self.encode_bias = _drawn(width, codes, generators)
+        self.unfold, self.unfold_bias = _drawn(latent_dim, width, generators)
+        self.draw, self.draw_bias = _drawn(width, pixels, generators)
         self.draw_bias.data.copy_(torch.logit(means.clamp(0.01, 0.99)).unsqueeze(1))
-        rows, columns = torch.tril_indices(latent_dim, latent_dim)
-        self.register_buffer("_rows", rows)
-        self.register_buffer("_columns", columns)
+        self.register_buffer("_below", torch.tril_indices(latent_dim, latent_dim))
 
     def posterior(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """m [G, n, d] and L [G, n, d, d], lower triangular with a positive diagonal, of images [G, n, D] in [0, 1]."""
@@ -74,7 +56,7 @@ class GroupedVAE(nn.Module):
         codes = torch.baddbmm(self.encode_bias, hidden, self.encode)
         mean, lower = codes.split([self.latent_dim, codes.shape[2] - self.latent_dim], 2)
         full = lower.new_zeros(*lower.shape[:2], self.latent_dim, self.latent_dim)
-        full[..., self._rows, self._columns] = lower
+        full[..., self._below[0], self._below[1]] = lower
         diagonal = full.diagonal(dim1=-2, dim2=-1)
         return mean, full.tril(-1) + torch.diag_embed(diagonal.exp())
 
@@ -109,6 +91,13 @@ class GroupedVAE(nn.Module):
         # log N(z; 0, I) - log N(z; m, L L^T): the constants cancel
         logs = lower.diagonal(dim1=-2, dim2=-1).log().sum(-1, keepdim=True)
         return likelihood + (noise.square().sum(-1) - latents.square().sum(-1)) / 2 + logs
+
+
+def _drawn(inputs: int, outputs: int, generators: Sequence[torch.Generator]) -> tuple[nn.Parameter, nn.Parameter]:
+    """First weights [G, inputs, outputs] and biases [G, 1, outputs] of a layer, one group a generator."""
+    values = [torch.rand(inputs + 1, outputs, generator=one) * 2 - 1 for one in generators]
+    whole = torch.stack(values) / inputs**0.5
+    return nn.Parameter(whole[:, :-1].contiguous()), nn.Parameter(whole[:, -1:].contiguous())
 
 
 def log_mean_weights(model: GroupedVAE, images: Tensor, noise: Tensor) -> Tensor:
@@ -152,7 +141,8 @@ def client_entropies(
     for start in range(0, len(order), together):
         part = order[start : start + together]
         own = [place if names is None else names[place] for place in part]
-        group = _Group([images[place] for place in part], own, options, seed, device)
+        padded = pad_sequence([images[place] for place in part], batch_first=True).to(device)
+        group = _Group(padded, [len(images[place]) for place in part], own, options, seed)
         text = f"autoencoders {start + 1} to {start + len(part)} of {len(images)}"
         found[torch.tensor(part)] = group.entropies(group.fit(text)).cpu()
     return found
@@ -167,25 +157,20 @@ def grey_floor(groups: Sequence[Tensor]) -> Tensor:
     return torch.stack(found)
 
 
+@dataclass
 class _Group:
-    """Groups of images that are fitted together."""
+    """Groups of images [G, n, D] that are fitted together, each padded beyond its count."""
 
-    def __init__(
-        self,
-        parts: Sequence[Tensor],
-        names: Sequence[int],
-        options: EntropyOptions,
-        seed: int,
-        device: torch.device | str | None,
-    ) -> None:
-        self.options, self._seed, self._names = options, seed, names
-        self.device = parts[0].device if device is None else torch.device(device)
-        self.counts = [len(part) for part in parts]
-        self.images = pad_sequence(list(parts), batch_first=True).to(self.device)
+    images: Tensor
+    counts: Sequence[int]
+    names: Sequence[int]
+    options: EntropyOptions
+    seed: int
 
     def fit(self, text: str) -> GroupedVAE:
         options, means = self.options, self.images.sum(1).cpu() / torch.tensor(self.counts).unsqueeze(1)
-        model = GroupedVAE(means, options.width, options.latent_dim, self._generators("weights")).to(self.device)
+        model = GroupedVAE(means, options.width, options.latent_dim, self._generators("weights"))
+        model.to(self.images.device)
         optimizer = torch.optim.Adam(model.parameters(), options.lr, fused=True)
         steps = track(self._batches(), text, total=options.steps, unit="steps")
         with torch.enable_grad():
@@ -207,21 +192,21 @@ class _Group:
         return -(found * there.to(found)).sum(1) / torch.tensor(self.counts).to(found)
 
     def _generators(self, what: str) -> list[torch.Generator]:
-        return [generator(self._seed, "client entropy", what, name) for name in self._names]
+        return [generator(self.seed, "client entropy", what, name) for name in self.names]
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """For each step images [G, B, D], noise [G, B, d], and each image's share in its group's mean [G, B]."""
         options, rows = self.options, [min(count, self.options.batch_size) for count in self.counts]
-        shares = pad_sequence([torch.full((row,), 1 / row) for row in rows], batch_first=True).to(self.device)
+        shares = pad_sequence([torch.full((row,), 1 / row) for row in rows], batch_first=True).to(self.images.device)
         draws = self._generators("noise")
-        every = torch.arange(len(rows), device=self.device).unsqueeze(1)
+        every = torch.arange(len(rows), device=self.images.device).unsqueeze(1)
         for start in range(0, options.steps, BLOCK):
             block = min(BLOCK, options.steps - start)
             own = [torch.randn(row, block, options.latent_dim, generator=one) for row, one in zip(rows, draws)]
-            noise = pad_sequence(own, batch_first=True).to(self.device)
+            noise = pad_sequence(own, batch_first=True).to(self.images.device)
             if max(self.counts) > options.batch_size:
                 picks = [_choose(*one, block) for one in zip(self.counts, rows, draws)]
-                chosen = pad_sequence(picks, batch_first=True).to(self.device)
+                chosen = pad_sequence(picks, batch_first=True).to(self.images.device)
             for step in range(block):
                 images = self.images
                 if max(self.counts) > options.batch_size:

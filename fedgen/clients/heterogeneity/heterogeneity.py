@@ -46,7 +46,6 @@ def sizes_of(owners: Tensor) -> Tensor:
 
 def variance_between(features: Tensor, owners: Tensor) -> Tensor:
     """|m_i - m|^2 / tr C of each client, float64 [K]; their mean is the share of the variance between clients."""
-    _check(features, owners)
     sizes, dim = sizes_of(owners), features.shape[1]
     mean = sum((part.sum(0, dtype=torch.float64) for part in features.split(CHUNK)), torch.zeros(dim)) / len(features)
     sums, total = torch.zeros(len(sizes), dim, dtype=torch.float64), 0.0
@@ -59,8 +58,6 @@ def variance_between(features: Tensor, owners: Tensor) -> Tensor:
 
 def fid_to_pool(features: Tensor, deals: Sequence[Tensor]) -> Tensor:
     """The Fréchet distance from each client to all clients together, float64 [R, K], for each of R assignments."""
-    for owners in deals:
-        _check(features, owners)
     pooled, count = summarize(features), len(sizes_of(deals[0]))
     found = torch.full((len(deals), count), torch.nan, dtype=torch.float64)
     for values, owners in zip(found, deals):
@@ -72,16 +69,12 @@ def fid_to_pool(features: Tensor, deals: Sequence[Tensor]) -> Tensor:
 
 def kid_to_pool(features: Tensor, deals: Sequence[Tensor], kernel: Kernel | None = None) -> Tensor:
     """MMD^2 from each client to all clients together, float64 [R, K], for each of R assignments."""
-    kernel = kernel or PolynomialKernel()
-    for owners in deals:
-        _check(features, owners)
-    own, every = _kernel_sums(features, deals, kernel)
+    own, every = _kernel_sums(features, deals, kernel or PolynomialKernel())
     return torch.stack([_unbiased(one, every, owners) for one, owners in zip(own, deals)])
 
 
 def vendi_of_clients(features: Tensor, owners: Tensor, kernel: Kernel | None = None) -> Tensor:
     """The Vendi score of each client, float64 [K]: smaller than at random where a client's images are similar."""
-    _check(features, owners)
     clients = range(len(sizes_of(owners)))
     return torch.tensor([vendi_score(features[owners == client], kernel) for client in clients], dtype=torch.float64)
 
@@ -135,12 +128,6 @@ def _unbiased(own: Tensor, every: Tensor, owners: Tensor) -> Tensor:
     return value.where((sizes > 1) & (rest > 1), torch.nan)
 
 
-def _check(features: Tensor, owners: Tensor) -> None:
-    check_features(features)
-    if owners.shape != features.shape[:1]:
-        raise ValueError(f"{len(features)} features and owners {tuple(owners.shape)}; give each image's client")
-
-
 @dataclass(frozen=True)
 class HeterogeneityMeasure:
     """One measure of the clients, and of random clients of the same images."""
@@ -161,7 +148,6 @@ class HeterogeneityMeasure:
         return [self._mean(values) for values in self.controls.get(control, [])]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as plain types, NaN as None."""
         deals = {control: [_plain(own) for own in values] for control, values in self.controls.items()}
         means = {control: _plain(self.of_deals(control)) for control in self.controls}
         own = _plain(self.per_client)
@@ -260,6 +246,9 @@ def measure_features(
     Raises:
         ValueError: for features or owners that do not fit, or a number of controls below 0.
     """
+    check_features(features)
+    if owners.shape != features.shape[:1]:
+        raise ValueError(f"{len(features)} features and owners {tuple(owners.shape)}; give each image's client")
     deals = deal_again(owners, labels, controls, seed)
     every = [owners, *(deal for own in deals.values() for deal in own)]
     found = {

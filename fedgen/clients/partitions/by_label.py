@@ -88,19 +88,14 @@ def draw_labels(shares: np.ndarray, counts: np.ndarray, turns: np.ndarray, rando
         # weights below the range of normal numbers cannot be scaled to probabilities
         spent = weights.sum(axis=1) < np.finfo(np.float64).tiny
         weights[spent] = remaining
-        picks = sample_rows(weights, random)
+        cumulative = weights.cumsum(axis=1)
+        thresholds = random.random(len(weights)) * cumulative[:, -1]
+        picks = (cumulative <= thresholds[:, None]).sum(axis=1)
         accepted = picks[: until_exhausted(picks, remaining)]
         drawn[start : start + len(accepted)] = accepted
         remaining -= np.bincount(accepted, minlength=len(remaining))
         start += len(accepted)
     return drawn
-
-
-def sample_rows(weights: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """A column for each row, with probability proportional to its weight: int64 [R] from weights [R, K]."""
-    cumulative = weights.cumsum(axis=1)
-    thresholds = random.random(len(weights)) * cumulative[:, -1]
-    return (cumulative <= thresholds[:, None]).sum(axis=1)
 
 
 def until_exhausted(picks: np.ndarray, remaining: np.ndarray) -> int:
