@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from fedgen.clients.client import Client, Roles, ThreeWaySplit, hold_out
 from fedgen.clients.partitions import Partition, check_assignment
-from fedgen.clients.sources import InMemory, check_source, load_source, needs_loading, take_hooks
+from fedgen.clients.sources import InMemory, as_clients, check_source, load_source, take_hooks
 from fedgen.clients.turn import Turn, own_batch_size, read_tasks, turn_class
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation
@@ -258,7 +258,8 @@ class FederatedDataModule(LightningDataModule):
         self._inner = data if isinstance(data, LightningDataModule) else None
         if self._inner is not None:
             take_hooks(self, self._inner)
-        if not needs_loading(data) and isinstance(examples := self.examples, LazyExamples):
+        waits = any(isinstance(part, (DataSet, LightningDataModule)) for part in as_clients(data).values() or [data])
+        if not waits and isinstance(examples := self.examples, LazyExamples):  # else loading waits for the first use
             examples.items.read_aside(examples.tasks(torch.tensor([0]), 0))  # raises now if items cannot be read
 
     def __getattr__(self, name: str) -> Any:
@@ -362,8 +363,6 @@ class FederatedDataModule(LightningDataModule):
         try:
             return tuple(examples.inputs.shape[1:])
         except ValueError as error:
-            if not isinstance(examples, LazyExamples):
-                raise
             raise AttributeError(str(error)) from error
 
     def pooled(self, part: str) -> Tensor:

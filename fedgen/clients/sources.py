@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from fedgen.clients.partitions import Natural, Partition
-from fedgen.data import DataSet, Examples
+from fedgen.data import Examples
 from fedgen.data.annotations import find_labels
 from fedgen.data.anybody import EXPECTED, DatasetReading, as_examples, check_one, is_arrays, is_dataset, name_of
 from fedgen.data.collate import collate_items
@@ -114,12 +114,6 @@ def as_clients(data: Any) -> dict[str, Any]:
     return found
 
 
-def needs_loading(data: Any) -> bool:
-    """True if loading the data may be long work, which waits until they are used."""
-    parts = as_clients(data).values() or [data]
-    return any(isinstance(part, (DataSet, LightningDataModule)) for part in parts)
-
-
 def load_source(data: Any, reading: DatasetReading, measured: Any = None) -> Examples:
     """All clients' examples, with owners where the data come by client."""
     if clients := as_clients(data):
@@ -205,7 +199,8 @@ def _join_clients(clients: Mapping[str, Any], reading: DatasetReading, measured:
     parts, names = list(owned.values()), tuple(owned)
     owners = torch.arange(len(names)).repeat_interleave(torch.tensor([len(one) for one in parts]))
     labels, classes = _merge_labels(owned)
-    title = common_name([one.name for one in parts])
+    first, *others = dict.fromkeys(one.name for one in parts)
+    title = f"{first} and {len(others)} more" if others else first
     lazy = [one.items for one in parts if isinstance(one, LazyExamples)]
     if not lazy and measured is None and len({(one.inputs.dtype, one.shape) for one in parts}) == 1:
         return Examples(torch.cat([one.inputs for one in parts]), labels, title, classes, owners, names)
@@ -213,8 +208,8 @@ def _join_clients(clients: Mapping[str, Any], reading: DatasetReading, measured:
     items = Items([part for name, one in owned.items() for part in _parts_of(one, name, classes, reading)], workers)
     shown = None
     if measured is not None:
-        others = {name: _examples_of(part, reading, name) for name, part in measured.items()}
-        shown = Items([part for name, one in others.items() for part in _parts_of(one, name, (), reading)], workers)
+        seen = {name: _examples_of(part, reading, name) for name, part in measured.items()}
+        shown = Items([part for name, one in seen.items() for part in _parts_of(one, name, (), reading)], workers)
     read = reading.images_of, reading.value_range
     return make_lazy(items, title, labels, classes, owners, names, shown, *read)
 
@@ -248,8 +243,6 @@ def _parts_of(one: Examples, client: str, classes: Sequence[str], reading: Datas
 
 
 class InMemory(Dataset[Any]):
-    """Examples in memory as items."""
-
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
 
@@ -274,9 +267,3 @@ def _merge_labels(clients: Mapping[str, Examples]) -> tuple[Tensor, tuple[str, .
         classes = tuple(sorted(every, key=int) if all(map(is_number, every)) else sorted(every))
     places = {name: place for place, name in enumerate(classes)}
     return torch.cat([torch.tensor([places[name] for name in part.classes])[part.labels] for part in parts]), classes
-
-
-def common_name(names: Sequence[str]) -> str:
-    """The name of joined data: the parts' common name, or the first's and the number of other names."""
-    different = list(dict.fromkeys(names))
-    return different[0] if len(different) == 1 else f"{different[0]} and {len(different) - 1} more"

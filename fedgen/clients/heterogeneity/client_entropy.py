@@ -39,6 +39,8 @@ class GroupedVAE(nn.Module):
     together is training each alone.
     """
 
+    _below: Tensor
+
     def __init__(self, means: Tensor, width: int, latent_dim: int, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
         pixels, self.latent_dim = means.shape[1], latent_dim
@@ -150,11 +152,8 @@ def client_entropies(
 
 def grey_floor(groups: Sequence[Tensor]) -> Tensor:
     """The part of H that no model of independent pixels avoids, in nats, float64 [G]: 0 for black and white images."""
-    found = []
-    for part in _check(groups):
-        level = part.double()
-        found.append((torch.special.entr(level) + torch.special.entr(1 - level)).sum(1).mean())
-    return torch.stack(found)
+    levels = [part.double() for part in _check(groups)]
+    return torch.stack([(torch.special.entr(one) + torch.special.entr(1 - one)).sum(1).mean() for one in levels])
 
 
 @dataclass
@@ -169,8 +168,7 @@ class _Group:
 
     def fit(self, text: str) -> GroupedVAE:
         options, means = self.options, self.images.sum(1).cpu() / torch.tensor(self.counts).unsqueeze(1)
-        model = GroupedVAE(means, options.width, options.latent_dim, self._generators("weights"))
-        model.to(self.images.device)
+        model = GroupedVAE(means, options.width, options.latent_dim, self._generators("weights")).to(self.images.device)
         optimizer = torch.optim.Adam(model.parameters(), options.lr, fused=True)
         steps = track(self._batches(), text, total=options.steps, unit="steps")
         with torch.enable_grad():

@@ -9,7 +9,7 @@ Each measure gives one number a client, whose mean with weights n_i / n is the f
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -179,8 +179,7 @@ class Heterogeneity:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain types."""
-        own = {key: value for key, value in asdict(self).items() if key != "measures"}
-        return {**own, "measures": {name: measure.to_json() for name, measure in self.measures.items()}}
+        return {**vars(self), "measures": {name: measure.to_json() for name, measure in self.measures.items()}}
 
 
 def measure_clients(
@@ -273,13 +272,13 @@ def deal_again(owners: Tensor, labels: Tensor | None, controls: int, seed: int) 
     """Owners int64 [N] of random assignments of the same images to clients of the same sizes, by control."""
     if controls < 0:
         raise ValueError(f"controls={controls}: the number of random assignments is at least 0")
-    everything = torch.zeros_like(owners)
-    deals: dict[str, list[Tensor]] = {
-        "iid": [shuffle_within(everything, owners, seed, "iid", repeat) for repeat in range(controls)]
+    groups = (
+        {"iid": torch.zeros_like(owners)} if labels is None else {"iid": torch.zeros_like(owners), "labels": labels}
+    )
+    return {
+        control: [shuffle_within(group, owners, seed, control, repeat) for repeat in range(controls)]
+        for control, group in groups.items()
     }
-    if labels is not None:
-        deals["labels"] = [shuffle_within(labels, owners, seed, "labels", repeat) for repeat in range(controls)]
-    return deals
 
 
 def shuffle_within(groups: Tensor, owners: Tensor, seed: int, *path: int | str) -> Tensor:
