@@ -157,7 +157,6 @@ def save_roles(path: str | Path, roles: Roles, names: Sequence[str]) -> Path:
 
 
 def load_roles(path: str | Path) -> Roles:
-    """Read what `save_roles` wrote."""
     content = read_json(path)
     try:
         version = content["version"]

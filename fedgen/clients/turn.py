@@ -104,7 +104,6 @@ class LazyTurn(Turn):
     _begun: Stream | None = None
 
     def batches(self, iterations: int) -> Iterator[Any]:
-        """The client's batches of this round, as its data set and collate_fn make them."""
         stream, self._begun = self._begun or self._stream(), None
         ahead = self._examples.items.ahead
         try:
@@ -156,5 +155,4 @@ def own_batch_size(examples: Examples, indices: Tensor) -> int | None:
 
 
 def turn_class(examples: Examples) -> type[Turn]:
-    """The class of turns over examples in memory, or over those that are read when they are needed."""
     return LazyTurn if isinstance(examples, LazyExamples) else Turn

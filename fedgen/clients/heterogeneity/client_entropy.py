@@ -143,7 +143,7 @@ def client_entropies(
     for start in range(0, len(order), together):
         part = order[start : start + together]
         own = [place if names is None else names[place] for place in part]
-        padded = pad_sequence([images[place] for place in part], batch_first=True).to(device)
+        padded = pad_sequence([images[place] for place in part], batch_first=True).to(device or images[0].device)
         group = _Group(padded, [len(images[place]) for place in part], own, options, seed)
         text = f"autoencoders {start + 1} to {start + len(part)} of {len(images)}"
         found[torch.tensor(part)] = group.entropies(group.fit(text)).cpu()

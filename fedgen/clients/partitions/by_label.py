@@ -122,7 +122,6 @@ def take_examples(
 
 
 def concentration(value: float, name: str) -> float:
-    """The value of a constructor's Dirichlet concentration; ValueError unless above 0 and finite."""
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} must be above 0 and finite, got {value}; use IID for equal label shares")
     return float(value)

@@ -43,7 +43,6 @@ class Natural(Partition):
         return list(self._owned(examples))
 
     def _owned(self, examples: Examples) -> dict[str, np.ndarray]:
-        """The positions of each owner who has enough, by name."""
         if examples.owners is None:
             raise ValueError(
                 f"Natural needs each example's owner, but {examples.name} does not name them; use data with owners"
@@ -57,7 +56,6 @@ class Natural(Partition):
 
 
 def large_enough(clients: Mapping[str, np.ndarray], least: int, data: str) -> dict[str, np.ndarray]:
-    """The clients with at least so many examples; ValueError if there are none."""
     kept = {name: own for name, own in clients.items() if len(own) >= least}
     if not kept:
         largest = max(map(len, clients.values()), default=0)
@@ -100,7 +98,6 @@ class FlowerPartition(Partition):
         return check_assignment(list(assigned.values()), len(examples), list(assigned))
 
     def _assigned(self, examples: Examples, seed: int) -> dict[str, np.ndarray]:
-        """The positions of every client that has enough, by its name."""
         made = self._made(examples, seed)
         parts = [np.array(part["position"][:]) for part in load_partitions(made, examples.name)]
         found = dict(zip(partition_names(made, "client"), parts))

@@ -25,9 +25,7 @@ from fedgen.own_code import warn
 from fedgen.progress import track
 from fedgen.seeds import derive, generator, numpy_generator
 
-EmbeddingLike = (
-    str | Mapping[str, Any] | Embedding
-)  # a name, options of `load_embedding` with the key "name", or itself
+EmbeddingLike = str | Mapping[str, Any] | Embedding  # a name, or options of `load_embedding` with the key "name"
 Matching = Literal["kl", "random"]
 Covariance = Literal["full", "diag", "tied", "shrunk"]
 Init = Literal["kmeans", "random"]
@@ -45,7 +43,6 @@ class _InFeatures(Partition):
         self.cache = None if cache is None else str(cache)
 
     def settings(self) -> dict[str, Any]:
-        """Class name and arguments for JSON; an embedding by its name and fingerprint."""
         given: Any = self.embedding
         if isinstance(given, Embedding):
             given = {"name": given.name, "fingerprint": given.fingerprint()}
@@ -54,7 +51,6 @@ class _InFeatures(Partition):
         return {**super().settings(), "embedding": given}
 
     def _features(self, examples: Examples, purpose: str) -> Tensor:
-        """Features [N, D] of all examples."""
         network = load_embedding(self.embedding)
         text = f"embedding {examples.name} with {network.name} to find {purpose}"
         cache = FeatureCache(self.cache) if self.cache else None
@@ -322,10 +318,7 @@ class Semantic(_InFeatures):
 
     @classmethod
     def paper(
-        cls,
-        num_clients: int = 300,
-        embedding: EmbeddingLike = "efficientnet-lite0-32",
-        cache: str | None = None,
+        cls, num_clients: int = 300, embedding: EmbeddingLike = "efficientnet-lite0-32", cache: str | None = None
     ) -> "Semantic":
         """The partition with the paper's settings (300 clients for CIFAR-10, 100 for CIFAR-100), but for two.
 
@@ -334,8 +327,8 @@ class Semantic(_InFeatures):
         EfficientNet-Lite0 at 32 px, whose weights install with a package. EM starts from k-means, as in the code's
         settings for CIFAR; with hundreds of full covariances it takes minutes where the default takes seconds.
         """
-        clustering = Clustering(em="always")
-        return cls(num_clients, embedding, 256, clustering, center_per_label=False, min_examples=1, cache=cache)
+        always = Clustering(em="always")
+        return cls(num_clients, embedding, 256, always, center_per_label=False, min_examples=1, cache=cache)
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
         self._check_counts(examples)
@@ -361,15 +354,14 @@ class Semantic(_InFeatures):
             )
 
     def _owners(self, points: np.ndarray, examples: Examples, seed: int) -> np.ndarray:
-        """The client of each example, int64 [N]."""
         present, labels = np.unique(examples.labels.numpy(), return_inverse=True)
-        count = len(present)
         random = numpy_generator(seed, "semantic", "matching")
         owner = np.empty(len(points), dtype=np.int64)
-        centres = np.empty((count, self.num_clients, points.shape[1]))
+        centres = np.empty((len(present), self.num_clients, points.shape[1]))
         last = None
         # in the order of matching, so that the covariances of two labels at most are in memory
-        for label in track(random.permutation(count), f"cluster {examples.name}", total=count, unit="labels"):
+        order = random.permutation(len(present))
+        for label in track(order, f"cluster {examples.name}", total=len(order), unit="labels"):
             own = np.flatnonzero(labels == label)
             if self.center_per_label:
                 points[own] -= points[own].mean(axis=0)
@@ -448,7 +440,6 @@ class VarianceLimited(_InFeatures):
         return check_assignment([client.numpy() for client in clients], len(examples), names)
 
     def names(self, examples: Examples) -> list[str]:
-        """The classes' names, as `ByClass` has them."""
         require_labels(examples, "VarianceLimited")
         return ByClass().names(examples)
 

@@ -85,13 +85,11 @@ def require_labels(examples: Examples, rule: str) -> np.ndarray:
 
 
 def require_clients(num_clients: int, num_examples: int, rule: str) -> None:
-    """ValueError if there are more clients than examples."""
     if num_clients > num_examples:
         raise ValueError(f"{rule} cannot assign {num_examples} examples to {num_clients} clients; use fewer clients")
 
 
 def at_least_one(value: int, name: str) -> int:
-    """The value of a constructor's count; ValueError below 1."""
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
     return int(value)

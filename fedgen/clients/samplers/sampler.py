@@ -277,7 +277,6 @@ class Trace(dict[int, list[tuple[int, int]]]):
 
 
 def read_trace(path: str | Path, names: Sequence[str], period: int | None) -> Trace:
-    """The trace in a .csv or .json file."""
     kinds = {".csv": _rows_of_csv, ".json": _rows_of_json}
     if (read := kinds.get(Path(path).suffix.lower())) is None:
         raise ValueError(f"{path}: a trace of availability is a .csv or a .json file")
