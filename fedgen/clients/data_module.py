@@ -213,8 +213,8 @@ class FederatedDataModule(LightningDataModule):
             augmentation; `data` itself by default.
 
     Raises:
-        TypeError: for data or a partition of no known kind.
-        ValueError: for settings out of range, labels or owners that are not there, items that cannot be read, or if a
+        TypeError: for data or a partition of an unknown kind.
+        ValueError: for settings out of range, missing labels or owners, items that cannot be read, or if a
             client gets no data.
         MisconfigurationException: for pooled training in more than one process.
 
@@ -265,7 +265,7 @@ class FederatedDataModule(LightningDataModule):
     def __getattr__(self, name: str) -> Any:
         inner = vars(self).get("_inner")
         if inner is None or name.startswith("_") or hasattr(type(self), name):
-            return object.__getattribute__(self, name)  # raises a property's own error, or that there is none
+            return object.__getattribute__(self, name)  # raises AttributeError, or a property's own error
         return getattr(inner, name)
 
     @cached_property
@@ -321,7 +321,7 @@ class FederatedDataModule(LightningDataModule):
         Args:
             roles: of all clients.
         """
-        _ = self.everyone  # dealt once, for both
+        _ = self.everyone  # computed once, for both
         other = copy.copy(self)
         other.trainer = None
         other.roles = roles

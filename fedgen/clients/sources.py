@@ -79,7 +79,7 @@ def _refuse_partition(partition: Any) -> None:
 
 
 def _refuse_splits(data: Any, what: str) -> None:
-    """ValueError for a `DatasetDict` of the library datasets, or a dictionary whose keys are all names of splits."""
+    """ValueError for a `DatasetDict` of the library datasets, or a dictionary by names of splits."""
     names = [str(name) for name in data] if isinstance(data, Mapping) else []
     if names and (hasattr(data, "column_names") or SPLITS.issuperset(map(str.lower, names))):
         split = "train" if "train" in names else names[0]
@@ -187,7 +187,7 @@ def _chosen(loader: DataLoader[Any], what: str) -> Dataset[Any]:
         if len(set(chosen)) == len(chosen) == len(sampler):
             return Subset(dataset, chosen)
     raise ValueError(
-        f"{what} is a DataLoader whose {type(sampler).__name__} decides which items are drawn how often, and fedgen"
+        f"{what} is a DataLoader whose {type(sampler).__name__} decides how often each item is drawn, and fedgen"
         " draws them by (seed, round, client): leave it out, or choose items by a Subset or SubsetRandomSampler"
     )
 

@@ -2,12 +2,12 @@
 
 Yuan et al. (2022, "What Do We Mean by Generalization in Federated Learning?", arXiv 2110.14216, App. E): a variational
 autoencoder of two latent numbers is fitted to a client's images of one label, and H = -mean_x log p(x) is estimated on
-the same images with K = 1000 importance samples (Burda et al. 2016, arXiv 1509.00519). The bound is one-sided, so the
-estimate is from above: of the model's -log p(x), and that of the images' entropy, up to what was learnt by heart.
+the same images with K = 1000 importance samples (Burda et al. 2016, arXiv 1509.00519). The bound is one-sided: it lies
+above the model's -log p(x), and so above the images' entropy but for what the model memorised.
 
-The paper gives the latent, the posterior, the likelihood, the steps and K; widths, optimizer and learning rate it does
-not: those here are this file's, and values compare only under one choice of them. They also compare only between groups
-of as many images: few are learnt by heart, for their logarithm above `grey_floor`, whatever they show.
+The paper gives the latent, the posterior, the likelihood, the steps and K, but not widths, optimizer and learning rate:
+those are chosen here, and values compare only under one choice of them. They also compare only between groups of equal
+numbers of images: a few are memorised, at the cost of their logarithm above `grey_floor`, whatever they show.
 """
 
 import math
@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fedgen.clients import Client
 from fedgen.clients.heterogeneity.entropy_options import DEFAULT, EntropyOptions
-from fedgen.clients.heterogeneity.heterogeneity import Heterogeneity, HeterogeneityMeasure, deal_again, label_table
+from fedgen.clients.heterogeneity.heterogeneity import Heterogeneity, HeterogeneityMeasure, label_table, random_owners
 from fedgen.progress import track
 from fedgen.seeds import generator, subset
 
@@ -251,34 +251,32 @@ def with_entropy(
     chosen = subset(len(owned), max_clients, seed, "clients of entropy").tolist()
     asked = choose_labels(label_table(labels, owners), chosen)
     control = "labels" if data.is_labelled else "iid"
-    deals = [owners, *deal_again(owners, labels if data.is_labelled else None, controls, seed)[control]]
-    groups = [rows[(deal == client) & (labels == asked[client])] for deal in deals for client in chosen]
-    names = chosen * len(deals)  # a client's random controls have its draws
+    assignments = [owners, *random_owners(owners, labels if data.is_labelled else None, controls, seed)[control]]
+    groups = [rows[(assigned == client) & (labels == asked[client])] for assigned in assignments for client in chosen]
+    names = chosen * len(assignments)  # a client's random controls have its draws
     drawn = [subset(len(group), max_images, seed, "images of entropy", name) for group, name in zip(groups, names)]
-    groups = [group[chosen] for group, chosen in zip(groups, drawn)]
+    groups = [group[own] for group, own in zip(groups, drawn)]
     images = [data.inputs[group] for group in groups]
     floor = grey_floor(images)
     above = client_entropies(images, options, seed, device, names) - floor
-    values = [_spread_out(own, chosen, len(owned)).tolist() for own in above.split(len(chosen))]
-    counts = _spread_out(torch.tensor([len(group) for group in groups[: len(chosen)]]), chosen, len(owned), 0)
+    values = torch.full((len(assignments), len(owned)), torch.nan, dtype=torch.float64)
+    values[:, chosen] = above.view(len(assignments), -1)
+    counts = torch.zeros(len(owned), dtype=torch.int64)
+    counts[chosen] = torch.tensor([len(group) for group in groups[: len(chosen)]])
     details = {
         "options": asdict(options),
         "label": [data.classes[present[asked[client]]] for client in chosen] if data.is_labelled else [],
         "grey_floor": floor[: len(chosen)].tolist(),
     }
-    measure = HeterogeneityMeasure("entropy", values[0], counts.long().tolist(), {control: values[1:]}, details)
+    first, *rest = values.tolist()
+    measure = HeterogeneityMeasure("entropy", first, counts.tolist(), {control: rest}, details)
     return replace(found, measures={**found.measures, "entropy": measure})
 
 
 def choose_labels(table: Tensor, chosen: Sequence[int]) -> dict[int, int]:
     """The label on which each chosen client is measured: 0, 1, ... in turn, or its most frequent one."""
-    turns = {client: turn % table.shape[1] for turn, client in enumerate(chosen)}
-    enough = {client: int(table[client, label]) >= LEAST for client, label in turns.items()}
-    return {client: label if enough[client] else int(table[client].argmax()) for client, label in turns.items()}
-
-
-def _spread_out(values: Tensor, places: Sequence[int], count: int, missing: float = torch.nan) -> Tensor:
-    """The values at their places and `missing` at the others, float64 [count]."""
-    found = torch.full((count,), missing, dtype=torch.float64)
-    found[torch.tensor(places)] = values.double()
-    return found
+    labels = {}
+    for turn, client in enumerate(chosen):
+        label = turn % table.shape[1]
+        labels[client] = label if table[client, label] >= LEAST else int(table[client].argmax())
+    return labels

@@ -56,21 +56,21 @@ def variance_between(features: Tensor, owners: Tensor) -> Tensor:
     return (sums / sizes.unsqueeze(1)).square().sum(1) / total if total > 0 else torch.zeros(len(sizes)).double()
 
 
-def fid_to_pool(features: Tensor, deals: Sequence[Tensor]) -> Tensor:
+def fid_to_pool(features: Tensor, assignments: Sequence[Tensor]) -> Tensor:
     """The Fréchet distance from each client to all clients together, float64 [R, K], for each of R assignments."""
-    pooled, count = summarize(features), len(sizes_of(deals[0]))
-    found = torch.full((len(deals), count), torch.nan, dtype=torch.float64)
-    for values, owners in zip(found, deals):
+    pooled, count = summarize(features), len(sizes_of(assignments[0]))
+    found = torch.full((len(assignments), count), torch.nan, dtype=torch.float64)
+    for values, owners in zip(found, assignments):
         for client in range(count):
             if (own := owners == client).sum() > 1:
                 values[client] = frechet_distance(summarize(features[own]), pooled)[0]
     return found
 
 
-def kid_to_pool(features: Tensor, deals: Sequence[Tensor], kernel: Kernel | None = None) -> Tensor:
+def kid_to_pool(features: Tensor, assignments: Sequence[Tensor], kernel: Kernel | None = None) -> Tensor:
     """MMD^2 from each client to all clients together, float64 [R, K], for each of R assignments."""
-    own, every = _kernel_sums(features, deals, kernel or PolynomialKernel())
-    return torch.stack([_unbiased(one, every, owners) for one, owners in zip(own, deals)])
+    own, every = _kernel_sums(features, assignments, kernel or PolynomialKernel())
+    return torch.stack([_unbiased(one, every, owners) for one, owners in zip(own, assignments)])
 
 
 def vendi_of_clients(features: Tensor, owners: Tensor, kernel: Kernel | None = None) -> Tensor:
@@ -92,15 +92,17 @@ def label_table(labels: Tensor, owners: Tensor, num_labels: int | None = None) -
     return (owners * count + labels).bincount(minlength=clients * count).view(clients, count)
 
 
-def _kernel_sums(features: Tensor, deals: Sequence[Tensor], kernel: Kernel) -> tuple[list[Tensor], Tensor]:
+def _kernel_sums(features: Tensor, assignments: Sequence[Tensor], kernel: Kernel) -> tuple[list[Tensor], Tensor]:
     """Each image's kernel sums over its owner's other images, for each assignment, and over all others: float64 [N]."""
     if kernel.monomials(features[:1]) is not None:  # linear time, so each assignment by itself
-        orders = [owners.argsort(stable=True) for owners in deals]
+        orders = [owners.argsort(stable=True) for owners in assignments]
         ones = torch.ones(len(features), dtype=torch.float64)
-        found = [within_sums(features[order], kernel, owners[order], ones) for owners, order in zip(deals, orders)]
+        found = [
+            within_sums(features[order], kernel, owners[order], ones) for owners, order in zip(assignments, orders)
+        ]
         places = [order.argsort() for order in orders]
         return [own[place] for (own, _), place in zip(found, places)], found[0][1][places[0]]
-    own = [torch.zeros(len(features), dtype=torch.float64) for _ in deals]
+    own = [torch.zeros(len(features), dtype=torch.float64) for _ in assignments]
     every = torch.zeros_like(own[0])
     for rows, columns in block_pairs(len(features), len(features), symmetric=True):
         block = kernel.block(features[rows].double(), features[columns].double())
@@ -109,7 +111,7 @@ def _kernel_sums(features: Tensor, deals: Sequence[Tensor], kernel: Kernel) -> t
             block.diagonal().zero_()
         for side, axis in sides:
             every[side] += block.sum(axis)
-        for sums, owners in zip(own, deals):
+        for sums, owners in zip(own, assignments):
             shared = block * (owners[rows].unsqueeze(1) == owners[columns])
             for side, axis in sides:
                 sums[side] += shared.sum(axis)
@@ -148,11 +150,11 @@ class HeterogeneityMeasure:
         return [self._mean(values) for values in self.controls.get(control, [])]
 
     def to_json(self) -> dict[str, Any]:
-        deals = {control: [_plain(own) for own in values] for control, values in self.controls.items()}
+        assignments = {control: [_plain(own) for own in values] for control, values in self.controls.items()}
         means = {control: _plain(self.of_deals(control)) for control in self.controls}
         own = _plain(self.per_client)
         found = {"value": _plain([self.value])[0], "controls": means, "per_client": own, "counts": self.counts}
-        return {**found, "control_clients": deals, **self.details}
+        return {**found, "control_clients": assignments, **self.details}
 
     def _mean(self, values: Sequence[float]) -> float:
         known = [(value, count) for value, count in zip(values, self.counts) if math.isfinite(value)]
@@ -248,27 +250,27 @@ def measure_features(
     check_features(features)
     if owners.shape != features.shape[:1]:
         raise ValueError(f"{len(features)} features and owners {tuple(owners.shape)}; give each image's client")
-    deals = deal_again(owners, labels, controls, seed)
-    every = [owners, *(deal for own in deals.values() for deal in own)]
+    assignments = random_owners(owners, labels, controls, seed)
+    every = [owners, *(assigned for own in assignments.values() for assigned in own)]
     found = {
-        "between": [variance_between(features, deal) for deal in every],
+        "between": [variance_between(features, assigned) for assigned in every],
         "fid": list(fid_to_pool(features, every)),
         "kid": list(kid_to_pool(features, every)),
     }
     if vendi:
-        found["vendi"] = [vendi_of_clients(features, deal) for deal in every]
+        found["vendi"] = [vendi_of_clients(features, assigned) for assigned in every]
     if labels is not None:
-        found["labels"] = [label_distance(labels, deal) for deal in every]
+        found["labels"] = [label_distance(labels, assigned) for assigned in every]
     counts = sizes_of(owners).tolist()
     measures = {}
     for name, values in found.items():
         first, *rest = (one.tolist() for one in values)
-        parts = {control: rest[place * controls : (place + 1) * controls] for place, control in enumerate(deals)}
+        parts = {control: rest[place * controls : (place + 1) * controls] for place, control in enumerate(assignments)}
         measures[name] = HeterogeneityMeasure(name, first, counts, parts)
     return measures
 
 
-def deal_again(owners: Tensor, labels: Tensor | None, controls: int, seed: int) -> dict[str, list[Tensor]]:
+def random_owners(owners: Tensor, labels: Tensor | None, controls: int, seed: int) -> dict[str, list[Tensor]]:
     """Owners int64 [N] of random assignments of the same images to clients of the same sizes, by control."""
     if controls < 0:
         raise ValueError(f"controls={controls}: the number of random assignments is at least 0")
@@ -285,9 +287,9 @@ def shuffle_within(groups: Tensor, owners: Tensor, seed: int, *path: int | str) 
     """The owners int64 [N], shuffled within each group int64 [N]."""
     order = torch.randperm(len(owners), generator=generator(seed, "deal again", *path))
     order = order[groups[order].argsort(stable=True)]
-    dealt = torch.empty_like(owners)
-    dealt[order] = owners[groups.argsort(stable=True)]
-    return dealt
+    shuffled = torch.empty_like(owners)
+    shuffled[order] = owners[groups.argsort(stable=True)]
+    return shuffled
 
 
 def choose_images(

@@ -148,8 +148,7 @@ class ByClass(Partition):
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
         names = self.names(examples)
-        _, ranks = np.unique(require_labels(examples, "ByClass"), return_inverse=True)
-        group = ranks // self.classes_per_client
+        group = np.unique(examples.labels.numpy(), return_inverse=True)[1] // self.classes_per_client
         return check_assignment([np.flatnonzero(group == client) for client in range(len(names))], len(examples), names)
 
     def names(self, examples: Examples) -> list[str]:

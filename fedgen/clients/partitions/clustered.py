@@ -279,7 +279,7 @@ class Semantic(_InFeatures):
             the features themselves.
         clustering: how a label is clustered.
         center_per_label: subtracts each label's mean before matching. Else KL between clusters of different labels is
-            mostly about the labels ("tied" covariances apart, whose matching the means cannot change).
+            mostly about the labels (but not with "tied" covariances, whose matching the means cannot change).
         matching: "kl"; or "random" partners, the control whose clients' clusters are not similar across labels.
         min_examples: examples a client has at least; one with fewer is given the nearest of others, with a warning.
         cache: folder that keeps the features; embedded anew each time if None.

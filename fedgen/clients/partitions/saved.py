@@ -54,11 +54,10 @@ def owner_fingerprint(examples: Examples) -> str:
     """A hash of each example's owner by name (BLAKE2b, 32 hex digits); "" for examples without owners."""
     if examples.owners is None:
         return ""
-    present, places = np.unique(examples.owners.numpy(), return_inverse=True)
-    names = [examples.owner_names[owner] for owner in present]
-    order = sorted(range(len(names)), key=names.__getitem__)
-    ranks = np.argsort(order)[places].astype("<i8")
-    content = json.dumps([names[place] for place in order]).encode() + ranks.tobytes()
+    names = sorted(examples.owner_names[owner] for owner in examples.owners.unique().tolist())
+    places = {name: place for place, name in enumerate(names)}
+    ranks = np.array([places.get(name, -1) for name in examples.owner_names], dtype="<i8")
+    content = json.dumps(names).encode() + ranks[examples.owners.numpy()].tobytes()
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 

@@ -203,7 +203,7 @@ class AvailabilitySampler(CohortSampler):
     Args:
         trace: a file, `.csv` with lines client,first,last or `.json` with {"client": [round, [first, last], ...]};
             rounds count from 0, and both ends are included. Or a function of a client's number and a round, such as
-            `Shifts`, which gives the same whenever it is asked.
+            `Shifts`, that always gives the same for the same two.
         period: rounds after which the trace begins anew; None for one that does not.
         then: draws among those that are available; `UniformSampler` by default.
 
@@ -315,7 +315,7 @@ def _rows_of_csv(path: str | Path) -> Iterator[tuple[str, int, int, str]]:
 def _rows_of_json(path: str | Path) -> Iterator[tuple[str, int, int, str]]:
     found = read_json(path)
     if not isinstance(found, dict):
-        raise ValueError(f'{path} is no object of clients; write {{"client": [0, [4, 9]]}}: a round, and rounds 4 to 9')
+        raise ValueError(f'{path} is not an object of clients; write {{"client": [0, [4, 9]]}}: round 0, rounds 4 to 9')
     for client, entries in found.items():
         place = f"{path}, client {client!r}"
         if not isinstance(entries, list):

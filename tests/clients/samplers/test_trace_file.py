@@ -56,7 +56,7 @@ FAULTS = {
     "an unknown client": ("trace.csv", f"{HEADER}a,0,1\nz,0,1\n", None, "line 3: 'z' is none of the 4 clients"),
     "a number too large": ("trace.csv", f"{HEADER}4,0,1\n", None, r"line 2: '4' is none of the 4 clients .*0 to 3"),
     "beyond the period": ("trace.csv", f"{HEADER}a,0,4\n", 4, "line 2: round 4 lies beyond period=4"),
-    "no object": ("trace.json", "[1, 2]", None, "is no object of clients"),
+    "no object": ("trace.json", "[1, 2]", None, "is not an object of clients"),
     "no list": ("trace.json", '{"a": 3}', None, "client 'a': its rounds are 3; give a list"),
     "three ends": ("trace.json", '{"a": [[1, 2, 3]]}', None, r"client 'a': \[1, 2, 3\] is neither a round nor a pair"),
     "a truth value": ("trace.json", '{"a": [true]}', None, "client 'a': True is neither a round nor a pair"),
