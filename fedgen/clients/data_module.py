@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 from fedgen.clients.client import Client, Roles, ThreeWaySplit, hold_out
 from fedgen.clients.partitions import Partition, check_assignment
 from fedgen.clients.sources import InMemory, as_clients, check_source, load_source, take_hooks
-from fedgen.clients.turn import Turn, own_batch_size, read_tasks, turn_class
+from fedgen.clients.turn import LazyTurn, Turn, own_batch_size, read_tasks
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation
 from fedgen.data.anybody import DatasetReading, name_of
@@ -90,7 +90,7 @@ class Turns:
 
     def _turns(self, round: int) -> list[Turn]:
         module, seed = self._module, self._strategy.seed
-        make = turn_class(module.examples)
+        kind = LazyTurn if isinstance(module.examples, LazyExamples) else Turn
         found = []
         clients, times = self._share(round)
         for client in clients:
@@ -98,7 +98,7 @@ class Turns:
                 found.append(Turn.idle(module.examples, round))
                 continue
             owner = module.clients[client]
-            turn = make(owner.data, owner.train, module.batch_size, seed, client, owner.name, round)
+            turn = kind(owner.data, owner.train, module.batch_size, seed, client, owner.name, round)
             turn.times = times[client]
             found.append(turn)
         found[0].is_first = found[-1].is_last = True

@@ -152,7 +152,3 @@ def own_batch_size(examples: Examples, indices: Tensor) -> int | None:
     if isinstance(examples, LazyExamples) and len(indices):
         return examples.items.part_of(int(examples.positions[indices[0]])).batch_size
     return None
-
-
-def turn_class(examples: Examples) -> type[Turn]:
-    return LazyTurn if isinstance(examples, LazyExamples) else Turn

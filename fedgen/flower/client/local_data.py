@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule
 from fedgen.clients.client import Client, hold_out
 from fedgen.clients.data_module import ClientBatches, Source
 from fedgen.clients.sources import load_source, take_hooks
-from fedgen.clients.turn import Turn, turn_class
+from fedgen.clients.turn import LazyTurn, Turn
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation
 from fedgen.data.anybody import DatasetReading
@@ -165,8 +165,8 @@ class _OneTurn:
         data, trainer = self._data, self._data.trainer
         assert trainer is not None
         seed, client = trainer.strategy.seed, data.client
-        make, round = turn_class(client.data), trainer.current_epoch
-        turn = make(client.data, client.train, data.batch_size, seed, data.number, data.name, round)
+        kind = LazyTurn if isinstance(client.data, LazyExamples) else Turn
+        turn = kind(client.data, client.train, data.batch_size, seed, data.number, data.name, trainer.current_epoch)
         turn.is_first = turn.is_last = True
         yield turn
 
