@@ -155,12 +155,12 @@ class InOrder:
 
     def __iter__(self) -> Iterator[Any]:
         examples = self._examples
-        if not isinstance(examples, LazyExamples):
-            return (to_batch(examples, chunk) for chunk in self._chunks)
-        inputs = examples.inputs
-        tasks = (measured_task(inputs.positions[chunk].tolist()) for chunk in self._chunks)
-        stream: Iterator[Any] = inputs.reader.items.stream(tasks)
-        return stream
+        if isinstance(examples, LazyExamples):
+            inputs = examples.inputs
+            tasks = (measured_task(inputs.positions[chunk].tolist()) for chunk in self._chunks)
+            yield from inputs.reader.items.stream(tasks)
+        else:
+            yield from (to_batch(examples, chunk) for chunk in self._chunks)
 
 
 # Lightning warns so of every model without a validation_step, as generators often are.

@@ -47,19 +47,22 @@ def check_source(data: Any, partition: Any, reading: DatasetReading) -> Partitio
     """The partition, `Natural` by default; TypeError or ValueError if it does not fit the data."""
     if partition is not None and not isinstance(partition, Partition):
         _refuse_partition(partition)
-    if clients := as_clients(data):
-        if not isinstance(partition, Natural | None):
-            raise ValueError(
-                f"data already names each part's owner ({len(clients)} clients): leave partition={partition!r} out,"
-                " give Natural(min_examples=...), or give all data as one Dataset"
-            )
-        if reading.owners is not None:
-            raise ValueError("data already names each part's owner; leave owners out")
-        for name, part in clients.items():
-            _check_part(part, f"the data of client {name!r}")
-        return partition or Natural()
-    _check_part(data, "data")
-    if partition is None and reading.owners is None:
+    clients = as_clients(data)
+    if clients and not isinstance(partition, Natural | None):
+        raise ValueError(
+            f"data already names each part's owner ({len(clients)} clients): leave partition={partition!r} out,"
+            " give Natural(min_examples=...), or give all data as one Dataset"
+        )
+    if clients and reading.owners is not None:
+        raise ValueError("data already names each part's owner; leave owners out")
+    parts = {f"the data of client {name!r}": part for name, part in clients.items()} or {"data": data}
+    for what, part in parts.items():
+        _refuse_splits(part, what)
+        if isinstance(part, DataLoader):
+            _loader_part(part, what)
+        elif not isinstance(part, LightningDataModule):
+            check_one(part, what)
+    if not clients and partition is None and reading.owners is None:
         raise ValueError(
             f"partition is missing: choose how the {name_of(data)} is assigned to clients, e.g. partition=IID(10), or"
             " Natural() where the data name owners; or give {client: its data}"
@@ -87,14 +90,6 @@ def _refuse_splits(data: Any, what: str) -> None:
             f"{what} is a {type(data).__name__} of the splits {', '.join(names)}, which are not clients: give the one"
             f" to train on, as data[{split!r}]"
         )
-
-
-def _check_part(data: Any, what: str) -> None:
-    _refuse_splits(data, what)
-    if isinstance(data, DataLoader):
-        _loader_part(data, what)
-    elif not isinstance(data, LightningDataModule):
-        check_one(data, what)
 
 
 def as_clients(data: Any) -> dict[str, Any]:
@@ -125,8 +120,7 @@ def load_source(data: Any, reading: DatasetReading, measured: Any = None) -> Exa
         found = as_examples(part.dataset, replace(reading, collate_fn=part.collate), name_of(part.dataset), measured)
         if not isinstance(found, LazyExamples):
             return found
-        items = Items([part], max(reading.num_workers, data.num_workers))
-        return replace(found, items=items)
+        return replace(found, items=Items([part], max(reading.num_workers, data.num_workers)))
     return as_examples(data, reading, name_of(data), measured)
 
 

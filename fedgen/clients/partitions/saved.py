@@ -116,14 +116,7 @@ def load_partition(path: str | Path) -> PartitionFile:
         raise ValueError(f"{path} is not a partition file written by save_partition ({error!r})") from error
     if type(version) is not int or version not in range(1, VERSION + 1):
         raise ValueError(f"{path} has partition format {version}, but this fedgen reads 1 to {VERSION}; upgrade fedgen")
-    if version == 1:
-        settings.setdefault("owners_fingerprint", None)
-    hints = get_type_hints(PartitionFile) | {"seed": Integral, "owners_fingerprint": str if version > 1 else None}
-    del hints["assignment"]
-    wrong = sorted(settings.keys() ^ hints.keys())
-    wrong = wrong or [name for name, hint in hints.items() if not conforms(settings[name], hint)]
-    if wrong or not settings["names"]:
-        raise ValueError(f"{path} is damaged: {wrong[0] if wrong else 'names'!r} is missing or wrong; save it again")
+    _check_settings(path, settings, version)
     if any(array.ndim != 1 or array.dtype.kind not in "iu" for array in (indices, offsets)) or not len(offsets):
         raise ValueError(f"{path} is damaged: indices and offsets must be lists of whole numbers; save it again")
     if offsets[0] != 0 or offsets[-1] != len(indices):
@@ -135,6 +128,17 @@ def load_partition(path: str | Path) -> PartitionFile:
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}; save it again") from error
     return PartitionFile(assignment=assignment, **settings)
+
+
+def _check_settings(path: str | Path, settings: dict[str, Any], version: int) -> None:
+    if version == 1:
+        settings.setdefault("owners_fingerprint", None)
+    hints = get_type_hints(PartitionFile) | {"seed": Integral, "owners_fingerprint": str if version > 1 else None}
+    del hints["assignment"]
+    wrong = sorted(settings.keys() ^ hints.keys())
+    wrong = wrong or [name for name, hint in hints.items() if not conforms(settings[name], hint)]
+    if wrong or not settings["names"]:
+        raise ValueError(f"{path} is damaged: {wrong[0] if wrong else 'names'!r} is missing or wrong; save it again")
 
 
 class SavedPartition(Partition):
