@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -55,7 +55,7 @@ class Client:
 
 
 def num_held_out(count: int, fraction: float) -> int:
-    """Return how many of so many examples are held out."""
+    """The number of held-out examples of `count`: one is left for training."""
     # rounded first: 0.29 * 100 is 28.999999999999996 in floating point
     return min(math.floor(round(fraction * count, 9)), count - 1)
 
@@ -69,7 +69,7 @@ def hold_out(indices: Tensor, fraction: float, seed: int, client: int) -> tuple[
     return indices[kept], indices[~kept]
 
 
-VERSION = 1
+VERSION = 1  # of the file of roles
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,6 @@ class Roles:
 
     @property
     def count(self) -> int:
-        """The number of clients."""
         return len(self.participating) + len(self.unparticipating) + len(self.left_out)
 
 
@@ -136,7 +135,7 @@ class ThreeWaySplit:
                 " fractions"
             )
         order = torch.randperm(num_clients, generator=generator(seed, "unparticipating")).tolist()
-        others = sorted(order[kept:])  # so that who trains does not depend on the order of who is kept
+        others = sorted(order[kept:])  # so that the training clients do not depend on the order of the kept ones
         drawn = torch.randperm(len(others), generator=generator(seed, "participating")).tolist()
         chosen = [others[place] for place in drawn]
         return Roles(tuple(sorted(chosen[:training])), tuple(sorted(order[:kept])), tuple(sorted(chosen[training:])))
@@ -149,31 +148,26 @@ class ThreeWaySplit:
 
 
 def save_roles(path: str | Path, roles: Roles, names: Sequence[str]) -> Path:
-    """Writes who trains and who does not, as JSON with the clients' names for readers; returns the path."""
-    found = {role: [{"client": number, "name": names[number]} for number in part] for role, part in _parts(roles)}
+    """Writes the clients of each role as JSON, with their names for readers; returns the path."""
+    found = {
+        role: [{"client": number, "name": names[number]} for number in part] for role, part in asdict(roles).items()
+    }
     write_json(path, {"version": VERSION, **found})
     return Path(path)
 
 
 def load_roles(path: str | Path) -> Roles:
-    """Read what `save_roles` wrote."""
     content = read_json(path)
     try:
         version = content["version"]
-        roles = Roles(*(tuple(one["client"] for one in content[field.name]) for field in fields(Roles)))
+        parts = [tuple(one["client"] for one in content[field.name]) for field in fields(Roles)]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not hold the roles of clients, or is damaged ({error!r})") from error
     if type(version) is not int or version != VERSION:
         raise ValueError(f"{path} has format {version}, but this fedgen reads {VERSION}; upgrade fedgen")
-    numbers = [number for _, part in _parts(roles) for number in part]
-    if not all(type(number) is int for number in numbers) or any(
-        list(part) != sorted(part) for _, part in _parts(roles)
-    ):
+    numbers = [number for part in parts for number in part]
+    if not all(type(number) is int for number in numbers) or any(list(part) != sorted(part) for part in parts):
         raise ValueError(f"{path} is damaged: clients are whole numbers in their order; copy it again from its run")
-    if sorted(numbers) != [*range(roles.count)]:
+    if sorted(numbers) != [*range(len(numbers))]:
         raise ValueError(f"{path} gives a client two roles, or none; copy it again from its run")
-    return roles
-
-
-def _parts(roles: Roles) -> list[tuple[str, tuple[int, ...]]]:
-    return [(field.name, getattr(roles, field.name)) for field in fields(roles)]
+    return Roles(*parts)

@@ -5,19 +5,21 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from fedgen.clients.client import Client, Roles, ThreeWaySplit, hold_out
 from fedgen.clients.partitions import Partition, check_assignment
-from fedgen.clients.sources import InMemory, check_source, load_source, needs_loading, own_loader, probe, take_hooks
-from fedgen.clients.turn import Turn, make_turn
+from fedgen.clients.sources import InMemory, as_clients, check_source, load_source, take_hooks
+from fedgen.clients.turn import LazyTurn, Turn, own_batch_size, read_tasks
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation
 from fedgen.data.anybody import DatasetReading, name_of
@@ -29,7 +31,7 @@ Read = tuple[Examples, Tensor, int]  # a data set, the positions in it that are 
 
 
 class LikeLoader:
-    """Has what torch's DataLoader has beside batches, such as `dataset`, `batch_size` and `sampler`."""
+    """The attributes of torch's DataLoader, such as `dataset`, `batch_size` and `sampler`."""
 
     def __init__(self, read: Callable[[], Read]) -> None:
         self._read = read
@@ -39,19 +41,19 @@ class LikeLoader:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         examples, indices, size = self._read()
         data: list[Dataset[Any]] = [InMemory(examples)]
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"batch_size": own_batch_size(examples, indices) or size, "drop_last": True}
         if isinstance(examples, LazyExamples):
             items, indices = examples.items, examples.positions[indices]
+            data = [one.dataset for one in items.parts]
             part = items.part_of(int(indices[0]) if len(indices) else 0)
-            data, size = [one.dataset for one in items.parts], part.batch_size or size
-            options = {"collate_fn": part.collate, "num_workers": items.num_workers}
+            options |= {"collate_fn": part.collate, "num_workers": items.num_workers}
         # it does not shuffle: Lightning's `overfit_batches` replaces a sampler that does, in torch's loaders alone
         own = Subset(ConcatDataset(data) if len(data) > 1 else data[0], indices.tolist())
-        return getattr(DataLoader(own, size, drop_last=True, **options), name)
+        return getattr(DataLoader(own, **options), name)
 
 
 class ClientBatches(LikeLoader):
-    """The training data as a client's own code knows them: as many batches as its turn has iterations."""
+    """The training data as a module or callback sees them in a client's turn, whose iterations are the batches."""
 
     def __init__(self, turns: Any, strategy: Any, read: Callable[[int | None], Read]) -> None:
         super().__init__(lambda: read(strategy.round.turn.client if strategy.in_turns else None))
@@ -70,30 +72,33 @@ class Turns:
 
     def __init__(self, module: "FederatedDataModule", strategy: Any) -> None:
         self._module, self._strategy = module, strategy
-        self._sizes = [len(client.train) for client in module.clients]  # once: they may be many, and rounds too
-        self._coming: tuple[int, list[Turn]] | None = None  # the next round's, some of which may be being read
-
-    def _drawn(self, round: int) -> Counter[int]:
-        """The round's clients, in the cohort's order, and how often each was drawn."""
-        return Counter(self._strategy.sample_cohort(len(self._sizes), round))
+        self._sizes = [len(client.train) for client in module.clients]  # once: there may be many clients and rounds
+        self._coming: dict[int, list[Turn]] = {}  # the next round's, some of which may be being read
 
     def __len__(self) -> int:
-        return len(self._strategy.share(list(self._drawn(0)), self._sizes))
+        return len(self._share(0)[0])
 
     def __iter__(self) -> Iterator[Turn]:
         round, coming = self._module.round, self._coming
-        self._coming = None
-        yield from coming[1] if coming is not None and coming[0] == round else self._turns(round)
+        self._coming = {}
+        yield from coming.get(round) or self._turns(round)
+
+    def _share(self, round: int) -> tuple[list[int | None], Counter[int]]:
+        """The round's clients on this rank in the cohort's order, None for idle turns, and how often each was drawn."""
+        times = Counter(self._strategy.sample_cohort(len(self._sizes), round))
+        return self._strategy.share(list(times), self._sizes), times
 
     def _turns(self, round: int) -> list[Turn]:
         module, seed = self._module, self._strategy.seed
-        found, times = [], self._drawn(round)
-        for client in self._strategy.share(list(times), self._sizes):
+        kind = LazyTurn if isinstance(module.examples, LazyExamples) else Turn
+        found = []
+        clients, times = self._share(round)
+        for client in clients:
             if client is None:
                 found.append(Turn.idle(module.examples, round))
                 continue
             owner = module.clients[client]
-            turn = make_turn(owner.data, owner.train, module.batch_size, seed, client, owner.name, round)
+            turn = kind(owner.data, owner.train, module.batch_size, seed, client, owner.name, round)
             turn.times = times[client]
             found.append(turn)
         found[0].is_first = found[-1].is_last = True
@@ -109,9 +114,9 @@ class Turns:
         last = None if trainer is None else trainer.max_epochs
         if last is not None and 0 <= last <= round + 1:
             return None
-        if self._coming is None or self._coming[0] != round + 1:
-            self._coming = round + 1, self._turns(round + 1)
-        return self._coming[1][0]
+        if round + 1 not in self._coming:
+            self._coming = {round + 1: self._turns(round + 1)}
+        return self._coming[round + 1][0]
 
 
 class PooledBatches(LikeLoader):
@@ -119,12 +124,8 @@ class PooledBatches(LikeLoader):
 
     def __init__(self, module: "FederatedDataModule") -> None:
         super().__init__(lambda: (module.examples, self._indices, module.batch_size))
-        self._module = module
-        self._indices = module.pooled("train")
-        self._batch_size = module.batch_size
-        if isinstance(examples := module.examples, LazyExamples):
-            first = int(examples.positions[self._indices[0]])
-            self._batch_size = examples.items.part_of(first).batch_size or module.batch_size
+        self._module, self._indices = module, module.pooled("train")
+        self._batch_size = own_batch_size(module.examples, self._indices) or module.batch_size
 
     def __len__(self) -> int:
         return self._module.iterations or -(-len(self._indices) // self._batch_size)
@@ -134,18 +135,17 @@ class PooledBatches(LikeLoader):
         # As the strategy does at each turn: what the model draws in an epoch is a function of (seed, epoch).
         seed_all(module.seed, "pooled", module.round)
         draws = generator(module.seed, "pooled batches", module.round)
-        drawn = draw_batches(len(self._indices), self._batch_size, len(self), draws)
-        if not isinstance(examples, LazyExamples):
-            yield from (to_batch(examples, self._indices[positions]) for positions in drawn)
+        if isinstance(examples, LazyExamples):
+            base = derive(module.seed, "pooled items", module.round)
+            tasks = read_tasks(examples, self._indices, self._batch_size, draws, base)
+            yield from examples.items.stream(islice(tasks, len(self)))
             return
-        base = derive(module.seed, "pooled items", module.round)
-        visits = (torch.arange(drawn.numel()) // len(self._indices)).view(drawn.shape)
-        tasks = (examples.tasks(self._indices[at], base, often, at) for at, often in zip(drawn, visits))
-        yield from examples.items.stream(tasks)
+        drawn = draw_batches(len(self._indices), self._batch_size, len(self), draws)
+        yield from (to_batch(examples, self._indices[positions]) for positions in drawn)
 
 
 class InOrder:
-    """Batches of examples in their order, once; as they are measured, where that differs."""
+    """Batches of examples in their order, once, as they are measured."""
 
     def __init__(self, examples: Examples, indices: Tensor, batch_size: int) -> None:
         self._examples, self._chunks = examples, [c for c in indices.split(batch_size) if len(c)]
@@ -155,15 +155,15 @@ class InOrder:
 
     def __iter__(self) -> Iterator[Any]:
         examples = self._examples
-        if not isinstance(examples, LazyExamples):
-            return (to_batch(examples, chunk) for chunk in self._chunks)
-        inputs = examples.inputs
-        tasks = (measured_task(inputs.positions[chunk].tolist()) for chunk in self._chunks)
-        stream: Iterator[Any] = inputs.reader.items.stream(tasks)
-        return stream
+        if isinstance(examples, LazyExamples):
+            inputs = examples.inputs
+            tasks = (measured_task(inputs.positions[chunk].tolist()) for chunk in self._chunks)
+            yield from inputs.reader.items.stream(tasks)
+        else:
+            yield from (to_batch(examples, chunk) for chunk in self._chunks)
 
 
-# Lightning says this of every model without a validation_step, which generators may well be.
+# Lightning warns so of every model without a validation_step, as generators often are.
 warnings.filterwarnings("ignore", message="You passed in a `val_dataloader` but have no `validation_step`")
 
 
@@ -174,7 +174,7 @@ else:  # what recipes can name by class path
 
 
 class FederatedDataModule(LightningDataModule):
-    """Deals data to clients and serves them to training.
+    """Partitions data among clients and serves them to training.
 
     Under `FedAvgStrategy` an epoch is a round and its batches are the turns of the round's cohort. Under any other
     strategy the clients' training examples are pooled and shuffled: the centralised control. Validation, test and
@@ -192,7 +192,7 @@ class FederatedDataModule(LightningDataModule):
         data: one of these; or a LightningDataModule, of whose `train_dataloader()` dataset, collate_fn, batch_size and
             num_workers are taken, and whose other loaders stay; or clients' own data, `{client: any of these}` or a
             list. Loaders' own settings go before those given here.
-        partition: how the data are dealt to clients; left out where they come by client, or with `owners`.
+        partition: assigns the data to clients; left out where they come by client, or with `owners`.
         batch_size: examples a batch (all of them for a client with fewer).
         held_out: the fraction of each client's examples kept from training, for measuring.
         iterations: batches an epoch for pooled training; None is one pass over the data.
@@ -213,8 +213,8 @@ class FederatedDataModule(LightningDataModule):
             augmentation; `data` itself by default.
 
     Raises:
-        TypeError: for data or a partition of no known kind.
-        ValueError: for settings out of range, labels or owners that are not there, items that cannot be read, or if a
+        TypeError: for data or a partition of an unknown kind.
+        ValueError: for settings out of range, missing labels or owners, items that cannot be read, or if a
             client gets no data.
         MisconfigurationException: for pooled training in more than one process.
 
@@ -258,13 +258,14 @@ class FederatedDataModule(LightningDataModule):
         self._inner = data if isinstance(data, LightningDataModule) else None
         if self._inner is not None:
             take_hooks(self, self._inner)
-        if not needs_loading(data):
-            probe(self.examples)
+        waits = any(isinstance(part, (DataSet, LightningDataModule)) for part in as_clients(data).values() or [data])
+        if not waits and isinstance(examples := self.examples, LazyExamples):  # else loading waits for the first use
+            examples.items.read_aside(examples.tasks(torch.tensor([0]), 0))  # raises now if items cannot be read
 
     def __getattr__(self, name: str) -> Any:
         inner = vars(self).get("_inner")
         if inner is None or name.startswith("_") or hasattr(type(self), name):
-            return object.__getattribute__(self, name)  # raises what a property said, or that there is none
+            return object.__getattribute__(self, name)  # raises AttributeError, or a property's own error
         return getattr(inner, name)
 
     @cached_property
@@ -274,27 +275,26 @@ class FederatedDataModule(LightningDataModule):
 
     @cached_property
     def examples(self) -> Examples:
-        """All that is dealt; data sets of the kit and Lightning data modules are loaded on first use."""
+        """All clients' examples; data sets of the kit and Lightning data modules are loaded on first use."""
         return load_source(self.data, self._reading, self.evaluation_data)
 
     @cached_property
     def dealt(self) -> list[np.ndarray]:
-        """The positions that the partition gives each client, those that no part keeps too; dealt on first use."""
+        """The positions that the partition assigns to each client, also those over `max_examples`."""
         names = self.partition.names(self.examples)
         return check_assignment(self.partition.assign(self.examples, self.seed), len(self.examples), names)
 
     @cached_property
     def everyone(self) -> list[Client]:
-        """All clients of the partition, whatever their roles."""
-        parts = [self._parts(torch.from_numpy(indices), client) for client, indices in enumerate(self.dealt)]
-        return [Client(name, self.examples, *part) for name, part in zip(self.partition.names(self.examples), parts)]
-
-    def _parts(self, indices: Tensor, client: int) -> tuple[Tensor, Tensor]:
-        train, held_out = hold_out(indices, self.held_out, self.seed, client)
-        if self.split is None:
-            return train, held_out
-        cap = partial(self.split.cap, seed=self.seed, client=client)
-        return cap(train, part="train"), cap(held_out, part="held_out")
+        """All clients of the partition, of any role."""
+        found = []
+        for client, (name, own) in enumerate(zip(self.partition.names(self.examples), self.dealt)):
+            train, held_out = hold_out(torch.from_numpy(own), self.held_out, self.seed, client)
+            if self.split is not None:
+                train = self.split.cap(train, self.seed, client, "train")
+                held_out = self.split.cap(held_out, self.seed, client, "held_out")
+            found.append(Client(name, self.examples, train, held_out))
+        return found
 
     @property
     def roles(self) -> Roles:
@@ -321,7 +321,7 @@ class FederatedDataModule(LightningDataModule):
         Args:
             roles: of all clients.
         """
-        _ = self.everyone  # dealt once, for both
+        _ = self.everyone  # computed once, for both
         other = copy.copy(self)
         other.trainer = None
         other.roles = roles
@@ -341,7 +341,7 @@ class FederatedDataModule(LightningDataModule):
         _ = self.clients
         if self._inner is not None:
             self._inner.trainer = self.trainer
-            if stage != "fit":  # which has been set up, for the examples
+            if stage != "fit":  # for which it was set up to get the examples
                 self._inner.setup(stage)
 
     def teardown(self, stage: str) -> None:
@@ -363,8 +363,6 @@ class FederatedDataModule(LightningDataModule):
         try:
             return tuple(examples.inputs.shape[1:])
         except ValueError as error:
-            if not isinstance(examples, LazyExamples):
-                raise
             raise AttributeError(str(error)) from error
 
     def pooled(self, part: str) -> Tensor:
@@ -399,11 +397,11 @@ class FederatedDataModule(LightningDataModule):
         return self._held_out_loader("predict_dataloader")
 
     def _held_out_loader(self, name: str) -> Any:
-        own = own_loader(self._inner, name) if self._inner is not None else None
-        return own() if own else InOrder(self.examples, self.pooled("held_out"), self.batch_size)
+        if self._inner is not None and is_overridden(name, self._inner, LightningDataModule):
+            return getattr(self._inner, name)()
+        return InOrder(self.examples, self.pooled("held_out"), self.batch_size)
 
     def __repr__(self) -> str:
-        """Its data, clients and examples in one line; what is not loaded yet is not loaded for it."""
         known = self.__dict__.get("examples")
         if known is None:
             return f"FederatedDataModule({name_of(self.data)}, not loaded yet, {self.partition!r})"

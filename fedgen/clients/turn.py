@@ -1,4 +1,4 @@
-"""A client's turn: what the data module hands to the strategy as one Lightning batch."""
+"""A client's turn, which the data module passes to the strategy as one Lightning batch."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,13 +25,13 @@ class Turn:
         client: the client's index in the data module.
         name: the client's name.
         round: the round, from 0.
-        is_first, is_last: whether the turn opens or closes its round, on this rank.
+        is_first, is_last: True for the first and the last turn of the round on this rank.
         num_examples: the client's training examples, its weight under `client_weights="examples"`.
-        is_idle: whether nobody trains: the rank waits for others that have one client more.
-        is_remote: whether nothing is trained in this process: nobody's turn, or a client's on another machine.
-        times: how often the client was drawn, as often as it counts.
-        is_left_out: whether it failed, so that it has no part in the round.
-        following: gives the turn after this one, of the next round after the last; None where that is not known.
+        is_idle: True if no client trains: the rank waits for others that have one client more.
+        is_remote: True if nothing is trained in this process: an idle turn, or a client's on another machine.
+        times: how often the client was drawn, and counts.
+        is_left_out: True if the turn failed, so that it has no part in the round.
+        following: gives the turn after this one, of the next round after the last; None if that is not known.
 
     Examples:
         >>> import torch
@@ -50,7 +50,8 @@ class Turn:
     def __init__(
         self, examples: Examples, indices: Tensor, batch_size: int, seed: int, client: int, name: str, round: int
     ) -> None:
-        self._examples, self._indices, self._batch_size, self._seed = examples, indices, batch_size, seed
+        self._examples, self._indices, self._seed = examples, indices, seed
+        self._batch_size = own_batch_size(examples, indices) or batch_size
         self.client, self.name, self.round = client, name, round
         self.num_examples = len(indices)
         self.is_idle = self.is_remote = client < 0
@@ -71,7 +72,7 @@ class Turn:
 
     @classmethod
     def idle(cls, examples: Examples, round: int) -> "Turn":
-        """A turn in which nobody trains."""
+        """A turn in which no client trains."""
         return cls(examples, torch.empty(0, dtype=torch.int64), 1, 0, -1, "nobody", round)
 
     def batches(self, iterations: int) -> Iterator[Batch]:
@@ -85,7 +86,7 @@ class Turn:
 
     @property
     def trial_batch(self) -> object:
-        """A batch of the form that the turn's have, for a model to be tried with; None if that is not known here."""
+        """A batch like those of the turn, for a model to be tried with; None if their form is not known here."""
         return None if self.is_idle else next(iter(self.batches(1)))
 
     def __iter__(self) -> Iterator[object]:
@@ -97,39 +98,30 @@ class Turn:
 
 
 class LazyTurn(Turn):
-    """A turn over `LazyExamples`. It draws the examples that a turn in memory does."""
+    """A turn over `LazyExamples`, with the same draws of examples as one in memory."""
 
-    def __init__(
-        self, examples: LazyExamples, indices: Tensor, batch_size: int, seed: int, client: int, name: str, round: int
-    ) -> None:
-        own = examples.items.part_of(int(examples.positions[indices[0]])).batch_size if len(indices) else None
-        super().__init__(examples, indices, own or batch_size, seed, client, name, round)
-        self._items = examples.items
-        self._begun: Stream | None = None
+    _examples: LazyExamples
+    _begun: Stream | None = None
 
     def batches(self, iterations: int) -> Iterator[Any]:
-        """The client's batches of this round, as its data set and collate_fn make them."""
         stream, self._begun = self._begun or self._stream(), None
-        ahead = self._items.ahead
+        ahead = self._examples.items.ahead
         try:
             for done in range(iterations):
                 begun = stream.fill(max(1, min(ahead, iterations - done)))
                 if begun < ahead:
                     self._read_following(ahead - begun, iterations)
-                yield self._take(stream)
+                try:
+                    batch = stream.take()
+                except Exception as error:
+                    error.add_note(f"for client {self.name!r} in round {self.round}")
+                    raise
+                yield batch
         finally:
             stream.close()
 
-    def _take(self, stream: Stream) -> Any:
-        """The next batch; an error in reading it gets a note with the client's name."""
-        try:
-            return stream.take()
-        except Exception as error:
-            error.add_note(f"for client {self.name!r} in round {self.round}")
-            raise
-
     def read_ahead(self, room: int, iterations: int) -> None:
-        """Begins to read at most `room` batches of this turn, and where it has fewer, of those that follow."""
+        """Begins to read at most `room` batches, of this turn first and then of those that follow."""
         if not self.is_idle:
             self._begun = self._begun or self._stream()
             room -= self._begun.fill(min(room, iterations))
@@ -142,21 +134,21 @@ class LazyTurn(Turn):
             turn.read_ahead(room, iterations)
 
     def _stream(self) -> Stream:
-        return Stream(self._items, self._tasks())
-
-    def _tasks(self) -> Iterator[ReadTask]:
         draws = generator(self._seed, "batches", self.round, self.client)
         base = derive(self._seed, "items", self.round, self.client)
-        examples = self._examples
-        assert isinstance(examples, LazyExamples)
-        for places, visits in endless_batches(self.num_examples, self._batch_size, draws):
-            yield examples.tasks(self._indices[places], base, visits, places)
+        return Stream(self._examples.items, read_tasks(self._examples, self._indices, self._batch_size, draws, base))
 
 
-def make_turn(
-    examples: Examples, indices: Tensor, batch_size: int, seed: int, client: int, name: str, round: int
-) -> Turn:
-    """The turn over examples in memory, or over those that are read when they are needed."""
-    if isinstance(examples, LazyExamples):
-        return LazyTurn(examples, indices, batch_size, seed, client, name, round)
-    return Turn(examples, indices, batch_size, seed, client, name, round)
+def read_tasks(
+    examples: LazyExamples, indices: Tensor, batch_size: int, draws: torch.Generator, base: int
+) -> Iterator[ReadTask]:
+    """Endless batches of the examples at some positions, drawn from `draws`; `base` seeds the items' transforms."""
+    for places, visits in endless_batches(len(indices), batch_size, draws):
+        yield examples.tasks(indices[places], base, visits, places)
+
+
+def own_batch_size(examples: Examples, indices: Tensor) -> int | None:
+    """The batch size of the loader that examples came with; None if they came without one."""
+    if isinstance(examples, LazyExamples) and len(indices):
+        return examples.items.part_of(int(examples.positions[indices[0]])).batch_size
+    return None

@@ -359,7 +359,7 @@ def test_a_sampler_that_chooses_items_leaves_the_others_out(sampler):
 def test_samplers_that_weigh_or_repeat_items_are_refused(sampler):
     loader = DataLoader(Pictures(12), batch_size=3, sampler=sampler)
     name = type(sampler).__name__
-    with pytest.raises(ValueError, match=f"data is a DataLoader whose {name} decides which items .*: leave it out, or"):
+    with pytest.raises(ValueError, match=f"data is a DataLoader whose {name} decides .*: leave it out, or"):
         make(loader, IID(2))
     with pytest.raises(ValueError, match=f"the data of client 'a' is a DataLoader whose {name} decides"):
         make({"a": loader})
@@ -467,18 +467,18 @@ def test_clients_of_their_own_data_with_too_few_items_are_left_out_by_the_partit
         (Endless(), IID(2), TypeError, "IterableDataset"),
         (Pictures, IID(2), TypeError, r"data is the class Pictures; give one of its objects"),
         (Pictures(0), IID(2), ValueError, "data has no items"),
-        (Pictures(), None, ValueError, r"partition is missing: say how the Pictures"),
+        (Pictures(), None, ValueError, r"partition is missing: .* Pictures"),
         (Pictures(), IID, TypeError, r"partition is the class IID; give one of its objects, IID\(\.\.\.\)"),
         (Pictures(), "IID", TypeError, r"partition='IID' is a str; give an object"),
         ({}, None, ValueError, "data is an empty dict"),
-        ({"a": Pictures()}, IID(2), ValueError, r"data already says whose its parts are \(1 clients\)"),
+        ({"a": Pictures()}, IID(2), ValueError, r"\(1 clients\)"),
         ({"a": Pictures(), "b": 3}, None, TypeError, "the data of client 'b' is a int"),
         ({"a": Pictures(), "b": Pictures(0)}, None, ValueError, "the data of client 'b' has no items"),
         ({"a": DataLoader(Endless())}, None, TypeError, "the data of client 'a' is a DataLoader of a Endless"),
         ({"a": DataLoader(Pictures(), batch_size=None)}, None, ValueError, "without a batch_size"),
         ({1: Pictures(), "1": Pictures()}, None, ValueError, "two clients have one name"),
         ({"train": Pictures(), "Test": Pictures()}, None, ValueError,
-         r"data is a dict of the splits train, Test, which are no clients: give .*, as data\['train'\]"),
+         r"data is a dict of the splits train, Test, which are not clients: give .*, as data\['train'\]"),
         ({"a": {"test": Pictures()}}, None, ValueError, r"the data of client 'a' is a dict of the splits test"),
         ({"train": Pictures()}, IID(2), ValueError, r"as data\['train'\]"),
     ],

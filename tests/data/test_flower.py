@@ -7,7 +7,7 @@ import torch
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import Natural
-from fedgen.clients.turn import make_turn
+from fedgen.clients.turn import LazyTurn, Turn
 from fedgen.data import FlowerDataset
 from fedgen.data.formats import huggingface
 from fedgen.data.lazy_examples import LazyExamples
@@ -59,8 +59,8 @@ def test_images_are_read_when_they_are_needed_and_are_those_in_memory(monkeypatc
     assert [client.name for client in modules[0].clients] == ["adam", "bob", "eve"]
     assert not decoded
     found, wanted = (
-        next(make_turn(one.data, one.train, 2, 0, 2, one.name, 0).batches(1))
-        for one in (module.clients[2] for module in modules)
+        next(kind(one.data, one.train, 2, 0, 2, one.name, 0).batches(1))
+        for kind, one in zip((LazyTurn, Turn), (module.clients[2] for module in modules))
     )
     assert torch.equal(found[0], wanted[0])
     assert torch.equal(found[1], wanted[1])

@@ -10,10 +10,10 @@ from fedgen.clients import Client, FederatedDataModule
 from fedgen.clients.heterogeneity.heterogeneity import (
     HeterogeneityMeasure,
     choose_images,
-    deal_again,
     label_table,
     measure_clients,
     measure_features,
+    random_owners,
     shuffle_within,
 )
 from fedgen.clients.partitions import IID, ByClass
@@ -87,7 +87,7 @@ def test_without_labels_there_is_one_control():
 
 def test_deals_keep_sizes_and_the_second_kind_labels():
     labels, owners = torch.arange(90) % 5, (torch.arange(90) ** 2 // 50).unique(return_inverse=True)[1] % 7
-    deals = deal_again(owners, labels, controls=2, seed=0)
+    deals = random_owners(owners, labels, controls=2, seed=0)
     for deal in (*deals["iid"], *deals["labels"]):
         assert torch.equal(deal.bincount(), owners.bincount())
         assert not torch.equal(deal, owners)
@@ -95,8 +95,8 @@ def test_deals_keep_sizes_and_the_second_kind_labels():
         assert torch.equal(label_table(labels, deal), label_table(labels, owners))
     assert not torch.equal(label_table(labels, deals["iid"][0]), label_table(labels, owners))
     assert not torch.equal(deals["iid"][0], deals["iid"][1])
-    assert torch.equal(deals["iid"][0], deal_again(owners, None, 1, seed=0)["iid"][0])
-    assert not torch.equal(deals["iid"][0], deal_again(owners, None, 1, seed=1)["iid"][0])
+    assert torch.equal(deals["iid"][0], random_owners(owners, None, 1, seed=0)["iid"][0])
+    assert not torch.equal(deals["iid"][0], random_owners(owners, None, 1, seed=1)["iid"][0])
 
 
 def test_every_owner_is_as_likely_everywhere():

@@ -10,6 +10,7 @@ from fedgen.clients.heterogeneity.heterogeneity import (
     kid_to_pool,
     label_distance,
     label_table,
+    measure_features,
     sizes_of,
     variance_between,
     vendi_of_clients,
@@ -115,4 +116,4 @@ def test_owners_without_gaps_are_asked_for(owners):
 
 def test_features_and_owners_must_fit():
     with pytest.raises(ValueError, match="features"):
-        variance_between(draw(3, 2), torch.tensor([0, 1]))
+        measure_features(draw(3, 2), torch.tensor([0, 1]))

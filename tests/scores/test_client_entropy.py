@@ -110,7 +110,7 @@ def test_more_samples_come_nearer_to_the_exact_likelihood_from_below():
 def test_the_entropy_of_a_fitted_model_is_its_exact_one():
     images = (torch.rand(1, 12, 1, 6, 6, generator=draws(1)[0]) > 0.5).byte() * 255
     options = EntropyOptions(steps=100, lr=5e-3, width=16, samples=2000)
-    group = client_entropy._Group(client_entropy._check(list(images)), [0], options, 0, None)
+    group = client_entropy._Group(torch.stack(client_entropy._check(list(images))), [12], [0], options, 0)
     model = group.fit("")
     with torch.no_grad():
         exact = -exact_log_likelihood(model, group.images).mean()
@@ -145,7 +145,8 @@ def test_models_fitted_together_are_those_fitted_alone():
     ]
     together = client_entropies(parts, options)
     for place, part in enumerate(parts):
-        alone = client_entropy._Group(client_entropy._check([part]), [place], options, 0, None)
+        images = torch.stack(client_entropy._check([part]))
+        alone = client_entropy._Group(images, [len(part)], [place], options, 0)
         assert float(alone.entropies(alone.fit(""))) == pytest.approx(float(together[place]), rel=1e-4)
 
 

@@ -2,69 +2,55 @@
 
 Yuan et al. (2022, "What Do We Mean by Generalization in Federated Learning?", arXiv 2110.14216, App. E): a variational
 autoencoder of two latent numbers is fitted to a client's images of one label, and H = -mean_x log p(x) is estimated on
-the same images with K = 1000 importance samples (Burda et al. 2016, arXiv 1509.00519). The bound is one-sided, so the
-estimate is from above: of the model's -log p(x), and that of the images' entropy, up to what was learnt by heart.
+the same images with K = 1000 importance samples (Burda et al. 2016, arXiv 1509.00519). The bound is one-sided: it lies
+above the model's -log p(x), and so above the images' entropy but for what the model memorised.
 
-The paper gives the latent, the posterior, the likelihood, the steps and K; widths, optimizer and learning rate it does
-not: those here are this file's, and values compare only under one choice of them. They also compare only between groups
-of as many images: few are learnt by heart, for their logarithm above `grey_floor`, whatever they show.
+The paper gives the latent, the posterior, the likelihood, the steps and K, but not widths, optimizer and learning rate:
+those are chosen here, and values compare only under one choice of them. They also compare only between groups of equal
+numbers of images: a few are memorised, at the cost of their logarithm above `grey_floor`, whatever they show.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from fedgen.clients import Client
 from fedgen.clients.heterogeneity.entropy_options import DEFAULT, EntropyOptions
-from fedgen.clients.heterogeneity.heterogeneity import Heterogeneity, HeterogeneityMeasure, deal_again, label_table
+from fedgen.clients.heterogeneity.heterogeneity import Heterogeneity, HeterogeneityMeasure, label_table, random_owners
 from fedgen.progress import track
 from fedgen.seeds import generator, subset
 
-# Many small variational autoencoders trained at once: each group of images has its own, and learns nothing of others.
-#
-# Kingma and Welling (2014, arXiv 1312.6114) with the posterior's full covariance. Every weight has a leading axis of
-# groups, so that one batched product serves all of them; Adam works on each number for itself, so that training
-# together is training each alone.
-
-
 CHUNK = 2**24  # pixels decoded at once, at most: 64 MB
+TOGETHER = 2**23  # weights trained at once, at most: 32 MB, and as much for each of gradient and Adam's two averages
+BLOCK = 50  # steps whose noise is drawn at once
+LEAST = 5  # images of a label for a client to be measured on it
 
 
 class GroupedVAE(nn.Module):
-    """p(z) = N(0, I), p(x | z) of independent Bernoulli pixels, q(z | x) = N(m, L L^T)."""
+    """Autoencoders with p(z) = N(0, I), p(x | z) of independent Bernoulli pixels, q(z | x) = N(m, L L^T), one a group.
 
-    look: Tensor
-    look_bias: Tensor
-    encode: Tensor
-    encode_bias: Tensor
-    unfold: Tensor
-    unfold_bias: Tensor
-    draw: Tensor
-    draw_bias: Tensor
+    Kingma and Welling (2014, arXiv 1312.6114) with the posterior's full covariance. Every weight has a leading axis of
+    groups, so that one batched product serves all of them; Adam works on each number for itself, so that training
+    together is training each alone.
+    """
+
+    _below: Tensor
 
     def __init__(self, means: Tensor, width: int, latent_dim: int, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
         pixels, self.latent_dim = means.shape[1], latent_dim
         codes = latent_dim + latent_dim * (latent_dim + 1) // 2  # the mean, and L below and on the diagonal
-        shapes = {
-            "look": (pixels, width),
-            "encode": (width, codes),
-            "unfold": (latent_dim, width),
-            "draw": (width, pixels),
-        }
-        for name, (inputs, outputs) in shapes.items():
-            values = [torch.rand(inputs + 1, outputs, generator=one) * 2 - 1 for one in generators]
-            whole = torch.stack(values) / inputs**0.5
-            self.register_parameter(name, nn.Parameter(whole[:, :-1].contiguous()))
-            self.register_parameter(f"{name}_bias", nn.Parameter(whole[:, -1:].contiguous()))
+        self.look, self.look_bias = _drawn(pixels, width, generators)
+        self.encode, self.encode_bias = _drawn(width, codes, generators)
+        self.unfold, self.unfold_bias = _drawn(latent_dim, width, generators)
+        self.draw, self.draw_bias = _drawn(width, pixels, generators)
         self.draw_bias.data.copy_(torch.logit(means.clamp(0.01, 0.99)).unsqueeze(1))
-        rows, columns = torch.tril_indices(latent_dim, latent_dim)
-        self.register_buffer("_rows", rows)
-        self.register_buffer("_columns", columns)
+        self.register_buffer("_below", torch.tril_indices(latent_dim, latent_dim))
 
     def posterior(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """m [G, n, d] and L [G, n, d, d], lower triangular with a positive diagonal, of images [G, n, D] in [0, 1]."""
@@ -72,7 +58,7 @@ class GroupedVAE(nn.Module):
         codes = torch.baddbmm(self.encode_bias, hidden, self.encode)
         mean, lower = codes.split([self.latent_dim, codes.shape[2] - self.latent_dim], 2)
         full = lower.new_zeros(*lower.shape[:2], self.latent_dim, self.latent_dim)
-        full[..., self._rows, self._columns] = lower
+        full[..., self._below[0], self._below[1]] = lower
         diagonal = full.diagonal(dim1=-2, dim2=-1)
         return mean, full.tril(-1) + torch.diag_embed(diagonal.exp())
 
@@ -109,6 +95,13 @@ class GroupedVAE(nn.Module):
         return likelihood + (noise.square().sum(-1) - latents.square().sum(-1)) / 2 + logs
 
 
+def _drawn(inputs: int, outputs: int, generators: Sequence[torch.Generator]) -> tuple[nn.Parameter, nn.Parameter]:
+    """First weights [G, inputs, outputs] and biases [G, 1, outputs] of a layer, one group a generator."""
+    values = [torch.rand(inputs + 1, outputs, generator=one) * 2 - 1 for one in generators]
+    whole = torch.stack(values) / inputs**0.5
+    return nn.Parameter(whole[:, :-1].contiguous()), nn.Parameter(whole[:, -1:].contiguous())
+
+
 def log_mean_weights(model: GroupedVAE, images: Tensor, noise: Tensor) -> Tensor:
     """log (1 / K) sum_k of the importance weights, float64 [G, n]."""
     groups, count, samples, _ = noise.shape
@@ -117,10 +110,6 @@ def log_mean_weights(model: GroupedVAE, images: Tensor, noise: Tensor) -> Tensor
         weights = model.log_weights(images, part.to(images.device)).double()
         found = torch.logaddexp(found, weights.logsumexp(2))
     return found - math.log(samples)
-
-
-TOGETHER = 2**23  # weights trained at once, at most: 32 MB, and as much for each of gradient and Adam's two averages
-BLOCK = 50  # steps whose noise is drawn at once
 
 
 def client_entropies(
@@ -133,7 +122,7 @@ def client_entropies(
     """H of each group of images in nats, float64 [G]: a model is fitted to each alone, all at once.
 
     A group's value depends on its images, the seed and its name, and on the other groups by rounding only. Grey pixels
-    count as what they are in [0, 1], so that H is at least `grey_floor`, and smaller differences are what tells.
+    count as what they are in [0, 1], so that H is at least `grey_floor`; compare what lies above it.
 
     Args:
         groups: uint8 images [n_g, C, H, W] of each, of one shape; e.g. a client's of one label.
@@ -149,12 +138,13 @@ def client_entropies(
     images = _check(groups)
     weights = 2 * options.width * images[0].shape[1]
     together = max(1, TOGETHER // weights)
-    order = sorted(range(len(images)), key=lambda place: len(images[place]))  # alike in size, so that little is padded
+    order = sorted(range(len(images)), key=lambda place: len(images[place]))  # of similar sizes, for little padding
     found = torch.empty(len(images), dtype=torch.float64)
     for start in range(0, len(order), together):
         part = order[start : start + together]
         own = [place if names is None else names[place] for place in part]
-        group = _Group([images[place] for place in part], own, options, seed, device)
+        padded = pad_sequence([images[place] for place in part], batch_first=True).to(device or images[0].device)
+        group = _Group(padded, [len(images[place]) for place in part], own, options, seed)
         text = f"autoencoders {start + 1} to {start + len(part)} of {len(images)}"
         found[torch.tensor(part)] = group.entropies(group.fit(text)).cpu()
     return found
@@ -162,39 +152,29 @@ def client_entropies(
 
 def grey_floor(groups: Sequence[Tensor]) -> Tensor:
     """The part of H that no model of independent pixels avoids, in nats, float64 [G]: 0 for black and white images."""
-    found = []
-    for part in _check(groups):
-        level = part.double()
-        found.append((torch.special.entr(level) + torch.special.entr(1 - level)).sum(1).mean())
-    return torch.stack(found)
+    levels = [part.double() for part in _check(groups)]
+    return torch.stack([(torch.special.entr(one) + torch.special.entr(1 - one)).sum(1).mean() for one in levels])
 
 
+@dataclass
 class _Group:
-    """Groups of images that are fitted together."""
+    """Groups of images [G, n, D] that are fitted together, each padded beyond its count."""
 
-    def __init__(
-        self,
-        parts: Sequence[Tensor],
-        names: Sequence[int],
-        options: EntropyOptions,
-        seed: int,
-        device: torch.device | str | None,
-    ) -> None:
-        self.options, self._seed, self._names = options, seed, names
-        self.device = parts[0].device if device is None else torch.device(device)
-        self.counts = [len(part) for part in parts]
-        self.images = nn.utils.rnn.pad_sequence(list(parts), batch_first=True).to(self.device)
+    images: Tensor
+    counts: Sequence[int]
+    names: Sequence[int]
+    options: EntropyOptions
+    seed: int
 
     def fit(self, text: str) -> GroupedVAE:
-        """The groups' models, trained."""
         options, means = self.options, self.images.sum(1).cpu() / torch.tensor(self.counts).unsqueeze(1)
-        model = GroupedVAE(means, options.width, options.latent_dim, self._generators("weights")).to(self.device)
+        model = GroupedVAE(means, options.width, options.latent_dim, self._generators("weights")).to(self.images.device)
         optimizer = torch.optim.Adam(model.parameters(), options.lr, fused=True)
         steps = track(self._batches(), text, total=options.steps, unit="steps")
         with torch.enable_grad():
             for images, noise, shares in steps:
                 optimizer.zero_grad()
-                # a sum over groups, each of which has its own weights: nobody's gradient has another's in it
+                # a sum over groups with separate weights, so that no gradient mixes groups
                 (model.negative_elbo(images, noise) * shares).sum().backward()
                 optimizer.step()
         return model
@@ -204,45 +184,39 @@ class _Group:
         """-mean_x log (1 / K) sum_k of the importance weights, float64 [G]."""
         shape = self.options.samples, self.options.latent_dim
         draws = zip(self.counts, self._generators("reading"))
-        noise = _padded([torch.randn(count, *shape, generator=one) for count, one in draws])
+        noise = pad_sequence([torch.randn(count, *shape, generator=one) for count, one in draws], batch_first=True)
         found = log_mean_weights(model, self.images, noise)
         there = torch.arange(found.shape[1]) < torch.tensor(self.counts).unsqueeze(1)
         return -(found * there.to(found)).sum(1) / torch.tensor(self.counts).to(found)
 
     def _generators(self, what: str) -> list[torch.Generator]:
-        return [generator(self._seed, "client entropy", what, name) for name in self._names]
+        return [generator(self.seed, "client entropy", what, name) for name in self.names]
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """For each step images [G, B, D], noise [G, B, d], and each image's share in its group's mean [G, B]."""
         options, rows = self.options, [min(count, self.options.batch_size) for count in self.counts]
-        shares = nn.utils.rnn.pad_sequence([torch.full((row,), 1 / row) for row in rows], batch_first=True)
-        shares = shares.to(self.device)
+        shares = pad_sequence([torch.full((row,), 1 / row) for row in rows], batch_first=True).to(self.images.device)
         draws = self._generators("noise")
-        every = torch.arange(len(rows), device=self.device).unsqueeze(1)
+        every = torch.arange(len(rows), device=self.images.device).unsqueeze(1)
         for start in range(0, options.steps, BLOCK):
             block = min(BLOCK, options.steps - start)
-            noise = _padded(
-                [torch.randn(row, block, options.latent_dim, generator=one) for row, one in zip(rows, draws)]
-            )
-            noise = noise.to(self.device)
+            own = [torch.randn(row, block, options.latent_dim, generator=one) for row, one in zip(rows, draws)]
+            noise = pad_sequence(own, batch_first=True).to(self.images.device)
             if max(self.counts) > options.batch_size:
-                chosen = _padded([_choose(*one, block) for one in zip(self.counts, rows, draws)]).to(self.device)
+                picks = [_choose(*one, block) for one in zip(self.counts, rows, draws)]
+                chosen = pad_sequence(picks, batch_first=True).to(self.images.device)
             for step in range(block):
-                images = (
-                    self.images if max(self.counts) <= options.batch_size else self.images[every, chosen[:, :, step]]
-                )
+                images = self.images
+                if max(self.counts) > options.batch_size:
+                    images = images[every, chosen[:, :, step]]
                 yield images, noise[:, :, step], shares
 
 
 def _choose(count: int, rows: int, draws: torch.Generator, steps: int) -> Tensor:
-    """Positions of images for some steps, int64 [rows, steps]: all of them, or of more images some at random."""
+    """Positions of images for each step, int64 [rows, steps]: all of them, or random ones of more images."""
     if count == rows:
         return torch.arange(rows).unsqueeze(1).expand(rows, steps)
     return torch.randint(count, (rows, steps), generator=draws)
-
-
-def _padded(parts: Sequence[Tensor]) -> Tensor:
-    return nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
 
 
 def _check(groups: Sequence[Tensor]) -> list[Tensor]:
@@ -258,9 +232,6 @@ def _check(groups: Sequence[Tensor]) -> list[Tensor]:
     return [part.flatten(1).float() / 255 for part in groups]
 
 
-LEAST = 5  # images of a label, for it to be asked for in turn
-
-
 def with_entropy(
     found: Heterogeneity,
     clients: Sequence[Client],
@@ -271,7 +242,7 @@ def with_entropy(
     seed: int = 0,
     device: torch.device | str | None = None,
 ) -> Heterogeneity:
-    """The measures, and the clients' entropy above the grey floor in nats."""
+    """The measures with the clients' entropy above the grey floor, in nats."""
     data = clients[0].data
     owned = [clients[place].everything for place in found.clients]
     rows = torch.cat(owned)
@@ -280,34 +251,32 @@ def with_entropy(
     chosen = subset(len(owned), max_clients, seed, "clients of entropy").tolist()
     asked = choose_labels(label_table(labels, owners), chosen)
     control = "labels" if data.is_labelled else "iid"
-    deals = [owners, *deal_again(owners, labels if data.is_labelled else None, controls, seed)[control]]
-    groups = [rows[(deal == client) & (labels == asked[client])] for deal in deals for client in chosen]
-    names = chosen * len(deals)  # a client's random deals have its draws
+    assignments = [owners, *random_owners(owners, labels if data.is_labelled else None, controls, seed)[control]]
+    groups = [rows[(assigned == client) & (labels == asked[client])] for assigned in assignments for client in chosen]
+    names = chosen * len(assignments)  # a client's random controls have its draws
     drawn = [subset(len(group), max_images, seed, "images of entropy", name) for group, name in zip(groups, names)]
-    groups = [group[chosen] for group, chosen in zip(groups, drawn)]
+    groups = [group[own] for group, own in zip(groups, drawn)]
     images = [data.inputs[group] for group in groups]
     floor = grey_floor(images)
     above = client_entropies(images, options, seed, device, names) - floor
-    values = [_spread_out(own, chosen, len(owned)).tolist() for own in above.split(len(chosen))]
-    counts = _spread_out(torch.tensor([len(group) for group in groups[: len(chosen)]]), chosen, len(owned), 0)
+    values = torch.full((len(assignments), len(owned)), torch.nan, dtype=torch.float64)
+    values[:, chosen] = above.view(len(assignments), -1)
+    counts = torch.zeros(len(owned), dtype=torch.int64)
+    counts[chosen] = torch.tensor([len(group) for group in groups[: len(chosen)]])
     details = {
         "options": asdict(options),
         "label": [data.classes[present[asked[client]]] for client in chosen] if data.is_labelled else [],
         "grey_floor": floor[: len(chosen)].tolist(),
     }
-    measure = HeterogeneityMeasure("entropy", values[0], counts.long().tolist(), {control: values[1:]}, details)
+    first, *rest = values.tolist()
+    measure = HeterogeneityMeasure("entropy", first, counts.tolist(), {control: rest}, details)
     return replace(found, measures={**found.measures, "entropy": measure})
 
 
 def choose_labels(table: Tensor, chosen: Sequence[int]) -> dict[int, int]:
-    """The label that each of some clients is measured on: 0, 1, ... in turn, else the one that it has most of."""
-    turns = {client: turn % table.shape[1] for turn, client in enumerate(chosen)}
-    enough = {client: int(table[client, label]) >= LEAST for client, label in turns.items()}
-    return {client: label if enough[client] else int(table[client].argmax()) for client, label in turns.items()}
-
-
-def _spread_out(values: Tensor, places: Sequence[int], count: int, missing: float = torch.nan) -> Tensor:
-    """The values at their places, and something else at the others, float64 [count]."""
-    found = torch.full((count,), missing, dtype=torch.float64)
-    found[torch.tensor(places)] = values.double()
-    return found
+    """The label on which each chosen client is measured: 0, 1, ... in turn, or its most frequent one."""
+    labels = {}
+    for turn, client in enumerate(chosen):
+        label = turn % table.shape[1]
+        labels[client] = label if table[client, label] >= LEAST else int(table[client].argmax())
+    return labels

@@ -9,9 +9,8 @@ class EntropyOptions:
     """Options for fitting and reading a client's autoencoder.
 
     Args:
-        steps: of Adam on -ELBO. The paper's are 10,000 (`paper`), by when ten images are learnt nearly by heart:
-            between clients that are writers and clients dealt at random there were 1.4 nats after 1,000 steps, 0.5
-            after 10,000.
+        steps: of Adam on -ELBO. The paper's are 10,000 (`paper`), after which ten images are nearly memorised: writers
+            and random clients differed by 1.4 nats after 1,000 steps, by 0.5 after 10,000.
         lr: learning rate.
         width: units of the encoder's and the decoder's one hidden layer.
         latent_dim: numbers of a latent; the paper's are 2.

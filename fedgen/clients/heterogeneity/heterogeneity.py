@@ -1,13 +1,15 @@
-"""Heterogeneity of a federation's clients, before anything is trained, beside clients dealt at random.
+"""Heterogeneity of a federation's clients, before anything is trained, beside random clients of the same images.
 
-Every measure depends on the clients' sizes and on how few images there are. So the same images are dealt again: to
+Every measure depends on the clients' sizes and on how few images there are. So the same images are assigned again: to
 clients of the same sizes ("iid"), and, where there are labels, to clients of the same sizes and labels ("labels"). What
 the clients have beyond the first is heterogeneity; what they have beyond the second is not about labels.
+
+Each measure gives one number a client, whose mean with weights n_i / n is the federation's.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,15 +23,19 @@ from fedgen.scores.of_model.vendi import vendi_score
 from fedgen.seeds import generator, subset
 from fedgen.statistics.gaussian import CHUNK, check_features, summarize
 
-# Distances between clients, from features and owners alone: no generator.
-#
-# Each function gives one number a client, whose mean with weights n_i / n is the federation's. Clients that are random
-# samples of the same images ("IID") do not give 0 throughout: what they give is found by dealing the same images at
-# random, and stated where it is known.
+TITLES = {
+    "between": "variance between clients",
+    "fid": "FID to the pool",
+    "kid": "KID to the pool",
+    "vendi": "Vendi score",
+    "labels": "labels, total variation",
+    "entropy": "entropy above grey, nats",
+}
+CONTROLS = {"iid": "IID, same sizes", "labels": "same sizes and labels"}
 
 
 def sizes_of(owners: Tensor) -> Tensor:
-    """Return the number of images of each client, int64 [K], of owners int64 [N] in 0..K-1."""
+    """The number of images of each client, int64 [K], of owners int64 [N] in 0..K-1."""
     if owners.ndim != 1 or not len(owners) or int(owners.min()) < 0:
         raise ValueError(f"owners must be client numbers from 0, one an image, got {tuple(owners.shape)}")
     sizes = owners.bincount()
@@ -40,7 +46,6 @@ def sizes_of(owners: Tensor) -> Tensor:
 
 def variance_between(features: Tensor, owners: Tensor) -> Tensor:
     """|m_i - m|^2 / tr C of each client, float64 [K]; their mean is the share of the variance between clients."""
-    _check(features, owners)
     sizes, dim = sizes_of(owners), features.shape[1]
     mean = sum((part.sum(0, dtype=torch.float64) for part in features.split(CHUNK)), torch.zeros(dim)) / len(features)
     sums, total = torch.zeros(len(sizes), dim, dtype=torch.float64), 0.0
@@ -51,54 +56,53 @@ def variance_between(features: Tensor, owners: Tensor) -> Tensor:
     return (sums / sizes.unsqueeze(1)).square().sum(1) / total if total > 0 else torch.zeros(len(sizes)).double()
 
 
-def fid_to_pool(features: Tensor, deals: Sequence[Tensor]) -> Tensor:
-    """The Fréchet distance from each client to all clients together, float64 [R, K]; under several deals at once."""
-    for owners in deals:
-        _check(features, owners)
-    pooled, count = summarize(features), len(sizes_of(deals[0]))
-    found = torch.full((len(deals), count), torch.nan, dtype=torch.float64)
-    for values, owners in zip(found, deals):
+def fid_to_pool(features: Tensor, assignments: Sequence[Tensor]) -> Tensor:
+    """The Fréchet distance from each client to all clients together, float64 [R, K], for each of R assignments."""
+    pooled, count = summarize(features), len(sizes_of(assignments[0]))
+    found = torch.full((len(assignments), count), torch.nan, dtype=torch.float64)
+    for values, owners in zip(found, assignments):
         for client in range(count):
             if (own := owners == client).sum() > 1:
                 values[client] = frechet_distance(summarize(features[own]), pooled)[0]
     return found
 
 
-def kid_to_pool(features: Tensor, deals: Sequence[Tensor], kernel: Kernel | None = None) -> Tensor:
-    """MMD^2 from each client to all clients together, float64 [R, K]."""
-    kernel = kernel or PolynomialKernel()
-    for owners in deals:
-        _check(features, owners)
-    own, every = _kernel_sums(features, deals, kernel)
-    return torch.stack([_unbiased(one, every, owners) for one, owners in zip(own, deals)])
+def kid_to_pool(features: Tensor, assignments: Sequence[Tensor], kernel: Kernel | None = None) -> Tensor:
+    """MMD^2 from each client to all clients together, float64 [R, K], for each of R assignments."""
+    own, every = _kernel_sums(features, assignments, kernel or PolynomialKernel())
+    return torch.stack([_unbiased(one, every, owners) for one, owners in zip(own, assignments)])
 
 
 def vendi_of_clients(features: Tensor, owners: Tensor, kernel: Kernel | None = None) -> Tensor:
-    """The Vendi score of each client, float64 [K]: smaller than at random where a client's images are alike."""
-    _check(features, owners)
+    """The Vendi score of each client, float64 [K]: smaller than at random where a client's images are similar."""
     clients = range(len(sizes_of(owners)))
     return torch.tensor([vendi_score(features[owners == client], kernel) for client in clients], dtype=torch.float64)
 
 
 def label_distance(labels: Tensor, owners: Tensor) -> Tensor:
-    """Return the distance of each client's labels from all clients': total variation in [0, 1], float64 [K]."""
+    """The total variation in [0, 1] of each client's labels from all clients' labels, float64 [K]."""
     counts = label_table(labels, owners).double()
     shares, pooled = counts / counts.sum(1, keepdim=True), counts.sum(0) / counts.sum()
     return (shares - pooled).abs().sum(1) / 2
 
 
 def label_table(labels: Tensor, owners: Tensor, num_labels: int | None = None) -> Tensor:
-    """Return the number of images of each client and label, int64 [K, L]."""
+    """The number of images of each client and label, int64 [K, L]."""
     clients, count = len(sizes_of(owners)), num_labels or int(labels.max()) + 1
     return (owners * count + labels).bincount(minlength=clients * count).view(clients, count)
 
 
-def _kernel_sums(features: Tensor, deals: Sequence[Tensor], kernel: Kernel) -> tuple[list[Tensor], Tensor]:
-    """Each image's kernel's sums over its owner's other images (for each deal) and over all others: float64 [N]."""
-    if kernel.monomials(features[:1]) is not None:  # time in N, so each deal for itself
-        found = [_sorted_sums(features, owners, kernel) for owners in deals]
-        return [own for own, _ in found], found[0][1]
-    own = [torch.zeros(len(features), dtype=torch.float64) for _ in deals]
+def _kernel_sums(features: Tensor, assignments: Sequence[Tensor], kernel: Kernel) -> tuple[list[Tensor], Tensor]:
+    """Each image's kernel sums over its owner's other images, for each assignment, and over all others: float64 [N]."""
+    if kernel.monomials(features[:1]) is not None:  # linear time, so each assignment by itself
+        orders = [owners.argsort(stable=True) for owners in assignments]
+        ones = torch.ones(len(features), dtype=torch.float64)
+        found = [
+            within_sums(features[order], kernel, owners[order], ones) for owners, order in zip(assignments, orders)
+        ]
+        places = [order.argsort() for order in orders]
+        return [own[place] for (own, _), place in zip(found, places)], found[0][1][places[0]]
+    own = [torch.zeros(len(features), dtype=torch.float64) for _ in assignments]
     every = torch.zeros_like(own[0])
     for rows, columns in block_pairs(len(features), len(features), symmetric=True):
         block = kernel.block(features[rows].double(), features[columns].double())
@@ -107,20 +111,11 @@ def _kernel_sums(features: Tensor, deals: Sequence[Tensor], kernel: Kernel) -> t
             block.diagonal().zero_()
         for side, axis in sides:
             every[side] += block.sum(axis)
-        for sums, owners in zip(own, deals):
+        for sums, owners in zip(own, assignments):
             shared = block * (owners[rows].unsqueeze(1) == owners[columns])
             for side, axis in sides:
                 sums[side] += shared.sum(axis)
     return own, every
-
-
-def _sorted_sums(features: Tensor, owners: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
-    order = owners.argsort(stable=True)
-    ones = torch.ones(len(owners), dtype=torch.float64)
-    found = []
-    for values in within_sums(features[order], kernel, owners[order], ones):
-        found.append(torch.empty_like(values).index_copy_(0, order, values))
-    return found[0], found[1]
 
 
 def _unbiased(own: Tensor, every: Tensor, owners: Tensor) -> Tensor:
@@ -135,26 +130,9 @@ def _unbiased(own: Tensor, every: Tensor, owners: Tensor) -> Tensor:
     return value.where((sizes > 1) & (rest > 1), torch.nan)
 
 
-def _check(features: Tensor, owners: Tensor) -> None:
-    check_features(features)
-    if owners.shape != features.shape[:1]:
-        raise ValueError(f"{len(features)} features and owners {tuple(owners.shape)}; give each image's client")
-
-
-TITLES = {
-    "between": "variance between clients",
-    "fid": "FID to the pool",
-    "kid": "KID to the pool",
-    "vendi": "Vendi score",
-    "labels": "labels, total variation",
-    "entropy": "entropy above grey, nats",
-}
-CONTROLS = {"iid": "IID, same sizes", "labels": "same sizes and labels"}
-
-
 @dataclass(frozen=True)
 class HeterogeneityMeasure:
-    """One measure of the clients, and of clients dealt at random from the same images."""
+    """One measure of the clients, and of random clients of the same images."""
 
     name: str
     per_client: list[float]
@@ -164,20 +142,19 @@ class HeterogeneityMeasure:
 
     @property
     def value(self) -> float:
-        """The mean over clients that have a number, weighed by their images."""
+        """The mean over clients with a finite number, weighted by their images."""
         return self._mean(self.per_client)
 
     def of_deals(self, control: str) -> list[float]:
-        """`value` of each deal of a control; none where there is no such control."""
+        """`value` of each random assignment of a control; none without that control."""
         return [self._mean(values) for values in self.controls.get(control, [])]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as plain types, NaN as None."""
-        deals = {control: [_plain(own) for own in values] for control, values in self.controls.items()}
+        assignments = {control: [_plain(own) for own in values] for control, values in self.controls.items()}
         means = {control: _plain(self.of_deals(control)) for control in self.controls}
         own = _plain(self.per_client)
         found = {"value": _plain([self.value])[0], "controls": means, "per_client": own, "counts": self.counts}
-        return {**found, "control_clients": deals, **self.details}
+        return {**found, "control_clients": assignments, **self.details}
 
     def _mean(self, values: Sequence[float]) -> float:
         known = [(value, count) for value, count in zip(values, self.counts) if math.isfinite(value)]
@@ -204,8 +181,7 @@ class Heterogeneity:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain types."""
-        own = {key: value for key, value in asdict(self).items() if key != "measures"}
-        return {**own, "measures": {name: measure.to_json() for name, measure in self.measures.items()}}
+        return {**vars(self), "measures": {name: measure.to_json() for name, measure in self.measures.items()}}
 
 
 def measure_clients(
@@ -218,14 +194,14 @@ def measure_clients(
     cache: FeatureCache | None = None,
     device: torch.device | str | None = None,
 ) -> Heterogeneity:
-    """Measure how unlike clients are: everything that a client has, its training and held-out images together.
+    """Measure how different clients are, by their training and held-out images together.
 
     Args:
         clients: of one data set.
-        embedding: in whose features to measure; not the one by which images were dealt to clients.
+        embedding: gives the features to measure; not the one by which images were assigned to clients.
         num_images: measured in all; of each client in proportion, and two at least.
         max_clients: measured, drawn at random where there are more.
-        controls: random deals of each kind.
+        controls: random assignments of each kind.
         seed: of the draws.
         cache: keeps the features on disk.
         device: where to embed.
@@ -258,65 +234,62 @@ def measure_features(
     seed: int = 0,
     vendi: bool = True,
 ) -> dict[str, HeterogeneityMeasure]:
-    """The measures of features that are at hand, by name.
+    """Measure how different clients are by given features; the measures by name.
 
     Args:
         features: [N, D].
         owners: the client of each, int64 [N] in 0..K-1.
         labels: int64 [N], where there are some.
-        controls: random deals of each kind; 0 for none.
-        seed: of the deals.
-        vendi: whether to measure Vendi scores, by cosines: not of points, whose directions depend on where 0 is.
+        controls: random assignments of each kind; 0 for none.
+        seed: of the random assignments.
+        vendi: True to measure Vendi scores, by cosines: not of points, whose directions depend on where 0 is.
 
     Raises:
         ValueError: for features or owners that do not fit, or a number of controls below 0.
     """
-    deals = deal_again(owners, labels, controls, seed)
-    every = [owners, *(deal for own in deals.values() for deal in own)]
+    check_features(features)
+    if owners.shape != features.shape[:1]:
+        raise ValueError(f"{len(features)} features and owners {tuple(owners.shape)}; give each image's client")
+    assignments = random_owners(owners, labels, controls, seed)
+    every = [owners, *(assigned for own in assignments.values() for assigned in own)]
     found = {
-        "between": [variance_between(features, deal) for deal in every],
+        "between": [variance_between(features, assigned) for assigned in every],
         "fid": list(fid_to_pool(features, every)),
         "kid": list(kid_to_pool(features, every)),
     }
     if vendi:
-        found["vendi"] = [vendi_of_clients(features, deal) for deal in every]
+        found["vendi"] = [vendi_of_clients(features, assigned) for assigned in every]
     if labels is not None:
-        found["labels"] = [label_distance(labels, deal) for deal in every]
+        found["labels"] = [label_distance(labels, assigned) for assigned in every]
     counts = sizes_of(owners).tolist()
-    return {name: as_measure(name, values, counts, deals) for name, values in found.items()}
+    measures = {}
+    for name, values in found.items():
+        first, *rest = (one.tolist() for one in values)
+        parts = {control: rest[place * controls : (place + 1) * controls] for place, control in enumerate(assignments)}
+        measures[name] = HeterogeneityMeasure(name, first, counts, parts)
+    return measures
 
 
-def as_measure(
-    name: str, values: Sequence[Tensor], counts: list[int], deals: dict[str, list[Tensor]]
-) -> HeterogeneityMeasure:
-    """A measure of values [K] of the clients, then of every deal in the order of `deals`."""
-    rest = [one.tolist() for one in values[1:]]
-    controls: dict[str, list[list[float]]] = {}
-    for control, own in deals.items():
-        controls[control], rest = rest[: len(own)], rest[len(own) :]
-    return HeterogeneityMeasure(name, values[0].tolist(), counts, controls)
-
-
-def deal_again(owners: Tensor, labels: Tensor | None, controls: int, seed: int) -> dict[str, list[Tensor]]:
-    """Owners int64 [N] of random deals of the same images to clients of the same sizes, by the rule of dealing."""
+def random_owners(owners: Tensor, labels: Tensor | None, controls: int, seed: int) -> dict[str, list[Tensor]]:
+    """Owners int64 [N] of random assignments of the same images to clients of the same sizes, by control."""
     if controls < 0:
-        raise ValueError(f"controls={controls}: the number of random deals is at least 0")
-    everything = torch.zeros_like(owners)
-    deals: dict[str, list[Tensor]] = {
-        "iid": [shuffle_within(everything, owners, seed, "iid", repeat) for repeat in range(controls)]
+        raise ValueError(f"controls={controls}: the number of random assignments is at least 0")
+    groups = (
+        {"iid": torch.zeros_like(owners)} if labels is None else {"iid": torch.zeros_like(owners), "labels": labels}
+    )
+    return {
+        control: [shuffle_within(group, owners, seed, control, repeat) for repeat in range(controls)]
+        for control, group in groups.items()
     }
-    if labels is not None:
-        deals["labels"] = [shuffle_within(labels, owners, seed, "labels", repeat) for repeat in range(controls)]
-    return deals
 
 
 def shuffle_within(groups: Tensor, owners: Tensor, seed: int, *path: int | str) -> Tensor:
-    """The owners int64 [N] of images in random order within each group int64 [N]."""
+    """The owners int64 [N], shuffled within each group int64 [N]."""
     order = torch.randperm(len(owners), generator=generator(seed, "deal again", *path))
     order = order[groups[order].argsort(stable=True)]
-    dealt = torch.empty_like(owners)
-    dealt[order] = owners[groups.argsort(stable=True)]
-    return dealt
+    shuffled = torch.empty_like(owners)
+    shuffled[order] = owners[groups.argsort(stable=True)]
+    return shuffled
 
 
 def choose_images(
@@ -331,12 +304,9 @@ def choose_images(
     chosen = subset(len(clients), max_clients, seed, "measured clients").tolist()
     owned = [clients[place].everything for place in chosen]
     share = min(1.0, num_images / sum(map(len, owned)))
-    return chosen, [_some(own, share, seed, place) for own, place in zip(owned, chosen)]
-
-
-def _some(positions: Tensor, share: float, seed: int, client: int) -> Tensor:
-    count = min(len(positions), max(2, round(share * len(positions))))
-    return positions[subset(len(positions), count, seed, "measured images", client)]
+    counts = [max(2, round(share * len(own))) for own in owned]
+    some = zip(owned, counts, chosen)
+    return chosen, [own[subset(len(own), count, seed, "measured images", place)] for own, count, place in some]
 
 
 def _plain(values: Sequence[float]) -> list[float | None]:

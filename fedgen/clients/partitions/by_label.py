@@ -1,8 +1,9 @@
-"""Clients of equal size with Dirichlet label shares: Yuan et al. 2022, section 4.1, after Hsu et al. 2019.
+"""Clients that differ in labels: whole classes, shards, and shares drawn from Dirichlet distributions.
 
-Differs from the code released with Yuan et al. in three ways: which images of a label a client gets is random (theirs
-pops them in the data set's order), small alphas work (theirs divides 0 by 0 once a client's labels are used up), and
-draws are made in blocks (equal in distribution to one by one).
+`Dirichlet` is that of Yuan et al. 2022, section 4.1, after Hsu et al. 2019. It differs from the code released with Yuan
+et al. in three ways: which images of a label a client gets is random (theirs pops them in the data set's order), small
+alphas work (theirs divides 0 by 0 once a client's labels are used up), and draws are made in blocks (equal in
+distribution to one by one).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from fedgen.data.examples import Examples
 from fedgen.data.sets.cifar100 import GROUPS
 from fedgen.seeds import numpy_generator
 
-BLOCK = 1024
+BLOCK = 1024  # labels drawn at once
+NAMED_GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {"cifar100": GROUPS}
 
 
 class Dirichlet(Partition):
@@ -56,20 +58,20 @@ class Dirichlet(Partition):
         random = numpy_generator(seed, "partition")
         _, compact, counts = np.unique(labels, return_inverse=True, return_counts=True)
         shares = random.dirichlet(self.alpha * counts / counts.sum(), size=self.num_clients)
-        return check_assignment(deal_by_shares(compact, shares, self.rotate, random), len(labels))
+        return assign_by_shares(compact, shares, self.rotate, random)
 
 
-def deal_by_shares(
+def assign_by_shares(
     labels: np.ndarray, shares: np.ndarray, rotate: bool, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """The positions each client gets: floor(N / num_clients) each, of labels drawn from the client's shares."""
+    """floor(N / C) positions for each client, of labels drawn from the clients' shares [C, K]."""
     turns = take_turns(len(shares), len(labels) // len(shares), rotate, random)
     drawn = draw_labels(shares, np.bincount(labels), turns, random)
-    return take_examples(labels, turns, drawn, len(shares), random)
+    return check_assignment(take_examples(labels, turns, drawn, len(shares), random), len(labels))
 
 
 def take_turns(num_clients: int, draws_each: int, rotate: bool, random: np.random.Generator) -> np.ndarray:
-    """Whose turn it is at each draw: int64 [draws_each * num_clients]."""
+    """The client of each draw: int64 [draws_each * num_clients]."""
     if rotate:
         passes = np.tile(np.arange(num_clients), (draws_each, 1))
         return random.permuted(passes, axis=1).reshape(-1)
@@ -77,16 +79,18 @@ def take_turns(num_clients: int, draws_each: int, rotate: bool, random: np.rando
 
 
 def draw_labels(shares: np.ndarray, counts: np.ndarray, turns: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """The label each turn draws: int64 [T], never more of a label than there are."""
+    """The label of each draw: int64 [T], none more often than it occurs."""
     remaining = counts.astype(np.int64)
     drawn = np.empty(len(turns), dtype=np.int64)
     start = 0
     while start < len(turns):
         weights = shares[turns[start : start + BLOCK]] * (remaining > 0)
-        # A row of weights below the normal range cannot be scaled to probabilities any more.
+        # weights below the range of normal numbers cannot be scaled to probabilities
         spent = weights.sum(axis=1) < np.finfo(np.float64).tiny
         weights[spent] = remaining
-        picks = sample_rows(weights, random)
+        cumulative = weights.cumsum(axis=1)
+        thresholds = random.random(len(weights)) * cumulative[:, -1]
+        picks = (cumulative <= thresholds[:, None]).sum(axis=1)
         accepted = picks[: until_exhausted(picks, remaining)]
         drawn[start : start + len(accepted)] = accepted
         remaining -= np.bincount(accepted, minlength=len(remaining))
@@ -94,15 +98,8 @@ def draw_labels(shares: np.ndarray, counts: np.ndarray, turns: np.ndarray, rando
     return drawn
 
 
-def sample_rows(weights: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """A column for each row, with probability proportional to its weight: int64 [R] from weights [R, K]."""
-    cumulative = weights.cumsum(axis=1)
-    thresholds = random.random(len(weights)) * cumulative[:, -1]
-    return (cumulative <= thresholds[:, None]).sum(axis=1)
-
-
 def until_exhausted(picks: np.ndarray, remaining: np.ndarray) -> int:
-    """Count the picks that can be taken until the first label runs out; the draws after it must not see that label."""
+    """The number of picks until the first label runs out, after which draws must not see that label."""
     first = len(picks)
     for label in np.flatnonzero(np.bincount(picks, minlength=len(remaining)) >= np.maximum(remaining, 1)):
         first = min(first, int(np.flatnonzero(picks == label)[remaining[label] - 1]) + 1)
@@ -125,7 +122,6 @@ def take_examples(
 
 
 def concentration(value: float, name: str) -> float:
-    """The value of a constructor's Dirichlet concentration; ValueError unless above 0 and finite."""
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} must be above 0 and finite, got {value}; use IID for equal label shares")
     return float(value)
@@ -135,7 +131,11 @@ class ByClass(Partition):
     """Client k holds all images of the k-th class that occurs, or of a group of consecutive ones; nothing is random.
 
     Args:
-        classes_per_client: classes a client holds: client 0 has the first so many, and so on.
+        classes_per_client: classes that a client holds: client 0 has the first ones, and so on.
+
+    Raises:
+        ValueError: for a number below 1; in `assign` and `names` if the classes do not divide into groups, or there are
+            none.
 
     Examples:
         >>> from fedgen import ByClass, Digits
@@ -147,22 +147,12 @@ class ByClass(Partition):
         self.classes_per_client = at_least_one(classes_per_client, "classes_per_client")
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
-        """Assign every example, as every partition does.
-
-        Raises:
-            ValueError: if the classes do not divide into groups, or there are none.
-        """
         names = self.names(examples)
-        _, ranks = np.unique(require_labels(examples, "ByClass"), return_inverse=True)
-        group = ranks // self.classes_per_client
+        group = np.unique(examples.labels.numpy(), return_inverse=True)[1] // self.classes_per_client
         return check_assignment([np.flatnonzero(group == client) for client in range(len(names))], len(examples), names)
 
     def names(self, examples: Examples) -> list[str]:
-        """The classes' names ("class 3" for a class named "3"), joined by " + " where a client holds several.
-
-        Raises:
-            ValueError: if the classes do not divide into groups, or there are none.
-        """
+        """The classes' names ("class 3" for a class named "3"), joined by " + " where a client holds several."""
         found = [examples.classes[label] for label in np.unique(require_labels(examples, "ByClass"))]
         width, total = self.classes_per_client, len(found)
         if total % width:
@@ -172,13 +162,13 @@ class ByClass(Partition):
 
 
 class Shards(Partition):
-    """Examples sorted by label (random order within a label), cut into shards, and dealt to clients at random.
+    """Examples sorted by label (random order within a label), cut into shards that clients get at random.
 
     Shard sizes differ by at most one, and a shard mostly holds one class, so that a client sees few classes.
 
     Args:
         num_clients: the number of clients.
-        shards_per_client: shards a client gets (the paper deals 2 of 200 shards to each of 100 clients).
+        shards_per_client: shards of each client (in McMahan et al. 2017, 2 of 200 for each of 100 clients).
     """
 
     def __init__(self, num_clients: int, shards_per_client: int = 2) -> None:
@@ -197,18 +187,8 @@ class Shards(Partition):
         random = numpy_generator(seed, "partition")
         order = random.permutation(len(labels))
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], num_shards)
-        deal = random.permutation(num_shards).reshape(self.num_clients, self.shards_per_client)
-        return check_assignment([np.concatenate([shards[shard] for shard in hand]) for hand in deal], len(labels))
-
-
-# Clients that differ in groups of labels: the two-level Dirichlet of the code released with Yuan et al. 2022.
-#
-# Section 4.1 there, for CIFAR-100's 20 groups of 5 classes. Once a label is used up, a client's shares are
-# renormalised over all labels, as in the released code; the Pachinko allocation of Reddi et al. 2020 does so within
-# the label's group.
-
-
-NAMED_GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {"cifar100": GROUPS}
+        chosen = random.permutation(num_shards).reshape(self.num_clients, self.shards_per_client)
+        return check_assignment([np.concatenate([shards[shard] for shard in own]) for own in chosen], len(labels))
 
 
 class CoarseDirichlet(Partition):
@@ -220,12 +200,20 @@ class CoarseDirichlet(Partition):
     and the released grid's 10 and 1000 make clients that differ in groups and are even within them. The N mod
     num_clients examples left over belong to no client.
 
+    This is section 4.1 of Yuan et al. 2022, for CIFAR-100's 20 groups of 5 classes. Once a label is used up, a client's
+    shares are renormalised over all labels, as in the released code; the Pachinko allocation of Reddi et al. 2020 does
+    so within the label's group.
+
     Args:
         num_clients: the number of clients.
         alpha_coarse: total concentration over groups, above 0: small for few groups a client.
         alpha_fine: total concentration over the labels of a group, above 0: small for few labels of each group.
         groups: "cifar100" for its 20 superclasses, or class names by group; every class that occurs in one group.
         rotate: as in `Dirichlet`.
+
+    Raises:
+        ValueError: for a value out of range; in `assign` if a class that occurs is in no group or in several, or there
+            are fewer examples than clients.
     """
 
     def __init__(
@@ -245,11 +233,6 @@ class CoarseDirichlet(Partition):
         self.rotate = rotate
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
-        """Assign every example, as every partition does.
-
-        Raises:
-            ValueError: if a class that occurs is in no group or in several, or there are fewer examples than clients.
-        """
         labels = require_labels(examples, "CoarseDirichlet")
         require_clients(self.num_clients, len(labels), "CoarseDirichlet")
         random = numpy_generator(seed, "partition")
@@ -257,10 +240,9 @@ class CoarseDirichlet(Partition):
         named = NAMED_GROUPS[self.groups] if isinstance(self.groups, str) else self.groups
         group_of = group_of_class(examples, named, present)
         shares = draw_shares(counts, group_of, self.alpha_coarse, self.alpha_fine, self.num_clients, random)
-        return check_assignment(deal_by_shares(compact, shares, self.rotate, random), len(labels))
+        return assign_by_shares(compact, shares, self.rotate, random)
 
     def settings(self) -> dict[str, Any]:
-        """Class name and arguments for JSON."""
         given: Any = self.groups
         if isinstance(given, Mapping):
             given = {name: list(classes) for name, classes in given.items()}

@@ -1,9 +1,9 @@
-"""Clients that own images alike: the semantic partition of Yuan et al. 2022 ("What Do We Mean by Generalization in
-Federated Learning?", section 4.1 and App. D), restated from the paper and its released code.
+"""Clients that own similar images, by their features in an embedding: the semantic partition and nearest neighbours.
 
-Differs from them by default: labels' means are subtracted before clusters are matched, EM starts from k-means (the
-paper does not say; the code's default is random) and is spared where it changes nothing, and clients of one image or
-none are filled up. `Semantic.paper` has the published settings.
+`Semantic` is that of Yuan et al. 2022 ("What Do We Mean by Generalization in Federated Learning?", section 4.1 and App.
+D), restated from the paper and its released code. It differs from them by default: labels' means are subtracted before
+clusters are matched, EM starts from k-means (the paper does not say; the code's default is random) and is skipped where
+it changes nothing, and clients of one image or none are filled up. `Semantic.paper` has the published settings.
 """
 
 import warnings
@@ -25,50 +25,55 @@ from fedgen.own_code import warn
 from fedgen.progress import track
 from fedgen.seeds import derive, generator, numpy_generator
 
-EmbeddingLike = str | Mapping[str, Any] | Embedding
-"""A name, options of `load_embedding` with the key "name", or an embedding."""
+EmbeddingLike = str | Mapping[str, Any] | Embedding  # a name, or options of `load_embedding` with the key "name"
+Matching = Literal["kl", "random"]
+Covariance = Literal["full", "diag", "tied", "shrunk"]
+Init = Literal["kmeans", "random"]
+EM = Literal["auto", "always", "never"]
+
+PCA_EXAMPLES = 100_000  # components are fitted on a random sample of this size where there are more
+EXACT_DIM = 4096  # features up to which the components come from the covariance; randomised SVD above
 
 
-def features_of(examples: Examples, embedding: EmbeddingLike, cache: str | None, purpose: str) -> Tensor:
-    """Features [N, D] of all examples."""
-    network = load_embedding(embedding)
-    text = f"embedding {examples.name} with {network.name} to find {purpose}"
-    try:
-        features = embed(network, examples.inputs, description=text, cache=FeatureCache(cache) if cache else None)
-    except NotFiniteError as error:
-        raise ValueError(f"{examples.name}: {error}{whose(examples, error.place)}") from error
-    except ValueError as error:
-        raise ValueError(f"{examples.name}: {error}") from error
-    if len(features) > 1 and bool((features == features[0]).all()):
-        raise ValueError(
-            f"{examples.name}: embedding {network.name} gives all {len(features)} examples the same features, which "
-            f"leaves no {purpose} to find; use another embedding"
-        )
-    return features
+class _InFeatures(Partition):
+    """A partition by features in an embedding, which are kept in a folder if one is given."""
+
+    def __init__(self, embedding: EmbeddingLike, cache: str | None) -> None:
+        self.embedding = embedding
+        self.cache = None if cache is None else str(cache)
+
+    def settings(self) -> dict[str, Any]:
+        given: Any = self.embedding
+        if isinstance(given, Embedding):
+            given = {"name": given.name, "fingerprint": given.fingerprint()}
+        elif isinstance(given, Mapping):
+            given = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+        return {**super().settings(), "embedding": given}
+
+    def _features(self, examples: Examples, purpose: str) -> Tensor:
+        network = load_embedding(self.embedding)
+        text = f"embedding {examples.name} with {network.name} to find {purpose}"
+        cache = FeatureCache(self.cache) if self.cache else None
+        try:
+            features = embed(network, examples.inputs, description=text, cache=cache)
+        except NotFiniteError as error:
+            raise ValueError(f"{examples.name}: {error}{_label_and_owner(examples, error.place)}") from error
+        except ValueError as error:
+            raise ValueError(f"{examples.name}: {error}") from error
+        if len(features) > 1 and bool((features == features[0]).all()):
+            raise ValueError(
+                f"{examples.name}: embedding {network.name} gives all {len(features)} examples the same features, which"
+                f" leaves no {purpose} to find; use another embedding"
+            )
+        return features
 
 
-def whose(examples: Examples, place: int) -> str:
-    """An example's label and owner in brackets, " (of class '3', of owner 'writer 7')"; "" where it has neither."""
+def _label_and_owner(examples: Examples, place: int) -> str:
+    """For example " (of class '3', of owner 'writer 7')"; "" for an example with neither."""
     known = [f"of class {examples.classes[int(examples.labels[place])]!r}"] if examples.is_labelled else []
     if examples.owners is not None:
         known.append(f"of owner {examples.owner_names[int(examples.owners[place])]!r}")
     return f" ({', '.join(known)})" if known else ""
-
-
-def described(embedding: EmbeddingLike) -> Any:
-    """The embedding for JSON: as it was given, one that is made by its name and fingerprint."""
-    if isinstance(embedding, Embedding):
-        return {"name": embedding.name, "fingerprint": embedding.fingerprint()}
-    if isinstance(embedding, Mapping):
-        return {key: str(value) if isinstance(value, Path) else value for key, value in embedding.items()}
-    return embedding
-
-
-Matching = Literal["kl", "random"]
-
-Covariance = Literal["full", "diag", "tied", "shrunk"]
-Init = Literal["kmeans", "random"]
-EM = Literal["auto", "always", "never"]
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,14 @@ class Clustering:
     Args:
         covariance: of a cluster. "full": its own; "diag": its own, variances alone; "tied": one for the label's
             clusters; "shrunk": between full and tied, (n S + d W) / (n + d) for a cluster of n points in d dimensions
-            with covariance S, W being the tied one; never by EM. Full ones tell clusters apart that vary in ways of
-            their own; of few points that differ by their means alone, tied and shrunk ones find partners more surely.
+            with covariance S, W being the tied one; never by EM. Full ones distinguish clusters that vary in different
+            ways; of few points that differ by their means alone, tied and shrunk ones find partners more surely.
         init: what EM starts from: "kmeans" clusters, or "random" memberships. In hundreds of dimensions EM hardly moves
             away from random ones, so that clusters stay nearly random samples of the label.
-        em: "always"; "never" for the k-means clusters as they are; "auto" spares it where it takes
-            minutes and changes nothing: full covariances of k-means clusters of d points or fewer on average.
-        fit_examples: a label of more examples is clustered by a random sample of so many, after which all are assigned;
-            None for all.
+        em: "always"; "never" for the k-means clusters as they are; "auto" skips it where it takes minutes and changes
+            nothing: full covariances of k-means clusters of d points or fewer on average.
+        fit_examples: a label with more examples is clustered by a random sample of this size, after which all are
+            assigned; None for all.
         max_iter: steps of EM at most.
         tol: EM ends where the mean log-likelihood grows by less.
         reg: added to the covariances' diagonals, above 0: a cluster of fewer points than dimensions has no other spread
@@ -121,7 +126,7 @@ class Clustering:
             raise ValueError("without EM clusters are those of k-means, so that init='random' does not apply")
 
     def by_em(self, points_each: float, dim: int) -> bool:
-        """Whether clusters of so many points on average in `dim` dimensions are fitted by EM."""
+        """True if clusters of `points_each` points on average in `dim` dimensions are fitted by EM."""
         if self.covariance == "shrunk" or self.em != "auto":
             return self.em == "always"
         return self.init == "random" or self.covariance != "full" or points_each > dim
@@ -129,14 +134,14 @@ class Clustering:
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """C Gaussian clusters and who belongs to them."""
+    """C Gaussian clusters: the cluster of each point [n], means [C, d], covariances [C, d, d] or variances [C, d]."""
 
     members: np.ndarray
     means: np.ndarray
     covariances: np.ndarray
 
     def ordered(self, order: np.ndarray) -> "Clusters":
-        """The same clusters, cluster `order[i]` being the i-th now; `order` is a permutation of 0..C-1."""
+        """The same clusters with cluster `order[i]` in the i-th place."""
         place = np.argsort(order)
         return replace(self, members=place[self.members], means=self.means[order], covariances=self.covariances[order])
 
@@ -205,11 +210,6 @@ def spreads(deviations: np.ndarray, members: np.ndarray, count: int, clustering:
     return covariances
 
 
-PCA_EXAMPLES = 100_000  # components are fitted on a random sample of so many where there are more
-EXACT_DIM = 4096  # features up to which the components come from the covariance; randomised SVD above
-DEFAULT_CLUSTERING = Clustering()
-
-
 def match_clusters(first: Clusters, second: Clusters) -> np.ndarray:
     """For each cluster of `first` its partner in `second`: a permutation [C] of least total KL(first || second)."""
     from scipy.optimize import linear_sum_assignment  # slow to import, and used by one partition
@@ -241,9 +241,15 @@ def fill_small(
 ) -> np.ndarray:
     """The owners, int64 [N], after every client with fewer than `least` examples was filled up to `least`."""
     owner = owner.copy()
-    clients = centres.shape[1]
-    sizes = np.bincount(owner, minlength=clients)
-    for small in np.argsort(sizes, kind="stable")[: int((sizes < least).sum())]:
+    sizes = np.bincount(owner, minlength=centres.shape[1])
+    few = np.sort(sizes[sizes < least])
+    if len(few):
+        warn(
+            f"{len(few)} of {len(sizes)} clients had fewer than min_examples={least} examples"
+            f" ({', '.join(map(str, few))}; the largest {sizes.max()}) and are given the nearest of other clients,"
+            f" {int((least - few).sum())} in all"
+        )
+    for small in np.argsort(sizes, kind="stable")[: len(few)]:
         kept = ((points - centres[labels, owner]) ** 2).sum(axis=1)
         cost = ((points - centres[labels, small]) ** 2).sum(axis=1) - kept
         for example in np.argsort(cost, kind="stable"):
@@ -257,8 +263,8 @@ def fill_small(
     return owner
 
 
-class Semantic(Partition):
-    """A client has one cluster of each label's images, alike across labels: dark digits, or animals on snow.
+class Semantic(_InFeatures):
+    """A client has one cluster of each label's images, similar across labels: dark digits, or animals on snow.
 
     All images are embedded and projected on principal components; each label's are clustered into `num_clients`
     Gaussians; then the labels, in random order, are matched to the one before them by the least total KL divergence.
@@ -267,19 +273,21 @@ class Semantic(Partition):
 
     Args:
         num_clients: the number of clients, and of clusters of each label.
-        embedding: in whose features images are alike: a name, options of `load_embedding` with the key "name", or an
+        embedding: whose features are clustered: a name, options of `load_embedding` with the key "name", or an
             embedding. Measure in another one, or the scores see the very features that made the clients.
         components: principal components kept at most; all there are if there are fewer features or examples. None for
             the features themselves.
         clustering: how a label is clustered.
         center_per_label: subtracts each label's mean before matching. Else KL between clusters of different labels is
-            mostly about the labels ("tied" covariances apart, whose matching the means cannot change).
-        matching: "kl"; or "random" partners, the control whose clients are clusters of each label but not alike.
+            mostly about the labels (but not with "tied" covariances, whose matching the means cannot change).
+        matching: "kl"; or "random" partners, the control whose clients' clusters are not similar across labels.
         min_examples: examples a client has at least; one with fewer is given the nearest of others, with a warning.
         cache: folder that keeps the features; embedded anew each time if None.
 
     Raises:
-        ValueError: if a value lies outside the above.
+        ValueError: if a value lies outside the above; in `assign` for data without labels, a class with fewer images
+            than there are clients, fewer examples than `min_examples` of each client, or images or features that the
+            embedding cannot take or that hold NaN, naming the first such image, its class and its owner.
     """
 
     def __init__(
@@ -287,14 +295,14 @@ class Semantic(Partition):
         num_clients: int,
         embedding: EmbeddingLike = "efficientnet-lite0",
         components: int | None = 256,
-        clustering: Clustering = DEFAULT_CLUSTERING,
+        clustering: Clustering = Clustering(),
         center_per_label: bool = True,
         matching: Matching = "kl",
         min_examples: int = 2,
         cache: str | None = None,
     ) -> None:
+        super().__init__(embedding, cache)
         self.num_clients = at_least_one(num_clients, "num_clients")
-        self.embedding = embedding
         self.components = None if components is None else at_least_one(components, "components")
         self.clustering = clustering
         self.center_per_label = center_per_label
@@ -302,7 +310,6 @@ class Semantic(Partition):
             raise ValueError(f"matching must be one of {', '.join(get_args(Matching))}, got {matching!r}")
         self.matching = matching
         self.min_examples = at_least_one(min_examples, "min_examples")
-        self.cache = None if cache is None else str(cache)
         if clustering.fit_examples is not None and clustering.fit_examples < num_clients:
             raise ValueError(
                 f"fit_examples={clustering.fit_examples} cannot form the {num_clients} clusters of each label"
@@ -311,10 +318,7 @@ class Semantic(Partition):
 
     @classmethod
     def paper(
-        cls,
-        num_clients: int = 300,
-        embedding: EmbeddingLike = "efficientnet-lite0-32",
-        cache: str | None = None,
+        cls, num_clients: int = 300, embedding: EmbeddingLike = "efficientnet-lite0-32", cache: str | None = None
     ) -> "Semantic":
         """The partition with the paper's settings (300 clients for CIFAR-10, 100 for CIFAR-100), but for two.
 
@@ -323,28 +327,17 @@ class Semantic(Partition):
         EfficientNet-Lite0 at 32 px, whose weights install with a package. EM starts from k-means, as in the code's
         settings for CIFAR; with hundreds of full covariances it takes minutes where the default takes seconds.
         """
-        clustering = Clustering(em="always")
-        return cls(num_clients, embedding, 256, clustering, center_per_label=False, min_examples=1, cache=cache)
+        always = Clustering(em="always")
+        return cls(num_clients, embedding, 256, always, center_per_label=False, min_examples=1, cache=cache)
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
-        """Assign every example, as every partition does.
-
-        Raises:
-            ValueError: for data without labels, a class with fewer images than there are clients, fewer examples than
-                `min_examples` of each client, or images or features that the embedding cannot take or that hold NaN,
-                naming the first such image, its class and its owner.
-        """
         self._check_counts(examples)
-        points = principal_components(
-            features_of(examples, self.embedding, self.cache, "clusters"), self.components, seed
-        )
+        points = principal_components(self._features(examples, "clusters"), self.components, seed)
         owner = self._owners(points, examples, seed)
         return check_assignment([np.flatnonzero(owner == client) for client in range(self.num_clients)], len(examples))
 
     def settings(self) -> dict[str, Any]:
-        """Class name and arguments for JSON; an embedding by its name and fingerprint."""
-        own = {"embedding": described(self.embedding), "clustering": asdict(self.clustering)}
-        return super().settings() | own
+        return {**super().settings(), "clustering": asdict(self.clustering)}
 
     def _check_counts(self, examples: Examples) -> None:
         require_labels(examples, "Semantic")
@@ -361,15 +354,14 @@ class Semantic(Partition):
             )
 
     def _owners(self, points: np.ndarray, examples: Examples, seed: int) -> np.ndarray:
-        """The client of each example, int64 [N]."""
         present, labels = np.unique(examples.labels.numpy(), return_inverse=True)
-        count = len(present)
         random = numpy_generator(seed, "semantic", "matching")
         owner = np.empty(len(points), dtype=np.int64)
-        centres = np.empty((count, self.num_clients, points.shape[1]))
+        centres = np.empty((len(present), self.num_clients, points.shape[1]))
         last = None
-        # In the order of matching, so that the covariances of two labels are in memory and never those of all.
-        for label in track(random.permutation(count), f"cluster {examples.name}", total=count, unit="labels"):
+        # in the order of matching, so that the covariances of two labels at most are in memory
+        order = random.permutation(len(present))
+        for label in track(order, f"cluster {examples.name}", total=len(order), unit="labels"):
             own = np.flatnonzero(labels == label)
             if self.center_per_label:
                 points[own] -= points[own].mean(axis=0)
@@ -381,19 +373,7 @@ class Semantic(Partition):
             elif last is not None:
                 found = found.ordered(match_clusters(last, found))
             owner[own], centres[label], last = found.members, found.means, found
-        return self._filled(owner, labels, points, centres)
-
-    def _filled(self, owner: np.ndarray, labels: np.ndarray, points: np.ndarray, centres: np.ndarray) -> np.ndarray:
-        sizes = np.bincount(owner, minlength=self.num_clients)
-        small = sizes[sizes < self.min_examples]
-        if len(small):
-            warn(
-                f"{len(small)} of {self.num_clients} clients had fewer than min_examples={self.min_examples} examples"
-                f" ({', '.join(map(str, np.sort(small)))}; the largest {sizes.max()}) and are given the nearest of"
-                f" other clients, {int((self.min_examples - small).sum())} in all"
-            )
-            owner = fill_small(owner, labels, points, centres, self.min_examples)
-        return owner
+        return fill_small(owner, labels, points, centres, self.min_examples)
 
 
 def principal_components(features: Tensor, components: int | None, seed: int) -> np.ndarray:
@@ -413,24 +393,24 @@ def principal_components(features: Tensor, components: int | None, seed: int) ->
     return PCA(kept, svd_solver=solver, random_state=start).fit(sample).transform(values)
 
 
-# Clients of little variance: an image of each class and its nearest neighbours, as in the papers' federations.
-#
-# The papers take K = 20 neighbours in Inception's features; they leave open whether the image itself is one of the 20.
-
-
-class VarianceLimited(Partition):
-    """A client a class that occurs: one image of it, drawn at random, and its nearest (Euclidean) in an embedding.
+class VarianceLimited(_InFeatures):
+    """One client for each class that occurs: an image of it, drawn at random, and its nearest (Euclidean) ones.
 
     All other examples belong to no client. The image of a class depends on the seed and the class alone, so that
     within classes clients of more neighbours hold those of fewer.
 
     Args:
-        neighbours: K; a client holds K + 1 images, so that 19 gives the clients of 20 images that the papers may mean.
-        embedding: in whose features near is near: a name, options of `load_embedding` with the key "name", or an
+        neighbours: K; a client holds K + 1 images. The papers have K = 20 in Inception's features, and leave open if
+            the image itself is one of them; 19 gives clients of 20 images.
+        embedding: whose features give the distances: a name, options of `load_embedding` with the key "name", or an
             embedding. Measure in another one, or the scores see the very distances that made the clients.
         across_classes: False looks for neighbours among the image's class; True among all examples, which then go to
             the client that they are nearest to, as long as it needs any.
         cache: folder that keeps the features; embedded anew each time if None.
+
+    Raises:
+        ValueError: for a number below 1; in `assign` for data without labels, a class with too few images, or images
+            that the embedding cannot take.
     """
 
     def __init__(
@@ -440,45 +420,28 @@ class VarianceLimited(Partition):
         across_classes: bool = False,
         cache: str | None = None,
     ) -> None:
+        super().__init__(embedding, cache)
         self.neighbours = at_least_one(neighbours, "neighbours")
-        self.embedding = embedding
         self.across_classes = across_classes
-        self.cache = None if cache is None else str(cache)
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
-        """Assign every example, as every partition does.
-
-        Raises:
-            ValueError: for a class with too few images, or images that the embedding cannot take.
-        """
-        anchors = draw_anchors(examples, seed, self._needed(examples))
-        features = features_of(examples, self.embedding, self.cache, "neighbours")
+        names, size = self.names(examples), self.neighbours + 1
+        if self.across_classes and size * len(names) > len(examples):
+            raise ValueError(
+                f"{len(names)} clients of {size} images (an image and neighbours={self.neighbours}) are more than the"
+                f" {len(examples)} of {examples.name}; use fewer neighbours"
+            )
+        anchors = draw_anchors(examples, seed, needed=1 if self.across_classes else size)
+        features = self._features(examples, "neighbours")
         if self.across_classes:
             clients = share_neighbours(features, anchors, self.neighbours)
         else:
             clients = class_neighbours(examples, features, anchors, self.neighbours)
-        return check_assignment([client.numpy() for client in clients], len(examples), self.names(examples))
+        return check_assignment([client.numpy() for client in clients], len(examples), names)
 
     def names(self, examples: Examples) -> list[str]:
-        """The classes' names, as `ByClass` has them."""
         require_labels(examples, "VarianceLimited")
         return ByClass().names(examples)
-
-    def settings(self) -> dict[str, Any]:
-        """Class name and arguments for JSON; an embedding by its name and fingerprint."""
-        return {**super().settings(), "embedding": described(self.embedding)}
-
-    def _needed(self, examples: Examples) -> int:
-        """Images that each class must have; across classes one does, if there are enough in all."""
-        size, classes = self.neighbours + 1, len(np.unique(require_labels(examples, "VarianceLimited")))
-        if not self.across_classes:
-            return size
-        if size * classes > len(examples):
-            raise ValueError(
-                f"{classes} clients of {size} images (an image and neighbours={self.neighbours}) are more than the"
-                f" {len(examples)} of {examples.name}; use fewer neighbours"
-            )
-        return 1
 
 
 def draw_anchors(examples: Examples, seed: int, needed: int = 1) -> list[int]:
@@ -505,7 +468,7 @@ def class_neighbours(examples: Examples, features: Tensor, anchors: Sequence[int
 
 
 def share_neighbours(features: Tensor, anchors: Sequence[int], count: int) -> list[Tensor]:
-    """For each anchor its position and those of `count` near images, nearest first, no image with two anchors."""
+    """For each anchor its position and those of `count` near images, nearest first; each image has one anchor."""
     reach = min(len(anchors) * (count + 1), len(features)) - 1  # others cannot have taken more than these
     pairs = []
     for owner, anchor in enumerate(anchors):

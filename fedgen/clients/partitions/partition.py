@@ -1,4 +1,4 @@
-"""Partitions: each assigns every example to at most one client."""
+"""The base of partitions, which assign every example to at most one client, and those without labels."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from fedgen.seeds import numpy_generator
 
 
 class Partition(ABC):
-    """A rule that deals examples to clients.
+    """A rule that assigns examples to clients.
 
     A subclass gives `assign`; it keeps each constructor argument as an attribute of the same name, and either
     has `num_clients` or overrides `names`.
@@ -25,7 +25,7 @@ class Partition(ABC):
         """One int64 array of positions for each client: sorted, disjoint, none empty; the same for the same seed.
 
         Raises:
-            ValueError: if these examples cannot be dealt by this rule.
+            ValueError: if the rule does not fit the examples.
         """
 
     def names(self, examples: Examples) -> list[str]:
@@ -85,13 +85,11 @@ def require_labels(examples: Examples, rule: str) -> np.ndarray:
 
 
 def require_clients(num_clients: int, num_examples: int, rule: str) -> None:
-    """Checks that every client can have an example; ValueError if not."""
     if num_clients > num_examples:
-        raise ValueError(f"{rule} cannot deal {num_examples} examples to {num_clients} clients; use fewer clients")
+        raise ValueError(f"{rule} cannot assign {num_examples} examples to {num_clients} clients; use fewer clients")
 
 
 def at_least_one(value: int, name: str) -> int:
-    """The value of a constructor's count; ValueError below 1."""
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
     return int(value)
@@ -118,7 +116,7 @@ class BySize(Partition):
     Args:
         num_clients: the number of clients.
         spread: standard deviation of the logarithm of a client's size, at least 0; 0 for equal sizes.
-        min_examples: what every client gets beforehand; the rest is dealt by the rule above.
+        min_examples: of every client; the rest is assigned by the rule above.
     """
 
     def __init__(self, num_clients: int, spread: float = 1.0, min_examples: int = 1) -> None:

@@ -4,27 +4,18 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
 from fedgen.clients.partitions.partition import Partition, check_assignment
 from fedgen.data.examples import Examples
+from fedgen.io.field_types import conforms
 from fedgen.io.files import atomic_write, parse_json, read_npz
 
 VERSION = 2  # 1 had no owners_fingerprint
-
-
-_SETTINGS: dict[str, type] = {
-    "data": str,
-    "num_examples": int,
-    "fingerprint": str,
-    "names": list,
-    "partition": dict,
-    "seed": int,
-    "owners_fingerprint": str,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +25,8 @@ class PartitionFile:
     Args:
         assignment: one int64 array of positions for each client.
         names: the clients' names.
-        data: name of the examples that were dealt, e.g. "digits/train".
-        num_examples: how many they were.
+        data: name of the examples, e.g. "digits/train".
+        num_examples: their number.
         fingerprint: `label_fingerprint` of their labels.
         partition: settings of the partition (class name and arguments).
         seed: the seed it was drawn with.
@@ -54,20 +45,19 @@ class PartitionFile:
 
 
 def label_fingerprint(examples: Examples) -> str:
-    """A hash of the labels in their order (BLAKE2b, 32 hex digits): other data or another order, another hash."""
+    """A hash of the labels in their order (BLAKE2b, 32 hex digits)."""
     labels = np.ascontiguousarray(examples.labels.numpy(), dtype="<i8")
     return hashlib.blake2b(labels.tobytes(), digest_size=16).hexdigest()
 
 
 def owner_fingerprint(examples: Examples) -> str:
-    """A hash of who owns which example (BLAKE2b, 32 hex digits); "" for examples without owners."""
+    """A hash of each example's owner by name (BLAKE2b, 32 hex digits); "" for examples without owners."""
     if examples.owners is None:
         return ""
-    present, places = np.unique(examples.owners.numpy(), return_inverse=True)
-    names = [examples.owner_names[owner] for owner in present]
-    order = sorted(range(len(names)), key=names.__getitem__)
-    ranks = np.argsort(order)[places].astype("<i8")
-    content = json.dumps([names[place] for place in order]).encode() + ranks.tobytes()
+    names = sorted(examples.owner_names[owner] for owner in examples.owners.unique().tolist())
+    places = {name: place for place, name in enumerate(names)}
+    ranks = np.array([places.get(name, -1) for name in examples.owner_names], dtype="<i8")
+    content = json.dumps(names).encode() + ranks[examples.owners.numpy()].tobytes()
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
@@ -78,20 +68,20 @@ def save_partition(
     seed: int,
     assignment: Sequence[np.ndarray] | None = None,
 ) -> Path:
-    """Writes who has which example as one .npz, atomically; returns the path.
+    """Writes each client's examples as one .npz, atomically; returns the path.
 
     The file holds `indices` (all clients one after the other), `offsets` [num_clients + 1] and `settings` (JSON).
 
     Args:
         path: of the file.
         partition: the rule.
-        examples: what it deals.
-        seed: of the dealing.
-        assignment: what the partition gave for these examples and seed, where that is known: dealing may be long work.
+        examples: to assign.
+        seed: of the assignment.
+        assignment: what the partition gave for these examples and seed, if known: it may be long work.
     """
     names = partition.names(examples)
-    dealt = partition.assign(examples, seed) if assignment is None else assignment
-    checked = check_assignment(dealt, len(examples), names)
+    assignment = partition.assign(examples, seed) if assignment is None else assignment
+    checked = check_assignment(assignment, len(examples), names)
     settings = {
         "version": VERSION,
         "data": examples.name,
@@ -141,17 +131,14 @@ def load_partition(path: str | Path) -> PartitionFile:
 
 
 def _check_settings(path: str | Path, settings: dict[str, Any], version: int) -> None:
-    """ValueError unless the settings are those of `save_partition`, whatever their values."""
-    kinds = {field: kind for field, kind in _SETTINGS.items() if version > 1 or field != "owners_fingerprint"}
-    wrong = sorted(settings.keys() ^ kinds.keys())
-    wrong = wrong or [key for key, kind in kinds.items() if type(settings[key]) is not kind]
-    if wrong:
-        raise ValueError(
-            f"{path} is damaged: its setting {wrong[0]!r} is missing, unknown or of another type; save it again"
-        )
-    names = settings["names"]
-    if settings["num_examples"] < 0 or not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{path} is damaged: it names no clients, or a negative number of examples; save it again")
+    if version == 1:
+        settings.setdefault("owners_fingerprint", None)
+    hints = get_type_hints(PartitionFile) | {"seed": Integral, "owners_fingerprint": str if version > 1 else None}
+    del hints["assignment"]
+    wrong = sorted(settings.keys() ^ hints.keys())
+    wrong = wrong or [name for name, hint in hints.items() if not conforms(settings[name], hint)]
+    if wrong or not settings["names"]:
+        raise ValueError(f"{path} is damaged: {wrong[0] if wrong else 'names'!r} is missing or wrong; save it again")
 
 
 class SavedPartition(Partition):
@@ -162,7 +149,7 @@ class SavedPartition(Partition):
 
     Raises (in `assign` and `names`):
         FileNotFoundError: if there is no such file.
-        ValueError: if the examples are not those that were dealt.
+        ValueError: if the examples are not those of the file.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -183,6 +170,6 @@ class SavedPartition(Partition):
         else:
             return stored
         raise ValueError(
-            f"{self.path} deals the {stored.num_examples} examples of {stored.data}, but got other {other}: "
+            f"{self.path} assigns the {stored.num_examples} examples of {stored.data}, but got other {other}: "
             f"{len(examples)} examples of {examples.name}; load the data it was made from, or save a new partition"
         )

@@ -1,4 +1,4 @@
-"""Samplers of cohorts: who may be drawn for a round, and with which probability."""
+"""Samplers of cohorts: the clients that may be drawn for a round, and their probabilities."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
-"""The base of samplers, and uniform draws."""
+"""Samplers of cohorts: uniform, by size, and among the clients that are available."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -40,12 +40,12 @@ def sample_cohort(num_clients: int, size: int | None, seed: int, round: int) -> 
 class CohortSampler(ABC):
     """Draws the clients of each round.
 
-    What `draw` gives depends on its arguments and on what `start` was told alone, so that a resumed run, and each of
-    several processes, draws the same cohorts.
+    What `draw` gives depends on its arguments and on those of `start` alone, so that a resumed run, and each of several
+    processes, draws the same cohorts.
 
     Attributes:
-        weighs: whether drawing itself gives clients their weights, so that those that are drawn count equally.
-        draws_uniformly: whether all clients that are `available` are drawn alike, without replacement.
+        weighs: True if drawing itself gives clients their weights, so that those that are drawn count equally.
+        draws_uniformly: True if all `available` clients are equally likely, and drawn without replacement.
 
     Examples:
         >>> from fedgen.clients.samplers import CohortSampler
@@ -60,31 +60,26 @@ class CohortSampler(ABC):
     draws_uniformly = False
 
     def start(self, names: Sequence[str], sizes: Sequence[int], rounds: int) -> None:  # noqa: B027 - most need nothing
-        """Learns who the clients are; before the first round.
+        """Prepares for the clients; called before the first round.
 
         Args:
             names: of all clients that train.
             sizes: their numbers of training examples.
-            rounds: that are planned; -1 without end.
+            rounds: planned; -1 without end.
 
         Raises:
-            ValueError: for clients among whom it cannot draw.
+            ValueError: for clients among which it cannot draw.
         """
 
     def available(self, clients: Sequence[int], round: int) -> list[int]:
-        """Return those of some clients that may be drawn for a round; all of them by default.
-
-        Args:
-            clients: by number.
-            round: from 0.
-        """
+        """Return those of the clients, by number, that may be drawn for a round, from 0; by default all."""
         return list(clients)
 
     @abstractmethod
     def draw(self, sizes: Sequence[int], size: int | None, seed: int, round: int) -> list[int]:
-        """Return the round's clients by number, rising; one that counts several times as often.
+        """Return the round's clients by number, rising; a client that counts n times is listed n times.
 
-        Nobody, where nobody can be drawn: the round then passes without training.
+        If it is empty, the round passes without training.
 
         Args:
             sizes: training examples of every client.
@@ -95,7 +90,7 @@ class CohortSampler(ABC):
 
 
 class UniformSampler(CohortSampler):
-    """Draws uniformly without replacement: what a strategy does without a sampler.
+    """Draws uniformly without replacement, as a strategy does without a sampler.
 
     Examples:
         >>> from fedgen.clients.samplers import UniformSampler
@@ -114,10 +109,9 @@ class CohortDraws:
 
     def __init__(self, size: int | None, sampler: CohortSampler | None) -> None:
         self._size, self._sampler = size, sampler
-        self._examples: list[int] = []  # of the clients among whom the sampler draws
+        self._examples: list[int] = []  # of each client
 
     def start(self, clients: Sequence[Any] | None, rounds: int) -> None:
-        """Tell the sampler among whom it draws, before the first round."""
         if self._sampler is None:
             return
         if not clients:
@@ -129,13 +123,12 @@ class CohortDraws:
         self._sampler.start([str(client.name) for client in clients], self._examples, rounds)
 
     def draw(self, num_clients: int, seed: int, round: int) -> list[int]:
-        """Return the clients of a round, one that counts several times as often."""
         if self._sampler is None:
             return sample_cohort(num_clients, self._size, seed, round)
         return self._sampler.draw(self._examples, self._size, seed, round)
 
     def sizes(self, clients: Sequence[Any] | None) -> tuple[int, int]:
-        """Return the number of clients, as far as the data name them, and of those that a round draws."""
+        """The number of clients, as far as the data name them, and of those that a round draws."""
         number = len(clients or ()) or self._size or 1
         return number, min(self._size or number, number)
 
@@ -167,13 +160,13 @@ class SizeSampler(CohortSampler):
 
 
 class Shifts:
-    """Clients that are there for some rounds of each period, one after the other, as devices of other time zones.
+    """Clients available for some rounds of each period, one after the other, as devices of other time zones.
 
     Client k is available in a round r if (r + every k) modulo `period` is below `on`.
 
     Args:
         period: rounds after which the pattern begins anew.
-        on: of them, in which a client is there.
+        on: of them, in which a client is available.
         every: rounds between the shifts of one client and the next.
 
     Raises:
@@ -188,7 +181,7 @@ class Shifts:
 
     def __init__(self, period: int, on: int, every: int = 1) -> None:
         if not 1 <= on <= period:
-            raise ValueError(f"on={on}, period={period}: a client is there in 1 to {period} rounds of each period")
+            raise ValueError(f"on={on}, period={period}: a client is available in 1 to {period} rounds of each period")
         self.period, self.on, self.every = period, on, every
 
     def __call__(self, client: int, round: int) -> bool:
@@ -197,8 +190,7 @@ class Shifts:
 
 MOST_NAMES = 10  # of clients in a warning
 
-Availability = Callable[[int, int], bool]
-"""Whether a client, by number, is available in a round, from 0."""
+Availability = Callable[[int, int], bool]  # of a client's number and a round, from 0
 
 
 class AvailabilitySampler(CohortSampler):
@@ -211,13 +203,13 @@ class AvailabilitySampler(CohortSampler):
     Args:
         trace: a file, `.csv` with lines client,first,last or `.json` with {"client": [round, [first, last], ...]};
             rounds count from 0, and both ends are included. Or a function of a client's number and a round, such as
-            `Shifts`, which gives the same whenever it is asked.
+            `Shifts`, that always gives the same for the same two.
         period: rounds after which the trace begins anew; None for one that does not.
         then: draws among those that are available; `UniformSampler` by default.
 
     Raises:
         ValueError: for a period below 1; when fitting starts, for a file that cannot be used, naming the line, or if
-            nobody is ever available.
+            no client is ever available.
 
     Examples:
         >>> from fedgen.clients.samplers import AvailabilitySampler
@@ -251,18 +243,14 @@ class AvailabilitySampler(CohortSampler):
             rank_zero_warn(f"{len(never)} of {len(names)} clients are available in no planned round: {shown}")
 
     def _is_away(self, client: int, rounds: int) -> bool:
-        """Whether a client is available in no planned round, as far as that can be known."""
+        """True for a client known to be available in no planned round."""
         lengths = [length for length in (rounds, self.period) if length is not None and length >= 0]
         if not lengths:  # rounds without end
-            return isinstance(self._available, Trace) and not self._available.spans.get(client)
+            return isinstance(self._available, Trace) and client not in self._available
         return not any(self.is_available(client, round) for round in range(min(lengths)))
 
     def is_available(self, client: int, round: int) -> bool:
-        """Whether a client is available in a round.
-
-        Raises:
-            RuntimeError: of a trace in a file, before fitting has started.
-        """
+        """True if a client is available in a round; RuntimeError for a trace in a file before fitting has started."""
         if self._available is None:
             raise RuntimeError(f"{self.trace} is read when fitting starts, with the clients' names: call start() first")
         return self._available(client, round if self.period is None else round % self.period)
@@ -281,37 +269,33 @@ class AvailabilitySampler(CohortSampler):
 COLUMNS = ("client", "first", "last")
 
 
-class Span(NamedTuple):
-    """Rounds one after the other, both ends included; and where a file says so."""
-
-    first: int
-    last: int
-    place: str
-
-
-class Trace:
-    """The rounds in which clients are available."""
-
-    def __init__(self, spans: Mapping[int, Sequence[Span]]) -> None:
-        self.spans = spans
+class Trace(dict[int, list[tuple[int, int]]]):
+    """The first and last rounds, both included, of each time a client is available, by its number."""
 
     def __call__(self, client: int, round: int) -> bool:
-        return any(span.first <= round <= span.last for span in self.spans.get(client, ()))
+        return any(first <= round <= last for first, last in self.get(client, ()))
 
 
 def read_trace(path: str | Path, names: Sequence[str], period: int | None) -> Trace:
-    """The trace in a file of one of two forms, by its suffix."""
     kinds = {".csv": _rows_of_csv, ".json": _rows_of_json}
     if (read := kinds.get(Path(path).suffix.lower())) is None:
         raise ValueError(f"{path}: a trace of availability is a .csv or a .json file")
-    places = {name: client for client, name in reversed(list(enumerate(names)))}
-    spans: dict[int, list[Span]] = {}
-    for client, span in read(path):
-        spans.setdefault(_number_of(client, names, places, span.place), []).append(_checked(span, period))
-    return Trace(spans)
+    numbers = {name: client for client, name in reversed(list(enumerate(names)))}
+    trace = Trace()
+    for name, first, last, place in read(path):
+        client = _number_of(name, names, numbers, place)
+        if first > last:
+            raise ValueError(f"{place}: the last round, {last}, comes before the first, {first}; swap them")
+        if period is not None and last >= period:
+            raise ValueError(
+                f"{place}: round {last} lies beyond period={period}, after which the trace begins anew; rounds of a"
+                f" period count from 0 to {period - 1}"
+            )
+        trace.setdefault(client, []).append((first, last))
+    return trace
 
 
-def _rows_of_csv(path: str | Path) -> Iterator[tuple[str, Span]]:
+def _rows_of_csv(path: str | Path) -> Iterator[tuple[str, int, int, str]]:
     header, rows = read_csv(path)
     if missing := [name for name in COLUMNS if name not in header]:
         raise ValueError(
@@ -320,49 +304,32 @@ def _rows_of_csv(path: str | Path) -> Iterator[tuple[str, Span]]:
         )
     for line, row in rows:
         place = f"{path}, line {line}"
-        first, last = (_whole(row[name], name, place) for name in COLUMNS[1:])
-        yield row["client"], Span(first, last, place)
+        for name in COLUMNS[1:]:
+            if not is_number(row[name].strip()):
+                raise ValueError(
+                    f"{place}: {name} is {row[name][:40]!r}, which is not a round; rounds are whole numbers from 0"
+                )
+        yield row["client"], int(row["first"]), int(row["last"]), place
 
 
-def _whole(text: str, name: str, place: str) -> int:
-    if not is_number(text.strip()):
-        raise ValueError(f"{place}: {name} is {text[:40]!r}, which is no round; rounds are whole numbers from 0")
-    return int(text)
-
-
-def _rows_of_json(path: str | Path) -> Iterator[tuple[str, Span]]:
+def _rows_of_json(path: str | Path) -> Iterator[tuple[str, int, int, str]]:
     found = read_json(path)
     if not isinstance(found, dict):
-        raise ValueError(f'{path} is no object of clients; write {{"client": [0, [4, 9]]}}: a round, and rounds 4 to 9')
+        raise ValueError(f'{path} is not an object of clients; write {{"client": [0, [4, 9]]}}: round 0, rounds 4 to 9')
     for client, entries in found.items():
         place = f"{path}, client {client!r}"
         if not isinstance(entries, list):
             raise ValueError(f"{place}: its rounds are {entries!r}; give a list of rounds and of pairs [first, last]")
         for entry in entries:
-            yield client, Span(*_ends(entry, place), place)
+            ends = entry if isinstance(entry, list) else [entry, entry]
+            if len(ends) != 2 or not all(map(is_count, ends)):
+                raise ValueError(f"{place}: {entry!r} is neither a round nor a pair [first, last]; rounds count from 0")
+            yield client, ends[0], ends[1], place
 
 
-def _ends(entry: Any, place: str) -> tuple[int, int]:
-    ends = entry if isinstance(entry, list) else [entry, entry]
-    if len(ends) != 2 or not all(is_count(end) for end in ends):
-        raise ValueError(f"{place}: {entry!r} is neither a round nor a pair [first, last]; rounds count from 0")
-    return ends[0], ends[1]
-
-
-def _checked(span: Span, period: int | None) -> Span:
-    if span.first > span.last:
-        raise ValueError(f"{span.place}: the last round, {span.last}, comes before the first, {span.first}; swap them")
-    if period is not None and span.last >= period:
-        raise ValueError(
-            f"{span.place}: round {span.last} lies beyond period={period}, after which the trace begins anew; rounds"
-            f" of a period count from 0 to {period - 1}"
-        )
-    return span
-
-
-def _number_of(client: str, names: Sequence[str], places: Mapping[str, int], place: str) -> int:
-    if (number := places.get(client)) is not None:
-        return number
+def _number_of(client: str, names: Sequence[str], numbers: Mapping[str, int], place: str) -> int:
+    if client in numbers:
+        return numbers[client]
     if is_number(client) and int(client) < len(names):
         return int(client)
     known = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

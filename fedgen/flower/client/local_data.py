@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule
 from fedgen.clients.client import Client, hold_out
 from fedgen.clients.data_module import ClientBatches, Source
 from fedgen.clients.sources import load_source, take_hooks
-from fedgen.clients.turn import Turn, make_turn
+from fedgen.clients.turn import LazyTurn, Turn
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation
 from fedgen.data.anybody import DatasetReading
@@ -165,9 +165,8 @@ class _OneTurn:
         data, trainer = self._data, self._data.trainer
         assert trainer is not None
         seed, client = trainer.strategy.seed, data.client
-        turn = make_turn(
-            client.data, client.train, data.batch_size, seed, data.number, data.name, trainer.current_epoch
-        )
+        kind = LazyTurn if isinstance(client.data, LazyExamples) else Turn
+        turn = kind(client.data, client.train, data.batch_size, seed, data.number, data.name, trainer.current_epoch)
         turn.is_first = turn.is_last = True
         yield turn
 

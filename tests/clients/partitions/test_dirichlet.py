@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgen.clients.partitions import Dirichlet, by_label
-from fedgen.clients.partitions.by_label import draw_labels, sample_rows, take_examples, take_turns, until_exhausted
+from fedgen.clients.partitions.by_label import draw_labels, take_examples, take_turns, until_exhausted
 from tests.clients.partitions.test_partition import labelled
 from tests.quick import first_quick
 
@@ -139,8 +139,8 @@ def test_picks_count_until_the_first_label_runs_out():
 
 
 def test_labels_of_weight_zero_are_never_sampled():
-    weights = np.tile([0.0, 1.0, 0.0, 3.0, 0.0], (2000, 1))
-    picks = sample_rows(weights, np.random.default_rng(0))
+    shares, counts = np.array([[0.0, 1.0, 0.0, 3.0, 0.0]]), np.full(5, 2001)
+    picks = draw_labels(shares, counts, np.zeros(2000, dtype=int), np.random.default_rng(0))
     assert set(picks) == {1, 3}
     assert abs((picks == 3).mean() - 0.75) < 0.05
 

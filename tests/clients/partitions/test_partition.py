@@ -73,7 +73,7 @@ def test_rules_about_labels_refuse_data_without_labels(rule):
 )
 def test_more_clients_than_examples_are_refused(rule):
     name = type(rule).__name__
-    with pytest.raises(ValueError, match=f"{name} cannot deal 3 examples to 4 clients; use fewer clients"):
+    with pytest.raises(ValueError, match=f"{name} cannot assign 3 examples to 4 clients; use fewer clients"):
         rule.assign(labelled([0, 1, 1]), seed=0)
 
 

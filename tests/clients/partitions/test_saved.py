@@ -55,7 +55,7 @@ def test_a_saved_partition_can_be_saved_again(path, tmp_path):
     ids=["fewer", "other order"],
 )
 def test_other_data_are_refused(path, labels):
-    message = f"deals the 41 examples of toy/train, but got other labels: {len(labels)} examples of toy/train"
+    message = f"assigns the 41 examples of toy/train, but got other labels: {len(labels)} examples of toy/train"
     with pytest.raises(ValueError, match=message):
         SavedPartition(path).assign(labelled(labels), seed=7)
     with pytest.raises(ValueError, match=message):

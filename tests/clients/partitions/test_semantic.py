@@ -215,7 +215,7 @@ def test_a_client_of_too_few_examples_is_filled_up_and_the_warning_counts():
 
 
 def test_labels_with_fewer_examples_than_clusters_are_named_before_anything_is_embedded(monkeypatch):
-    monkeypatch.setattr("fedgen.clients.partitions.clustered.features_of", None)
+    monkeypatch.setattr("fedgen.clients.partitions.clustered.load_embedding", None)
     examples, _ = grouped(each=5)
     few = examples.subset(
         np.flatnonzero(examples.labels != 2).tolist() + (examples.labels == 2).nonzero()[:7, 0].tolist()

@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
 
 from fedgen.clients.partitions.clustered import fill_small
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*min_examples:UserWarning")
 
 
 def test_a_small_client_takes_the_nearest_of_those_who_can_spare_them():

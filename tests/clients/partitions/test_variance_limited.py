@@ -74,7 +74,7 @@ def test_across_classes_every_image_may_be_dealt_and_none_twice():
 
 
 def test_a_class_with_too_few_images_is_named_before_anything_is_embedded(monkeypatch):
-    monkeypatch.setattr("fedgen.clients.partitions.clustered.features_of", None)
+    monkeypatch.setattr("fedgen.clients.partitions.clustered.load_embedding", None)
     examples = points([0, 1, 2, 7], [0, 0, 0, 1])
     with pytest.raises(ValueError, match="class"):
         VarianceLimited(2, embedding="identity").assign(examples, seed=0)
