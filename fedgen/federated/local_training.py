@@ -276,16 +276,21 @@ class LocalTraining:
 
 def calls_no_hook(trainer: Trainer) -> bool:
     """Whether nobody overrides what Lightning calls around a step: module, callbacks, strategy, precision, profiler."""
-    module, strategy = trainer.lightning_module, trainer.strategy
-    callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, RoundBoundary)]
     return (
-        not any(is_overridden(hook, module) for hook in MODULE_HOOKS)
-        and not any(is_overridden(hook, callback) for callback in callbacks for hook in CALLBACK_HOOKS)
-        and not any(is_overridden(hook, strategy, DDPStrategy) for hook in STRATEGY_HOOKS)
-        and type(strategy.precision_plugin) is Precision
+        not any(is_overridden(hook, trainer.lightning_module) for hook in MODULE_HOOKS)
+        and not any(hooks_around_steps(trainer))
+        and type(trainer.strategy.precision_plugin) is Precision
         and type(trainer.profiler) is PassThroughProfiler
         and not trainer.gradient_clip_val
     )
+
+
+def hooks_around_steps(trainer: Trainer) -> Iterator[tuple[Any, str]]:
+    """Return the hooks that Lightning calls around a step, of callbacks and of a custom strategy."""
+    callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, RoundBoundary)]
+    yield from ((one, hook) for one in callbacks for hook in CALLBACK_HOOKS if is_overridden(hook, one))
+    strategy = trainer.strategy
+    yield from ((strategy, hook) for hook in STRATEGY_HOOKS if is_overridden(hook, strategy, DDPStrategy))
 
 
 def moves_plainly(trainer: Trainer) -> bool:

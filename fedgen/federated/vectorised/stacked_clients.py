@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,22 +23,36 @@ from fedgen.seeds import derive, isolated
 
 
 class WithTensors(nn.Module):
-    """A step's loss as a function of a module's tensors, for `torch.func.functional_call`; names are `PREFIX`ed."""
-
-    PREFIX = "module."
+    """A step's loss as a function of a module's tensors."""
 
     def __init__(self, module: nn.Module, buffers: Sequence[str] = ()) -> None:
         super().__init__()
-        self.module = module
-        split = {name: name.rpartition(".") for name in buffers}
-        self._owners = {name: (module.get_submodule(part), own) for name, (part, _, own) in split.items()}
+        self.module, self._buffer_names = module, buffers
 
     def forward(
         self, step: FunctionalStep, batch: Any, drawn: Drawn
     ) -> tuple[Tensor, Mapping[str, Tensor], dict[str, Tensor]]:
         """The loss, what is noted, and the buffers as they are afterwards."""
         loss, noted = step.loss(batch, drawn)
-        return loss, noted, {name: getattr(part, own) for name, (part, own) in self._owners.items()}
+        return loss, noted, {name: attrgetter(name)(self.module) for name in self._buffer_names}
+
+    def run(self, tensors: Mapping[str, Tensor], step: FunctionalStep, batch: Any, drawn: Drawn) -> Any:
+        """Return what `forward` does with these tensors in place of the module's own, by its names for them."""
+        given = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        return torch.func.functional_call(self, given, (step, batch, drawn))
+
+
+@dataclass
+class Setting:
+    """The things that all clients of a fit share."""
+
+    module: Any
+    optimizers: Sequence[Optimizer]
+    round: Round
+    seed: int
+    move: Callable[[Any], Any]
+    context: Callable[[], Any]
+    clip: Callable[[Tensor], Tensor] | None  # of gradients [clients, numbers]
 
 
 @dataclass
@@ -50,21 +65,19 @@ class Trial:
     stepped_bytes: int = 0
 
 
-def try_steps(
-    module: nn.Module, optimizers: Sequence[Optimizer], steps: Sequence[FunctionalStep], batch: Any, context: Any
-) -> Trial:
+def try_steps(setting: Setting, steps: Sequence[FunctionalStep], batch: Any) -> Trial:
     """Take one client's losses and gradients, without a step; module and random numbers are left as they were."""
+    module = setting.module
     names = {id(p): name for name, p in module.named_parameters()}
     buffers = {name: tensor.detach().clone() for name, tensor in _changeable(module)}
     versions = {name: version_of(tensor) for name, tensor in buffers.items()}
     found, call = Trial(), WithTensors(module)
     for step in steps:
-        trained = [p for p in parameters_of(optimizers[step.optimizer]) if p.requires_grad]
+        trained = [p for p in parameters_of(setting.optimizers[step.optimizer]) if p.requires_grad]
         copies = [p.detach().clone().requires_grad_() for p in trained]
         given = {names[id(p)]: copy for p, copy in zip(trained, copies)} | buffers
-        with isolated(), torch.enable_grad(), context(), _MadeBytes() as made:
-            own = {WithTensors.PREFIX + name: tensor for name, tensor in given.items()}
-            loss, _, _ = torch.func.functional_call(call, own, (step, batch, step.draw(batch)))
+        with isolated(), torch.enable_grad(), setting.context(), _MadeBytes() as made:
+            loss, _, _ = call.run(given, step, batch, step.draw(batch))
             gradients = torch.autograd.grad(loss, copies, allow_unused=True)
         reached = {id(p): names[id(p)] for p, gradient in zip(trained, gradients) if gradient is not None}
         if found.stepped.setdefault(step.optimizer, reached) != reached:
@@ -91,7 +104,7 @@ def _changeable(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 class _MadeBytes(TensorCalls):
-    """Sums the bytes of all tensors that are made within the block; views of others are none."""
+    """Sums the bytes of all tensors that are made within the block, except views of others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,30 +115,8 @@ class _MadeBytes(TensorCalls):
     ) -> Any:
         given = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(list(args))}
         result = function(*args, **(kwargs or {}))
-        made = [tensor for tensor in tensors_in([result]) if tensor.untyped_storage().data_ptr() not in given]
-        self.num_bytes += bytes_of(made)
+        self.num_bytes += bytes_of(t for t in tensors_in([result]) if t.untyped_storage().data_ptr() not in given)
         return result
-
-
-Clip = Callable[[Tensor], Tensor]  # of gradients [clients, numbers]
-
-
-@dataclass
-class Setting:
-    """The things that all clients of a fit share."""
-
-    module: Any
-    optimizers: Sequence[Optimizer]
-    round: Round
-    seed: int
-    move: Callable[[Any], Any]
-    context: Callable[[], Any]
-    clip: Clip | None
-
-    @property
-    def device(self) -> torch.device:
-        """The device that the module is on."""
-        return self.round.device
 
 
 class StackedClients:
@@ -139,9 +130,8 @@ class StackedClients:
         contents = [round.local.starting_contents(turn.client) for turn in turns]
         self._optimizers: dict[int, StackedOptimizer] = {}
         for place, names in trial.stepped.items():
-            own = round.local.optimizers.index(setting.optimizers[place])
             optimizer = setting.optimizers[place]
-            parameters = parameters_of(optimizer)
+            own, parameters = round.local.optimizers.index(optimizer), parameters_of(optimizer)
             states = [{p: held[own][i] for i, p in enumerate(parameters) if i in held[own]} for held in contents]
             self._optimizers[place] = StackedOptimizer(optimizer, names, starts, states)
         stepped = {name for names in trial.stepped.values() for name in names.values()}
@@ -151,14 +141,12 @@ class StackedClients:
         }
         self._changed, self._call = trial.changed, WithTensors(setting.module, trial.changed)
         self._batches = [iter(turn.batches(interval)) for turn in turns]
-        self._streams = [ClientStream(setting.seed, turn, setting.device) for turn in turns]
+        self._streams = [ClientStream(setting.seed, turn, round.device) for turn in turns]
         self._noted: dict[str, tuple[dict[str, Tensor], int]] = {}
         self._rates: dict[int, Sequence[float | None]] = {}
         self.steps = 0  # of optimizers, of each client
         self.losses: list[Tensor] = []  # [clients] of the first step, and of the last
         self.last: list[Any] = []  # batches
-
-    # ---- training ----
 
     def train(self, iterations: Iterator[int]) -> None:
         """Take the local iterations of all clients; as many for each."""
@@ -184,8 +172,7 @@ class StackedClients:
             own |= optimizer.named(weights[place])
 
         def of_client(tensors: dict[str, Tensor], batch: Any, drawn: Any) -> Any:
-            given = {WithTensors.PREFIX + name: tensor for name, tensor in tensors.items()}
-            return torch.func.functional_call(self._call, given, (first, batch, drawn))
+            return self._call.run(tensors, first, batch, drawn)
 
         losses, noted, changed = torch.vmap(of_client)(own, batch, drawn)
         (gradients,) = torch.autograd.grad(losses.sum(), weights[first.optimizer])
@@ -193,19 +180,13 @@ class StackedClients:
         self._rates[first.optimizer] = rates = [step.rate for step in steps]
         self._optimizers[first.optimizer].step(gradients, rates, setting.round.factor)
         self._buffers |= {name: tensor.detach() for name, tensor in changed.items()}
-        self._note(first.kind, losses, noted)
-
-    def _note(self, kind: str, losses: Tensor, noted: Mapping[str, Tensor]) -> None:
-        sums, steps = self._noted.get(kind, ({}, 0))
-        values = {name: value.detach().to(torch.promote_types(value.dtype, torch.float32)) for name, value in
-                  noted.items()}  # fmt: skip
-        sums = {name: sums[name].add_(value) for name, value in values.items()} if sums else {
-            name: value.clone() for name, value in values.items()}  # fmt: skip
-        self._noted[kind] = sums, steps + 1
+        sums, count = self._noted.get(first.kind, ({}, 0))
+        for name, tensor in noted.items():
+            value = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+            sums[name] = sums[name].add_(value) if count else value.clone()
+        self._noted[first.kind] = sums, count + 1
         self.losses = [*self.losses[:1], losses.detach()]
         self.steps += 1
-
-    # ---- what it gives ----
 
     @torch.no_grad()
     def load(self, row: int) -> None:
@@ -213,7 +194,7 @@ class StackedClients:
         keeps_states = self._setting.round.local.mode != "reset"
         for place, rates in self._rates.items():  # of optimizers that have stepped; others' states stay as they were
             self._optimizers[place].load(row, rates[row], keeps_states)
-        live = [tensor_of(self._setting.module, name) for name in self._changed]
+        live = [attrgetter(name)(self._setting.module) for name in self._changed]
         copy_tensors(live, [self._buffers[name][row] for name in self._changed])
         self._streams[row].resume()
 
@@ -229,18 +210,12 @@ class _Start(dict[str, Tensor]):
         exchange, memory = setting.round.exchange, setting.round.memory
         kept = memory.personal.get(client, {})
         super().__init__({name: kept.get(name, exchange.server[name]) for name in exchange.personal})
-        self._module: nn.Module = setting.module
+        self._module = setting.module
 
     def __missing__(self, name: str) -> Tensor:
         """Return what all clients share: the module is at a turn's beginning."""
-        return tensor_of(self._module, name)
-
-
-def tensor_of(module: nn.Module, name: str) -> Tensor:
-    """A module's parameter or buffer by its dotted name, detached."""
-    part, _, own = name.rpartition(".")
-    found: Tensor = getattr(module.get_submodule(part), own)
-    return found.detach()
+        found: Tensor = attrgetter(name)(self._module)
+        return found.detach()
 
 
 class ClientStream:

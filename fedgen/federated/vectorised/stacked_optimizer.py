@@ -5,7 +5,7 @@ rounding. Rates and counts of steps are each client's own.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -57,12 +57,10 @@ class StackedOptimizer:
     @torch.no_grad()
     def step(self, gradients: Tensor, rates: Sequence[float | None], factor: float) -> None:
         """A step of each client."""
-        start = 0
-        for group, weights in self._groups:
-            own = [group.settings["lr"] * factor if rate is None else rate for rate in rates]
-            lr = torch.tensor(own, dtype=torch.float64, device=weights.device)[:, None]
-            group.step(weights, gradients[:, start : start + weights.shape[1]], lr)
-            start += weights.shape[1]
+        columns = gradients.split([weights.shape[1] for _, weights in self._groups], dim=1)
+        for (group, weights), own in zip(self._groups, columns):
+            each = [group.settings["lr"] * factor if rate is None else rate for rate in rates]
+            group.step(weights, own, torch.tensor(each, dtype=torch.float64, device=weights.device)[:, None])
 
     def load(self, row: int, rate: float | None, states: bool = True) -> None:
         """Puts a client's parameters, last rate and, if they are kept, states into the module and its optimizer."""
@@ -79,6 +77,8 @@ class StackedOptimizer:
 class _Group:
     """A parameter group's states for many clients."""
 
+    SLOTS: Mapping[str, str | None]  # states with a number for each of a parameter's, and the setting that asks for it
+
     def __init__(
         self, settings: dict[str, Any], parameters: Sequence[Tensor], states: Sequence[State], like: Tensor
     ) -> None:
@@ -87,11 +87,8 @@ class _Group:
         self._fresh = torch.tensor([not any(one) for one in known], device=like.device)[:, None]
         if not all(all(one) or not any(one) for one in known):
             raise ValueError("a client's optimizer knows some of a group's parameters, and others not")
-        self._slots = {name: self._stack(name, known, like) for name in self._slot_names()}
-
-    def _slot_names(self) -> Sequence[str]:
-        """The states that have a number for each of a parameter's."""
-        raise NotImplementedError
+        names = [name for name, asked in self.SLOTS.items() if asked is None or settings[asked]]
+        self._slots = {name: self._stack(name, known, like) for name in names}
 
     @staticmethod
     def _stack(name: str, known: Sequence[Sequence[Mapping[str, Any]]], like: Tensor) -> Tensor:
@@ -118,11 +115,10 @@ class _Group:
 class _SGDGroup(_Group):
     """A group of stochastic gradient descent, as `torch.optim.SGD`."""
 
-    def _slot_names(self) -> Sequence[str]:
-        return ["momentum_buffer"] if self.settings["momentum"] else []
+    SLOTS: ClassVar = {"momentum_buffer": "momentum"}
 
     def step(self, weights: Tensor, gradients: Tensor, lr: Tensor) -> None:
-        """Moves weights [clients, numbers] down; learning rates are float64 [clients, 1]."""
+        """Move weights [clients, numbers] down; learning rates are float64 [clients, 1]."""
         settings, gradients = self.settings, self._uphill(gradients, weights, self.settings["weight_decay"])
         if momentum := settings["momentum"]:
             buffer = self._slots["momentum_buffer"]
@@ -137,6 +133,8 @@ class _SGDGroup(_Group):
 class _AdamGroup(_Group):
     """A group of Adam or AdamW, as `torch.optim.Adam` (Kingma & Ba 2015; Loshchilov & Hutter 2019)."""
 
+    SLOTS: ClassVar = {"exp_avg": None, "exp_avg_sq": None, "max_exp_avg_sq": "amsgrad"}
+
     def __init__(
         self, settings: dict[str, Any], parameters: Sequence[Tensor], states: Sequence[State], like: Tensor
     ) -> None:
@@ -148,11 +146,8 @@ class _AdamGroup(_Group):
         known = [state[p]["step"] for state in states for p in parameters if p in state]
         self._step_type = known[0].dtype if known else torch.float32
 
-    def _slot_names(self) -> Sequence[str]:
-        return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.settings["amsgrad"] else [])]
-
     def step(self, weights: Tensor, gradients: Tensor, lr: Tensor) -> None:
-        """Moves weights [clients, numbers] down; learning rates are float64 [clients, 1]."""
+        """Move weights [clients, numbers] down; learning rates are float64 [clients, 1]."""
         settings, decay = self.settings, self.settings["weight_decay"]
         decoupled = bool(settings.get("decoupled_weight_decay"))
         if decay and decoupled:
