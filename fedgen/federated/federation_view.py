@@ -1,9 +1,10 @@
-"""The view of callbacks and people on a federation that trains, or has trained, and its checkpoints."""
+"""The properties of a federation that trains, or has trained, that callbacks and users read, and its checkpoints."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen.clients.data_module import ClientBatches
@@ -26,18 +27,19 @@ from fedgen.federated.local_training import LocalTraining
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.simulated_clock import SimulatedClock
-from fedgen.federated.state_table import StateRow, bytes_received, log_state_table, require_round, state_rows
+from fedgen.federated.state_table import NoRoundError, StateRow, state_rows, table_of, warn_of_state
 from fedgen.federated.trainer_patches import TurnClock
+from fedgen.io.files import in_bytes
+from fedgen.io.tensor_files import bytes_of
 
 Part = TypeVar("Part")
 
 
 class FederationView(OneOrManyProcesses):
-    """The rounds and clients of a federation, as they can be seen, and its part in Lightning's checkpoints."""
+    """The rounds and clients of a federation, as callbacks read them, and its part in Lightning's checkpoints."""
 
     batch_idx: str
     _checkpoints: RoundCheckpoints | None = None
-
     _memory: ClientMemory
     _shares: RankShares
     _simulated: Mapping[str, Any]
@@ -77,7 +79,7 @@ class FederationView(OneOrManyProcesses):
         return self._simulated.get("simulated")
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Return what Lightning's loops take of a loader: turns, where everybody else sees one client's batches."""
+        """Return the turns of clients' batches, for Lightning's loops: users and callbacks see one client's batches."""
         return dataloader.turns if isinstance(dataloader, ClientBatches) else dataloader
 
     @property
@@ -119,7 +121,7 @@ class FederationView(OneOrManyProcesses):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The values logged of the present round: schedules' factors, what the aggregator tells, simulated time."""
+        """The values logged of the present round: schedules' factors, those of the aggregator, simulated time."""
         round, settings = self.round, self.round.settings
         schedules = {"client_lr_factor": settings.client_schedule, "server_lr_factor": settings.server_schedule}
         factors = {
@@ -135,18 +137,28 @@ class FederationView(OneOrManyProcesses):
 
     def state_table(self) -> list[StateRow]:
         """Return what becomes of the module's state: what travels, is averaged, reset, kept or not isolated."""
-        require_round(self._round is not None and self._round.is_known)
-        return state_rows(self.round)
+        if self._round is None or not self._round.is_known:
+            raise NoRoundError(
+                "state_table() shows what clients' turns were found to change, and this strategy has trained no whole"
+                " round yet: call it after trainer.fit(...), or in a callback's on_train_epoch_end"
+            )
+        return state_rows(self._round)
 
     def silence_state_table(self) -> None:
         """Keep the short state table out of the log, for a callback that shows all of it; within `fit`."""
         self._logs_table = False
 
     def log_state_table(self) -> None:
-        """Tell once, when the first round is over, what clients send and what becomes of the module's state."""
-        if not self.has_logged_state and self.round.is_known:
-            self.has_logged_state = True
-            log_state_table(self.round, in_short=self._logs_table)
+        """Log once, when the first round is over, what clients send and what becomes of the module's state; warn."""
+        round = self.round
+        if self.has_logged_state or not round.is_known:
+            return
+        self.has_logged_state, rows = True, state_rows(round)
+        sent, received = in_bytes(sum(row.num_bytes for row in rows)), in_bytes(self.bytes_received)
+        rank_zero_info(f"each client sends {sent} a round and receives {received}")
+        if self._logs_table:
+            rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
+        warn_of_state(rows, round.model.rules.unmatched, round.outside.remedies)
 
     @property
     def bytes_sent(self) -> int:
@@ -156,11 +168,13 @@ class FederationView(OneOrManyProcesses):
     @property
     def bytes_received(self) -> int:
         """The bytes of all tensors that the server sends to a client in a round."""
-        return bytes_received(self.round)
+        round, exchange = self.round, self.exchange
+        model = exchange.num_bytes_down if round.state_bytes is None else exchange.beside + round.state_bytes
+        return model + round.local.bytes_received + bytes_of(round.messages.server_means.values())
 
     @contextmanager
     def client_model(self, client: int) -> Iterator[None]:
-        """Make the module what the client sees (what it keeps to itself in place); within `fit`, between rounds."""
+        """Make the module what the client sees, with what it keeps in place; within `fit`, between rounds."""
         self._shares.check_is_here(client)
         round = self.round
         round.model.start_round()  # turns may have filled a buffer since the round began
@@ -176,8 +190,6 @@ class FederationView(OneOrManyProcesses):
                 exchange.restore_forms()
                 exchange.load_server()
                 round.model.switches.restore()
-
-    # ---- Lightning's checkpoints ----
 
     @property
     def checkpoints(self) -> RoundCheckpoints:

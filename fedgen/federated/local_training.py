@@ -42,7 +42,7 @@ from fedgen.federated.lightning.lightning_internals import (
 )
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import scaled_rates
-from fedgen.federated.trainer_patches import StepSchedules, TurnClock
+from fedgen.federated.trainer_patches import StepSchedules
 from fedgen.models.optional_hooks import data_module_of, scaler_of
 from fedgen.own_code import rank_zero_warn
 
@@ -67,17 +67,11 @@ class LocalTraining:
     """Takes clients' turns on this process's module."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        round: Round,
-        driver: Driver,
-        clock: TurnClock,
-        schedules: StepSchedules,
-        counts_rounds: bool,
-        move: Callable[[Any], Any],
+        self, round: Round, driver: Driver, schedules: StepSchedules, counts_rounds: bool, move: Callable[[Any], Any]
     ) -> None:
+        self._clock, trainer = round.clock, round.clock.trainer
         self._trainer, self._module = trainer, trainer.lightning_module
-        self._round, self._driver, self._clock, self._counts_rounds = round, driver, clock, counts_rounds
+        self._round, self._driver, self._counts_rounds = round, driver, counts_rounds
         self.no_hooks = calls_no_hook(trainer)
         self._moves_plainly, self._move = moves_plainly(trainer), move
         self._device = trainer.strategy.root_device
@@ -114,8 +108,6 @@ class LocalTraining:
             self._begun = chain([self._shown], batches)
         return self._shown
 
-    # ---- Lightning's calls ----
-
     def training_step(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Do what Lightning's call of a training step means: an iteration or a whole turn."""
         if self._round.turn is None:
@@ -144,8 +136,6 @@ class LocalTraining:
             vars(closure)[RESULT] = ClosureResult(None)
         self._clock.leave_a_step()
         return output
-
-    # ---- the turn ----
 
     def _take(
         self,
@@ -201,8 +191,9 @@ class LocalTraining:
                     progress.increment_completed()
                 else:
                     output = step()
-                if needs_loss and i == 0:
-                    round.loss = self._loss_in(outputs(output))
+                if needs_loss and i == 0:  # Lightning has divided it by the batches of its gradient
+                    loss = outputs(output).get("loss")
+                    round.loss = None if loss is None else float(loss) * clock.accumulation
                 if schedules is not None and not clock.accumulates:
                     schedules.move(i)
                 if ends:
@@ -212,18 +203,11 @@ class LocalTraining:
             self._warn_of_remainder()
         return output
 
-    def _loss_in(self, outputs: dict[str, Any]) -> float | None:
-        """Return the loss among what a step gave, or None; Lightning has divided it by the batches of its gradient."""
-        loss = outputs.get("loss")
-        return None if loss is None else float(loss) * self._clock.accumulation
-
     def _warn_of_remainder(self) -> None:
         """Warn where a module accumulates gradients by hand and a turn ends before a step is due."""
         optimized = (p for optimizer in self._round.local.optimizers for p in parameters_of(optimizer))
         if any(p.grad is not None and bool(p.grad.any()) for p in optimized):
             warn_of_remainder(self._clock.interval, self._clock.iteration - self._last_step)
-
-    # ---- an iteration's optimizer step ----
 
     def _quick_closure(self, optimizer: Optimizer, closure: Closure) -> Callable[[], Any]:
         """Return a closure of the training step, zeroed gradients and backward pass, counted as Lightning counts."""

@@ -23,8 +23,8 @@ from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_
 from fedgen.federated.server_optimizers import as_real
 from fedgen.own_code import rank_zero_warn
 
-# values by name, names of counters that decreased, and the number of clients
-News = tuple[dict[str, list[Tensor]], list[str], int]
+Summary = tuple[dict[str, list[Tensor]], list[str], int]  # values, names that decreased, number of clients
+MASKED_NUMBER = 8  # bytes of an entry under secure aggregation
 
 
 class Counters:
@@ -37,14 +37,12 @@ class Counters:
         self.start_round()
 
     def start_round(self) -> None:
-        """Before the first turn of a round."""
         self._values: dict[str, list[Tensor]] = {}  # one where the largest is wanted, else every client's
         self._clients = 0
         self._decreased: list[str] = []
 
     @torch.no_grad()
     def add(self, tensors: Mapping[str, Tensor], server: Mapping[str, Tensor]) -> None:
-        """Takes a client's values after its turn."""
         self._clients += 1
         for name, tensor in tensors.items():
             if name in self._advancing or torch.equal(tensor, server[name]):
@@ -61,21 +59,19 @@ class Counters:
         if not self._robust and len(values) > 1:
             self._values[name] = [functools.reduce(torch.maximum, values)]
 
-    def local_summary(self) -> News:
-        """Return what other ranks do not know of the round."""
+    def local_summary(self) -> Summary:
         values = {name: [tensor.cpu() for tensor in tensors] for name, tensors in self._values.items()}
         return values, self._decreased, self._clients
 
     @torch.no_grad()
-    def merge_summaries(self, told: Sequence[News]) -> None:
-        """Takes every rank's summary."""
+    def merge_summaries(self, summaries: Sequence[Summary]) -> None:
         self._values = {}
-        for found, _, _ in told:
+        for found, _, _ in summaries:
             for name, values in found.items():
                 self._values.setdefault(name, []).extend(values)
                 self._shorten(name)
-        self._decreased = sorted({name for _, names, _ in told for name in names})
-        self._clients = sum(clients for *_, clients in told)
+        self._decreased = sorted({name for _, names, _ in summaries for name in names})
+        self._clients = sum(clients for *_, clients in summaries)
 
     def _combined(self, name: str, server: Tensor) -> Tensor:
         values = [value.to(server) for value in self._values[name]]
@@ -86,12 +82,10 @@ class Counters:
 
     @property
     def changed(self) -> list[str]:
-        """The names that some client's turn has raised in the round."""
         return [name for name in self._values if name not in self._decreased]
 
     @torch.no_grad()
     def end_round(self, server: Mapping[str, Tensor], interval: int) -> None:
-        """Writes the round's values into the server's tensors."""
         self.seen = (self.seen | {*self.changed}) - {*self._decreased}
         copy_tensors([server[name] for name in self.changed], [self._combined(n, server[n]) for n in self.changed])
         for name in self._advancing:
@@ -100,13 +94,10 @@ class Counters:
             if name not in self._warned:
                 self._warned.add(name)
                 rank_zero_warn(
-                    f"{name} is an integer tensor that decreased in a client's turn, so it is no counter: the server's"
-                    " value stays. Declare what becomes of it: FedAvgStrategy(rules={"
+                    f"{name} is an integer tensor that decreased in a client's turn, so it is not a counter: the"
+                    " server's value stays. Declare what becomes of it: FedAvgStrategy(rules={"
                     f"{name!r}: 'personal'}}) for a queue's pointer, with its queue; 'max' or 'server' otherwise"
                 )
-
-
-MASKED_NUMBER = 8  # bytes of an entry under secure aggregation
 
 
 class ServerUpdate:
@@ -122,7 +113,7 @@ class ServerUpdate:
     @torch.no_grad()
     def apply(self, names: Iterable[str], combined: Iterable[Tensor], factor: float = 1.0) -> None:
         """One server step, with the optimizer's learning rate multiplied by a factor."""
-        replaced: dict[str, Tensor] = {}
+        replaced = {}
         for name, value in zip(names, combined):
             if name in self.leaves:
                 # in the aggregator's precision: rounding the average to half first would lose small updates
@@ -138,20 +129,18 @@ class ServerUpdate:
             self.optimizer.zero_grad(set_to_none=True)
 
     def replace(self, present: "ServerUpdate") -> None:
-        """Goes on with the state of another update's optimizer, if it is of the same parameters."""
+        """Take over the state of another update's optimizer, if it is of the same parameters."""
         if present.optimizer is None or not present.optimizer.state:
             return
         own, other = ({name: leaf.shape for name, leaf in one.leaves.items()} for one in (self, present))
-        if own == other:
-            self.load_state_dict(present.state_dict())
-        else:
+        if own != other:
             raise MisconfigurationException(
                 "parameters were frozen or unfrozen, or tensors got other shapes, between rounds, and the server"
                 " optimizer has state for the old set; use server_optimizer=None with layers that thaw or grow"
             )
+        self.load_state_dict(present.state_dict())
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The server optimizer's class name and state; None without one."""
         return None if self.optimizer is None else {"name": self._name, "state": self.optimizer.state_dict()}
 
     @property
@@ -159,9 +148,7 @@ class ServerUpdate:
         return None if self.optimizer is None else type(self.optimizer).__name__
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restores `state_dict`."""
-        saved = None if state is None else state["name"]
-        if saved != self._name:
+        if (saved := None if state is None else state["name"]) != self._name:
             raise MisconfigurationException(
                 f"the checkpoint was written with another server optimizer ({saved} there, {self._name} here); resume"
                 " with the same `server_optimizer`"
@@ -189,7 +176,6 @@ class RoundSettings:
     compression: Compressor | None = None
 
     def weight_of(self, num_examples: int) -> float:
-        """Return what a client of so many examples weighs."""
         return weight_of(num_examples, self.client_weights)
 
 
@@ -228,7 +214,6 @@ class ServerModel:
             check_rates(settings.server_schedule, [self.update.optimizer])
 
     def renew(self) -> None:
-        """Make it again from the module as it is now."""
         present = self.update
         self._make(self.exchange.moving)
         self.update.replace(present)
@@ -270,13 +255,13 @@ class ServerModel:
 
 
 def compressed_bytes(compressor: Compressor, parameters: Mapping[str, Tensor]) -> dict[str, int]:
-    """The bytes that a client sends for each parameter, by name."""
+    """Return the bytes that a client sends for each parameter, by name."""
     forms = {name: as_real(wide(tensor)) for name, tensor in parameters.items()}
     return {name: compressor.num_bytes(tuple(form.shape), form.dtype) for name, form in forms.items()}
 
 
 def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> list[Tensor]:
-    """The parameters that train in clients' turns."""
+    """Return the parameters that train in clients' turns."""
     held = [parameters_of(optimizer) for optimizer in (*optimizers, *_own_optimizers(module))]
     if not held:
         return [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -288,15 +273,14 @@ def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> li
 
 
 def _own_optimizers(module: nn.Module) -> Iterator[Optimizer]:
-    """Optimizers that hang in a module's parts themselves, or in lists and dictionaries there."""
+    """Return optimizers that are attributes of a module's parts, or in lists and dictionaries there."""
     for part in module.modules():
         for value in vars(part).values():
             if isinstance(value, Optimizer):
                 yield value
             elif type(value) in (list, tuple, dict) and value:  # asked in each round, of each attribute
-                yield from (
-                    one for one in (value.values() if type(value) is dict else value) if isinstance(one, Optimizer)
-                )
+                held = value.values() if type(value) is dict else value
+                yield from (one for one in held if isinstance(one, Optimizer))
 
 
 class Switches:
@@ -309,15 +293,13 @@ class Switches:
         self.start_turn()
 
     def thawed_or_frozen(self) -> bool:
-        """Whether requires_grad is another than when this was made."""
         return self._flags != [p.requires_grad for p in self._module.parameters()]
 
     def start_turn(self) -> None:
-        """Takes the present switches as those that `restore` puts back."""
+        """Take the present switches as those that `restore` puts back."""
         self._before = [p.requires_grad for p in self._parameters], [m.training for m in self._modules]
 
     def restore(self) -> None:
-        """Puts the switches back to what they were when the turn started."""
         flags, modes = self._before
         for parameter, flag in zip(self._parameters, flags):
             if parameter.requires_grad != flag:

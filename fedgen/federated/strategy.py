@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.core.mixins import HyperparametersMixin
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -47,7 +47,7 @@ from fedgen.federated.round import Round
 from fedgen.federated.schedules import Schedule, check_rates
 from fedgen.federated.server_model import RoundSettings, ServerModel
 from fedgen.federated.simulated_clock import ClientSpeeds, SimulatedClock
-from fedgen.federated.trainer_patches import LoggedValues, StepSchedules, TurnClock, patch_trainer, unpatch_trainer
+from fedgen.federated.trainer_patches import StepSchedules, TurnClock, patch_trainer, unpatch_trainer
 from fedgen.federated.vectorised.vectorised_turns import VectorisedTraining, VectorisedTurns
 from fedgen.io.tensor_files import objects_in
 from fedgen.models.optional_hooks import FederatedData, FederatedModule, data_module_of, scaler_of
@@ -202,21 +202,20 @@ class FedAvgStrategy(FederationView):
     def _start_fit(self, trainer: Trainer) -> None:
         settings = replace(self._settings, fixed=self._fixed_exchange)
         shares, ranks = self._client_shares(trainer), self._shares.ranks
-        self._round = round = make_round(trainer, settings, self._memory, self.clock, ranks, self.seed, shares)
+        self._round = round = make_round(self.clock, settings, self._memory, ranks, self.seed, shares)
         self._check_cohort()
-        self._simulated = self._make_simulated(
-            round, len(optional(data_module_of(self._module.trainer), FederatedData, "clients") or ())
-        )
+        clients = optional(data_module_of(trainer), FederatedData, "clients") or ()
+        self._simulated = self._make_simulated(round, len(clients))
         self._schedules = StepSchedules(trainer)
         self._driver = self._drive(round, self._schedules)
         RoundBoundary.attach(trainer, self)
         by_round = self.batch_idx == "round"
-        parts = trainer, round, self._driver, self.clock, self._schedules, by_round, self._batch_to_device
+        parts = round, self._driver, self._schedules, by_round, self._batch_to_device
         at_once = self.vectorised_turns
         self._loop = LocalTraining(*parts) if at_once is None else VectorisedTraining(at_once, self.seed, *parts)
 
     def _client_shares(self, trainer: Trainer) -> list[float] | None:
-        """Return every client's weight in the mean over the whole federation, if the data say who the clients are."""
+        """Return every client's weight in the mean over the whole federation; None if the data name no clients."""
         return shares_of(data_module_of(trainer), self._settings.client_weights)
 
     def _check_cohort(self) -> None:
@@ -234,11 +233,11 @@ class FedAvgStrategy(FederationView):
         return {"simulated": SimulatedClock(seconds)}
 
     def _drive(self, round: Round, schedules: StepSchedules) -> Driver:
-        """Return who decides where turns are taken: in this process, by the round itself."""
+        """Return what decides where turns are taken: the round itself, which takes them in this process."""
         return round
 
     def _sizes(self) -> tuple[int, int]:
-        """Return the number of clients, as far as the data name them, and of those that a round draws."""
+        """Return the number of clients, as far as the data name them, and of clients that a round draws."""
         return self._cohorts.sizes(self._clients)
 
     def teardown(self) -> None:
@@ -255,19 +254,16 @@ class FedAvgStrategy(FederationView):
         if self._clock is not None:
             unpatch_trainer(self._clock.trainer)
 
-    # ---- rounds and turns ----
-
     def sample_cohort(self, num_clients: int, round: int) -> list[int]:
         """Return the clients of a round, one that counts several times as often; the data module asks."""
         return self._cohorts.draw(num_clients, self.seed, round)
 
     def share(self, cohort: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
         """Return the clients of a round that train on this rank; the data module asks. See `RankShares.share`."""
-        if self._round is None:  # before fitting has started somebody may look at the batches
+        # before fitting has started a user may look at the batches
+        if self._round is None or (self._shares.ranks.size == 1 and self.sampler is None):
             return list(cohort)
-        if self._shares.ranks.size == 1 and self.sampler is None:
-            return list(cohort)
-        most = len(cohort) if self.sampler is None else self._sizes()[1]  # others' rounds may differ in number
+        most = len(cohort) if self.sampler is None else self._sizes()[1]  # other samplers' rounds may differ in size
         return self._shares.share(cohort, sizes, self._round.keeps_clients, most)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -318,7 +314,7 @@ class FedAvgStrategy(FederationView):
 
 
 def warn_of_objects(trainer: Trainer) -> None:
-    """Warns, when fitting starts, of hyperparameters that make the run's checkpoints unreadable."""
+    """Warn, when fitting starts, of hyperparameters that make the run's checkpoints unreadable."""
     if not trainer.checkpoint_callbacks or not isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
         return
     for owner in (trainer.lightning_module, data_module_of(trainer)):
@@ -333,15 +329,15 @@ def warn_of_objects(trainer: Trainer) -> None:
 
 
 def make_round(
-    trainer: Trainer,
+    clock: TurnClock,
     settings: RoundSettings,
     memory: ClientMemory,
-    clock: TurnClock,
     ranks: Ranks,
     seed: int,
     shares: Sequence[float] | None,
 ) -> Round:
     """Return the rounds of a federation over a trainer's module, whose optimizers have been made."""
+    trainer = clock.trainer
     strategy, module = trainer.strategy, trainer.lightning_module
     aggregator, algorithm = settings.aggregator, settings.client_algorithm
     warn_of_objects(trainer)
@@ -355,37 +351,19 @@ def make_round(
         materialise(trainer, seed)
     ranks.copy_first(module.state_dict().values())
     model = ServerModel(module, strategy.optimizers, settings, memory)
-    outside = OutsideState(module, model.rules, _managed(trainer), seed)
+    schedulers = [config.scheduler for config in strategy.lr_scheduler_configs]
+    parts = [*strategy.optimizers, *optimizers_of(trainer), *schedulers]
+    outside = OutsideState(module, model.rules, [strategy, trainer, data_module_of(trainer), *parts], seed)
     # a Python counter of one client's would go around what private and robust rules promise
     outside.exchanges = not (aggregator.private or aggregator.robust or settings.fixed)
-    local = LocalState(
-        _clients_optimizers(module, strategy.optimizers, model),
-        [config.scheduler for config in strategy.lr_scheduler_configs],
-        scaler_of(trainer),
-        settings.optimizer_state,
-        optimizers_of(trainer),
-    )
+    # not the server's: some of a client's optimizer's parameters are exchanged or personal
+    served = {strategy.optimizers[place] for place in optional(module, FederatedModule, "server_optimizers")}
+    live = {id(tensor) for tensor in model.exchange.live.values()}
+    own = [o for o in strategy.optimizers if o not in served and any(id(p) in live for p in parameters_of(o))]
+    local = LocalState(own, schedulers, scaler_of(trainer), settings.optimizer_state, optimizers_of(trainer))
     if settings.client_schedule is not None:
         check_rates(settings.client_schedule, local.optimizers)
     algorithm.start_fit(model.trainable, local.optimizers, shares)
     check_privacy(aggregator, settings.client_weights, settings.optimizer_state, model.exchange, module, algorithm)
     check_robustness(aggregator, settings.optimizer_state, model.exchange)
-    logged, data, device = LoggedValues(trainer, clock), data_module_of(trainer), strategy.root_device
-    return Round(module, model, settings, memory, local, outside, clock, logged, ranks, device, seed, data)
-
-
-def _clients_optimizers(
-    module: LightningModule, optimizers: Sequence[Optimizer], model: ServerModel
-) -> list[Optimizer]:
-    """Return the optimizers that are not the server's: some of their parameters are exchanged or personal."""
-    served = {optimizers[place] for place in optional(module, FederatedModule, "server_optimizers")}
-    live = {id(tensor) for tensor in model.exchange.live.values()}
-    return [o for o in optimizers if o not in served and any(id(p) in live for p in parameters_of(o))]
-
-
-def _managed(trainer: Trainer) -> list[Any]:
-    """Return what a module may hold and is not its state: what Lightning and the strategy look after."""
-    strategy = trainer.strategy
-    schedulers = [config.scheduler for config in strategy.lr_scheduler_configs]
-    data = data_module_of(trainer)
-    return [strategy, trainer, data, *strategy.optimizers, *optimizers_of(trainer), *schedulers]
+    return Round(clock, model, settings, memory, local, outside, ranks, seed)
