@@ -208,7 +208,10 @@ class FederationView(OneOrManyProcesses):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         state = super().lightning_module_state_dict()
-        return self.round.model.in_place_of(state) if self.in_round and self.in_turns else state
+        if not (self.in_round and self.in_turns):
+            return state
+        first, server = self.exchange.first_names, self.exchange.server  # in place of the client's tensors
+        return {name: server.get(first.get(name, name), value) for name, value in state.items()}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         has_started = self._round is not None

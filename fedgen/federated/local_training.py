@@ -4,11 +4,11 @@ Lightning sees one batch a turn. Under automatic optimisation it calls the optim
 under manual optimisation it calls the training step.
 
 Between a batch and its optimizer step Lightning offers a dozen hooks, each with a profiler's context and a line for the
-log: 0.3 ms on a slow core, a tenth of a small model's iteration. Where nobody overrides them nothing is lost by leaving
-them out, and where somebody does they are all called.
+log: 0.3 ms on a slow core, a tenth of a small model's iteration. Where none of them is overridden nothing is lost by
+leaving them out, and where one is they are all called.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
@@ -47,6 +47,7 @@ from fedgen.models.optional_hooks import data_module_of, scaler_of
 from fedgen.own_code import rank_zero_warn
 
 PlainStep = Callable[[Optimizer, Callable[[], Any]], Any]
+QuickStep = tuple[Optimizer, Callable[[], Any]]  # an optimizer and its closure, called without Lightning's loops
 NO_STEP = -1  # the iteration of the last optimizer step, where none has been
 BATCH_HOOKS = ("on_train_batch_start", "on_train_batch_end")
 CALLBACK_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
@@ -87,7 +88,6 @@ class LocalTraining:
         self._last_step, self._is_unseen = NO_STEP, False
 
     def release(self) -> None:
-        """Give the module's and callbacks' hooks back to Lightning."""
         self._hooks.release()
 
     def begin_turn(self, turn: Turn) -> None:
@@ -117,7 +117,7 @@ class LocalTraining:
             self._num_arguments = count
             return plain(*(self._batch, self._batch_idx)[:count])
         self._closure = None
-        return self._take(lambda: plain(*(self._batch, self._batch_idx)[:count]), outputs_of)
+        return self._take(lambda: plain(*(self._batch, self._batch_idx)[:count]))
 
     def optimizer_step(self, plain: PlainStep, optimizer: Optimizer, closure: Callable[[], Any], is_bare: bool) -> Any:
         """Do what Lightning's call of an optimizer means: a step, or a whole turn under automatic optimisation."""
@@ -130,26 +130,21 @@ class LocalTraining:
         self._closure, errors, turn = closure, self._round.errors, self._round.turn
         failed, is_quick = len(errors), self.no_hooks and is_bare and self._clock.accumulation == 1
         quick = (optimizer, self._quick_closure(optimizer, closure)) if is_quick else None
-        output = self._take(self._lightning_step(plain, optimizer, closure), lambda _: _outputs_of(closure), quick)
+        output = self._take(self._lightning_step(plain, optimizer, closure), quick)
         # Lightning wants a result from the closure, also of a turn in which nothing was trained, or that is left out
         if len(errors) > failed or (turn is not None and turn.is_remote) or vars(closure)[RESULT] is None:
             vars(closure)[RESULT] = ClosureResult(None)
         self._clock.leave_a_step()
         return output
 
-    def _take(
-        self,
-        step: Callable[[], Any],
-        outputs: Callable[[Any], dict[str, Any]],
-        quick: tuple[Optimizer, Callable[[], Any]] | None = None,
-    ) -> Any:
+    def _take(self, step: Callable[[], Any], quick: QuickStep | None = None) -> Any:
         """Take the turn that has begun, and close the round after the last."""
         turn, output = self._round.turn, None
         assert turn is not None
         if not turn.is_idle:
             failed = len(self._round.errors)
             try:
-                output = self._driver.take(turn, partial(self._train, turn, step, outputs, quick))
+                output = self._driver.take(turn, partial(self._train, turn, step, quick))
             finally:
                 self._batch = None
             if self._is_unseen and len(self._round.errors) == failed:
@@ -158,13 +153,7 @@ class LocalTraining:
             self._driver.close()
         return output
 
-    def _train(
-        self,
-        turn: Turn,
-        step: Callable[[], Any],
-        outputs: Callable[[Any], dict[str, Any]],
-        quick: tuple[Optimizer, Callable[[], Any]] | None,
-    ) -> Any:
+    def _train(self, turn: Turn, step: Callable[[], Any], quick: QuickStep | None) -> Any:
         """Take the client's local iterations; the last one's output."""
         clock, round, hooks, output = self._clock, self._round, self._hooks, None
         schedules = self._schedules if self._schedules else None
@@ -192,16 +181,23 @@ class LocalTraining:
                 else:
                     output = step()
                 if needs_loss and i == 0:  # Lightning has divided it by the batches of its gradient
-                    loss = outputs(output).get("loss")
+                    loss = self._outputs(output).get("loss")
                     round.loss = None if loss is None else float(loss) * clock.accumulation
                 if schedules is not None and not clock.accumulates:
                     schedules.move(i)
                 if ends:
-                    hooks.call("on_train_batch_end", outputs(output), batch, self._batch_idx)
+                    hooks.call("on_train_batch_end", self._outputs(output), batch, self._batch_idx)
         self._is_unseen = self._last_step == NO_STEP
         if not self._module.automatic_optimization and self._last_step not in (NO_STEP, clock.iteration):
             self._warn_of_remainder()
         return output
+
+    def _outputs(self, output: Any) -> dict[str, Any]:
+        """Return what Lightning passes to hooks after a step with this output."""
+        if self._closure is None:
+            return ManualResult.from_training_step_output(output).asdict()
+        result = vars(self._closure)[RESULT]
+        return {} if result is None or result.loss is None else result.asdict()
 
     def _warn_of_remainder(self) -> None:
         """Warn where a module accumulates gradients by hand and a turn ends before a step is due."""
@@ -259,7 +255,7 @@ class LocalTraining:
 
 
 def calls_no_hook(trainer: Trainer) -> bool:
-    """Whether nobody overrides what Lightning calls around a step: module, callbacks, strategy, precision, profiler."""
+    """Return whether Lightning's calls around a step do nothing: no hook is overridden, and no plugin needs them."""
     return (
         not any(is_overridden(hook, trainer.lightning_module) for hook in MODULE_HOOKS)
         and not any(hooks_around_steps(trainer))
@@ -278,7 +274,7 @@ def hooks_around_steps(trainer: Trainer) -> Iterator[tuple[Any, str]]:
 
 
 def moves_plainly(trainer: Trainer) -> bool:
-    """Whether nobody overrides how a batch gets to its device."""
+    """Return whether nothing overrides how a batch gets to its device."""
     data: Any = data_module_of(trainer)
     return type(trainer.strategy.precision_plugin) is Precision and not any(
         is_overridden(hook, trainer.lightning_module) or (data is not None and is_overridden(hook, data))
@@ -286,19 +282,8 @@ def moves_plainly(trainer: Trainer) -> bool:
     )
 
 
-def outputs_of(step_output: Any) -> dict[str, Any]:
-    """Return what Lightning tells hooks of a manual step's output."""
-    return ManualResult.from_training_step_output(step_output).asdict()
-
-
-def _outputs_of(closure: Closure) -> dict[str, Any]:
-    """Return what Lightning tells hooks of a step's result."""
-    result = vars(closure)[RESULT]
-    return {} if result is None or result.loss is None else result.asdict()
-
-
 def acts_on_steps(algorithm: ClientAlgorithm) -> bool:
-    """Whether an algorithm overrides `before_step`, in its class or on the instance."""
+    """Return whether an algorithm overrides `before_step`, in its class or on the instance."""
     function = getattr(algorithm.before_step, "__func__", None)  # a function set on an instance has none
     return function is not ClientAlgorithm.before_step
 
@@ -334,7 +319,6 @@ class BatchHooks:
         return result
 
     def release(self) -> None:
-        """Lets Lightning's calls find the hooks again."""
         for owner, name, before in self._replaced:
             if before is None:
                 vars(owner).pop(name, None)
@@ -366,21 +350,15 @@ def _of_batches(callback: Callback, name: str, real_batch: Callable[[Turn], Any]
 
 class RoundBoundary(Callback):
     """Drops a round that Lightning cut short, passes optimizer steps on to the client algorithm, lets simulated time
-    pass, logs schedules, tells what the first round found, and at the end who was left out and who was remarked on.
+    pass, logs schedules and what the first round found, and at the end clients left out and remarked on.
 
     The strategy puts it first among the trainer's callbacks.
     """
 
-    def __init__(self, strategy: Any, keeps_last_round: bool = False) -> None:
-        self._strategy, self._keeps_last_round = strategy, keeps_last_round
+    def __init__(self, strategy: Any, others: Sequence[Callback] = ()) -> None:
+        self._strategy = strategy
+        self._keeps_last_round = any(isinstance(callback, OnExceptionCheckpoint) for callback in others)
         self._acts = acts_on_steps(strategy.client_algorithm)
-
-    @classmethod
-    def attach(cls, trainer: Trainer, strategy: Any) -> None:
-        """Makes this the trainer's first callback, once."""
-        others = [callback for callback in trainer.callbacks if not isinstance(callback, cls)]
-        keeps_last_round = any(isinstance(callback, OnExceptionCheckpoint) for callback in others)
-        trainer.callbacks = [cls(strategy, keeps_last_round), *others]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._strategy.has_logged_state:
@@ -389,10 +367,8 @@ class RoundBoundary(Callback):
             self._strategy.checkpoints.keep_last_round()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        if not self._acts:
-            return
-        skipped = will_skip(scaler_of(trainer), optimizer)
-        if self._strategy.in_turns and not skipped:  # the server may take steps of its own after them
+        # the server may take steps of its own after the turns
+        if self._acts and self._strategy.in_turns and not will_skip(scaler_of(trainer), optimizer):
             self._strategy.client_algorithm.before_step(optimizer)
 
     def on_train_batch_end(
@@ -415,7 +391,7 @@ class RoundBoundary(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._strategy.in_round:  # which the strategy drops next
             _hold_checkpoints(trainer)
-        if not self._strategy.is_of_clients(exception):  # which says of itself that all clients met it
+        if not self._strategy.is_of_clients(exception):  # its own note says that all clients met it
             log_dropped(report_of(trainer))
 
     def _drop_if_cut(self, trainer: Trainer) -> None:
@@ -426,7 +402,7 @@ class RoundBoundary(Callback):
 
 
 def _hold_checkpoints(trainer: Trainer) -> None:
-    """Lets no ModelCheckpoint save at the present step: it would remove an older file for one never written."""
+    """Keep ModelCheckpoints from saving at the present step: they would remove an older file for one never written."""
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint):
             hold_checkpoint(callback, trainer.global_step)

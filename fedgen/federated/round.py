@@ -8,8 +8,9 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -32,9 +33,6 @@ from fedgen.models.optional_hooks import data_module_of
 from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks, alone
 from fedgen.seeds import seed_all
-
-if TYPE_CHECKING:  # which builds on the strategy, and that on rounds
-    from fedgen.federated.fedbuff import ServerVersions
 
 
 @contextmanager
@@ -76,15 +74,19 @@ class Round:
         self.local, self.outside, self.ranks, self.device = local, outside, ranks, trainer.strategy.root_device
         self.algorithm, self.logged = settings.client_algorithm, LoggedValues(clock)
         self.messages = OutsideMessages(outside)
-        self.compressed = CompressedUpdates(settings.compression, model, memory, seed)
         self.number, self.factor = 0, 1.0
-        self.snapshots: ServerVersions | None = None  # from which clients start that are under way over rounds
+        self.snapshots: Any = None  # `ServerVersions`, where clients are under way over several rounds
         self.loss: float | None = None
         self.state_bytes: int | None = None
         self.turn: Turn | None = None
         self._is_servers = False  # whether the module holds the server's tensors, so that a turn need not load them
         self.is_open = self.is_known = False
         self.errors: list[Exception] = []
+
+    @cached_property
+    def compressed(self) -> CompressedUpdates:
+        """The part of clients' updates that is sent; made when it is needed, as few federations compress."""
+        return CompressedUpdates(self.settings.compression, self.model, self.memory, self._seed)
 
     @property
     def exchange(self) -> Exchange:
@@ -195,11 +197,9 @@ class Round:
 
     def call_turn_end_hook(self, completed: bool) -> bool:
         """Call the module's `on_turn_end`, if it has one; return whether it has."""
-        hook: Any = getattr(self._module, "on_turn_end", None)  # of `FederatedModule`
-        if hook is None:
-            return False
-        hook(completed)
-        return True
+        if (hook := getattr(self._module, "on_turn_end", None)) is not None:  # of `FederatedModule`
+            hook(completed)
+        return hook is not None
 
     def _complete(self, turn: Turn, received: Mapping[str, Tensor]) -> None:
         """Take in the module as a client's turn left it, with what the server received of compressed parameters."""
@@ -245,9 +245,10 @@ class Round:
 
     def close(self, heard: Ranks | None = None, move_schedules: Callable[[], None] | None = None) -> None:
         """Make the server's new model of what clients sent, wherever they were, and load it into the module."""
-        parts = self._parts() if self.ranks.size > 1 else {"memory": self.memory}
-        own = {name: part.local_summary() for name, part in parts.items()}
-        gathered = self.ranks.gather((own, self.exchange.found))
+        several = self.ranks.size > 1
+        parts = self._parts() if several else {"memory": self.memory}
+        own = {name: part.local_summary() for name, part in parts.items()}, self.model.exchange.found
+        gathered = self.ranks.gather(own) if several else [own]
         summaries = {name: [of_rank[name] for of_rank, _ in gathered] for name in parts}
         if not self.memory.merge_summaries(summaries.pop("memory")):
             if not self.memory.lost:
@@ -258,7 +259,7 @@ class Round:
             raise loss_of_round(self.number, self.memory.lost, next(iter(self.errors), None))
         for name, of_ranks in summaries.items():
             parts[name].merge_summaries(of_ranks)
-        if self.ranks.size > 1:
+        if several:
             self.model.grow(sorted({name for _, found in gathered for name in found}))
         self.model.aggregator.merge(self.ranks, self.device)
         self.merge(self.ranks if heard is None else heard)

@@ -239,11 +239,6 @@ class ServerModel:
         if len(exchange.personal) > personal:
             self._memory.match_personal(exchange)
 
-    def in_place_of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return a module's state within a turn with the server's tensors in place of a client's."""
-        first, server = self.exchange.first_names, self.exchange.server
-        return {name: server.get(first.get(name, name), value) for name, value in state.items()}
-
     def apply(self, combined: Sequence[Tensor], round: int) -> None:
         """Take a step of the server, and put its new model into the module."""
         schedule = self._settings.server_schedule

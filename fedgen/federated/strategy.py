@@ -208,7 +208,8 @@ class FedAvgStrategy(FederationView):
         self._simulated = self._make_simulated(round, len(clients))
         self._schedules = StepSchedules(trainer)
         self._driver = self._drive(round, self._schedules)
-        RoundBoundary.attach(trainer, self)
+        others = [callback for callback in trainer.callbacks if not isinstance(callback, RoundBoundary)]
+        trainer.callbacks = [RoundBoundary(self, others), *others]
         by_round = self.batch_idx == "round"
         parts = round, self._driver, self._schedules, by_round, self._batch_to_device
         at_once = self.vectorised_turns
@@ -263,7 +264,7 @@ class FedAvgStrategy(FederationView):
         # before fitting has started a user may look at the batches
         if self._round is None or (self._shares.ranks.size == 1 and self.sampler is None):
             return list(cohort)
-        most = len(cohort) if self.sampler is None else self._sizes()[1]  # other samplers' rounds may differ in size
+        most = len(cohort) if self.sampler is None else self._sizes()[1]  # a custom sampler's rounds may differ in size
         return self._shares.share(cohort, sizes, self._round.keeps_clients, most)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:

@@ -262,7 +262,7 @@ class LoggedValues:
             known, is_mean = self._before.get(key), metric.meta.is_mean_reduction
             if not completed and known is None:
                 metric.reset()
-            elif not completed:
+            elif not completed and known is not None:
                 metric.value = known[0]
                 if is_mean:
                     metric.cumulated_batch_size = known[1]

@@ -40,12 +40,13 @@ class StackedOptimizer:
         self._parameters = [p for parameters in stepped for p in parameters]
         self._names = [names[id(p)] for p in self._parameters]
         self.weights = torch.stack([_row([start[name] for name in self._names]) for start in starts])
-        self._groups = []
         columns = self.weights.split([sum(p.numel() for p in parameters) for parameters in stepped], dim=1)
-        for group, parameters, own in zip(optimizer.param_groups, stepped, columns):
-            if parameters:
-                kind = _SGDGroup if isinstance(optimizer, SGD) else _AdamGroup
-                self._groups.append((kind(group, parameters, states, own), own))
+        kind = _SGDGroup if isinstance(optimizer, SGD) else _AdamGroup
+        self._groups = [
+            kind(group, parameters, states, own)
+            for group, parameters, own in zip(optimizer.param_groups, stepped, columns)
+            if parameters
+        ]
         self._optimizer = optimizer
 
     def named(self, weights: Tensor) -> dict[str, Tensor]:
@@ -57,16 +58,16 @@ class StackedOptimizer:
     @torch.no_grad()
     def step(self, gradients: Tensor, rates: Sequence[float | None], factor: float) -> None:
         """A step of each client."""
-        columns = gradients.split([weights.shape[1] for _, weights in self._groups], dim=1)
-        for (group, weights), own in zip(self._groups, columns):
+        columns = gradients.split([group.weights.shape[1] for group in self._groups], dim=1)
+        for group, own in zip(self._groups, columns):
             each = [group.settings["lr"] * factor if rate is None else rate for rate in rates]
-            group.step(weights, own, torch.tensor(each, dtype=torch.float64, device=weights.device)[:, None])
+            group.step(own, torch.tensor(each, dtype=torch.float64, device=own.device)[:, None])
 
     def load(self, row: int, rate: float | None, states: bool = True) -> None:
         """Puts a client's parameters, last rate and, if they are kept, states into the module and its optimizer."""
         copy_tensors(self._parameters, _pieces(self.weights[row], self._parameters))
         note_step(self._optimizer)
-        for group, _ in self._groups:
+        for group in self._groups:
             for parameter, state in zip(group.parameters, group.states(row) if states else []):
                 if state:
                     self._optimizer.state[parameter] = state
@@ -77,31 +78,32 @@ class StackedOptimizer:
 class _Group:
     """A parameter group's states for many clients."""
 
-    SLOTS: Mapping[str, str | None]  # states with a number for each of a parameter's, and the setting that asks for it
+    SLOTS: ClassVar[
+        Mapping[str, str | None]
+    ]  # states with a number for each of a parameter's, and the setting that asks for it
 
     def __init__(
-        self, settings: dict[str, Any], parameters: Sequence[Tensor], states: Sequence[State], like: Tensor
+        self, settings: dict[str, Any], parameters: Sequence[Tensor], states: Sequence[State], weights: Tensor
     ) -> None:
-        self.settings, self.parameters = settings, list(parameters)
+        self.settings, self.parameters, self.weights = settings, list(parameters), weights
         known = [[state.get(p, {}) for p in parameters] for state in states]
-        self._fresh = torch.tensor([not any(one) for one in known], device=like.device)[:, None]
+        self._fresh = torch.tensor([not any(one) for one in known], device=weights.device)[:, None]
         if not all(all(one) or not any(one) for one in known):
             raise ValueError("a client's optimizer knows some of a group's parameters, and others not")
         names = [name for name, asked in self.SLOTS.items() if asked is None or settings[asked]]
-        self._slots = {name: self._stack(name, known, like) for name in names}
+        self._slots = {name: self._stacked(name, known) for name in names}
 
-    @staticmethod
-    def _stack(name: str, known: Sequence[Sequence[Mapping[str, Any]]], like: Tensor) -> Tensor:
-        stacked = torch.zeros_like(like, memory_format=torch.contiguous_format)
+    def _stacked(self, name: str, known: Sequence[Sequence[Mapping[str, Any]]]) -> Tensor:
+        stacked = torch.zeros_like(self.weights, memory_format=torch.contiguous_format)
         for row, slots in zip(stacked, known):
             if all(slot.get(name) is not None for slot in slots):
                 row.copy_(_row([slot[name] for slot in slots]))
         return stacked
 
-    def _uphill(self, gradients: Tensor, weights: Tensor, decay: float) -> Tensor:
+    def _uphill(self, gradients: Tensor, decay: float) -> Tensor:
         """Gradients to be descended by, with those of a penalty decay / 2 |w|^2."""
         gradients = -gradients if self.settings["maximize"] else gradients
-        return gradients.add(weights, alpha=decay) if decay else gradients
+        return gradients.add(self.weights, alpha=decay) if decay else gradients
 
     def states(self, row: int) -> list[dict[str, Any]]:
         """A client's state of each parameter."""
@@ -115,11 +117,11 @@ class _Group:
 class _SGDGroup(_Group):
     """A group of stochastic gradient descent, as `torch.optim.SGD`."""
 
-    SLOTS: ClassVar = {"momentum_buffer": "momentum"}
+    SLOTS: ClassVar[Mapping[str, str | None]] = {"momentum_buffer": "momentum"}
 
-    def step(self, weights: Tensor, gradients: Tensor, lr: Tensor) -> None:
-        """Move weights [clients, numbers] down; learning rates are float64 [clients, 1]."""
-        settings, gradients = self.settings, self._uphill(gradients, weights, self.settings["weight_decay"])
+    def step(self, gradients: Tensor, lr: Tensor) -> None:
+        """Move the weights down gradients [clients, numbers]; learning rates are float64 [clients, 1]."""
+        settings, gradients = self.settings, self._uphill(gradients, self.settings["weight_decay"])
         if momentum := settings["momentum"]:
             buffer = self._slots["momentum_buffer"]
             # the first step's gradient is not dampened
@@ -127,32 +129,32 @@ class _SGDGroup(_Group):
             buffer.mul_(momentum).addcmul_(gradients, kept)
             self._fresh = torch.zeros_like(self._fresh)
             gradients = gradients.add(buffer, alpha=momentum) if settings["nesterov"] else buffer
-        weights.addcmul_(gradients, lr.to(weights.dtype), value=-1)
+        self.weights.addcmul_(gradients, lr.to(gradients.dtype), value=-1)
 
 
 class _AdamGroup(_Group):
     """A group of Adam or AdamW, as `torch.optim.Adam` (Kingma & Ba 2015; Loshchilov & Hutter 2019)."""
 
-    SLOTS: ClassVar = {"exp_avg": None, "exp_avg_sq": None, "max_exp_avg_sq": "amsgrad"}
+    SLOTS: ClassVar[Mapping[str, str | None]] = {"exp_avg": None, "exp_avg_sq": None, "max_exp_avg_sq": "amsgrad"}
 
     def __init__(
-        self, settings: dict[str, Any], parameters: Sequence[Tensor], states: Sequence[State], like: Tensor
+        self, settings: dict[str, Any], parameters: Sequence[Tensor], states: Sequence[State], weights: Tensor
     ) -> None:
-        super().__init__(settings, parameters, states, like)
+        super().__init__(settings, parameters, states, weights)
         counts = [[float(state[p]["step"]) if p in state else 0.0 for p in parameters] for state in states]
         if any(len(set(one)) > 1 for one in counts):
             raise ValueError("a client's optimizer has taken more steps of some of a group's parameters than of others")
-        self._steps = torch.tensor([one[0] for one in counts], dtype=torch.float64, device=like.device)[:, None]
+        self._steps = torch.tensor([one[0] for one in counts], dtype=torch.float64, device=weights.device)[:, None]
         known = [state[p]["step"] for state in states for p in parameters if p in state]
         self._step_type = known[0].dtype if known else torch.float32
 
-    def step(self, weights: Tensor, gradients: Tensor, lr: Tensor) -> None:
-        """Move weights [clients, numbers] down; learning rates are float64 [clients, 1]."""
-        settings, decay = self.settings, self.settings["weight_decay"]
+    def step(self, gradients: Tensor, lr: Tensor) -> None:
+        """Move the weights down gradients [clients, numbers]; learning rates are float64 [clients, 1]."""
+        settings, weights, decay = self.settings, self.weights, self.settings["weight_decay"]
         decoupled = bool(settings.get("decoupled_weight_decay"))
         if decay and decoupled:
             weights.mul_((1 - lr * decay).to(weights.dtype))
-        gradients = self._uphill(gradients, weights, 0.0 if decoupled else decay)
+        gradients = self._uphill(gradients, 0.0 if decoupled else decay)
         beta1, beta2 = map(float, settings["betas"])
         self._steps += 1
         mean, square = self._slots["exp_avg"], self._slots["exp_avg_sq"]

@@ -35,24 +35,16 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 STOOD_FOR = ("training_step", *MODULE_HOOKS, *BATCH_HOOKS, "manual_backward", "on_turn_start")
 
 
-def why_one_by_one(trainer: Trainer, round: Round, clock: TurnClock, moves_schedules: bool, turn: Turn) -> str | None:
-    """Return why turns cannot be taken at once, in words; None if they can."""
-    found = chain(
-        _of_module(trainer.lightning_module),
-        _of_trainer(trainer, clock, moves_schedules),
-        _of_round(round, trainer.strategy.optimizers, turn),
-    )
-    return next((reason for reason in found if reason is not None), None)
-
-
-def _of_module(module: LightningModule) -> Iterator[str | None]:
+def obstacles_of_module(module: LightningModule) -> Iterator[str]:
     name, why = type(module).__name__, optional(module, FederatedModule, "no_functional_steps")
     if optional(module, FederatedModule, "functional_steps") is None:
         yield f"{name} does not give its steps as functions (functional_steps)"
-    yield None if why is None else str(why)
+    if why is not None:
+        yield str(why)
     if "training_step" in vars(module):
         yield f"the training_step of the {name} has been replaced"
-    yield overridden_below(module, "functional_steps", STOOD_FOR)
+    if (overridden := overridden_below(module, "functional_steps", STOOD_FOR)) is not None:
+        yield overridden
     for name, part in module.named_modules():
         if isinstance(part, DROPOUTS) and part.p > 0 and part.training:
             yield f"{name} draws within the network (dropout)"
@@ -60,7 +52,7 @@ def _of_module(module: LightningModule) -> Iterator[str | None]:
             yield f"{name or type(part).__name__} is compiled, or its forward is replaced"
 
 
-def _of_trainer(trainer: Trainer, clock: TurnClock, moves_schedules: bool) -> Iterator[str]:
+def obstacles_of_trainer(trainer: Trainer, clock: TurnClock, moves_schedules: bool) -> Iterator[str]:
     if type(trainer.strategy.precision_plugin) not in (Precision, DoublePrecision):
         yield f"precision={trainer.precision} is for one client at a time"
     if clock.accumulation != 1:
@@ -71,7 +63,7 @@ def _of_trainer(trainer: Trainer, clock: TurnClock, moves_schedules: bool) -> It
         yield f"{type(owner).__name__}.{hook} is called at each step"
 
 
-def _of_round(round: Round, optimizers: Sequence[Optimizer], turn: Turn) -> Iterator[str | None]:
+def obstacles_of_round(round: Round, optimizers: Sequence[Optimizer], turn: Turn) -> Iterator[str]:
     for optimizer in optimizers:
         if has_step_hooks(optimizer):
             yield f"{type(optimizer).__name__} has hooks around its steps"
@@ -79,7 +71,7 @@ def _of_round(round: Round, optimizers: Sequence[Optimizer], turn: Turn) -> Iter
         yield f"{type(round.algorithm).__name__} acts on each step"
     if round.snapshots is not None:
         yield "clients start from weights of different rounds"
-    yield from map(why_not_stacked, optimizers)
+    yield from filter(None, map(why_not_stacked, optimizers))
     if isinstance(turn, LazyTurn):
         yield "batches are read while turns run"
 
@@ -184,8 +176,12 @@ class VectorisedTraining(LocalTraining):
         """Take some turns at once, the given one among them, if that is possible; the turn as it was taken."""
         if not self._has_checked:
             self._has_checked = True
-            why = why_one_by_one(self._trainer, self._round, self._clock, bool(self._schedules), turn)
-            if why is not None:
+            obstacles = chain(
+                obstacles_of_module(self._module),
+                obstacles_of_trainer(self._trainer, self._clock, bool(self._schedules)),
+                obstacles_of_round(self._round, self._shared.optimizers, turn),
+            )
+            if (why := next(obstacles, None)) is not None:
                 self._stop(why)
         if self.reason is not None or turn.is_remote or (self._is_timed and self.counts[0] < TIMED_TURNS):
             return None
@@ -322,8 +318,5 @@ def clip_of(trainer: Trainer) -> Callable[[Tensor], Tensor] | None:
     if trainer.gradient_clip_algorithm == GradClipAlgorithmType.VALUE:
         return lambda gradients: gradients.clamp(-bound, bound)
 
-    def by_norm(gradients: Tensor) -> Tensor:  # as torch.nn.utils.clip_grad_norm_
-        norms = gradients.norm(dim=1, keepdim=True)
-        return gradients * (bound / (norms + 1e-6)).clamp(max=1.0)
-
-    return by_norm
+    # as torch.nn.utils.clip_grad_norm_
+    return lambda gradients: gradients * (bound / (gradients.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
