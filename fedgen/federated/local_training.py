@@ -76,7 +76,7 @@ class LocalTraining:
         self.no_hooks = calls_no_hook(trainer)
         self._moves_plainly, self._move = moves_plainly(trainer), move
         self._device = trainer.strategy.root_device
-        self._schedules, self._hooks = schedules, BatchHooks(trainer, self._batch_of)
+        self._schedules = schedules
         self._batch: Any = None  # of the iteration that runs
         self._batch_idx = self.client_iteration = 0
         self._shown_of: Turn | None = None  # whose batches callbacks see
@@ -86,9 +86,44 @@ class LocalTraining:
         self._num_arguments = 0  # that Lightning passes to the module's training_step; 0: not known yet
         self.awaits_step = False
         self._last_step, self._is_unseen = NO_STEP, False
+        self._replaced: list[tuple[Any, str, Any]] = []  # owner, hook, what its instance had of that name
+        self._replace_hooks()
+
+    def _replace_hooks(self) -> None:
+        """Have a module's hooks around batches run at each local iteration, and callbacks' hooks with real batches."""
+        module: Any = self._module
+        self._own = {name: getattr(module, name) for name in BATCH_HOOKS if is_overridden(name, module)}
+        for name in self._own:
+            self._replace(module, name, _nothing)
+        self._own_step = module.optimizer_step if is_overridden("optimizer_step", module) else None
+        if self._own_step is not None:
+            self._replace(module, "optimizer_step", _plain_step)
+        for callback in self._trainer.callbacks:
+            for name in BATCH_HOOKS:
+                if is_overridden(name, callback, Callback) and not isinstance(callback, RoundBoundary):
+                    self._replace(callback, name, _of_batches(callback, name, self._batch_of))
+
+    def _replace(self, owner: Any, name: str, hook: Any) -> None:
+        self._replaced.append((owner, name, vars(owner).get(name)))
+        vars(owner)[name] = hook
 
     def release(self) -> None:
-        self._hooks.release()
+        """Put the module's and callbacks' hooks back."""
+        for owner, name, before in self._replaced:
+            if before is None:
+                vars(owner).pop(name, None)
+            else:
+                vars(owner)[name] = before
+        self._replaced = []
+
+    def _call_hook(self, name: str, *args: Any) -> Any:
+        """Call one of the module's hooks as Lightning does; -1 of `on_train_batch_start` ends the turn."""
+        named = vars(self._module)
+        before, named[HOOK_NAME] = named[HOOK_NAME], name
+        with self._trainer.profiler.profile(f"[LightningModule]{type(self._module).__name__}.{name}"):
+            result = self._own[name](*args)
+        named[HOOK_NAME] = before
+        return result
 
     def begin_turn(self, turn: Turn) -> None:
         """Have the turn taken by Lightning's next step."""
@@ -155,9 +190,9 @@ class LocalTraining:
 
     def _train(self, turn: Turn, step: Callable[[], Any], quick: QuickStep | None) -> Any:
         """Take the client's local iterations; the last one's output."""
-        clock, round, hooks, output = self._clock, self._round, self._hooks, None
+        clock, round, output = self._clock, self._round, None
         schedules = self._schedules if self._schedules else None
-        starts, ends = (name in hooks.own for name in BATCH_HOOKS)
+        starts, ends = (name in self._own for name in BATCH_HOOKS)
         done, needs_loss = round.memory.iterations.get(turn.client, 0), round.settings.aggregator.needs_losses
         results, device = clock.results, self._device if self._moves_plainly else None
         progress = self._trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
@@ -170,7 +205,7 @@ class LocalTraining:
                 results.batch_size = None  # `log` takes its weight from the batch
                 clock.iteration, self.client_iteration = i, done + i
                 self._batch_idx = i if self._counts_rounds else done + i
-                if starts and hooks.call("on_train_batch_start", batch, self._batch_idx) == -1:
+                if starts and self._call_hook("on_train_batch_start", batch, self._batch_idx) == -1:
                     break
                 if quick is not None and self._num_arguments:
                     self._last_step = i
@@ -186,7 +221,7 @@ class LocalTraining:
                 if schedules is not None and not clock.accumulates:
                     schedules.move(i)
                 if ends:
-                    hooks.call("on_train_batch_end", self._outputs(output), batch, self._batch_idx)
+                    self._call_hook("on_train_batch_end", self._outputs(output), batch, self._batch_idx)
         self._is_unseen = self._last_step == NO_STEP
         if not self._module.automatic_optimization and self._last_step not in (NO_STEP, clock.iteration):
             self._warn_of_remainder()
@@ -235,19 +270,19 @@ class LocalTraining:
 
     def _lightning_step(self, plain: PlainStep, optimizer: Optimizer, closure: Closure) -> Callable[[], Any]:
         """Return what Lightning's automatic optimisation does with one batch, counted as it counts."""
-        clock, hooks, zeroing = self._clock, self._hooks, vars(closure)[ZEROING]
+        clock, zeroing = self._clock, vars(closure)[ZEROING]
         progress = self._trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
 
         def step() -> Any:
-            vars(closure)[ZEROING] = zeroing if clock.opens_accumulation else None
+            vars(closure)[ZEROING] = zeroing if clock.iteration % clock.accumulation == 0 else None
             if clock.accumulates:
                 return closure()
             progress.increment_ready()
-            if hooks.own_step is None:
+            if self._own_step is None:
                 output = self.optimizer_step(plain, optimizer, closure, True)
             else:
                 wrapper = optimizers_of(self._trainer)[0]
-                output = hooks.own_step(self._module.current_epoch, self._batch_idx, wrapper, closure)
+                output = self._own_step(self._module.current_epoch, self._batch_idx, wrapper, closure)
             progress.increment_completed()
             return output
 
@@ -286,45 +321,6 @@ def acts_on_steps(algorithm: ClientAlgorithm) -> bool:
     """Return whether an algorithm overrides `before_step`, in its class or on the instance."""
     function = getattr(algorithm.before_step, "__func__", None)  # a function set on an instance has none
     return function is not ClientAlgorithm.before_step
-
-
-class BatchHooks:
-    """A module's own hooks around batches, run at each local iteration, and callbacks' hooks with real batches."""
-
-    def __init__(self, trainer: Trainer, real_batch: Callable[[Turn], Any]) -> None:
-        self._trainer, self._module = trainer, trainer.lightning_module
-        self.own = {name: getattr(self._module, name) for name in BATCH_HOOKS if is_overridden(name, self._module)}
-        self._replaced: list[tuple[Any, str, Any]] = []  # owner, hook, what its instance had of that name
-        for name in self.own:
-            self._replace(self._module, name, _nothing)
-        self.own_step = self._module.optimizer_step if is_overridden("optimizer_step", self._module) else None
-        if self.own_step is not None:
-            self._replace(self._module, "optimizer_step", _plain_step)
-        for callback in trainer.callbacks:
-            for name in BATCH_HOOKS:
-                if is_overridden(name, callback, Callback) and not isinstance(callback, RoundBoundary):
-                    self._replace(callback, name, _of_batches(callback, name, real_batch))
-
-    def _replace(self, owner: Any, name: str, hook: Any) -> None:
-        self._replaced.append((owner, name, vars(owner).get(name)))
-        vars(owner)[name] = hook
-
-    def call(self, name: str, *args: Any) -> Any:
-        """Call one of the module's hooks as Lightning does; -1 of `on_train_batch_start` ends the turn."""
-        named = vars(self._module)
-        before, named[HOOK_NAME] = named[HOOK_NAME], name
-        with self._trainer.profiler.profile(f"[LightningModule]{type(self._module).__name__}.{name}"):
-            result = self.own[name](*args)
-        named[HOOK_NAME] = before
-        return result
-
-    def release(self) -> None:
-        for owner, name, before in self._replaced:
-            if before is None:
-                vars(owner).pop(name, None)
-            else:
-                vars(owner)[name] = before
-        self._replaced = []
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

@@ -141,7 +141,6 @@ class Round:
         self.algorithm.start_turn(turn.client, self.model.trainable, exchange.server)
 
     def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
-        """Take a turn in this process."""
         output, received, interval = None, None, self.settings.interval
         try:
             with alone() if self.ranks.size > 1 else nullcontext(), self.attempt(turn):
@@ -220,7 +219,6 @@ class Round:
         self.local.end_turn(turn.client, weight)
 
     def weight_of(self, turn: Turn) -> float:
-        """Return what the client of a turn weighs in the round."""
         return self.settings.weight_of(turn.num_examples) * turn.times
 
     def add(self, client: int, update: Sequence[Tensor], counters: Mapping[str, Tensor], weight: float) -> None:

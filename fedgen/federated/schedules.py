@@ -204,9 +204,6 @@ def check_rates(schedule: Schedule, optimizers: Iterable[Optimizer | None]) -> N
 @contextmanager
 def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
     """Multiply an optimizer's learning rates within the block; after it they are what they were, to the bit."""
-    if factor == 1:
-        yield
-        return
     rates = [(group, group["lr"], group["lr"] * factor) for group in optimizer.param_groups]
     for group, _, scaled in rates:
         group["lr"] = scaled

@@ -73,13 +73,6 @@ class Counters:
         self._decreased = sorted({name for _, names, _ in summaries for name in names})
         self._clients = sum(clients for *_, clients in summaries)
 
-    def _combined(self, name: str, server: Tensor) -> Tensor:
-        values = [value.to(server) for value in self._values[name]]
-        if self._robust:
-            values += [server] * (self._clients - len(values))  # clients that left it alone
-            return torch.stack(values).sort(dim=0).values[(len(values) - 1) // 2]
-        return torch.maximum(values[0], server)
-
     @property
     def changed(self) -> list[str]:
         return [name for name in self._values if name not in self._decreased]
@@ -87,7 +80,13 @@ class Counters:
     @torch.no_grad()
     def end_round(self, server: Mapping[str, Tensor], interval: int) -> None:
         self.seen = (self.seen | {*self.changed}) - {*self._decreased}
-        copy_tensors([server[name] for name in self.changed], [self._combined(n, server[n]) for n in self.changed])
+        for name in self.changed:
+            values = [value.to(server[name]) for value in self._values[name]]
+            if self._robust:
+                values += [server[name]] * (self._clients - len(values))  # clients that left it alone
+                server[name].copy_(torch.stack(values).sort(dim=0).values[(len(values) - 1) // 2])
+            else:
+                server[name].copy_(torch.maximum(values[0], server[name]))
         for name in self._advancing:
             server[name].add_(interval)
         for name in self._decreased:
@@ -109,6 +108,7 @@ class ServerUpdate:
         self._server, self._trained = server, trained
         self.leaves = {n: nn.Parameter(as_real(t)) for n, t in server.items() if n in trained} if create else {}
         self.optimizer = create(list(self.leaves.values())) if create and self.leaves else None
+        self._name = None if self.optimizer is None else type(self.optimizer).__name__
 
     @torch.no_grad()
     def apply(self, names: Iterable[str], combined: Iterable[Tensor], factor: float = 1.0) -> None:
@@ -143,10 +143,6 @@ class ServerUpdate:
     def state_dict(self) -> dict[str, Any] | None:
         return None if self.optimizer is None else {"name": self._name, "state": self.optimizer.state_dict()}
 
-    @property
-    def _name(self) -> str | None:
-        return None if self.optimizer is None else type(self.optimizer).__name__
-
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         if (saved := None if state is None else state["name"]) != self._name:
             raise MisconfigurationException(
@@ -160,8 +156,6 @@ class ServerUpdate:
 
 @dataclass
 class RoundSettings:
-    """The settings of a federation's rounds; see `FedAvgStrategy`."""
-
     interval: int
     client_weights: ClientWeights = "examples"
     server_optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None
@@ -250,13 +244,11 @@ class ServerModel:
 
 
 def compressed_bytes(compressor: Compressor, parameters: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the bytes that a client sends for each parameter, by name."""
     forms = {name: as_real(wide(tensor)) for name, tensor in parameters.items()}
     return {name: compressor.num_bytes(tuple(form.shape), form.dtype) for name, form in forms.items()}
 
 
 def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> list[Tensor]:
-    """Return the parameters that train in clients' turns."""
     held = [parameters_of(optimizer) for optimizer in (*optimizers, *_own_optimizers(module))]
     if not held:
         return [parameter for parameter in module.parameters() if parameter.requires_grad]

@@ -19,8 +19,6 @@ RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # how fates be
 
 
 class StateRow(NamedTuple):
-    """A row: what becomes of some of a module's state."""
-
     fate: str
     names: tuple[str, ...]
     num_bytes: int

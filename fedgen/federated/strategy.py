@@ -31,6 +31,7 @@ from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.compression.compressor import Compressor
 from fedgen.federated.federation_state import overlay
 from fedgen.federated.left_out import Entry
+from fedgen.federated.lightning import checks
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO, plain
 from fedgen.federated.lightning.checkpoints import (
     RoundCheckpoints,
@@ -39,18 +40,6 @@ from fedgen.federated.lightning.checkpoints import (
     checked_weights,
     naming_checkpoint,
     settle_loops,
-)
-from fedgen.federated.lightning.checks import (
-    check_compression,
-    check_limits,
-    check_plateaus,
-    check_privacy,
-    check_robustness,
-    check_sampler,
-    check_settings,
-    check_trainer,
-    refuse_batch,
-    run_whole_rounds,
 )
 from fedgen.federated.lightning.lazy_parameters import materialise
 from fedgen.federated.lightning.lightning_internals import end_restart, explain_other_lightning, optimizers_of
@@ -138,10 +127,6 @@ class FedAvgStrategy(OneOrManyProcesses):
     _planned_rounds: int | None = None  # where the trainer's `max_epochs` does not say
     _fixed_exchange = False  # whether what travels is fixed before training, as under secure aggregation
     calls_round_end = True  # says to modules that their `on_round_end(iterations)` is called by the strategy
-    _round: Round | None = None
-    _clock: TurnClock | None = None
-    _loop: LocalTraining | None = None
-    _checkpoints: RoundCheckpoints | None = None
 
     def __init__(
         self,
@@ -167,14 +152,14 @@ class FedAvgStrategy(OneOrManyProcesses):
     ) -> None:
         super().__init__(checkpoint_io=checkpoint_io or AtomicCheckpointIO(), **kwargs)
         explain_other_lightning()
-        check_settings(communication_interval, cohort_size, client_weights, optimizer_state, batch_idx)
+        checks.check_settings(communication_interval, cohort_size, client_weights, optimizer_state, batch_idx)
         check_rules("rules", rules or {})
         self.communication_interval, self.cohort_size, self.batch_idx = communication_interval, cohort_size, batch_idx
         self.aggregator, self.client_algorithm = aggregator or Mean(), client_algorithm or ClientAlgorithm()
         self.client_schedule, self.server_schedule, self.compression = client_schedule, server_schedule, compression
         self.sampler, self.personal, self.speeds = sampler, list(personal), speeds
         self.vectorised_turns = vectorised_turns
-        check_sampler(sampler, self.aggregator, client_weights)
+        checks.check_sampler(sampler, self.aggregator, client_weights)
         self._settings = RoundSettings(
             communication_interval, client_weights, server_optimizer, optimizer_state, self.personal, dict(rules or {}),
             self.aggregator, self.client_algorithm, client_schedule, server_schedule, compression=compression,
@@ -190,7 +175,10 @@ class FedAvgStrategy(OneOrManyProcesses):
 
     def _reset_fit(self) -> None:
         self._shares = RankShares(Ranks())
-        self._clock = self._round = self._loop = self._checkpoints = None
+        self._clock: TurnClock | None = None
+        self._round: Round | None = None
+        self._loop: LocalTraining | None = None
+        self._checkpoints: RoundCheckpoints | None = None
         self._schedules: StepSchedules | None = None
         self.has_logged_state, self._logs_table = False, True
         self._clients: Sequence[Any] | None = None  # as far as the data name them
@@ -200,8 +188,8 @@ class FedAvgStrategy(OneOrManyProcesses):
     def setup(self, trainer: Trainer) -> None:
         fits = trainer.state.fn == TrainerFn.FITTING
         if fits:
-            run_whole_rounds(trainer)
-            check_trainer(trainer)
+            checks.run_whole_rounds(trainer)
+            checks.check_trainer(trainer)
             self._release()
             total = 0 if self._clock is None else self._clock.total_steps
             self._reset_fit()
@@ -221,9 +209,7 @@ class FedAvgStrategy(OneOrManyProcesses):
             super().setup_optimizers(trainer)
 
     def _start_fit(self, trainer: Trainer) -> None:
-        settings = replace(self._settings, fixed=self._fixed_exchange)
-        shares, ranks = self._client_shares(trainer), self._shares.ranks
-        self._round = round = make_round(self.clock, settings, self._memory, ranks, self.seed, shares)
+        self._round = round = self._make_round(trainer)
         self._check_cohort()
         clients = optional(data_module_of(trainer), FederatedData, "clients") or ()
         self._simulated = self._make_simulated(round, len(clients))
@@ -235,6 +221,38 @@ class FedAvgStrategy(OneOrManyProcesses):
         parts = round, self._driver, self._schedules, by_round, self._batch_to_device
         at_once = self.vectorised_turns
         self._loop = LocalTraining(*parts) if at_once is None else VectorisedTraining(at_once, self.seed, *parts)
+
+    def _make_round(self, trainer: Trainer) -> Round:
+        settings, ranks = replace(self._settings, fixed=self._fixed_exchange), self._shares.ranks
+        module, aggregator, algorithm = trainer.lightning_module, settings.aggregator, settings.client_algorithm
+        warn_of_objects(trainer)
+        if self.root_device.type == "cpu":
+            keep_freed_memory()
+        checks.check_plateaus(trainer)
+        aggregator.check_ranks(ranks)
+        checks.check_compression(settings.compression, aggregator, settings.fixed)
+        tensors = [*module.parameters(), *module.buffers()]
+        if any(map(is_lazy, tensors)) or any(isinstance(part, LazyModuleMixin) for part in module.modules()):
+            materialise(trainer, self.seed)
+        ranks.copy_first(module.state_dict().values())
+        model = ServerModel(module, self.optimizers, settings, self._memory)
+        schedulers = [config.scheduler for config in self.lr_scheduler_configs]
+        parts = [*self.optimizers, *optimizers_of(trainer), *schedulers]
+        outside = OutsideState(module, model.rules, [self, trainer, data_module_of(trainer), *parts], self.seed)
+        # a Python counter of one client's would go around what private and robust rules promise
+        outside.exchanges = not (aggregator.private or aggregator.robust or settings.fixed)
+        # clients' optimizers are not the server's: some of their parameters are exchanged or personal
+        served = {self.optimizers[place] for place in optional(module, FederatedModule, "server_optimizers")}
+        live = {id(tensor) for tensor in model.exchange.live.values()}
+        own = [o for o in self.optimizers if o not in served and any(id(p) in live for p in parameters_of(o))]
+        local = LocalState(own, schedulers, scaler_of(trainer), settings.optimizer_state, optimizers_of(trainer))
+        if settings.client_schedule is not None:
+            check_rates(settings.client_schedule, local.optimizers)
+        algorithm.start_fit(model.trainable, local.optimizers, self._client_shares(trainer))
+        mode, exchange = settings.optimizer_state, model.exchange
+        checks.check_privacy(aggregator, settings.client_weights, mode, exchange, module, algorithm)
+        checks.check_robustness(aggregator, mode, exchange)
+        return Round(self.clock, model, settings, self._memory, local, outside, ranks, self.seed)
 
     def _client_shares(self, trainer: Trainer) -> list[float] | None:
         """Return every client's weight in the mean over the whole federation; None if the data name no clients."""
@@ -290,7 +308,7 @@ class FedAvgStrategy(OneOrManyProcesses):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         if not isinstance(batch, Turn):
-            refuse_batch(batch)
+            checks.refuse_batch(batch)
         if batch.is_first:
             assert self._clock is not None
             trainer = self._clock.trainer
@@ -410,12 +428,10 @@ class FedAvgStrategy(OneOrManyProcesses):
         """The values logged of the present round: schedules' factors, those of the aggregator, simulated time."""
         round, settings = self.round, self.round.settings
         schedules = {"client_lr_factor": settings.client_schedule, "server_lr_factor": settings.server_schedule}
-        factors = {
-            name: factor_in(schedule, round.number) for name, schedule in schedules.items() if schedule is not None
-        }
-        steps = {"total_steps": float(round.clock.total_steps)}
+        found = {name: factor_in(one, round.number) for name, one in schedules.items() if one is not None}
+        found["total_steps"] = float(round.clock.total_steps)
         simulated = {} if self.simulated_clock is None else self.simulated_clock.metrics
-        return factors | steps | round.model.aggregator.metrics(round.number + 1) | simulated
+        return found | round.model.aggregator.metrics(round.number + 1) | simulated
 
     def is_of_clients(self, exception: BaseException) -> bool:
         """Return whether clients of this round met an exception, which is raised as it is since all of them did."""
@@ -487,14 +503,14 @@ class FedAvgStrategy(OneOrManyProcesses):
 
     def on_train_start(self) -> None:
         trainer = self.clock.trainer
-        check_limits(trainer)
+        checks.check_limits(trainer)
         if self._checkpoints is not None:  # one has been loaded
             self._checkpoints.plateaus.apply(trainer)
         super().on_train_start()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         state = super().lightning_module_state_dict()
-        if not (self.in_round and self.in_turns):
+        if not self.in_turns:
             return state
         first, server = self.exchange.first_names, self.exchange.server  # in place of the client's tensors
         return {name: server.get(first.get(name, name), value) for name, value in state.items()}
@@ -539,44 +555,3 @@ def warn_of_objects(trainer: Trainer) -> None:
                     " they are read, to resume or to evaluate, as reading unpickles no objects; write"
                     f" self.save_hyperparameters(ignore=[{name!r}]) in {who}"
                 )
-
-
-def make_round(
-    clock: TurnClock,
-    settings: RoundSettings,
-    memory: ClientMemory,
-    ranks: Ranks,
-    seed: int,
-    shares: Sequence[float] | None,
-) -> Round:
-    """Return the rounds of a federation over a trainer's module, whose optimizers have been made."""
-    trainer = clock.trainer
-    strategy, module = trainer.strategy, trainer.lightning_module
-    aggregator, algorithm = settings.aggregator, settings.client_algorithm
-    warn_of_objects(trainer)
-    if strategy.root_device.type == "cpu":
-        keep_freed_memory()
-    check_plateaus(trainer)
-    aggregator.check_ranks(ranks)
-    check_compression(settings.compression, aggregator, settings.fixed)
-    tensors = [*module.parameters(), *module.buffers()]
-    if any(map(is_lazy, tensors)) or any(isinstance(part, LazyModuleMixin) for part in module.modules()):
-        materialise(trainer, seed)
-    ranks.copy_first(module.state_dict().values())
-    model = ServerModel(module, strategy.optimizers, settings, memory)
-    schedulers = [config.scheduler for config in strategy.lr_scheduler_configs]
-    parts = [*strategy.optimizers, *optimizers_of(trainer), *schedulers]
-    outside = OutsideState(module, model.rules, [strategy, trainer, data_module_of(trainer), *parts], seed)
-    # a Python counter of one client's would go around what private and robust rules promise
-    outside.exchanges = not (aggregator.private or aggregator.robust or settings.fixed)
-    # not the server's: some of a client's optimizer's parameters are exchanged or personal
-    served = {strategy.optimizers[place] for place in optional(module, FederatedModule, "server_optimizers")}
-    live = {id(tensor) for tensor in model.exchange.live.values()}
-    own = [o for o in strategy.optimizers if o not in served and any(id(p) in live for p in parameters_of(o))]
-    local = LocalState(own, schedulers, scaler_of(trainer), settings.optimizer_state, optimizers_of(trainer))
-    if settings.client_schedule is not None:
-        check_rates(settings.client_schedule, local.optimizers)
-    algorithm.start_fit(model.trainable, local.optimizers, shares)
-    check_privacy(aggregator, settings.client_weights, settings.optimizer_state, model.exchange, module, algorithm)
-    check_robustness(aggregator, settings.optimizer_state, model.exchange)
-    return Round(clock, model, settings, memory, local, outside, ranks, seed)

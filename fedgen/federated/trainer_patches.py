@@ -22,7 +22,6 @@ from fedgen.federated.lightning.lightning_internals import (
     without_process_group,
 )
 
-Sums = tuple[Tensor, Tensor]  # of logged values times their weights, and of the weights, where a mean is logged
 NEVER = 2**62  # a schedule's frequency, in Lightning's batches, that is never reached
 
 
@@ -70,7 +69,6 @@ class TurnClock:
             self.trainer.accumulate_grad_batches, self.holds_accumulation = 1, True  # one turn is one batch there
 
     def start_turn(self) -> None:
-        """Start a client's count at the server's."""
         self.set_steps(self.server_steps)
 
     def end_turn(self, completed: bool) -> None:
@@ -108,9 +106,8 @@ class TurnClock:
         """Count optimizer steps of the present client that were taken beside Lightning's loops, as the loops do."""
         self._progress.increment_by(steps)
         if self.trainer.lightning_module.automatic_optimization:
-            self.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.zero_grad.increment_by(
-                steps
-            )
+            loop = self.trainer.fit_loop.epoch_loop
+            loop.automatic_optimization.optim_progress.optimizer.zero_grad.increment_by(steps)
 
     def leave_a_step(self) -> None:
         """Take one step off the count, which Lightning adds when its batch, the turn, is over."""
@@ -128,11 +125,6 @@ class TurnClock:
     def accumulates(self) -> bool:
         """Whether the present iteration adds to gradients without an optimizer step."""
         return (self.iteration + 1) % self.accumulation != 0 and not self.is_last_iteration
-
-    @property
-    def opens_accumulation(self) -> bool:
-        """Whether gradients begin anew with the present iteration."""
-        return self.iteration % self.accumulation == 0
 
     @contextmanager
     def within(self) -> Iterator[None]:
@@ -247,7 +239,7 @@ class LoggedValues:
 
     def __init__(self, clock: TurnClock) -> None:
         self._clock = clock
-        self._before: dict[str, Sums] = {}
+        self._before: dict[str, tuple[Tensor, Tensor]] = {}
 
     def start_turn(self) -> None:
         results = self._clock.results
@@ -255,7 +247,7 @@ class LoggedValues:
         self._before = {key: _sums(metric) for key, metric in known}
 
     def end_turn(self, weight: float, completed: bool) -> None:
-        """Weigh what was logged since `start_turn`, or drops it."""
+        """Weigh what was logged since `start_turn`, or drop it."""
         for key, metric in list(self._clock.results.items()):
             if not metric.is_tensor or metric.has_reset or not metric.meta.on_epoch:
                 continue
@@ -292,7 +284,8 @@ class LoggedValues:
                 set_reduced(results, key, meta, value)
 
 
-def _sums(metric: Any) -> Sums:
+def _sums(metric: Any) -> tuple[Tensor, Tensor]:
+    """Return the sum of logged values times their weights, and that of the weights where a mean is logged."""
     return metric.value, metric.cumulated_batch_size if metric.meta.is_mean_reduction else torch.ones(())
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -36,7 +38,7 @@ class WithTensors(nn.Module):
         loss, noted = step.loss(batch, drawn)
         return loss, noted, {name: attrgetter(name)(self.module) for name in self._buffer_names}
 
-    def run(self, tensors: Mapping[str, Tensor], step: FunctionalStep, batch: Any, drawn: Drawn) -> Any:
+    def run(self, step: FunctionalStep, tensors: Mapping[str, Tensor], batch: Any, drawn: Drawn) -> Any:
         """Return what `forward` does with these tensors in place of the module's own, by its names for them."""
         given = {f"module.{name}": tensor for name, tensor in tensors.items()}
         return torch.func.functional_call(self, given, (step, batch, drawn))
@@ -44,8 +46,6 @@ class WithTensors(nn.Module):
 
 @dataclass
 class Setting:
-    """The things that all clients of a fit share."""
-
     module: Any
     optimizers: Sequence[Optimizer]
     round: Round
@@ -77,7 +77,7 @@ def try_steps(setting: Setting, steps: Sequence[FunctionalStep], batch: Any) -> 
         copies = [p.detach().clone().requires_grad_() for p in trained]
         given = {names[id(p)]: copy for p, copy in zip(trained, copies)} | buffers
         with isolated(), torch.enable_grad(), setting.context(), _MadeBytes() as made:
-            loss, _, _ = call.run(given, step, batch, step.draw(batch))
+            loss, _, _ = call.run(step, given, batch, step.draw(batch))
             gradients = torch.autograd.grad(loss, copies, allow_unused=True)
         reached = {id(p): names[id(p)] for p, gradient in zip(trained, gradients) if gradient is not None}
         if found.stepped.setdefault(step.optimizer, reached) != reached:
@@ -126,7 +126,9 @@ class StackedClients:
         self._setting, self.turns = setting, list(turns)
         round, interval = setting.round, setting.round.settings.interval
         self._done = [round.memory.iterations.get(turn.client, 0) for turn in turns]
-        starts = [_Start(setting, turn.client) for turn in turns]
+        named = chain(setting.module.named_parameters(), setting.module.named_buffers())
+        shared = {name: tensor.detach() for name, tensor in named}  # the module is at a turn's beginning
+        starts = [shared | self._personal(turn.client) for turn in turns]
         contents = [round.local.starting_contents(turn.client) for turn in turns]
         self._optimizers: dict[int, StackedOptimizer] = {}
         for place, names in trial.stepped.items():
@@ -147,6 +149,10 @@ class StackedClients:
         self.steps = 0  # of optimizers, of each client
         self.losses: list[Tensor] = []  # [clients] of the first step, and of the last
         self.last: list[Any] = []  # batches
+
+    def _personal(self, client: int) -> dict[str, Tensor]:
+        exchange, kept = self._setting.round.exchange, self._setting.round.memory.personal.get(client, {})
+        return {name: kept.get(name, exchange.server[name]) for name in exchange.personal}
 
     def train(self, iterations: Iterator[int]) -> None:
         """Take the local iterations of all clients; as many for each."""
@@ -170,11 +176,7 @@ class StackedClients:
         own = dict(self._buffers)
         for place, optimizer in self._optimizers.items():
             own |= optimizer.named(weights[place])
-
-        def of_client(tensors: dict[str, Tensor], batch: Any, drawn: Any) -> Any:
-            return self._call.run(tensors, first, batch, drawn)
-
-        losses, noted, changed = torch.vmap(of_client)(own, batch, drawn)
+        losses, noted, changed = torch.vmap(partial(self._call.run, first))(own, batch, drawn)
         (gradients,) = torch.autograd.grad(losses.sum(), weights[first.optimizer])
         gradients = gradients if setting.clip is None else setting.clip(gradients)
         self._rates[first.optimizer] = rates = [step.rate for step in steps]
@@ -203,21 +205,6 @@ class StackedClients:
         return [({name: values[row] for name, values in sums.items()}, steps) for sums, steps in self._noted.values()]
 
 
-class _Start(dict[str, Tensor]):
-    """The tensors that a client begins its turn with, by name, each looked up when it is asked for."""
-
-    def __init__(self, setting: Setting, client: int) -> None:
-        exchange, memory = setting.round.exchange, setting.round.memory
-        kept = memory.personal.get(client, {})
-        super().__init__({name: kept.get(name, exchange.server[name]) for name in exchange.personal})
-        self._module = setting.module
-
-    def __missing__(self, name: str) -> Tensor:
-        """Return what all clients share: the module is at a turn's beginning."""
-        found: Tensor = attrgetter(name)(self._module)
-        return found.detach()
-
-
 class ClientStream:
     """A client's place in the streams of torch's global generators: where its turn begins, and where draws leave it."""
 
@@ -232,20 +219,19 @@ class ClientStream:
         self._states = [generator.get_state() for generator in self._generators]
 
     def draw(self, step: FunctionalStep, batch: Any) -> Any:
-        """Draw what a step draws for a batch of the client."""
         self.resume()
         drawn = step.draw(batch)
         self._states = [generator.get_state() for generator in self._generators]
         return drawn
 
     def resume(self) -> None:
-        """Puts the global generators where the client's draws have left them."""
+        """Put the global generators where the client's draws have left them."""
         for generator, state in zip(self._generators, self._states):
             generator.set_state(state)
 
 
 def stacked(items: Sequence[Any]) -> Any:
-    """Nested containers of tensors as one of tensors [items, ...]."""
+    """Return nested containers of tensors as one of tensors [items, ...]."""
     first = items[0]
     if isinstance(first, Tensor):
         if any(item.shape != first.shape or item.dtype != first.dtype for item in items):

@@ -57,14 +57,13 @@ class StackedOptimizer:
 
     @torch.no_grad()
     def step(self, gradients: Tensor, rates: Sequence[float | None], factor: float) -> None:
-        """A step of each client."""
         columns = gradients.split([group.weights.shape[1] for group in self._groups], dim=1)
         for group, own in zip(self._groups, columns):
             each = [group.settings["lr"] * factor if rate is None else rate for rate in rates]
             group.step(own, torch.tensor(each, dtype=torch.float64, device=own.device)[:, None])
 
     def load(self, row: int, rate: float | None, states: bool = True) -> None:
-        """Puts a client's parameters, last rate and, if they are kept, states into the module and its optimizer."""
+        """Put a client's parameters, last rate and, if they are kept, states into the module and its optimizer."""
         copy_tensors(self._parameters, _pieces(self.weights[row], self._parameters))
         note_step(self._optimizer)
         for group in self._groups:
@@ -106,12 +105,8 @@ class _Group:
         return gradients.add(self.weights, alpha=decay) if decay else gradients
 
     def states(self, row: int) -> list[dict[str, Any]]:
-        """A client's state of each parameter."""
-        found: list[dict[str, Any]] = [{} for _ in self.parameters]
-        for name, stacked in self._slots.items():
-            for state, piece in zip(found, _pieces(stacked[row], self.parameters)):
-                state[name] = piece.clone()
-        return found
+        pieces = {name: _pieces(stacked[row], self.parameters) for name, stacked in self._slots.items()}
+        return [{name: of[i].clone() for name, of in pieces.items()} for i in range(len(self.parameters))]
 
 
 class _SGDGroup(_Group):

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -15,15 +14,13 @@ from lightning.pytorch.plugins.precision import DoublePrecision, Precision
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from fedgen.clients.turn import LazyTurn, Turn
 from fedgen.data.optional_attributes import optional
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.lightning.lightning_internals import RESULT, has_step_hooks, is_compiled
 from fedgen.federated.local_training import BATCH_HOOKS, MODULE_HOOKS, LocalTraining, hooks_around_steps
-from fedgen.federated.round import Round, exits_fail
-from fedgen.federated.trainer_patches import TurnClock
+from fedgen.federated.round import exits_fail
 from fedgen.federated.vectorised.stacked_clients import Setting, StackedClients, Trial, try_steps
 from fedgen.federated.vectorised.stacked_optimizer import why_not_stacked
 from fedgen.models.functional_step import FunctionalStep, overridden_below
@@ -50,30 +47,6 @@ def obstacles_of_module(module: LightningModule) -> Iterator[str]:
             yield f"{name} draws within the network (dropout)"
         if is_compiled(part) or "forward" in vars(part):
             yield f"{name or type(part).__name__} is compiled, or its forward is replaced"
-
-
-def obstacles_of_trainer(trainer: Trainer, clock: TurnClock, moves_schedules: bool) -> Iterator[str]:
-    if type(trainer.strategy.precision_plugin) not in (Precision, DoublePrecision):
-        yield f"precision={trainer.precision} is for one client at a time"
-    if clock.accumulation != 1:
-        yield f"gradients are accumulated over {clock.accumulation} batches"
-    if moves_schedules:
-        yield "a learning rate has a schedule by the step"
-    for owner, hook in hooks_around_steps(trainer):
-        yield f"{type(owner).__name__}.{hook} is called at each step"
-
-
-def obstacles_of_round(round: Round, optimizers: Sequence[Optimizer], turn: Turn) -> Iterator[str]:
-    for optimizer in optimizers:
-        if has_step_hooks(optimizer):
-            yield f"{type(optimizer).__name__} has hooks around its steps"
-    if type(round.algorithm) is not ClientAlgorithm:
-        yield f"{type(round.algorithm).__name__} acts on each step"
-    if round.snapshots is not None:
-        yield "clients start from weights of different rounds"
-    yield from filter(None, map(why_not_stacked, optimizers))
-    if isinstance(turn, LazyTurn):
-        yield "batches are read while turns run"
 
 
 TIMED_TURNS = 2  # taken one by one before some are taken at once, where that is to win
@@ -172,16 +145,33 @@ class VectorisedTraining(LocalTraining):
             self._round.loss = float(together.losses[0][row])
         return loss
 
+    def _obstacles(self, turn: Turn) -> Iterator[str]:
+        """Return the reasons, if any, why turns cannot be taken at once."""
+        trainer, algorithm, optimizers = self._trainer, self._round.algorithm, self._shared.optimizers
+        yield from obstacles_of_module(self._module)
+        if type(trainer.strategy.precision_plugin) not in (Precision, DoublePrecision):
+            yield f"precision={trainer.precision} is for one client at a time"
+        if self._clock.accumulation != 1:
+            yield f"gradients are accumulated over {self._clock.accumulation} batches"
+        if self._schedules:
+            yield "a learning rate has a schedule by the step"
+        for owner, hook in hooks_around_steps(trainer):
+            yield f"{type(owner).__name__}.{hook} is called at each step"
+        for optimizer in filter(has_step_hooks, optimizers):
+            yield f"{type(optimizer).__name__} has hooks around its steps"
+        if type(algorithm) is not ClientAlgorithm:
+            yield f"{type(algorithm).__name__} acts on each step"
+        if self._round.snapshots is not None:
+            yield "clients start from weights of different rounds"
+        yield from filter(None, map(why_not_stacked, optimizers))
+        if isinstance(turn, LazyTurn):
+            yield "batches are read while turns run"
+
     def _begin(self, turn: Turn) -> tuple[StackedClients, int] | None:
         """Take some turns at once, the given one among them, if that is possible; the turn as it was taken."""
         if not self._has_checked:
             self._has_checked = True
-            obstacles = chain(
-                obstacles_of_module(self._module),
-                obstacles_of_trainer(self._trainer, self._clock, bool(self._schedules)),
-                obstacles_of_round(self._round, self._shared.optimizers, turn),
-            )
-            if (why := next(obstacles, None)) is not None:
+            if (why := next(self._obstacles(turn), None)) is not None:
                 self._stop(why)
         if self.reason is not None or turn.is_remote or (self._is_timed and self.counts[0] < TIMED_TURNS):
             return None
@@ -220,8 +210,7 @@ class VectorisedTraining(LocalTraining):
         """The turn, and those that come in its round and go with it."""
         kinds, found, coming = self._kinds(turn), [turn], turn
         while len(found) + len(self._waiting) < most and not coming.is_last and coming.following is not None:
-            after = coming.following()
-            if after is None:
+            if (after := coming.following()) is None:
                 break
             coming = after
             apart = coming.is_remote or id(coming) in self._waiting or any(coming is one for one in self._apart)
