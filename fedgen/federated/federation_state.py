@@ -14,6 +14,7 @@ from fedgen.io.tensor_files import is_dense, kind_of, tensors_in
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 2
 # 1: before version 0.2, when global_step counted all clients' steps
 OLD_CLOCKS = 1
+Models = Mapping[int, Mapping[str, Tensor]]  # tensors by client and name
 _PARTS = ("local", "server_optimizer", "algorithm")
 
 
@@ -38,10 +39,8 @@ def merge_states(states: Sequence[Mapping[str, Any]], owners: Mapping[int, int])
     return merged
 
 
-def overlay(
-    personal: Mapping[int, Mapping[str, Tensor]], models: Mapping[int, Mapping[str, Tensor]]
-) -> dict[int, Mapping[str, Tensor]]:
-    """Tensors of clients' own models: what clients keep, and over it the models that an algorithm trains for them."""
+def overlay(personal: Models, models: Models) -> dict[int, Mapping[str, Tensor]]:
+    """Return tensors of clients' own models: what clients keep, and over it the models an algorithm trains for them."""
     return {client: {**personal.get(client, {}), **models.get(client, {})} for client in {**personal, **models}}
 
 
@@ -52,7 +51,6 @@ def own_models(state: Mapping[str, Any]) -> dict[int, Mapping[str, Tensor]]:
 
 
 def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exchange: Exchange) -> None:
-    """Restore what `pack_state` packed."""
     check_packed(state, exchange.live, parts)
     memory.load_state_dict(state, exchange)
     for name, part in parts.items():
@@ -83,7 +81,6 @@ _PACKED: dict[str, tuple[Any, str]] = {  # of each part its form, and the fault 
 
 
 def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterable[str]) -> Iterator[str]:
-    """Return the faults of a packed state."""
     missing = {"iterations", "personal", "left_out", *parts} - state.keys()
     if missing:
         yield f"it lacks {', '.join(sorted(missing))}"

@@ -67,23 +67,17 @@ AnyEntry = LeftOut | LeftOutEarlier | RemarkedOn | NotAnswering
 
 def make_entry(turn: "Turn", error: BaseException) -> Entry:
     """Return the entry of a client whose turn failed: plain types, and the beginning of a long message."""
-    reason = shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
-    return {"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason}
+    return _entry(turn.round, turn.client, turn.name, f"{type(error).__name__}: {error}")
 
 
 def make_entries(round: int, reasons: Mapping[int, str], data: Any, kind: str = "") -> list[Entry]:
-    """Return the entries of several clients in a round."""
-    clients = optional(data, FederatedData, "clients")
-    return [
-        {
-            "round": round,
-            "client": client,
-            "name": str(clients[client].name) if clients else str(client),
-            "reason": shorten(reason, LONGEST_REASON),
-            **({"kind": kind} if kind else {}),
-        }
-        for client, reason in reasons.items()
-    ]
+    clients, extra = optional(data, FederatedData, "clients"), {"kind": kind} if kind else {}
+    names = {client: str(clients[client].name if clients else client) for client in reasons}
+    return [_entry(round, client, names[client], reason) | extra for client, reason in reasons.items()]
+
+
+def _entry(round: int, client: int, name: str, reason: str) -> Entry:
+    return {"round": round, "client": client, "name": name, "reason": shorten(reason, LONGEST_REASON)}
 
 
 def fold(entries: list[Entry], most: int = KEPT_TURNS) -> list[Entry]:
@@ -137,7 +131,6 @@ def free_memory(error: BaseException) -> None:
 
 
 def log_remarks(entries: Sequence[Entry]) -> None:
-    """Log what an aggregator found in a round, of a few clients by name."""
     from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
     said = [f"client {shorten(repr(one['name']), 40)} {one['reason']}" for one in entries[:MOST_LINES]]
@@ -147,11 +140,9 @@ def log_remarks(entries: Sequence[Entry]) -> None:
 
 def report_of(trainer: "Trainer") -> list[Entry]:
     """Return a run's entries by round: those of its strategy, and of data whose clients are remote."""
-    parts = [
-        optional(trainer.strategy, TurnTakingStrategy, "report"),
-        optional(data_module_of(trainer), FederatedData, "left_out"),
-    ]
-    return sorted((dict(entry) for part in parts for entry in part), key=lambda entry: entry["round"])
+    own = optional(trainer.strategy, TurnTakingStrategy, "report")
+    remote = optional(data_module_of(trainer), FederatedData, "left_out")
+    return sorted(map(dict, [*own, *remote]), key=lambda entry: entry["round"])
 
 
 def log_dropped(entries: Sequence[Entry]) -> None:

@@ -126,7 +126,6 @@ class LocalTraining:
         return result
 
     def begin_turn(self, turn: Turn) -> None:
-        """Have the turn taken by Lightning's next step."""
         if self._shown_of is not turn:
             self._shown = self._begun = None
         self._last_step, self._is_unseen = NO_STEP, False
@@ -310,11 +309,9 @@ def hooks_around_steps(trainer: Trainer) -> Iterator[tuple[Any, str]]:
 
 def moves_plainly(trainer: Trainer) -> bool:
     """Return whether nothing overrides how a batch gets to its device."""
-    data: Any = data_module_of(trainer)
-    return type(trainer.strategy.precision_plugin) is Precision and not any(
-        is_overridden(hook, trainer.lightning_module) or (data is not None and is_overridden(hook, data))
-        for hook in TRANSFER_HOOKS
-    )
+    owners = [one for one in (trainer.lightning_module, data_module_of(trainer)) if one is not None]
+    overridden = any(is_overridden(hook, owner) for owner in owners for hook in TRANSFER_HOOKS)
+    return type(trainer.strategy.precision_plugin) is Precision and not overridden
 
 
 def acts_on_steps(algorithm: ClientAlgorithm) -> bool:
@@ -367,9 +364,7 @@ class RoundBoundary(Callback):
         if self._acts and self._strategy.in_turns and not will_skip(scaler_of(trainer), optimizer):
             self._strategy.client_algorithm.before_step(optimizer)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         if trainer.is_last_batch:
             self._drop_if_cut(trainer)
 

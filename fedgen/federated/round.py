@@ -1,4 +1,4 @@
-"""Rounds of federated averaging, step by step and without a trainer: begin, a turn for each client, close or drop.
+"""Rounds of federated averaging, step by step: begin, a turn for each client, close or drop.
 
 Who drives it decides where turns are taken: `FedAvgStrategy` from Lightning's hooks in this process, a Flower server
 from clients' messages.
@@ -41,17 +41,13 @@ def exits_fail() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        if _is_signals(error):
+        # Lightning's exit after Ctrl-C or SIGTERM, or that of the user's own handler of a signal
+        handlers = map(signal.getsignal, signal.valid_signals())
+        codes = {getattr(one, "__code__", None) for one in handlers}  # a handler may be an object
+        of_handler = any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+        if of_handler or isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt):
             raise
         raise RuntimeError(f"SystemExit: {error}").with_traceback(error.__traceback__) from error
-
-
-def _is_signals(error: SystemExit) -> bool:
-    """Return whether an exit is Lightning's, after Ctrl-C or SIGTERM, or of the user's own handler of a signal."""
-    handlers = map(signal.getsignal, signal.valid_signals())
-    codes = {getattr(one, "__code__", None) for one in handlers}  # a handler may be an object
-    called = any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
-    return called or isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt)
 
 
 class Round:
@@ -168,7 +164,8 @@ class Round:
                 yield
         except Exception as error:
             turn.is_left_out = True
-            self._end_snapshot()
+            if self.snapshots is not None:
+                self.snapshots.end_turn()
             self.exchange.restore_forms()
             self.exchange.load_server()
             self.model.switches.restore()
@@ -228,14 +225,10 @@ class Round:
         if counters:
             self.model.counters.add(counters, self.exchange.server)
 
-    def _end_snapshot(self) -> None:
-        """Put the server's present tensors back in place, whatever became of the turn; any number of times."""
-        if self.snapshots is not None:
-            self.snapshots.end_turn()
-
     def _close_turn(self, turn: Turn, weight: float, completed: bool) -> None:
         """Put back what the turn changed beside saved tensors, and count it."""
-        self._end_snapshot()
+        if self.snapshots is not None:
+            self.snapshots.end_turn()
         self.logged.end_turn(weight, completed)
         self.outside.end_turn(turn.client, weight, completed)
         self.clock.end_turn(completed)
@@ -326,7 +319,8 @@ class Round:
 
     def drop(self) -> None:
         """Restore the server's model and optimizer state of before the round."""
-        self._end_snapshot()
+        if self.snapshots is not None:
+            self.snapshots.end_turn()
         self.exchange.restore_forms()
         self.exchange.load_server()
         self.local.end_round(dropped=True)

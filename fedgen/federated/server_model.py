@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, Mean, weight_of, wide
+from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, weight_of, wide
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange, Rule, Rules, copy_tensors, parameters_of
 from fedgen.federated.client_state.local_state import OptimizerState
@@ -51,13 +51,11 @@ class Counters:
                 self._decreased += [name] if name not in self._decreased else []
             else:
                 self.seen.add(name)
-                self._values.setdefault(name, []).append(tensor.detach().clone())
-                self._shorten(name)
+                self._keep(name, [tensor.detach().clone()])
 
-    def _shorten(self, name: str) -> None:
-        values = self._values[name]
-        if not self._robust and len(values) > 1:
-            self._values[name] = [functools.reduce(torch.maximum, values)]
+    def _keep(self, name: str, values: Sequence[Tensor]) -> None:
+        kept = [*self._values.get(name, []), *values]
+        self._values[name] = kept if self._robust else [functools.reduce(torch.maximum, kept)]
 
     def local_summary(self) -> Summary:
         values = {name: [tensor.cpu() for tensor in tensors] for name, tensors in self._values.items()}
@@ -68,8 +66,7 @@ class Counters:
         self._values = {}
         for found, _, _ in summaries:
             for name, values in found.items():
-                self._values.setdefault(name, []).extend(values)
-                self._shorten(name)
+                self._keep(name, values)
         self._decreased = sorted({name for _, names, _ in summaries for name in names})
         self._clients = sum(clients for *_, clients in summaries)
 
@@ -157,17 +154,17 @@ class ServerUpdate:
 @dataclass
 class RoundSettings:
     interval: int
-    client_weights: ClientWeights = "examples"
-    server_optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None
-    optimizer_state: OptimizerState = "reset"
-    personal: Sequence[str] = ()
-    rules: Mapping[str, Rule] = field(default_factory=dict)
-    aggregator: Aggregator = field(default_factory=Mean)
-    client_algorithm: ClientAlgorithm = field(default_factory=ClientAlgorithm)
-    client_schedule: Schedule | None = None
-    server_schedule: Schedule | None = None
-    fixed: bool = False
-    compression: Compressor | None = None
+    client_weights: ClientWeights
+    server_optimizer: Callable[[Iterable[Tensor]], Optimizer] | None
+    optimizer_state: OptimizerState
+    personal: Sequence[str]
+    rules: Mapping[str, Rule]
+    aggregator: Aggregator
+    client_algorithm: ClientAlgorithm
+    client_schedule: Schedule | None
+    server_schedule: Schedule | None
+    compression: Compressor | None
+    fixed: bool = False  # whether what travels is fixed before training, as under secure aggregation
 
     def weight_of(self, num_examples: int) -> float:
         return weight_of(num_examples, self.client_weights)
@@ -219,7 +216,6 @@ class ServerModel:
         return self.switches.thawed_or_frozen() or set(map(id, trained)) != self._trained
 
     def start_round(self) -> None:
-        """Take the module's tensors as the server's."""
         if self.trains_others or not self.exchange.still_fits():
             self.renew()
         self.exchange.snapshot()

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from fedgen.federated.round import Round
 from fedgen.federated.run_files import STATE_FILE
 from fedgen.io.files import atomic_write, in_bytes
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from fedgen.own_code import rank_zero_warn
-
-if TYPE_CHECKING:
-    from fedgen.federated.round import Round
 
 MOST_NAMES = 4  # of a row in the log
 RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # how fates begin that are warned of
@@ -24,7 +22,7 @@ class StateRow(NamedTuple):
     num_bytes: int
 
 
-def state_rows(round: "Round") -> list[StateRow]:
+def state_rows(round: Round) -> list[StateRow]:
     """Return the rows that are not empty, what travels first: their bytes are all that a client sends in a round."""
     exchange, counters, outside, local = round.exchange, round.model.counters, round.outside, round.local
     by_fate: dict[str, list[str]] = {}

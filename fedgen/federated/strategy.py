@@ -125,7 +125,7 @@ class FedAvgStrategy(OneOrManyProcesses):
 
     strategy_name = "fedavg"
     _planned_rounds: int | None = None  # where the trainer's `max_epochs` does not say
-    _fixed_exchange = False  # whether what travels is fixed before training, as under secure aggregation
+    _fixed_exchange = False  # see `RoundSettings.fixed`
     calls_round_end = True  # says to modules that their `on_round_end(iterations)` is called by the strategy
 
     def __init__(
@@ -162,7 +162,7 @@ class FedAvgStrategy(OneOrManyProcesses):
         checks.check_sampler(sampler, self.aggregator, client_weights)
         self._settings = RoundSettings(
             communication_interval, client_weights, server_optimizer, optimizer_state, self.personal, dict(rules or {}),
-            self.aggregator, self.client_algorithm, client_schedule, server_schedule, compression=compression,
+            self.aggregator, self.client_algorithm, client_schedule, server_schedule, compression,
         )  # fmt: skip
         self._given_seed = seed
         self._memory = ClientMemory()
@@ -217,8 +217,7 @@ class FedAvgStrategy(OneOrManyProcesses):
         self._driver = self._drive(round, self._schedules)
         others = [callback for callback in trainer.callbacks if not isinstance(callback, RoundBoundary)]
         trainer.callbacks = [RoundBoundary(self, others), *others]
-        by_round = self.batch_idx == "round"
-        parts = round, self._driver, self._schedules, by_round, self._batch_to_device
+        parts = round, self._driver, self._schedules, self.batch_idx == "round", self._batch_to_device
         at_once = self.vectorised_turns
         self._loop = LocalTraining(*parts) if at_once is None else VectorisedTraining(at_once, self.seed, *parts)
 

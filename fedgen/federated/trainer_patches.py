@@ -31,7 +31,7 @@ class TurnClock:
     def __init__(self, trainer: Trainer, interval: int, rounds: int | None = None) -> None:
         self.trainer, self.interval, self._rounds = trainer, interval, rounds
         self.results: Any = trained_values(trainer)  # that are logged in training
-        self.inside, self.iteration, self.total_steps = False, 0, 0
+        self.iteration = self.total_steps = 0
         self.accumulation = trainer.accumulate_grad_batches
         self.holds_accumulation = False
         self.reduced: dict[str, Tensor] = {}
@@ -80,7 +80,6 @@ class TurnClock:
 
     @property
     def turn_steps(self) -> int:
-        """Steps of the round's longest completed turn."""
         return self._largest - self.server_steps
 
     def take_steps(self, steps: Sequence[int]) -> None:
@@ -131,15 +130,13 @@ class TurnClock:
         """Let Lightning's words mean a turn's."""
         trainer: Any = self.trainer
         kind: Any = type(trainer)
-        held = trainer.accumulate_grad_batches
-        trainer.__class__, self.inside = _derived(_InTurn, kind), True
+        held, trainer.__class__ = trainer.accumulate_grad_batches, _derived(_InTurn, kind)
         if self.holds_accumulation:
             trainer.accumulate_grad_batches = self.accumulation
         try:
             yield
         finally:
-            trainer.__class__, self.inside = kind, False
-            trainer.accumulate_grad_batches = held
+            trainer.__class__, trainer.accumulate_grad_batches = kind, held
 
     def state_dict(self) -> dict[str, Any]:
         """The total over clients; Lightning saves `global_step` itself."""
@@ -213,11 +210,9 @@ class StepSchedules:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._frequencies: list[tuple[Any, int]] = []
-        for config in trainer.strategy.lr_scheduler_configs:
-            if config.interval != "step" or not trainer.lightning_module.automatic_optimization:
-                continue
-            self._frequencies.append((config, config.frequency))
+        configs = trainer.strategy.lr_scheduler_configs if trainer.lightning_module.automatic_optimization else []
+        self._frequencies = [(config, config.frequency) for config in configs if config.interval == "step"]
+        for config, _ in self._frequencies:
             config.frequency = NEVER  # Lightning's loops do not move it; its interval stays, for monitors to read
 
     def __bool__(self) -> bool:
