@@ -12,8 +12,7 @@ from fedgen.io.field_types import conforms
 from fedgen.io.tensor_files import is_dense, kind_of, tensors_in
 
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 2
-# 1: before version 0.2, when global_step counted all clients' steps
-OLD_CLOCKS = 1
+OLD_CLOCKS = 1  # before version 0.2, when global_step counted all clients' steps
 Models = Mapping[int, Mapping[str, Tensor]]  # tensors by client and name
 _PARTS = ("local", "server_optimizer", "algorithm")
 

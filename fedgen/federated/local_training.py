@@ -72,11 +72,10 @@ class LocalTraining:
     ) -> None:
         self._clock, trainer = round.clock, round.clock.trainer
         self._trainer, self._module = trainer, trainer.lightning_module
-        self._round, self._driver, self._counts_rounds = round, driver, counts_rounds
+        self._round, self._driver, self._schedules, self._counts_rounds = round, driver, schedules, counts_rounds
         self.no_hooks = calls_no_hook(trainer)
         self._moves_plainly, self._move = moves_plainly(trainer), move
         self._device = trainer.strategy.root_device
-        self._schedules = schedules
         self._batch: Any = None  # of the iteration that runs
         self._batch_idx = self.client_iteration = 0
         self._shown_of: Turn | None = None  # whose batches callbacks see

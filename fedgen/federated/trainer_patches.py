@@ -237,9 +237,8 @@ class LoggedValues:
         self._before: dict[str, tuple[Tensor, Tensor]] = {}
 
     def start_turn(self) -> None:
-        results = self._clock.results
-        known = ((key, metric) for key, metric in results.items() if metric.is_tensor and not metric.has_reset)
-        self._before = {key: _sums(metric) for key, metric in known}
+        results = self._clock.results.items()
+        self._before = {key: _sums(one) for key, one in results if one.is_tensor and not one.has_reset}
 
     def end_turn(self, weight: float, completed: bool) -> None:
         """Weigh what was logged since `start_turn`, or drop it."""

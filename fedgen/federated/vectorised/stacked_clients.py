@@ -128,7 +128,8 @@ class StackedClients:
         self._done = [round.memory.iterations.get(turn.client, 0) for turn in turns]
         named = chain(setting.module.named_parameters(), setting.module.named_buffers())
         shared = {name: tensor.detach() for name, tensor in named}  # the module is at a turn's beginning
-        starts = [shared | self._personal(turn.client) for turn in turns]
+        kept, server = [round.memory.personal.get(turn.client, {}) for turn in turns], round.exchange.server
+        starts = [shared | {name: own.get(name, server[name]) for name in round.exchange.personal} for own in kept]
         contents = [round.local.starting_contents(turn.client) for turn in turns]
         self._optimizers: dict[int, StackedOptimizer] = {}
         for place, names in trial.stepped.items():
@@ -137,9 +138,9 @@ class StackedClients:
             states = [{p: held[own][i] for i, p in enumerate(parameters) if i in held[own]} for held in contents]
             self._optimizers[place] = StackedOptimizer(optimizer, names, starts, states)
         stepped = {name for names in trial.stepped.values() for name in names.values()}
-        kept = [name for name in round.exchange.personal if name not in stepped]  # which differ, and may not change
+        fixed = [name for name in round.exchange.personal if name not in stepped]  # which differ, and may not change
         self._buffers = {
-            name: torch.stack([start[name] for start in starts]) for name in dict.fromkeys([*trial.changed, *kept])
+            name: torch.stack([start[name] for start in starts]) for name in dict.fromkeys([*trial.changed, *fixed])
         }
         self._changed, self._call = trial.changed, WithTensors(setting.module, trial.changed)
         self._batches = [iter(turn.batches(interval)) for turn in turns]
@@ -149,10 +150,6 @@ class StackedClients:
         self.steps = 0  # of optimizers, of each client
         self.losses: list[Tensor] = []  # [clients] of the first step, and of the last
         self.last: list[Any] = []  # batches
-
-    def _personal(self, client: int) -> dict[str, Tensor]:
-        exchange, kept = self._setting.round.exchange, self._setting.round.memory.personal.get(client, {})
-        return {name: kept.get(name, exchange.server[name]) for name in exchange.personal}
 
     def train(self, iterations: Iterator[int]) -> None:
         with torch.enable_grad(), self._setting.context(), sdpa_kernel(SDPBackend.MATH):
@@ -258,11 +255,7 @@ class StackedOptimizer:
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        names: Mapping[int, str],
-        starts: Sequence[dict[str, Tensor]],
-        states: Sequence[State],
+        self, optimizer: Optimizer, names: dict[int, str], starts: Sequence[dict[str, Tensor]], states: Sequence[State]
     ) -> None:
         stepped = [[p for p in group["params"] if id(p) in names] for group in optimizer.param_groups]
         self._parameters = [p for parameters in stepped for p in parameters]

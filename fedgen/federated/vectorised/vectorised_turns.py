@@ -116,16 +116,14 @@ class VectorisedTraining(LocalTraining):
         self._alone: list[float] = []
         self._together: list[float] = []
         self._stacking = self._loading = 0.0
-        self._start_round()
-
-    def _start_round(self) -> None:
-        self._waiting: dict[int, tuple[StackedClients, int]] = {}  # turns taken already: with which others, and the row
+        # of a round
+        self._waiting: dict[int, tuple[StackedClients, int]] = {}  # turns of the round taken already: stack, row
         self._kinds_after: dict[int, list[list[str]]] = {}
-        self._apart: list[Turn] = []  # to be taken one by one: together they failed
+        self._apart: list[Turn] = []  # turns of the round to be taken one by one: together they failed
 
     def _train(self, turn: Turn, *parts: Any) -> Any:
         if turn.is_first:
-            self._start_round()
+            self._waiting, self._kinds_after, self._apart = {}, {}, []
         trained = self._waiting.pop(id(turn), None) or self._begin(turn)
         self.counts[trained is not None] += 1
         if trained is None:
@@ -184,8 +182,7 @@ class VectorisedTraining(LocalTraining):
             if self._limit < 2:
                 self._stop("the device has no memory for two clients")
             return self._begin(turn)
-        except Exception as error:
-            # the turns by themselves say whose fault it is
+        except Exception as error:  # the turns by themselves say whose fault it is
             self._fail(turn, error)
         return self._waiting.pop(id(turn), None)
 
