@@ -116,7 +116,6 @@ class VectorisedTraining(LocalTraining):
         self._alone: list[float] = []
         self._together: list[float] = []
         self._stacking = self._loading = 0.0
-        # of a round
         self._waiting: dict[int, tuple[StackedClients, int]] = {}  # turns of the round taken already: stack, row
         self._kinds_after: dict[int, list[list[str]]] = {}
         self._apart: list[Turn] = []  # turns of the round to be taken one by one: together they failed
