@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgen.callbacks.round_progress import paused
-from fedgen.federated.federation_view import FederationView
+from fedgen.federated import FedAvgStrategy
 from fedgen.federated.state_table import StateRow, rows_so_far, table_of
 from fedgen.io.files import in_bytes
 from fedgen.progress import make_console
@@ -31,7 +31,7 @@ class StateReport(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_shown = False
-        if isinstance(trainer.strategy, FederationView):
+        if isinstance(trainer.strategy, FedAvgStrategy):
             trainer.strategy.silence_state_table()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

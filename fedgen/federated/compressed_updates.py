@@ -15,26 +15,23 @@ from fedgen.federated.server_model import ServerModel
 from fedgen.federated.server_optimizers import as_real, from_real
 from fedgen.seeds import generator
 
-Payloads = dict[str, dict[str, Tensor]]  # by the parameter's name, the parts of what is sent
-
 
 class CompressedUpdates:
     """Compression of each client's update, and the update that the server takes in."""
 
     def __init__(self, compressor: Compressor | None, model: ServerModel, memory: ClientMemory, seed: int) -> None:
         self.compressor, self._model, self._memory, self._seed = compressor, model, memory, seed
-        self.payloads: Payloads = {}
+        self.payloads: dict[str, dict[str, Tensor]] = {}  # by the parameter's name, the parts of what is sent
         self._pending: dict[int, Unsent] = {}
 
     def start_round(self) -> None:
-        """Before the first turn of a round."""
         self._pending = {}
 
     @torch.no_grad()
     def compress(self, client: int, round: int) -> dict[str, Tensor]:
         """Return by name what the server takes in for the parameters of the client whose turn the model holds."""
-        if (compressor := self.compressor) is None:
-            return {}
+        compressor = self.compressor
+        assert compressor is not None
         draws = generator(self._seed, "compression", round, client)
         before = self._memory.unsent.get(client, Unsent({}, {}))
         after, received = Unsent(dict(before.errors), dict(before.starts)), {}
@@ -49,8 +46,7 @@ class CompressedUpdates:
             start = before.starts.get(name)
             if form is None or start is None or start.shape != form.shape:  # of another rank, where a run is resumed
                 start = None
-            payload = compressor.encode(update, draws, start)
-            self.payloads[name] = payload
+            self.payloads[name] = payload = compressor.encode(update, draws, start)
             received[name] = self.receive(name, payload)
             if compressor.error_feedback:
                 after.errors[name] = update.sub_(as_real(wide(received[name])) - server)
@@ -72,7 +68,7 @@ class CompressedUpdates:
         return received
 
     def receive_all(self, payloads: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the parameters of a client elsewhere, from what it says that it sends."""
+        """Return the parameters of a remote client from the payloads of its message."""
         expected = {} if self.compressor is None else self._model.trainable
         if wrong := payloads.keys() ^ expected.keys():
             raise ValueError(f"{sorted(wrong)[0]} is compressed on one side alone")
@@ -102,11 +98,10 @@ class CompressedUpdates:
         return self.compressor is not None and self.compressor.keeps_clients
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what clients keep, of whole rounds."""
         return {"clients": {client: kept._asdict() for client, kept in self._memory.unsent.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores `state_dict`, with tensors where the model's are."""
+        """Restore `state_dict`, with tensors where the model's are."""
         clients, trainable = state["clients"], self._model.trainable
         if clients and not self.keeps_clients:
             kind = "there is no `compression`" if self.compressor is None else f"{type(self.compressor).__name__} does"
@@ -119,7 +114,7 @@ class CompressedUpdates:
                 if name not in trainable or error.shape != self._wide(name).shape:
                     raise MisconfigurationException(
                         f"the checkpoint holds what a client has not sent of {name}, of shape {list(error.shape)},"
-                        " which the model has not; resume with the same model"
+                        " which the model does not have; resume with the same model"
                     )
         self._memory.unsent = {
             int(client): Unsent(*(self._placed(kept[part]) for part in Unsent._fields))
@@ -127,7 +122,6 @@ class CompressedUpdates:
         }
 
     def _placed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies where the model is."""
         server = self._model.exchange.server
         return {name: tensor.to(server[name].device, copy=True) for name, tensor in tensors.items() if name in server}
 

@@ -15,12 +15,11 @@ from fedgen.clients.turn import Turn
 from fedgen.data.optional_attributes import optional
 from fedgen.federated.aggregators.mean import ClientWeights, wide
 from fedgen.federated.client_state.exchange import copy_tensors
-from fedgen.federated.federation_view import started
 from fedgen.federated.lightning.checks import refuses
 from fedgen.federated.round import Round
 from fedgen.federated.server_model import ServerModel
 from fedgen.federated.simulated_clock import BufferedClock, ClientSpeeds
-from fedgen.federated.strategy import FedAvgStrategy
+from fedgen.federated.strategy import FedAvgStrategy, started
 from fedgen.models.optional_hooks import FederatedData, data_module_of
 from fedgen.seeds import numpy_generator
 

@@ -12,42 +12,34 @@ from fedgen.io.field_types import conforms
 from fedgen.io.tensor_files import is_dense, kind_of, tensors_in
 
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 2
-# 1: before version 0.2, when global_step counted all clients' steps
-OLD_CLOCKS = 1
+OLD_CLOCKS = 1  # before version 0.2, when global_step counted all clients' steps
+Models = Mapping[int, Mapping[str, Tensor]]  # tensors by client and name
 _PARTS = ("local", "server_optimizer", "algorithm")
 
 
 def pack_state(memory: ClientMemory, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain types and tensors."""
     states = {name: part.state_dict() for name, part in parts.items()}
     return {"version": CHECKPOINT_VERSION, **memory.state_dict(), **states}
 
 
 def merge_states(states: Sequence[Mapping[str, Any]], owners: Mapping[int, int]) -> dict[str, Any]:
-    """One state of several ranks': what is kept of a client is its own rank's."""
+    """Return one state of several ranks': what is kept of a client is its own rank's."""
     merged = {**states[0], **{part: dict(states[0][part]) for part in ("local", "algorithm", "outside", "compression")}}
-    places = (
-        ((), "personal"),
-        (("local",), "clients"),
-        (("algorithm",), "clients"),
-        (("outside",), "personal"),
-        (("compression",), "clients"),
-    )
-    for part, key in places:
-        found: dict[int, Any] = {}
-        for rank, state in enumerate(states):
-            kept = (state[part[0]] if part else state).get(key, {})
-            found |= {client: value for client, value in kept.items() if owners.get(client, rank) == rank}
-        target = merged[part[0]] if part else merged
+    places = ("", "personal"), ("local", "clients"), ("algorithm", "clients"), ("outside", "personal")
+    for part, key in (*places, ("compression", "clients")):
+        target = merged[part] if part else merged
         if key in target:
-            target[key] = found
+            target[key] = {
+                client: value
+                for rank, state in enumerate(states)
+                for client, value in (state[part] if part else state).get(key, {}).items()
+                if owners.get(client, rank) == rank
+            }
     return merged
 
 
-def overlay(
-    personal: Mapping[int, Mapping[str, Tensor]], models: Mapping[int, Mapping[str, Tensor]]
-) -> dict[int, Mapping[str, Tensor]]:
-    """Tensors of clients' own models: what clients keep, and over it the models that an algorithm trains for them."""
+def overlay(personal: Models, models: Models) -> dict[int, Mapping[str, Tensor]]:
+    """Return tensors of clients' own models: what clients keep, and over it the models an algorithm trains for them."""
     return {client: {**personal.get(client, {}), **models.get(client, {})} for client in {**personal, **models}}
 
 
@@ -58,7 +50,6 @@ def own_models(state: Mapping[str, Any]) -> dict[int, Mapping[str, Tensor]]:
 
 
 def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exchange: Exchange) -> None:
-    """Restores what `pack_state` packed."""
     check_packed(state, exchange.live, parts)
     memory.load_state_dict(state, exchange)
     for name, part in parts.items():
@@ -69,7 +60,7 @@ def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exc
 
 
 def check_packed(state: Any, tensors: Mapping[str, Any], parts: Iterable[str] = _PARTS) -> None:
-    """Refuses what `pack_state` never packs."""
+    """Refuse what `pack_state` never packs."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version not in (OLD_CLOCKS, CHECKPOINT_VERSION):
         raise ValueError(
@@ -80,20 +71,21 @@ def check_packed(state: Any, tensors: Mapping[str, Any], parts: Iterable[str] = 
         raise ValueError(f"its federation state is damaged: {fault}")
 
 
-_PACKED: dict[str, tuple[Any, str]] = {  # of each part its form, and what is said of another
-    "iterations": (dict[int, int], "iterations are no counts by client"),
+_PACKED: dict[str, tuple[Any, str]] = {  # of each part its form, and the fault of another form
+    "iterations": (dict[int, int], "iterations are not counts by client"),
     "personal": (dict[int, dict[Any, Any]], "personal tensors are not by client and name"),
-    "left_out": (list[LeftOut | LeftOutEarlier], "who was left out is not told by round, client, name and reason"),
-    "remarks": (list[RemarkedOn], "remarks on clients are not told by round, client, name, reason and kind"),
+    "left_out": (list[LeftOut | LeftOutEarlier], "clients left out are not listed by round, client, name and reason"),
+    "remarks": (list[RemarkedOn], "remarks on clients are not listed by round, client, name, reason and kind"),
 }
 
 
 def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterable[str]) -> Iterator[str]:
-    """Return the faults of a packed state; nothing of an honest one."""
     missing = {"iterations", "personal", "left_out", *parts} - state.keys()
     if missing:
         yield f"it lacks {', '.join(sorted(missing))}"
-    yield from _misformed(state, "iterations", "personal")
+    for name, (form, fault) in _PACKED.items():
+        if name in state and not conforms(state[name], form):  # older states have no remarks
+            yield fault
     algorithm = state.get("algorithm", {})
     if not isinstance(algorithm, Mapping):
         yield "what a client algorithm keeps has no names"
@@ -104,14 +96,8 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterabl
             own = tensors.get(name, tensor)
             if not isinstance(tensor, Tensor) or tensor.shape != own.shape or kind_of(tensor) != kind_of(own):
                 yield f"client {client} has {name} of another shape or kind than the model"
-    yield from _misformed(state, "left_out", "remarks")  # older states have no remarks
     local = state["local"]
     if not conforms(local.get("clients") if isinstance(local, Mapping) else None, dict[int, Any]):
         yield "what clients' optimizers keep is not by client"
     if not all(is_dense(tensor) and tensor.isfinite().all() for tensor in tensors_in(state)):
-        yield "it holds NaN, infinity, or a tensor of more numbers than there are"
-
-
-def _misformed(state: Mapping[str, Any], *names: str) -> Iterator[str]:
-    """Say which of these parts that are there have another form than their own."""
-    return (_PACKED[name][1] for name in names if name in state and not conforms(state[name], _PACKED[name][0]))
+        yield "it holds NaN, infinity, or a tensor of more numbers than are stored"

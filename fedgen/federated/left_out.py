@@ -1,8 +1,9 @@
-"""Clients left out of rounds: what is recorded of each, kept in a run's folder and told at its end."""
+"""Clients left out of rounds: what is recorded of each, kept in a run's folder and logged at its end."""
 
 import json
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -12,7 +13,7 @@ from fedgen.io.field_types import Fits, conforms
 from fedgen.io.files import atomic_write, parse_json
 from fedgen.io.regular_files import read_regular
 from fedgen.models.optional_hooks import FederatedData, TurnTakingStrategy, data_module_of
-from fedgen.own_code import own_frames, rank_zero_warn
+from fedgen.own_code import own_frames
 
 if TYPE_CHECKING:  # who was left out is read without torch and Lightning
     from lightning.pytorch import Trainer
@@ -34,7 +35,7 @@ _HEADINGS = {
 }
 KEPT_REMARKS = 2_000  # the latest: a rule may have some to make of every round
 KEPT_TURNS = 10_000  # that clients were left out of and are listed singly: each checkpoint holds them
-_AnyText = Annotated[Any, Fits(lambda value: isinstance(value, str), "text")]  # names may be no Unicode
+_AnyText = Annotated[Any, Fits(lambda value: isinstance(value, str), "text")]  # names may be invalid Unicode
 
 
 class _OfClient(TypedDict):
@@ -45,27 +46,19 @@ class _OfClient(TypedDict):
 
 
 class LeftOut(_OfClient):
-    """A client that was left out of a round."""
-
     kind: NotRequired[Literal[""]]
 
 
 class LeftOutEarlier(_OfClient):
-    """All of a client that is no longer listed singly."""
-
     kind: Literal["earlier"]
     turns: int
 
 
 class RemarkedOn(_OfClient):
-    """A client that an aggregator has something to say of."""
-
     kind: Literal["remark"]
 
 
 class NotAnswering(_OfClient):
-    """A client that was left out of an objective or an evaluation."""
-
     kind: Literal["objective", "evaluation"]
 
 
@@ -73,29 +66,23 @@ AnyEntry = LeftOut | LeftOutEarlier | RemarkedOn | NotAnswering
 
 
 def make_entry(turn: "Turn", error: BaseException) -> Entry:
-    """Return what is kept of a client whose turn failed: plain types, and of a long message the beginning."""
-    reason = shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
-    return {"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason}
+    """Return the entry of a client whose turn failed: plain types, and the beginning of a long message."""
+    return _entry(turn.round, turn.client, turn.name, f"{type(error).__name__}: {error}")
 
 
 def make_entries(round: int, reasons: Mapping[int, str], data: Any, kind: str = "") -> list[Entry]:
-    """Return what is kept of several clients in a round."""
-    clients = optional(data, FederatedData, "clients")
-    return [
-        {
-            "round": round,
-            "client": client,
-            "name": str(clients[client].name) if clients else str(client),
-            "reason": shorten(reason, LONGEST_REASON),
-            **({"kind": kind} if kind else {}),
-        }
-        for client, reason in reasons.items()
-    ]
+    clients, extra = optional(data, FederatedData, "clients"), {"kind": kind} if kind else {}
+    names = {client: str(clients[client].name if clients else client) for client in reasons}
+    return [_entry(round, client, names[client], reason) | extra for client, reason in reasons.items()]
+
+
+def _entry(round: int, client: int, name: str, reason: str) -> Entry:
+    return {"round": round, "client": client, "name": name, "reason": shorten(reason, LONGEST_REASON)}
 
 
 def fold(entries: list[Entry], most: int = KEPT_TURNS) -> list[Entry]:
-    """The entries, by round."""
-    single = [entry for entry in entries if "turns" not in entry] if len(entries) > most else []
+    """Return the entries by round; if more than `most` are single turns, the earliest as one entry a client."""
+    single = [entry for entry in entries if "turns" not in entry]
     if len(single) <= most:
         return entries
     keep = len(single) - most // 2
@@ -107,38 +94,22 @@ def fold(entries: list[Entry], most: int = KEPT_TURNS) -> list[Entry]:
     return [*sorted(earlier.values(), key=lambda entry: entry["round"]), *single[keep:]]
 
 
-def warn_of(entry: Entry) -> None:
-    """One warning of a client left out."""
-    rank_zero_warn(f"client {entry['name']!r} is left out of round {entry['round']}: {entry['reason']}")
-
-
-def warn_of_dropped_round(round: int, why: str) -> None:
-    """One warning of a round that is whole and of which nothing can be made."""
-    rank_zero_warn(f"round {round} is dropped and the server's model stays as it was: {why}")
-
-
 def are_alike(entries: Sequence[Entry]) -> bool:
     """Whether all were left out for one reason: exceptions of one type with one message."""
     return len({entry["reason"] for entry in entries}) == 1
 
 
-def describe_loss(round: int, entries: Sequence[Entry], error: BaseException | None) -> str:
-    """Says of a round that lost every client what the errors were, and where the first was raised."""
-    start = f"every client of round {round} was left out"
-    if not entries:
-        return start
-    reason, where = entries[0]["reason"], _place_of(error)
-    if are_alike(entries):
-        many = "" if len(entries) == 1 else f", all {len(entries)} alike"
-        return f"{start}{many}: {reason}{where}"
-    kinds = len({entry["reason"] for entry in entries})
-    return f"{start}, for {kinds} different reasons; that of client {entries[0]['name']!r}: {reason}{where}"
-
-
 def loss_of_round(round: int, entries: Sequence[Entry], error: Exception | None) -> Exception:
-    """Return the error of a round that loses every client."""
-    words = describe_loss(round, entries, error)
-    if error is not None and entries and are_alike(entries) and own_frames(error):
+    """Return the error of a round that loses every client: what the errors were, and where the first was raised."""
+    alike, reason, own = are_alike(entries), entries[0]["reason"], own_frames(error)
+    if alike:
+        many = "" if len(entries) == 1 else f", all {len(entries)} alike"
+    else:
+        kinds = len({entry["reason"] for entry in entries})
+        many = f", for {kinds} different reasons; that of client {entries[0]['name']!r}"
+    place = f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+    words = f"every client of round {round} was left out{many}: {reason}{place}"
+    if error is not None and alike and own:
         error.add_note(words)
         return error
     lost = RuntimeError(words)
@@ -146,14 +117,8 @@ def loss_of_round(round: int, entries: Sequence[Entry], error: Exception | None)
     return lost
 
 
-def _place_of(error: BaseException | None) -> str:
-    """The innermost line that an error came through in the user's own code."""
-    own = own_frames(error)
-    return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
-
-
 def free_memory(error: BaseException) -> None:
-    """Lets go of what the functions that an error came through still hold, such as a step's activations."""
+    """Release what the functions that an error came through still hold, such as a step's activations."""
     import torch
 
     chain: list[BaseException] = [error]
@@ -166,29 +131,22 @@ def free_memory(error: BaseException) -> None:
 
 
 def log_remarks(entries: Sequence[Entry]) -> None:
-    """Says what an aggregator found in a round, of a few clients by name."""
     from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
     said = [f"client {shorten(repr(one['name']), 40)} {one['reason']}" for one in entries[:MOST_LINES]]
-    rest = len(entries) - len(said)
     if said:
-        rank_zero_info(
-            f"round {entries[0]['round']}: "
-            + "; ".join([*said, *([f"and {_count(rest, 'more client')}"] if rest else [])])
-        )
+        rank_zero_info(f"round {entries[0]['round']}: {'; '.join([*said, *_rest(len(entries))])}")
 
 
 def report_of(trainer: "Trainer") -> list[Entry]:
-    """All that is kept of clients of a run, by round: of its strategy, and of data whose clients are elsewhere."""
-    parts = [
-        optional(trainer.strategy, TurnTakingStrategy, "report"),
-        optional(data_module_of(trainer), FederatedData, "left_out"),
-    ]
-    return sorted((dict(entry) for part in parts for entry in part), key=lambda entry: entry["round"])
+    """Return a run's entries by round: those of its strategy, and of data whose clients are remote."""
+    own = optional(trainer.strategy, TurnTakingStrategy, "report")
+    remote = optional(data_module_of(trainer), FederatedData, "left_out")
+    return sorted(map(dict, [*own, *remote]), key=lambda entry: entry["round"])
 
 
 def log_dropped(entries: Sequence[Entry]) -> None:
-    """Says at a run's end who was left out of it, and who was remarked on, if anybody was."""
+    """Log at a run's end which clients were left out of it and remarked on, if any were."""
     from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
     for line in describe(entries):
@@ -196,7 +154,7 @@ def log_dropped(entries: Sequence[Entry]) -> None:
 
 
 def describe(entries: Sequence[Entry]) -> list[str]:
-    """In words, a line for each client: its rounds and the last reason; nothing if nobody was left out."""
+    """Return a line for each client: its rounds and the last reason."""
     by_kind: dict[str, list[Entry]] = {}
     for entry in entries:
         by_kind.setdefault(str(entry.get("kind", "")), []).append(entry)
@@ -211,8 +169,7 @@ def _describe(entries: Sequence[Entry], what: str, unit: str) -> list[str]:
     longest = sorted(clients.items(), key=lambda item: (-_turns(item[1]), item[0]))
     heading = f"{what}: {_count(len(clients), 'client')}, {_count(_turns(entries), unit)}"
     lines = [_line(name, found) for (_, name), found in longest[:MOST_LINES]]
-    rest = len(longest) - len(lines)
-    return [heading, *lines, *([f"  and {_count(rest, 'more client')}"] if rest else [])]
+    return [heading, *lines, *(f"  {rest}" for rest in _rest(len(longest)))]
 
 
 def _line(name: str, entries: Sequence[Entry]) -> str:
@@ -230,28 +187,28 @@ def _turns(entries: Sequence[Entry]) -> int:
     return sum(entry.get("turns", 1) for entry in entries)
 
 
+def _rest(clients: int) -> list[str]:
+    """Return what stands for clients that are not listed, if any."""
+    return [f"and {_count(clients - MOST_LINES, 'more client')}"] if clients > MOST_LINES else []
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Rising numbers with those that follow each other as one: "0, 3-5"."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return ", ".join("-".join(map(str, span)) for span in found)
+    """Return rising numbers with those that follow each other as one: "0, 3-5"."""
+    runs = [list(run) for _, run in groupby(enumerate(numbers), lambda item: item[1] - item[0])]
+    return ", ".join(str(run[0][1]) if len(run) == 1 else f"{run[0][1]}-{run[-1][1]}" for run in runs)
 
 
 def shorten(text: str, length: int) -> str:
-    """The text in one line and so many characters at most; whatever is no text, as terminals' commands, is escaped."""
+    """Return the text in one line of at most `length` characters, with terminals' commands and the like escaped."""
     return printable(" ".join(text.split()), length)
 
 
 def write_left_out(folder: str | Path, entries: Sequence[Entry]) -> None:
-    """Keeps the entries in a run's folder, a line each; no file if there are none."""
+    """Write the entries into a run's folder, a line each; no file if there are none."""
     path = Path(folder) / LEFT_OUT_FILE
     if not entries:
         path.unlink(missing_ok=True)
@@ -268,10 +225,10 @@ def read_left_out(folder: str | Path) -> list[Entry]:
     try:
         *lines, end = read_regular(path).decode().split("\n")
         entries = [parse_json(line) for line in lines]
-    except ValueError as error:  # also bytes that are no UTF-8
+    except ValueError as error:  # also bytes that are not UTF-8
         raise ValueError(f"{path} is damaged ({error}); remove it, the checkpoints hold the same") from error
     if end or not entries or not conforms(entries, list[AnyEntry]):
         raise ValueError(
-            f"{path} is damaged: it holds something other than who was left out, or half a line; remove it"
+            f"{path} is damaged: it holds something other than clients left out, or half a line; remove it"
         )
     return entries

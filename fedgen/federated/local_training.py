@@ -4,11 +4,11 @@ Lightning sees one batch a turn. Under automatic optimisation it calls the optim
 under manual optimisation it calls the training step.
 
 Between a batch and its optimizer step Lightning offers a dozen hooks, each with a profiler's context and a line for the
-log: 0.3 ms on a slow core, a tenth of a small model's iteration. Where nobody overrides them nothing is lost by leaving
-them out, and where somebody does they are all called.
+log: 0.3 ms on a slow core, a tenth of a small model's iteration. Where none of them is overridden nothing is lost by
+leaving them out, and where one is they are all called.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
@@ -42,11 +42,12 @@ from fedgen.federated.lightning.lightning_internals import (
 )
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import scaled_rates
-from fedgen.federated.trainer_patches import StepSchedules, TurnClock
+from fedgen.federated.trainer_patches import StepSchedules
 from fedgen.models.optional_hooks import data_module_of, scaler_of
 from fedgen.own_code import rank_zero_warn
 
 PlainStep = Callable[[Optimizer, Callable[[], Any]], Any]
+QuickStep = tuple[Optimizer, Callable[[], Any]]  # an optimizer and its closure, called without Lightning's loops
 NO_STEP = -1  # the iteration of the last optimizer step, where none has been
 BATCH_HOOKS = ("on_train_batch_start", "on_train_batch_end")
 CALLBACK_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
@@ -67,21 +68,14 @@ class LocalTraining:
     """Takes clients' turns on this process's module."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        round: Round,
-        driver: Driver,
-        clock: TurnClock,
-        schedules: StepSchedules,
-        counts_rounds: bool,
-        move: Callable[[Any], Any],
+        self, round: Round, driver: Driver, schedules: StepSchedules, counts_rounds: bool, move: Callable[[Any], Any]
     ) -> None:
+        self._clock, trainer = round.clock, round.clock.trainer
         self._trainer, self._module = trainer, trainer.lightning_module
-        self._round, self._driver, self._clock, self._counts_rounds = round, driver, clock, counts_rounds
+        self._round, self._driver, self._schedules, self._counts_rounds = round, driver, schedules, counts_rounds
         self.no_hooks = calls_no_hook(trainer)
         self._moves_plainly, self._move = moves_plainly(trainer), move
         self._device = trainer.strategy.root_device
-        self._schedules, self._hooks = schedules, BatchHooks(trainer, self._batch_of)
         self._batch: Any = None  # of the iteration that runs
         self._batch_idx = self.client_iteration = 0
         self._shown_of: Turn | None = None  # whose batches callbacks see
@@ -91,13 +85,46 @@ class LocalTraining:
         self._num_arguments = 0  # that Lightning passes to the module's training_step; 0: not known yet
         self.awaits_step = False
         self._last_step, self._is_unseen = NO_STEP, False
+        self._replaced: list[tuple[Any, str, Any]] = []  # owner, hook, what its instance had of that name
+        self._replace_hooks()
+
+    def _replace_hooks(self) -> None:
+        """Have a module's hooks around batches run at each local iteration, and callbacks' hooks with real batches."""
+        module: Any = self._module
+        self._own = {name: getattr(module, name) for name in BATCH_HOOKS if is_overridden(name, module)}
+        for name in self._own:
+            self._replace(module, name, _nothing)
+        self._own_step = module.optimizer_step if is_overridden("optimizer_step", module) else None
+        if self._own_step is not None:
+            self._replace(module, "optimizer_step", _plain_step)
+        for callback in self._trainer.callbacks:
+            for name in BATCH_HOOKS:
+                if is_overridden(name, callback, Callback) and not isinstance(callback, RoundBoundary):
+                    self._replace(callback, name, _of_batches(callback, name, self._batch_of))
+
+    def _replace(self, owner: Any, name: str, hook: Any) -> None:
+        self._replaced.append((owner, name, vars(owner).get(name)))
+        vars(owner)[name] = hook
 
     def release(self) -> None:
-        """Give the module's and callbacks' hooks back to Lightning."""
-        self._hooks.release()
+        """Put the module's and callbacks' hooks back."""
+        for owner, name, before in self._replaced:
+            if before is None:
+                vars(owner).pop(name, None)
+            else:
+                vars(owner)[name] = before
+        self._replaced = []
+
+    def _call_hook(self, name: str, *args: Any) -> Any:
+        """Call one of the module's hooks as Lightning does; -1 of `on_train_batch_start` ends the turn."""
+        named = vars(self._module)
+        before, named[HOOK_NAME] = named[HOOK_NAME], name
+        with self._trainer.profiler.profile(f"[LightningModule]{type(self._module).__name__}.{name}"):
+            result = self._own[name](*args)
+        named[HOOK_NAME] = before
+        return result
 
     def begin_turn(self, turn: Turn) -> None:
-        """Have the turn taken by Lightning's next step."""
         if self._shown_of is not turn:
             self._shown = self._begun = None
         self._last_step, self._is_unseen = NO_STEP, False
@@ -114,8 +141,6 @@ class LocalTraining:
             self._begun = chain([self._shown], batches)
         return self._shown
 
-    # ---- Lightning's calls ----
-
     def training_step(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Do what Lightning's call of a training step means: an iteration or a whole turn."""
         if self._round.turn is None:
@@ -125,7 +150,7 @@ class LocalTraining:
             self._num_arguments = count
             return plain(*(self._batch, self._batch_idx)[:count])
         self._closure = None
-        return self._take(lambda: plain(*(self._batch, self._batch_idx)[:count]), outputs_of)
+        return self._take(lambda: plain(*(self._batch, self._batch_idx)[:count]))
 
     def optimizer_step(self, plain: PlainStep, optimizer: Optimizer, closure: Callable[[], Any], is_bare: bool) -> Any:
         """Do what Lightning's call of an optimizer means: a step, or a whole turn under automatic optimisation."""
@@ -138,28 +163,21 @@ class LocalTraining:
         self._closure, errors, turn = closure, self._round.errors, self._round.turn
         failed, is_quick = len(errors), self.no_hooks and is_bare and self._clock.accumulation == 1
         quick = (optimizer, self._quick_closure(optimizer, closure)) if is_quick else None
-        output = self._take(self._lightning_step(plain, optimizer, closure), lambda _: _outputs_of(closure), quick)
+        output = self._take(self._lightning_step(plain, optimizer, closure), quick)
         # Lightning wants a result from the closure, also of a turn in which nothing was trained, or that is left out
         if len(errors) > failed or (turn is not None and turn.is_remote) or vars(closure)[RESULT] is None:
             vars(closure)[RESULT] = ClosureResult(None)
         self._clock.leave_a_step()
         return output
 
-    # ---- the turn ----
-
-    def _take(
-        self,
-        step: Callable[[], Any],
-        outputs: Callable[[Any], dict[str, Any]],
-        quick: tuple[Optimizer, Callable[[], Any]] | None = None,
-    ) -> Any:
+    def _take(self, step: Callable[[], Any], quick: QuickStep | None = None) -> Any:
         """Take the turn that has begun, and close the round after the last."""
         turn, output = self._round.turn, None
         assert turn is not None
         if not turn.is_idle:
             failed = len(self._round.errors)
             try:
-                output = self._driver.take(turn, partial(self._train, turn, step, outputs, quick))
+                output = self._driver.take(turn, partial(self._train, turn, step, quick))
             finally:
                 self._batch = None
             if self._is_unseen and len(self._round.errors) == failed:
@@ -168,17 +186,11 @@ class LocalTraining:
             self._driver.close()
         return output
 
-    def _train(
-        self,
-        turn: Turn,
-        step: Callable[[], Any],
-        outputs: Callable[[Any], dict[str, Any]],
-        quick: tuple[Optimizer, Callable[[], Any]] | None,
-    ) -> Any:
+    def _train(self, turn: Turn, step: Callable[[], Any], quick: QuickStep | None) -> Any:
         """Take the client's local iterations; the last one's output."""
-        clock, round, hooks, output = self._clock, self._round, self._hooks, None
+        clock, round, output = self._clock, self._round, None
         schedules = self._schedules if self._schedules else None
-        starts, ends = (name in hooks.own for name in BATCH_HOOKS)
+        starts, ends = (name in self._own for name in BATCH_HOOKS)
         done, needs_loss = round.memory.iterations.get(turn.client, 0), round.settings.aggregator.needs_losses
         results, device = clock.results, self._device if self._moves_plainly else None
         progress = self._trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
@@ -191,7 +203,7 @@ class LocalTraining:
                 results.batch_size = None  # `log` takes its weight from the batch
                 clock.iteration, self.client_iteration = i, done + i
                 self._batch_idx = i if self._counts_rounds else done + i
-                if starts and hooks.call("on_train_batch_start", batch, self._batch_idx) == -1:
+                if starts and self._call_hook("on_train_batch_start", batch, self._batch_idx) == -1:
                     break
                 if quick is not None and self._num_arguments:
                     self._last_step = i
@@ -201,29 +213,30 @@ class LocalTraining:
                     progress.increment_completed()
                 else:
                     output = step()
-                if needs_loss and i == 0:
-                    round.loss = self._loss_in(outputs(output))
+                if needs_loss and i == 0:  # Lightning has divided it by the batches of its gradient
+                    loss = self._outputs(output).get("loss")
+                    round.loss = None if loss is None else float(loss) * clock.accumulation
                 if schedules is not None and not clock.accumulates:
                     schedules.move(i)
                 if ends:
-                    hooks.call("on_train_batch_end", outputs(output), batch, self._batch_idx)
+                    self._call_hook("on_train_batch_end", self._outputs(output), batch, self._batch_idx)
         self._is_unseen = self._last_step == NO_STEP
         if not self._module.automatic_optimization and self._last_step not in (NO_STEP, clock.iteration):
             self._warn_of_remainder()
         return output
 
-    def _loss_in(self, outputs: dict[str, Any]) -> float | None:
-        """Return the loss among what a step gave, or None; Lightning has divided it by the batches of its gradient."""
-        loss = outputs.get("loss")
-        return None if loss is None else float(loss) * self._clock.accumulation
+    def _outputs(self, output: Any) -> dict[str, Any]:
+        """Return what Lightning passes to hooks after a step with this output."""
+        if self._closure is None:
+            return ManualResult.from_training_step_output(output).asdict()
+        result = vars(self._closure)[RESULT]
+        return {} if result is None or result.loss is None else result.asdict()
 
     def _warn_of_remainder(self) -> None:
         """Warn where a module accumulates gradients by hand and a turn ends before a step is due."""
         optimized = (p for optimizer in self._round.local.optimizers for p in parameters_of(optimizer))
         if any(p.grad is not None and bool(p.grad.any()) for p in optimized):
             warn_of_remainder(self._clock.interval, self._clock.iteration - self._last_step)
-
-    # ---- an iteration's optimizer step ----
 
     def _quick_closure(self, optimizer: Optimizer, closure: Closure) -> Callable[[], Any]:
         """Return a closure of the training step, zeroed gradients and backward pass, counted as Lightning counts."""
@@ -255,19 +268,19 @@ class LocalTraining:
 
     def _lightning_step(self, plain: PlainStep, optimizer: Optimizer, closure: Closure) -> Callable[[], Any]:
         """Return what Lightning's automatic optimisation does with one batch, counted as it counts."""
-        clock, hooks, zeroing = self._clock, self._hooks, vars(closure)[ZEROING]
+        clock, zeroing = self._clock, vars(closure)[ZEROING]
         progress = self._trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
 
         def step() -> Any:
-            vars(closure)[ZEROING] = zeroing if clock.opens_accumulation else None
+            vars(closure)[ZEROING] = zeroing if clock.iteration % clock.accumulation == 0 else None
             if clock.accumulates:
                 return closure()
             progress.increment_ready()
-            if hooks.own_step is None:
+            if self._own_step is None:
                 output = self.optimizer_step(plain, optimizer, closure, True)
             else:
                 wrapper = optimizers_of(self._trainer)[0]
-                output = hooks.own_step(self._module.current_epoch, self._batch_idx, wrapper, closure)
+                output = self._own_step(self._module.current_epoch, self._batch_idx, wrapper, closure)
             progress.increment_completed()
             return output
 
@@ -275,83 +288,35 @@ class LocalTraining:
 
 
 def calls_no_hook(trainer: Trainer) -> bool:
-    """Whether nobody overrides what Lightning calls around a step: module, callbacks, strategy, precision, profiler."""
-    module, strategy = trainer.lightning_module, trainer.strategy
-    callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, RoundBoundary)]
+    """Return whether Lightning's calls around a step do nothing: no hook is overridden, and no plugin needs them."""
     return (
-        not any(is_overridden(hook, module) for hook in MODULE_HOOKS)
-        and not any(is_overridden(hook, callback) for callback in callbacks for hook in CALLBACK_HOOKS)
-        and not any(is_overridden(hook, strategy, DDPStrategy) for hook in STRATEGY_HOOKS)
-        and type(strategy.precision_plugin) is Precision
+        not any(is_overridden(hook, trainer.lightning_module) for hook in MODULE_HOOKS)
+        and not any(hooks_around_steps(trainer))
+        and type(trainer.strategy.precision_plugin) is Precision
         and type(trainer.profiler) is PassThroughProfiler
         and not trainer.gradient_clip_val
     )
 
 
+def hooks_around_steps(trainer: Trainer) -> Iterator[tuple[Any, str]]:
+    """Return the hooks that Lightning calls around a step, of callbacks and of a custom strategy."""
+    callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, RoundBoundary)]
+    yield from ((one, hook) for one in callbacks for hook in CALLBACK_HOOKS if is_overridden(hook, one))
+    strategy = trainer.strategy
+    yield from ((strategy, hook) for hook in STRATEGY_HOOKS if is_overridden(hook, strategy, DDPStrategy))
+
+
 def moves_plainly(trainer: Trainer) -> bool:
-    """Whether nobody overrides how a batch gets to its device."""
-    data: Any = data_module_of(trainer)
-    return type(trainer.strategy.precision_plugin) is Precision and not any(
-        is_overridden(hook, trainer.lightning_module) or (data is not None and is_overridden(hook, data))
-        for hook in TRANSFER_HOOKS
-    )
-
-
-def outputs_of(step_output: Any) -> dict[str, Any]:
-    """Return what Lightning tells hooks of a manual step's output."""
-    return ManualResult.from_training_step_output(step_output).asdict()
-
-
-def _outputs_of(closure: Closure) -> dict[str, Any]:
-    """Return what Lightning tells hooks of a step's result."""
-    result = vars(closure)[RESULT]
-    return {} if result is None or result.loss is None else result.asdict()
+    """Return whether nothing overrides how a batch gets to its device."""
+    owners = [one for one in (trainer.lightning_module, data_module_of(trainer)) if one is not None]
+    overridden = any(is_overridden(hook, owner) for owner in owners for hook in TRANSFER_HOOKS)
+    return type(trainer.strategy.precision_plugin) is Precision and not overridden
 
 
 def acts_on_steps(algorithm: ClientAlgorithm) -> bool:
-    """Whether an algorithm overrides `before_step`, in its class or on the instance."""
+    """Return whether an algorithm overrides `before_step`, in its class or on the instance."""
     function = getattr(algorithm.before_step, "__func__", None)  # a function set on an instance has none
     return function is not ClientAlgorithm.before_step
-
-
-class BatchHooks:
-    """A module's own hooks around batches, run at each local iteration, and callbacks' hooks with real batches."""
-
-    def __init__(self, trainer: Trainer, real_batch: Callable[[Turn], Any]) -> None:
-        self._trainer, self._module = trainer, trainer.lightning_module
-        self.own = {name: getattr(self._module, name) for name in BATCH_HOOKS if is_overridden(name, self._module)}
-        self._replaced: list[tuple[Any, str, Any]] = []  # owner, hook, what its instance had of that name
-        for name in self.own:
-            self._replace(self._module, name, _nothing)
-        self.own_step = self._module.optimizer_step if is_overridden("optimizer_step", self._module) else None
-        if self.own_step is not None:
-            self._replace(self._module, "optimizer_step", _plain_step)
-        for callback in trainer.callbacks:
-            for name in BATCH_HOOKS:
-                if is_overridden(name, callback, Callback) and not isinstance(callback, RoundBoundary):
-                    self._replace(callback, name, _of_batches(callback, name, real_batch))
-
-    def _replace(self, owner: Any, name: str, hook: Any) -> None:
-        self._replaced.append((owner, name, vars(owner).get(name)))
-        vars(owner)[name] = hook
-
-    def call(self, name: str, *args: Any) -> Any:
-        """Call one of the module's hooks as Lightning does; -1 of `on_train_batch_start` ends the turn."""
-        named = vars(self._module)
-        before, named[HOOK_NAME] = named[HOOK_NAME], name
-        with self._trainer.profiler.profile(f"[LightningModule]{type(self._module).__name__}.{name}"):
-            result = self.own[name](*args)
-        named[HOOK_NAME] = before
-        return result
-
-    def release(self) -> None:
-        """Lets Lightning's calls find the hooks again."""
-        for owner, name, before in self._replaced:
-            if before is None:
-                vars(owner).pop(name, None)
-            else:
-                vars(owner)[name] = before
-        self._replaced = []
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -377,21 +342,15 @@ def _of_batches(callback: Callback, name: str, real_batch: Callable[[Turn], Any]
 
 class RoundBoundary(Callback):
     """Drops a round that Lightning cut short, passes optimizer steps on to the client algorithm, lets simulated time
-    pass, logs schedules, tells what the first round found, and at the end who was left out and who was remarked on.
+    pass, logs schedules and what the first round found, and at the end clients left out and remarked on.
 
     The strategy puts it first among the trainer's callbacks.
     """
 
-    def __init__(self, strategy: Any, keeps_last_round: bool = False) -> None:
-        self._strategy, self._keeps_last_round = strategy, keeps_last_round
+    def __init__(self, strategy: Any, others: Sequence[Callback] = ()) -> None:
+        self._strategy = strategy
+        self._keeps_last_round = any(isinstance(callback, OnExceptionCheckpoint) for callback in others)
         self._acts = acts_on_steps(strategy.client_algorithm)
-
-    @classmethod
-    def attach(cls, trainer: Trainer, strategy: Any) -> None:
-        """Makes this the trainer's first callback, once."""
-        others = [callback for callback in trainer.callbacks if not isinstance(callback, cls)]
-        keeps_last_round = any(isinstance(callback, OnExceptionCheckpoint) for callback in others)
-        trainer.callbacks = [cls(strategy, keeps_last_round), *others]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._strategy.has_logged_state:
@@ -400,15 +359,11 @@ class RoundBoundary(Callback):
             self._strategy.checkpoints.keep_last_round()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        if not self._acts:
-            return
-        skipped = will_skip(scaler_of(trainer), optimizer)
-        if self._strategy.in_turns and not skipped:  # the server may take steps of its own after them
+        # the server may take steps of its own after the turns
+        if self._acts and self._strategy.in_turns and not will_skip(scaler_of(trainer), optimizer):
             self._strategy.client_algorithm.before_step(optimizer)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         if trainer.is_last_batch:
             self._drop_if_cut(trainer)
 
@@ -426,7 +381,7 @@ class RoundBoundary(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._strategy.in_round:  # which the strategy drops next
             _hold_checkpoints(trainer)
-        if not self._strategy.is_of_clients(exception):  # which says of itself that all clients met it
+        if not self._strategy.is_of_clients(exception):  # its own note says that all clients met it
             log_dropped(report_of(trainer))
 
     def _drop_if_cut(self, trainer: Trainer) -> None:
@@ -437,7 +392,7 @@ class RoundBoundary(Callback):
 
 
 def _hold_checkpoints(trainer: Trainer) -> None:
-    """Lets no ModelCheckpoint save at the present step: it would remove an older file for one never written."""
+    """Keep ModelCheckpoints from saving at the present step: they would remove an older file for one never written."""
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint):
             hold_checkpoint(callback, trainer.global_step)

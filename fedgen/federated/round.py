@@ -1,4 +1,4 @@
-"""Rounds of federated averaging, step by step and without a trainer: begin, a turn for each client, close or drop.
+"""Rounds of federated averaging, step by step: begin, a turn for each client, close or drop.
 
 Who drives it decides where turns are taken: `FedAvgStrategy` from Lightning's hooks in this process, a Flower server
 from clients' messages.
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.mean import Federation
@@ -25,53 +25,29 @@ from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.outside_messages import OutsideMessages
 from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.compressed_updates import CompressedUpdates
-from fedgen.federated.left_out import (
-    REMARK,
-    free_memory,
-    log_remarks,
-    loss_of_round,
-    make_entries,
-    make_entry,
-    warn_of_dropped_round,
-)
+from fedgen.federated.left_out import REMARK, free_memory, log_remarks, loss_of_round, make_entries, make_entry
 from fedgen.federated.schedules import factor_in
 from fedgen.federated.server_model import RoundSettings, ServerModel
 from fedgen.federated.trainer_patches import LoggedValues, TurnClock
+from fedgen.models.optional_hooks import data_module_of
+from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks, alone
 from fedgen.seeds import seed_all
 
 
-class ServerSnapshots(Protocol):
-    """Tensors of the server's in earlier rounds, from which clients start that are still under way."""
-
-    def start_round(self, number: int) -> None: ...
-    def start_turn(self, turn: Turn) -> bool: ...
-    def round_of(self, turn: Turn) -> int: ...
-    def rebase(self, update: Sequence[Tensor]) -> Sequence[Tensor]: ...
-    def end_turn(self) -> None: ...
-
-
 @contextmanager
 def exits_fail() -> Iterator[None]:
-    """Turns a `SystemExit` of a client's code, which would end the run, into a failure; a signal's ends it."""
+    """Turn a `SystemExit` of a client's code, which would end the run, into a failure; a signal's ends it."""
     try:
         yield
     except SystemExit as error:
-        if _is_signals(error):
+        # Lightning's exit after Ctrl-C or SIGTERM, or that of the user's own handler of a signal
+        handlers = map(signal.getsignal, signal.valid_signals())
+        codes = {getattr(one, "__code__", None) for one in handlers}  # a handler may be an object
+        of_handler = any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+        if of_handler or isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt):
             raise
         raise RuntimeError(f"SystemExit: {error}").with_traceback(error.__traceback__) from error
-
-
-def _is_signals(error: SystemExit) -> bool:
-    """Whether an exit is Lightning's, after Ctrl-C or SIGTERM, or of the user's own handler of a signal."""
-    handlers = map(signal.getsignal, signal.valid_signals())
-    codes = {getattr(one, "__code__", None) for one in handlers}  # a handler may be no function
-    called = any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
-    return called or isinstance(error, SIGTERMException) or isinstance(error.__context__, KeyboardInterrupt)
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 class Round:
@@ -79,25 +55,23 @@ class Round:
 
     def __init__(
         self,
-        module: nn.Module,
+        clock: TurnClock,
         model: ServerModel,
         settings: RoundSettings,
         memory: ClientMemory,
         local: LocalState,
         outside: OutsideState,
-        clock: TurnClock,
-        logged: LoggedValues,
         ranks: Ranks,
-        device: torch.device,
         seed: int,
-        data: Any,
     ) -> None:
-        self._module, self.model, self.settings, self.memory = module, model, settings, memory
-        self.local, self.outside, self.clock, self.logged = local, outside, clock, logged
-        self.ranks, self.device, self._seed, self._data = ranks, device, seed, data
-        self.algorithm = settings.client_algorithm
+        trainer: Any = clock.trainer
+        self._module, self._data, self._seed = trainer.lightning_module, data_module_of(trainer), seed
+        self.clock, self.model, self.settings, self.memory = clock, model, settings, memory
+        self.local, self.outside, self.ranks, self.device = local, outside, ranks, trainer.strategy.root_device
+        self.algorithm, self.logged = settings.client_algorithm, LoggedValues(clock)
+        self.messages = OutsideMessages(outside)
         self.number, self.factor = 0, 1.0
-        self.snapshots: ServerSnapshots | None = None
+        self.snapshots: Any = None  # `ServerVersions`, where clients are under way over several rounds
         self.loss: float | None = None
         self.state_bytes: int | None = None
         self.turn: Turn | None = None
@@ -107,20 +81,12 @@ class Round:
 
     @cached_property
     def compressed(self) -> CompressedUpdates:
-        """The part of clients' updates that is sent."""
+        """The part of clients' updates that is sent; made when it is needed, as few federations compress."""
         return CompressedUpdates(self.settings.compression, self.model, self.memory, self._seed)
-
-    @cached_property
-    def messages(self) -> OutsideMessages:
-        """Messages of what `state_dict` does not hold, where clients are on other machines."""
-        return OutsideMessages(self.outside)
 
     @property
     def exchange(self) -> Exchange:
-        """The tensors that travel."""
         return self.model.exchange
-
-    # ---- a round's beginning ----
 
     def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None:
         """Open a round from the module's present weights."""
@@ -142,38 +108,35 @@ class Round:
         self.factor = factor_in(self.settings.client_schedule, number) if self.settings.client_schedule else 1.0
         self.is_open = self._is_servers = True
 
-    # ---- turns ----
-
     def begin_turn(self, turn: Turn) -> None:
         """Make the module what the client starts from: the server's, and what is the client's own."""
         with alone() if self.ranks.size > 1 else nullcontext():
-            self._begin_turn(turn)
+            self.loss, turn.is_left_out = None, False
+            if not turn.is_remote:
+                self._load_start(turn)
+            self.turn = turn
+            if (hook := getattr(self._module, "on_turn_start", None)) is not None:  # of `FederatedModule`
+                hook(turn)
 
-    def _begin_turn(self, turn: Turn) -> None:
-        self.loss, turn.is_left_out = None, False
-        if not turn.is_remote:
-            snapshots, exchange = self.snapshots, self.model.exchange
-            if not ((snapshots is not None and snapshots.start_turn(turn)) or self._is_servers):
-                exchange.load_server()
-            self._is_servers = False
-            if (schedule := self.settings.client_schedule) is not None:
-                self.factor = factor_in(schedule, turn.round if snapshots is None else snapshots.round_of(turn))
-            if exchange.personal:
-                self.memory.load_personal(turn.client, exchange)
-            self.local.start_turn(turn.client)
-            self.model.switches.start_turn()
-            self.model.switches.clear_gradients()
-            self.outside.start_turn(turn.round, turn.client)
-            self.clock.start_turn()
-            self.logged.start_turn()
-            seed_all(self._seed, "turn", turn.round, turn.client)
-            self.algorithm.start_turn(turn.client, self.model.trainable, exchange.server)
-        self.turn = turn
-        if (hook := getattr(self._module, "on_turn_start", None)) is not None:  # of `FederatedModule`
-            hook(turn)
+    def _load_start(self, turn: Turn) -> None:
+        snapshots, exchange = self.snapshots, self.model.exchange
+        if not ((snapshots is not None and snapshots.start_turn(turn)) or self._is_servers):
+            exchange.load_server()
+        self._is_servers = False
+        if (schedule := self.settings.client_schedule) is not None:
+            self.factor = factor_in(schedule, turn.round if snapshots is None else snapshots.round_of(turn))
+        if exchange.personal:
+            self.memory.load_personal(turn.client, exchange)
+        self.local.start_turn(turn.client)
+        self.model.switches.start_turn()
+        self.model.switches.clear_gradients()
+        self.outside.start_turn(turn.round, turn.client)
+        self.clock.start_turn()
+        self.logged.start_turn()
+        seed_all(self._seed, "turn", turn.round, turn.client)
+        self.algorithm.start_turn(turn.client, self.model.trainable, exchange.server)
 
     def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
-        """Take a turn in this process."""
         output, received, interval = None, None, self.settings.interval
         try:
             with alone() if self.ranks.size > 1 else nullcontext(), self.attempt(turn):
@@ -195,13 +158,14 @@ class Round:
 
     @contextmanager
     def attempt(self, turn: Turn) -> Iterator[None]:
-        """Within it a client's part of the round is done, here or with what it sent."""
+        """Leave the client out of the round if the block, its turn here or its remote answer, fails."""
         try:
             with exits_fail():
                 yield
         except Exception as error:
             turn.is_left_out = True
-            self._end_snapshot()
+            if self.snapshots is not None:
+                self.snapshots.end_turn()
             self.exchange.restore_forms()
             self.exchange.load_server()
             self.model.switches.restore()
@@ -228,12 +192,10 @@ class Round:
         self.begin_turn(turn)
 
     def call_turn_end_hook(self, completed: bool) -> bool:
-        """Tell the module that a turn is over, if it wants to know; whether it does."""
-        hook: Any = getattr(self._module, "on_turn_end", None)  # of `FederatedModule`
-        if hook is None:
-            return False
-        hook(completed)
-        return True
+        """Call the module's `on_turn_end`, if it has one; return whether it has."""
+        if (hook := getattr(self._module, "on_turn_end", None)) is not None:  # of `FederatedModule`
+            hook(completed)
+        return hook is not None
 
     def _complete(self, turn: Turn, received: Mapping[str, Tensor]) -> None:
         """Take in the module as a client's turn left it, with what the server received of compressed parameters."""
@@ -254,7 +216,6 @@ class Round:
         self.local.end_turn(turn.client, weight)
 
     def weight_of(self, turn: Turn) -> float:
-        """Return what the client of a turn weighs in the round."""
         return self.settings.weight_of(turn.num_examples) * turn.times
 
     def add(self, client: int, update: Sequence[Tensor], counters: Mapping[str, Tensor], weight: float) -> None:
@@ -264,34 +225,33 @@ class Round:
         if counters:
             self.model.counters.add(counters, self.exchange.server)
 
-    def _end_snapshot(self) -> None:
-        """Put the server's present tensors back in place, whatever became of the turn; any number of times."""
-        if self.snapshots is not None:
-            self.snapshots.end_turn()
-
     def _close_turn(self, turn: Turn, weight: float, completed: bool) -> None:
         """Put back what the turn changed beside saved tensors, and count it."""
-        self._end_snapshot()
+        if self.snapshots is not None:
+            self.snapshots.end_turn()
         self.logged.end_turn(weight, completed)
         self.outside.end_turn(turn.client, weight, completed)
         self.clock.end_turn(completed)
         self.model.switches.restore()
 
-    # ---- a round's end ----
-
-    def close(self, heard: Ranks | None = None, move_schedules: Callable[[], None] = _nothing) -> None:
+    def close(self, heard: Ranks | None = None, move_schedules: Callable[[], None] | None = None) -> None:
         """Make the server's new model of what clients sent, wherever they were, and load it into the module."""
         several = self.ranks.size > 1
-        told = self.ranks.gather(local_summary(self)) if several else [{"memory": self.memory.local_summary()}]
-        if not self.memory.merge_summaries([one["memory"] for one in told]):
+        parts = self._parts() if several else {"memory": self.memory}
+        own = {name: part.local_summary() for name, part in parts.items()}, self.model.exchange.found
+        gathered = self.ranks.gather(own) if several else [own]
+        summaries = {name: [of_rank[name] for of_rank, _ in gathered] for name in parts}
+        if not self.memory.merge_summaries(summaries.pop("memory")):
             if not self.memory.lost:
                 rank_zero_info(f"round {self.number} passes without training: no client is available")
                 self._end_unchanged()
                 return
             self.drop()
             raise loss_of_round(self.number, self.memory.lost, next(iter(self.errors), None))
+        for name, of_ranks in summaries.items():
+            parts[name].merge_summaries(of_ranks)
         if several:
-            merge_summaries(self, told)
+            self.model.grow(sorted({name for _, found in gathered for name in found}))
         self.model.aggregator.merge(self.ranks, self.device)
         self.merge(self.ranks if heard is None else heard)
         if why := self.model.aggregator.shortfall():
@@ -305,7 +265,8 @@ class Round:
         self.model.apply(combined, self.number)
         self.outside.end_round()
         self.local.end_round()
-        move_schedules()
+        if move_schedules is not None:
+            move_schedules()
         self.clock.end_round()
         self.model.switches.clear_gradients()
         self.algorithm.end_round()
@@ -316,12 +277,23 @@ class Round:
         if not self.exchange.is_empty:
             self._call_round_end_hook()
 
+    def _parts(self) -> dict[str, Any]:
+        """Return the parts that summarise the round on each rank (`local_summary`) and merge all ranks' summaries."""
+        return {
+            "memory": self.memory,
+            "counters": self.model.counters,
+            "outside": self.outside,
+            "clock": self.clock,
+            "local": self.local,
+            "logged": self.logged,
+        }
+
     def leave(self) -> None:
         """Take the round as over: here, or for a client whose server closes it."""
         self.turn, self.is_open = None, False
 
     def merge(self, ranks: Ranks) -> None:
-        """Bring together what clients' optimizers and algorithms tell of the round."""
+        """Merge what clients' optimizers and algorithms have summed up in the round."""
         self.local.merge(ranks, self.device)
         self.algorithm.merge(ranks, self.device)
         if ranks is not self.ranks:
@@ -329,7 +301,7 @@ class Round:
 
     def _pass_over(self, why: str) -> None:
         """End a round that is whole and of which nothing can be made: the server's model and state stay."""
-        warn_of_dropped_round(self.number, why)
+        rank_zero_warn(f"round {self.number} is dropped and the server's model stays as it was: {why}")
         reasons = dict.fromkeys(self.memory.took_part, f"the round was dropped: {why}")
         self.memory.left_out += make_entries(self.number, reasons, self._data)
         self._end_unchanged()
@@ -347,7 +319,8 @@ class Round:
 
     def drop(self) -> None:
         """Restore the server's model and optimizer state of before the round."""
-        self._end_snapshot()
+        if self.snapshots is not None:
+            self.snapshots.end_turn()
         self.exchange.restore_forms()
         self.exchange.load_server()
         self.local.end_round(dropped=True)
@@ -356,32 +329,8 @@ class Round:
         self.model.switches.restore()
         self.turn = None
 
-    # ---- what can be seen of it ----
-
     @property
     def keeps_clients(self) -> bool:
         """Whether something is remembered of each client, which then trains in one process for good."""
         by_parts = self.model.rules.keep_clients or self.algorithm.keeps_clients or self.compressed.keeps_clients
         return bool(self.exchange.personal) or by_parts or self.settings.optimizer_state == "keep"
-
-
-def local_summary(round: Round) -> dict[str, Any]:
-    """Return what other ranks do not know of a round."""
-    return {
-        "memory": round.memory.local_summary(),
-        "local": round.local.local_summary(),
-        "found": round.exchange.found,
-        "counters": round.model.counters.local_summary(),
-        "outside": round.outside.local_summary(),
-        "clock": round.clock.local_summary(),
-        "logged": round.logged.local_summary(),
-    }
-
-
-def merge_summaries(round: Round, told: Sequence[Mapping[str, Any]]) -> None:
-    """Merge every rank's `local_summary` into a round, except the memory's, which decides whether it is one."""
-    for part, name in ((round.model.counters, "counters"), (round.outside, "outside"), (round.clock, "clock")):
-        part.merge_summaries([one[name] for one in told])
-    round.local.merge_summaries([one["local"] for one in told])
-    round.model.grow(sorted({name for one in told for name in one["found"]}))
-    round.logged.merge_summaries([one["logged"] for one in told], round.device)

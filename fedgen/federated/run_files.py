@@ -1,4 +1,4 @@
-"""The file in which a run keeps what becomes of its module's state, read without torch."""
+"""Files of a run's folder that are read without torch: what becomes of its module's state, and simulated time."""
 
 import json
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from fedgen.io.files import atomic_write, parse_json
 from fedgen.io.regular_files import read_regular
 
 STATE_FILE = "state.txt"  # of a run's folder
+TIME_FILE = "simulated_time.jsonl"  # beside scores.jsonl
 
 
 def read_state(folder: str | Path) -> str:
@@ -18,12 +19,7 @@ def read_state(folder: str | Path) -> str:
     return read_regular(path).decode(errors="replace").rstrip("\n") if path.exists() else ""
 
 
-TIME_FILE = "simulated_time.jsonl"  # of a run's folder, beside scores.jsonl
-
-
 class RoundTime(NamedTuple):
-    """A round on the simulated clock."""
-
     round: Annotated[int, Between(0)]
     seconds: Annotated[float, Between(0)]
     turns: Annotated[int, Between(0)]

@@ -52,7 +52,6 @@ class _Decay(Schedule):
         self.rate, self.rounds, self.staircase = rate, rounds, staircase
 
     def _periods(self, round: int) -> float:
-        """t / rounds, or its floor."""
         return float(round // self.rounds) if self.staircase else round / self.rounds
 
 
@@ -181,10 +180,8 @@ class Cooldown(Schedule):
         return min(1.0, max(0.0, 1 - (round - self.start) / self.rounds))
 
 
-def factor_in(schedule: Schedule | None, round: int) -> float:
-    """A schedule's factor in a round; 1 without one."""
-    if schedule is None:
-        return 1.0
+def factor_in(schedule: Schedule, round: int) -> float:
+    """Return a schedule's factor in a round."""
     factor = float(schedule.factor(round))
     if not 0 <= factor < math.inf:
         raise ValueError(
@@ -194,9 +191,9 @@ def factor_in(schedule: Schedule | None, round: int) -> float:
     return factor
 
 
-def check_rates(schedule: Schedule | None, optimizers: Iterable[Optimizer | None]) -> None:
-    """Refuses optimizers that a schedule, if there is one, cannot act on."""
-    for optimizer in optimizers if schedule is not None else ():
+def check_rates(schedule: Schedule, optimizers: Iterable[Optimizer | None]) -> None:
+    """Refuse optimizers that a schedule cannot act on."""
+    for optimizer in optimizers:
         if optimizer is not None and not all("lr" in group for group in optimizer.param_groups):
             raise ValueError(
                 f"{type(optimizer).__name__} has no learning rate `lr`, which {type(schedule).__name__} could multiply;"
@@ -206,18 +203,13 @@ def check_rates(schedule: Schedule | None, optimizers: Iterable[Optimizer | None
 
 @contextmanager
 def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
-    """Multiplies an optimizer's learning rates within the block; after it they are what they were, to the bit."""
-    if factor == 1:
-        yield
-        return
-    groups = list(optimizer.param_groups)
-    rates = [group["lr"] for group in groups]
-    scaled = [rate * factor for rate in rates]
-    for group, rate in zip(groups, scaled):
-        group["lr"] = rate
+    """Multiply an optimizer's learning rates within the block; after it they are what they were, to the bit."""
+    rates = [(group, group["lr"], group["lr"] * factor) for group in optimizer.param_groups]
+    for group, _, scaled in rates:
+        group["lr"] = scaled
     try:
         yield
     finally:
-        for group, before, rate in zip(groups, rates, scaled):
-            if group["lr"] is rate:
+        for group, before, scaled in rates:
+            if group["lr"] is scaled:
                 group["lr"] = before

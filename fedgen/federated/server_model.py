@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, Mean, weight_of, wide
+from fedgen.federated.aggregators.mean import Aggregator, ClientWeights, weight_of, wide
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange, Rule, Rules, copy_tensors, parameters_of
 from fedgen.federated.client_state.local_state import OptimizerState
@@ -23,8 +23,8 @@ from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_
 from fedgen.federated.server_optimizers import as_real
 from fedgen.own_code import rank_zero_warn
 
-# values by name, names of counters that decreased, and the number of clients
-News = tuple[dict[str, list[Tensor]], list[str], int]
+Summary = tuple[dict[str, list[Tensor]], list[str], int]  # values, names that decreased, number of clients
+MASKED_NUMBER = 8  # bytes of an entry under secure aggregation
 
 
 class Counters:
@@ -37,14 +37,12 @@ class Counters:
         self.start_round()
 
     def start_round(self) -> None:
-        """Before the first turn of a round."""
         self._values: dict[str, list[Tensor]] = {}  # one where the largest is wanted, else every client's
         self._clients = 0
         self._decreased: list[str] = []
 
     @torch.no_grad()
     def add(self, tensors: Mapping[str, Tensor], server: Mapping[str, Tensor]) -> None:
-        """Takes a client's values after its turn."""
         self._clients += 1
         for name, tensor in tensors.items():
             if name in self._advancing or torch.equal(tensor, server[name]):
@@ -53,60 +51,49 @@ class Counters:
                 self._decreased += [name] if name not in self._decreased else []
             else:
                 self.seen.add(name)
-                self._values.setdefault(name, []).append(tensor.detach().clone())
-                self._shorten(name)
+                self._keep(name, [tensor.detach().clone()])
 
-    def _shorten(self, name: str) -> None:
-        values = self._values[name]
-        if not self._robust and len(values) > 1:
-            self._values[name] = [functools.reduce(torch.maximum, values)]
+    def _keep(self, name: str, values: Sequence[Tensor]) -> None:
+        kept = [*self._values.get(name, []), *values]
+        self._values[name] = kept if self._robust else [functools.reduce(torch.maximum, kept)]
 
-    def local_summary(self) -> News:
-        """Return what other ranks do not know of the round."""
+    def local_summary(self) -> Summary:
         values = {name: [tensor.cpu() for tensor in tensors] for name, tensors in self._values.items()}
         return values, self._decreased, self._clients
 
     @torch.no_grad()
-    def merge_summaries(self, told: Sequence[News]) -> None:
-        """Takes every rank's summary."""
+    def merge_summaries(self, summaries: Sequence[Summary]) -> None:
         self._values = {}
-        for found, _, _ in told:
+        for found, _, _ in summaries:
             for name, values in found.items():
-                self._values.setdefault(name, []).extend(values)
-                self._shorten(name)
-        self._decreased = sorted({name for _, names, _ in told for name in names})
-        self._clients = sum(clients for *_, clients in told)
-
-    def _combined(self, name: str, server: Tensor) -> Tensor:
-        values = [value.to(server) for value in self._values[name]]
-        if self._robust:
-            values += [server] * (self._clients - len(values))  # clients that left it alone
-            return torch.stack(values).sort(dim=0).values[(len(values) - 1) // 2]
-        return torch.maximum(values[0], server)
+                self._keep(name, values)
+        self._decreased = sorted({name for _, names, _ in summaries for name in names})
+        self._clients = sum(clients for *_, clients in summaries)
 
     @property
     def changed(self) -> list[str]:
-        """The names that some client's turn has raised in the round."""
         return [name for name in self._values if name not in self._decreased]
 
     @torch.no_grad()
     def end_round(self, server: Mapping[str, Tensor], interval: int) -> None:
-        """Writes the round's values into the server's tensors."""
         self.seen = (self.seen | {*self.changed}) - {*self._decreased}
-        copy_tensors([server[name] for name in self.changed], [self._combined(n, server[n]) for n in self.changed])
+        for name in self.changed:
+            values = [value.to(server[name]) for value in self._values[name]]
+            if self._robust:
+                values += [server[name]] * (self._clients - len(values))  # clients that left it alone
+                server[name].copy_(torch.stack(values).sort(dim=0).values[(len(values) - 1) // 2])
+            else:
+                server[name].copy_(torch.maximum(values[0], server[name]))
         for name in self._advancing:
             server[name].add_(interval)
         for name in self._decreased:
             if name not in self._warned:
                 self._warned.add(name)
                 rank_zero_warn(
-                    f"{name} is an integer tensor that decreased in a client's turn, so it is no counter: the server's"
-                    " value stays. Declare what becomes of it: FedAvgStrategy(rules={"
+                    f"{name} is an integer tensor that decreased in a client's turn, so it is not a counter: the"
+                    " server's value stays. Declare what becomes of it: FedAvgStrategy(rules={"
                     f"{name!r}: 'personal'}}) for a queue's pointer, with its queue; 'max' or 'server' otherwise"
                 )
-
-
-MASKED_NUMBER = 8  # bytes of an entry under secure aggregation
 
 
 class ServerUpdate:
@@ -118,11 +105,12 @@ class ServerUpdate:
         self._server, self._trained = server, trained
         self.leaves = {n: nn.Parameter(as_real(t)) for n, t in server.items() if n in trained} if create else {}
         self.optimizer = create(list(self.leaves.values())) if create and self.leaves else None
+        self._name = None if self.optimizer is None else type(self.optimizer).__name__
 
     @torch.no_grad()
     def apply(self, names: Iterable[str], combined: Iterable[Tensor], factor: float = 1.0) -> None:
         """One server step, with the optimizer's learning rate multiplied by a factor."""
-        replaced: dict[str, Tensor] = {}
+        replaced = {}
         for name, value in zip(names, combined):
             if name in self.leaves:
                 # in the aggregator's precision: rounding the average to half first would lose small updates
@@ -138,30 +126,22 @@ class ServerUpdate:
             self.optimizer.zero_grad(set_to_none=True)
 
     def replace(self, present: "ServerUpdate") -> None:
-        """Goes on with the state of another update's optimizer, if it is of the same parameters."""
+        """Take over the state of another update's optimizer, if it is of the same parameters."""
         if present.optimizer is None or not present.optimizer.state:
             return
         own, other = ({name: leaf.shape for name, leaf in one.leaves.items()} for one in (self, present))
-        if own == other:
-            self.load_state_dict(present.state_dict())
-        else:
+        if own != other:
             raise MisconfigurationException(
                 "parameters were frozen or unfrozen, or tensors got other shapes, between rounds, and the server"
                 " optimizer has state for the old set; use server_optimizer=None with layers that thaw or grow"
             )
+        self.load_state_dict(present.state_dict())
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The server optimizer's class name and state; None without one."""
         return None if self.optimizer is None else {"name": self._name, "state": self.optimizer.state_dict()}
 
-    @property
-    def _name(self) -> str | None:
-        return None if self.optimizer is None else type(self.optimizer).__name__
-
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restores `state_dict`."""
-        saved = None if state is None else state["name"]
-        if saved != self._name:
+        if (saved := None if state is None else state["name"]) != self._name:
             raise MisconfigurationException(
                 f"the checkpoint was written with another server optimizer ({saved} there, {self._name} here); resume"
                 " with the same `server_optimizer`"
@@ -173,23 +153,20 @@ class ServerUpdate:
 
 @dataclass
 class RoundSettings:
-    """The settings of a federation's rounds; see `FedAvgStrategy`."""
-
     interval: int
-    client_weights: ClientWeights = "examples"
-    server_optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None
-    optimizer_state: OptimizerState = "reset"
-    personal: Sequence[str] = ()
-    rules: Mapping[str, Rule] = field(default_factory=dict)
-    aggregator: Aggregator = field(default_factory=Mean)
-    client_algorithm: ClientAlgorithm = field(default_factory=ClientAlgorithm)
-    client_schedule: Schedule | None = None
-    server_schedule: Schedule | None = None
-    fixed: bool = False
-    compression: Compressor | None = None
+    client_weights: ClientWeights
+    server_optimizer: Callable[[Iterable[Tensor]], Optimizer] | None
+    optimizer_state: OptimizerState
+    personal: Sequence[str]
+    rules: Mapping[str, Rule]
+    aggregator: Aggregator
+    client_algorithm: ClientAlgorithm
+    client_schedule: Schedule | None
+    server_schedule: Schedule | None
+    compression: Compressor | None
+    fixed: bool = False  # whether what travels is fixed before training, as under secure aggregation
 
     def weight_of(self, num_examples: int) -> float:
-        """Return what a client of so many examples weighs."""
         return weight_of(num_examples, self.client_weights)
 
 
@@ -228,7 +205,6 @@ class ServerModel:
             check_rates(settings.server_schedule, [self.update.optimizer])
 
     def renew(self) -> None:
-        """Make it again from the module as it is now."""
         present = self.update
         self._make(self.exchange.moving)
         self.update.replace(present)
@@ -240,7 +216,6 @@ class ServerModel:
         return self.switches.thawed_or_frozen() or set(map(id, trained)) != self._trained
 
     def start_round(self) -> None:
-        """Take the module's tensors as the server's."""
         if self.trains_others or not self.exchange.still_fits():
             self.renew()
         self.exchange.snapshot()
@@ -254,11 +229,6 @@ class ServerModel:
         if len(exchange.personal) > personal:
             self._memory.match_personal(exchange)
 
-    def in_place_of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return a module's state within a turn with the server's tensors in place of a client's."""
-        first, server = self.exchange.first_names, self.exchange.server
-        return {name: server.get(first.get(name, name), value) for name, value in state.items()}
-
     def apply(self, combined: Sequence[Tensor], round: int) -> None:
         """Take a step of the server, and put its new model into the module."""
         schedule = self._settings.server_schedule
@@ -270,13 +240,11 @@ class ServerModel:
 
 
 def compressed_bytes(compressor: Compressor, parameters: Mapping[str, Tensor]) -> dict[str, int]:
-    """The bytes that a client sends for each parameter, by name."""
     forms = {name: as_real(wide(tensor)) for name, tensor in parameters.items()}
     return {name: compressor.num_bytes(tuple(form.shape), form.dtype) for name, form in forms.items()}
 
 
 def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> list[Tensor]:
-    """The parameters that train in clients' turns."""
     held = [parameters_of(optimizer) for optimizer in (*optimizers, *_own_optimizers(module))]
     if not held:
         return [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -288,15 +256,14 @@ def trained_parameters(module: nn.Module, optimizers: Iterable[Optimizer]) -> li
 
 
 def _own_optimizers(module: nn.Module) -> Iterator[Optimizer]:
-    """Optimizers that hang in a module's parts themselves, or in lists and dictionaries there."""
+    """Return optimizers that are attributes of a module's parts, or in lists and dictionaries there."""
     for part in module.modules():
         for value in vars(part).values():
             if isinstance(value, Optimizer):
                 yield value
             elif type(value) in (list, tuple, dict) and value:  # asked in each round, of each attribute
-                yield from (
-                    one for one in (value.values() if type(value) is dict else value) if isinstance(one, Optimizer)
-                )
+                held = value.values() if type(value) is dict else value
+                yield from (one for one in held if isinstance(one, Optimizer))
 
 
 class Switches:
@@ -309,15 +276,13 @@ class Switches:
         self.start_turn()
 
     def thawed_or_frozen(self) -> bool:
-        """Whether requires_grad is another than when this was made."""
         return self._flags != [p.requires_grad for p in self._module.parameters()]
 
     def start_turn(self) -> None:
-        """Takes the present switches as those that `restore` puts back."""
+        """Take the present switches as those that `restore` puts back."""
         self._before = [p.requires_grad for p in self._parameters], [m.training for m in self._modules]
 
     def restore(self) -> None:
-        """Puts the switches back to what they were when the turn started."""
         flags, modes = self._before
         for parameter, flag in zip(self._parameters, flags):
             if parameter.requires_grad != flag:

@@ -2,34 +2,28 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch import Tensor
 
+from fedgen.federated.round import Round
 from fedgen.federated.run_files import STATE_FILE
 from fedgen.io.files import atomic_write, in_bytes
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from fedgen.own_code import rank_zero_warn
 
-if TYPE_CHECKING:
-    from fedgen.federated.round import Round
-
 MOST_NAMES = 4  # of a row in the log
-RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # beginnings of what is warned of
+RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # how fates begin that are warned of
 
 
 class StateRow(NamedTuple):
-    """A row: what becomes of some of a module's state."""
-
     fate: str
     names: tuple[str, ...]
     num_bytes: int
 
 
-def state_rows(round: "Round") -> list[StateRow]:
-    """The rows that are not empty, what travels first: their bytes are all that a client sends in a round."""
+def state_rows(round: Round) -> list[StateRow]:
+    """Return the rows that are not empty, what travels first: their bytes are all that a client sends in a round."""
     exchange, counters, outside, local = round.exchange, round.model.counters, round.outside, round.local
     by_fate: dict[str, list[str]] = {}
     for path, word in outside.found.items():
@@ -38,7 +32,7 @@ def state_rows(round: "Round") -> list[StateRow]:
     moving = {name: tensor for name, tensor in exchange.traveling.items() if name not in exchange.trained}
     known, server = counters.seen | exchange.advancing, exchange.server  # and what the present turn has raised
     counted = {name: t for name, t in exchange.counters.items() if name in known or not torch.equal(t, server[name])}
-    beside = exchange.beside
+    beside, still = exchange.beside, {**exchange.quiet, **exchange.counters}
     raised = [tensor for name, tensor in counted.items() if name not in exchange.advancing]
     rows = [
         _row("trained, averaged", exchange.trainable, exchange.bytes_sent(exchange.trainable)),
@@ -49,7 +43,7 @@ def state_rows(round: "Round") -> list[StateRow]:
         _row("sent along by the client algorithm", [type(round.algorithm).__name__] * bool(beside), beside),
         _row("stays with each client", exchange.personal),
         _row("declared 'server', reset at every turn", exchange.held),
-        _row("constant, does not travel", {**_rest(exchange.quiet, moving), **_rest(exchange.counters, counted)}),
+        _row("constant, does not travel", [name for name in still if name not in moving and name not in counted]),
     ]
     words = {
         "averaged": "not in state_dict, averaged",
@@ -71,16 +65,11 @@ def state_rows(round: "Round") -> list[StateRow]:
     return [row for row in rows if row.names]
 
 
-def _rest(tensors: dict[str, Tensor], without: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if name not in without}
-
-
 def _row(fate: str, names: Iterable[str], num_bytes: int = 0) -> StateRow:
     return StateRow(fate, tuple(names), num_bytes)
 
 
 def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
-    """The rows as lines of text."""
     lines = []
     for row in rows:
         shown = row.names if most is None else row.names[:most]
@@ -90,42 +79,27 @@ def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
     return "\n".join(lines)
 
 
-def bytes_received(round: "Round") -> int:
-    """The bytes of all tensors that the server sends to a client in a round."""
-    exchange, means = round.exchange, round.messages.server_means.values()
-    model = exchange.num_bytes_down if round.state_bytes is None else exchange.beside + round.state_bytes
-    return model + round.local.bytes_received + bytes_of(means)
-
-
-def log_state_table(round: "Round", in_short: bool) -> None:
-    """Tells, once the first round is over, what travels and, in short, what becomes of the module's state; warns."""
-    rows = state_rows(round)
-    sent, received = in_bytes(sum(row.num_bytes for row in rows)), in_bytes(bytes_received(round))
-    rank_zero_info(f"each client sends {sent} a round and receives {received}")
-    if in_short:
-        rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
-    warn_of_state(rows, round.model.rules.unmatched, round.outside.remedies)
-
-
 def warn_of_state(
     rows: Sequence[StateRow], unmatched: Sequence[str] = (), remedies: Mapping[str, str] | None = None
 ) -> None:
-    """Warns, once the first round is over, of what may surprise in the module's state."""
-    for row in (row for row in rows if row.fate.startswith(RESET)):
-        fitting = {name: (remedies or {}).get(name, "personal") for name in row.names[:MOST_NAMES]}
-        rank_zero_warn(
-            f"clients' turns change state that is not in state_dict and is not exchanged:\n{table_of([row])}\n"
-            f"FedAvgStrategy(rules={fitting}) declares what becomes of it; with 'server' it is reset without a warning",
-            category=UnexchangedStateWarning,
-        )
-    for row in (row for row in rows if row.fate.startswith(OPAQUE)):
-        attribute = row.names[0].split(" ")[0].split(".")[-1]
-        rank_zero_warn(
-            f"the module holds objects that cannot be looked into:\n{table_of([row])}\n"
-            "What a client's turn does to them reaches the next client. Make them anew in `on_turn_start(turn)`, or"
-            f" declare that they are no state: own_turn_state = ({attribute!r},) in the class that holds them",
-            category=UnexchangedStateWarning,
-        )
+    """Warn, once the first round is over, of what may surprise in the module's state."""
+    for row in rows:
+        if row.fate.startswith(RESET):
+            fitting = {name: (remedies or {}).get(name, "personal") for name in row.names[:MOST_NAMES]}
+            rank_zero_warn(
+                f"clients' turns change state that is not in state_dict and is not exchanged:\n{table_of([row])}\n"
+                f"FedAvgStrategy(rules={fitting}) declares what becomes of it; with 'server' it is reset without a"
+                " warning",
+                category=UnexchangedStateWarning,
+            )
+        if row.fate == OPAQUE:
+            attribute = row.names[0].split(" ")[0].split(".")[-1]
+            rank_zero_warn(
+                f"the module holds objects that cannot be looked into:\n{table_of([row])}\n"
+                "What a client's turn does to them reaches the next client. Make them anew in `on_turn_start(turn)`, or"
+                f" declare that they are no state: own_turn_state = ({attribute!r},) in the class that holds them",
+                category=UnexchangedStateWarning,
+            )
     if unmatched:
         rank_zero_warn(
             f"rules for {', '.join(map(repr, unmatched))} have matched nothing of the module's state in the"
@@ -141,15 +115,6 @@ class NoRoundError(RuntimeError):
     """The table was asked for before a round was trained, in which it is found."""
 
 
-def require_round(trained: bool) -> None:
-    """Refuses to tell of a fit that has trained no whole round."""
-    if not trained:
-        raise NoRoundError(
-            "state_table() tells what clients' turns were found to change, and this strategy has trained no whole round"
-            " yet: call it after trainer.fit(...), or in a callback's on_train_epoch_end"
-        )
-
-
 def rows_so_far(strategy: Any) -> list[StateRow]:
     """The rows of a strategy's `state_table`; none before its first whole round, or if it has no such table."""
     try:
@@ -159,7 +124,7 @@ def rows_so_far(strategy: Any) -> list[StateRow]:
 
 
 def write_state(folder: str | Path, rows: Sequence[StateRow]) -> None:
-    """Keeps the rows with all names in a run's folder, as `table_of` writes them; nothing if there are none."""
+    """Write the rows with all names into a run's folder, as `table_of` has them; no file if there are none."""
     if rows:
         with atomic_write(Path(folder) / STATE_FILE) as file:
             file.write(f"{table_of(rows, most=None)}\n".encode())

@@ -22,7 +22,6 @@ from fedgen.federated.lightning.lightning_internals import (
     without_process_group,
 )
 
-Sums = tuple[Tensor, Tensor]  # of logged values times their weights, and of the weights, where a mean is logged
 NEVER = 2**62  # a schedule's frequency, in Lightning's batches, that is never reached
 
 
@@ -32,7 +31,7 @@ class TurnClock:
     def __init__(self, trainer: Trainer, interval: int, rounds: int | None = None) -> None:
         self.trainer, self.interval, self._rounds = trainer, interval, rounds
         self.results: Any = trained_values(trainer)  # that are logged in training
-        self.inside, self.iteration, self.total_steps = False, 0, 0
+        self.iteration = self.total_steps = 0
         self.accumulation = trainer.accumulate_grad_batches
         self.holds_accumulation = False
         self.reduced: dict[str, Tensor] = {}
@@ -40,15 +39,15 @@ class TurnClock:
 
     @property
     def rounds(self) -> int:
-        """The rounds that are planned; -1 without end."""
+        """The rounds that are planned; -1 without a limit."""
         return (self.trainer.max_epochs or 1) if self._rounds is None else self._rounds
 
     @property
     def _progress(self) -> Any:
         loop = self.trainer.fit_loop.epoch_loop
         if self.trainer.lightning_module is None or self.trainer.lightning_module.automatic_optimization:
-            return loop.automatic_optimization.optim_progress.optimizer.step.total
-        return loop.manual_optimization.optim_step_progress.total
+            return loop.automatic_optimization.optim_progress.optimizer.step
+        return loop.manual_optimization.optim_step_progress
 
     @property
     def steps(self) -> int:
@@ -56,14 +55,11 @@ class TurnClock:
         return int(self._counts.completed)
 
     def set_steps(self, value: int) -> None:
-        """Makes Lightning's `global_step` so many."""
         self._counts.ready = self._counts.completed = value
 
-    # ---- rounds and turns ----
-
     def start_round(self) -> None:
-        """Takes the present count as the server's, and accumulation from Lightning's loops into turns."""
-        self._counts = self._progress
+        """Take the present count as the server's, and accumulation from Lightning's loops into turns."""
+        self._counts = self._progress.total
         self.server_steps = self._largest = self.steps
         self._total = 0
         by_step = {one.meta.forked_name(True) for one in self.results.values() if one.meta.on_step}
@@ -73,11 +69,10 @@ class TurnClock:
             self.trainer.accumulate_grad_batches, self.holds_accumulation = 1, True  # one turn is one batch there
 
     def start_turn(self) -> None:
-        """Starts a client's count at the server's."""
         self.set_steps(self.server_steps)
 
     def end_turn(self, completed: bool) -> None:
-        """Counts the steps of a completed turn; between turns Lightning sees the server's count."""
+        """Count the steps of a completed turn; between turns Lightning sees the server's."""
         if completed:
             self._largest = max(self._largest, self.steps)
             self._total += self.steps - self.server_steps
@@ -85,52 +80,44 @@ class TurnClock:
 
     @property
     def turn_steps(self) -> int:
-        """Steps of the round's longest completed turn."""
         return self._largest - self.server_steps
 
     def take_steps(self, steps: Sequence[int]) -> None:
-        """Takes steps of completed turns that were counted elsewhere: of their number the median, as one may lie."""
+        """Take steps of completed remote turns: the median is the round's count, as a client may lie."""
         if steps:
             self._largest = self.server_steps + sorted(steps)[(len(steps) - 1) // 2]
             self._total += sum(min(count, self.turn_steps) for count in steps)
 
     def local_summary(self) -> tuple[int, int]:
-        """Return what other ranks do not know of the round."""
         return self._largest, self._total
 
-    def merge_summaries(self, told: Sequence[tuple[int, int]]) -> None:
-        """Takes every rank's summary."""
-        self._largest, self._total = max(largest for largest, _ in told), sum(total for _, total in told)
+    def merge_summaries(self, summaries: Sequence[tuple[int, int]]) -> None:
+        self._largest, self._total = max(largest for largest, _ in summaries), sum(total for _, total in summaries)
 
     def end_round(self, dropped: bool = False) -> None:
-        """Makes the count that of the round's longest turn; of a dropped round nothing is left."""
+        """Make the count that of the round's longest turn; a dropped round counts nothing."""
         if not dropped:
             self.set_steps(self._largest)
             self.total_steps += self._total
         self.release()
 
     def count_steps(self, steps: int) -> None:
-        """Counts optimizer steps of the present client that were taken beside Lightning's loops, as these do."""
-        loop = self.trainer.fit_loop.epoch_loop
+        """Count optimizer steps of the present client that were taken beside Lightning's loops, as the loops do."""
+        self._progress.increment_by(steps)
         if self.trainer.lightning_module.automatic_optimization:
-            progress = loop.automatic_optimization.optim_progress.optimizer
-            progress.step.increment_by(steps)
-            progress.zero_grad.increment_by(steps)
-        else:
-            loop.manual_optimization.optim_step_progress.increment_by(steps)
+            loop = self.trainer.fit_loop.epoch_loop
+            loop.automatic_optimization.optim_progress.optimizer.zero_grad.increment_by(steps)
 
     def leave_a_step(self) -> None:
-        """Takes one step off the count, which Lightning adds when its batch, the turn, is over."""
+        """Take one step off the count, which Lightning adds when its batch, the turn, is over."""
         self._counts.completed -= 1
 
     def release(self) -> None:
-        """Gives the trainer its own setting of gradient accumulation back."""
         if self.holds_accumulation:
             self.trainer.accumulate_grad_batches, self.holds_accumulation = self.accumulation, False
 
     @property
     def is_last_iteration(self) -> bool:
-        """Whether the present iteration is its turn's last."""
         return self.iteration + 1 == self.interval
 
     @property
@@ -138,40 +125,28 @@ class TurnClock:
         """Whether the present iteration adds to gradients without an optimizer step."""
         return (self.iteration + 1) % self.accumulation != 0 and not self.is_last_iteration
 
-    @property
-    def opens_accumulation(self) -> bool:
-        """Whether gradients begin anew with the present iteration."""
-        return self.iteration % self.accumulation == 0
-
     @contextmanager
     def within(self) -> Iterator[None]:
-        """Lets Lightning's words mean a turn's."""
+        """Let Lightning's words mean a turn's."""
         trainer: Any = self.trainer
         kind: Any = type(trainer)
-        held = trainer.accumulate_grad_batches
-        trainer.__class__, self.inside = _derived(_InTurn, kind), True
+        held, trainer.__class__ = trainer.accumulate_grad_batches, _derived(_InTurn, kind)
         if self.holds_accumulation:
             trainer.accumulate_grad_batches = self.accumulation
         try:
             yield
         finally:
-            trainer.__class__, self.inside = kind, False
-            trainer.accumulate_grad_batches = held
+            trainer.__class__, trainer.accumulate_grad_batches = kind, held
 
     def state_dict(self) -> dict[str, Any]:
         """The total over clients; Lightning saves `global_step` itself."""
         return {"total_steps": self.total_steps}
 
     def load_state_dict(self, state: Any) -> None:
-        """Restores `state_dict`."""
         self.total_steps = int(state["total_steps"])
 
 
-# ---- the trainer's words ----
-
-
 def patch_trainer(trainer: Trainer, clock: TurnClock) -> None:
-    """Let a trainer's properties follow the clock; `unpatch_trainer` ends it."""
     if not isinstance(trainer, _InFit):
         kind: Any = type(trainer)
         trainer.__class__ = _derived(_InFit, kind)
@@ -179,7 +154,6 @@ def patch_trainer(trainer: Trainer, clock: TurnClock) -> None:
 
 
 def unpatch_trainer(trainer: Trainer) -> None:
-    """Give a trainer its own class back."""
     if isinstance(trainer, _InFit):
         kinds: Any = type(trainer).__mro__
         trainer.__class__ = next(kind for kind in kinds if not issubclass(kind, (_InFit, _InTurn)))
@@ -194,7 +168,7 @@ class _InFit:
     @property
     def train_dataloader(self) -> Any:
         turns = super().train_dataloader  # type: ignore[misc]
-        return getattr(turns, "view", turns)  # others' loaders have none
+        return getattr(turns, "view", turns)  # other loaders have none
 
     @property
     def estimated_stepping_batches(self) -> int | float:
@@ -231,95 +205,81 @@ def _derived(properties: type, kind: Any) -> Any:
     return type(kind.__name__, (properties, kind), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
 
 
-# ---- learning-rate schedules by the step ----
-
-
 class StepSchedules:
     """Learning-rate schedules with interval="step", moved with a client's iterations, not with Lightning's batches."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._frequencies: list[tuple[Any, int]] = []
-        for config in trainer.strategy.lr_scheduler_configs:
-            if config.interval != "step" or not trainer.lightning_module.automatic_optimization:
-                continue
-            self._frequencies.append((config, config.frequency))
+        configs = trainer.strategy.lr_scheduler_configs if trainer.lightning_module.automatic_optimization else []
+        self._frequencies = [(config, config.frequency) for config in configs if config.interval == "step"]
+        for config, _ in self._frequencies:
             config.frequency = NEVER  # Lightning's loops do not move it; its interval stays, for monitors to read
 
     def __bool__(self) -> bool:
         return bool(self._frequencies)
 
     def move(self, iteration: int) -> None:
-        """Moves the schedules after a local iteration that took an optimizer step."""
+        """Move the schedules after a local iteration that took an optimizer step."""
         for config, frequency in self._frequencies:
             if (iteration + 1) % frequency == 0:
                 call_module_hook(self._trainer, "lr_scheduler_step", config.scheduler, None)
 
     def release(self) -> None:
-        """Gives the schedules their frequencies back."""
         for config, frequency in self._frequencies:
             config.frequency = frequency
-
-
-# ---- logged values ----
 
 
 class LoggedValues:
     """Weighs what training steps log as clients are weighed: the mean over a turn counts by the client's weight."""
 
-    def __init__(self, trainer: Trainer, clock: TurnClock) -> None:
-        self._trainer, self._clock = trainer, clock
-        self._before: dict[str, Sums] = {}
+    def __init__(self, clock: TurnClock) -> None:
+        self._clock = clock
+        self._before: dict[str, tuple[Tensor, Tensor]] = {}
 
     def start_turn(self) -> None:
-        """Notes the sums before a turn."""
-        results = self._clock.results
-        known = ((key, metric) for key, metric in results.items() if metric.is_tensor and not metric.has_reset)
-        self._before = {key: _sums(metric) for key, metric in known}
+        results = self._clock.results.items()
+        self._before = {key: _sums(one) for key, one in results if one.is_tensor and not one.has_reset}
 
     def end_turn(self, weight: float, completed: bool) -> None:
-        """Weighs what was logged since `start_turn`, or drops it."""
+        """Weigh what was logged since `start_turn`, or drop it."""
         for key, metric in list(self._clock.results.items()):
             if not metric.is_tensor or metric.has_reset or not metric.meta.on_epoch:
                 continue
-            known = self._before.get(key)
-            if not completed:
-                self._drop(metric, known)
-            elif metric.meta.is_mean_reduction:
+            known, is_mean = self._before.get(key), metric.meta.is_mean_reduction
+            if not completed and known is None:
+                metric.reset()
+            elif not completed and known is not None:
+                metric.value = known[0]
+                if is_mean:
+                    metric.cumulated_batch_size = known[1]
+            elif is_mean:
                 value, count = known or (torch.zeros_like(metric.value), torch.zeros_like(metric.cumulated_batch_size))
                 logged, of = metric.value - value, metric.cumulated_batch_size - count
                 if float(of) > 0:
                     metric.value, metric.cumulated_batch_size = value + logged / of * weight, count + weight
 
-    def _drop(self, metric: Any, known: Sums | None) -> None:
-        if known is None:
-            metric.reset()
-            return
-        metric.value = known[0]
-        if metric.meta.is_mean_reduction:
-            metric.cumulated_batch_size = known[1]
-
     def local_summary(self) -> dict[str, Any]:
-        """This rank's sums, with how they were logged and whether the trainer, too, is to see what all ranks' give."""
+        """Return this rank's sums, how they were logged, and whether the trainer shows the values over all ranks."""
         return {
             key: (without_process_group(one.meta), one.meta.sync.should, *(tensor.cpu() for tensor in _sums(one)))
             for key, one in self._clock.results.items()
             if one.is_tensor and not one.has_reset and one.meta.on_epoch
         }
 
-    def merge_summaries(self, told: Sequence[dict[str, Any]], device: torch.device) -> None:
-        """Takes every rank's summary: each then has the values over all clients."""
+    def merge_summaries(self, summaries: Sequence[dict[str, Any]]) -> None:
+        """Take every rank's summary: each rank then has the values over all clients."""
         results, self._clock.reduced = self._clock.results, {}
-        for key in dict.fromkeys(key for one in told for key in one):
-            found = [one[key] for one in told if key in one]
+        for key in dict.fromkeys(key for one in summaries for key in one):
+            found = [one[key] for one in summaries if key in one]
             meta, shown = found[0][:2]
-            value = _reduced(meta, found).to(device)
+            value = _reduced(meta, found).to(self._clock.trainer.strategy.root_device)
             self._clock.reduced |= {meta.name: value, meta.forked_name(False): value}
             if shown:
                 set_reduced(results, key, meta, value)
 
 
-def _sums(metric: Any) -> Sums:
+def _sums(metric: Any) -> tuple[Tensor, Tensor]:
+    """Return the sum of logged values times their weights, and that of the weights where a mean is logged."""
     return metric.value, metric.cumulated_batch_size if metric.meta.is_mean_reduction else torch.ones(())
 
 

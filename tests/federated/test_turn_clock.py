@@ -86,9 +86,8 @@ def test_accumulation_ends_with_its_number_or_with_the_turn():
     assert clock.trainer.accumulate_grad_batches == 1  # a turn is one batch there
     found = []
     for clock.iteration in range(5):
-        found.append((clock.opens_accumulation, clock.accumulates, clock.is_last_iteration))
-    opens, accumulates, last = zip(*found)
-    assert opens == (True, False, True, False, True)
+        found.append((clock.accumulates, clock.is_last_iteration))
+    accumulates, last = zip(*found)
     assert accumulates == (True, False, True, False, False)
     assert last == (False, False, False, False, True)
     with clock.within():

@@ -8,7 +8,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.federated.client_state.exchange import Exchange, copy_tensors
-from fedgen.federated.left_out import KEPT_REMARKS, KEPT_TURNS, Entry, are_alike, fold, warn_of
+from fedgen.federated.left_out import KEPT_REMARKS, KEPT_TURNS, Entry, are_alike, fold
+from fedgen.own_code import rank_zero_warn
 
 News = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left out
 
@@ -63,7 +64,7 @@ class ClientMemory:
     def _warn(self) -> None:
         untold, self._unlogged = self._unlogged, []
         for entry in untold:
-            warn_of(entry)
+            rank_zero_warn(f"client {entry['name']!r} is left out of round {entry['round']}: {entry['reason']}")
 
     def local_summary(self) -> News:
         """Return what other ranks do not know: this rank's clients that trained in the round, and those left out."""

@@ -138,7 +138,7 @@ def both(module: Any, **options: Any) -> tuple[Any, Any]:
 
 def at_once(trainer: Any) -> Any:
     """What takes turns at once in a trainer's strategy."""
-    return trainer.strategy._loop.at_once
+    return trainer.strategy._loop
 
 
 def differences(one: Any, other: Any) -> list[float]:

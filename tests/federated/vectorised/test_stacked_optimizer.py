@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.federated.vectorised.stacked_optimizer import StackedOptimizer, why_not_stacked
+from fedgen.federated.vectorised.stacked_clients import StackedOptimizer, why_not_stacked
 
 CASES = [
     ("SGD", {}),
