@@ -38,16 +38,37 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
     found: Any = state.get("param_groups") if isinstance(state, Mapping) else None
     if not _is_list(found, len(groups)) or "state" not in state:
         raise ValueError(f"an optimizer's state is not that of one with {len(groups)} groups of parameters")
-    for own, said in zip(groups, found):
-        _check_group(own, said, torch_made=_made_by(optimizer) == "torch")
+    for own, given in zip(groups, found):
+        for name, value in own.items():
+            other: Any = given.get(name) if isinstance(given, Mapping) else None
+            is_added = name in _ADDED and other is None
+            may_lack = other is None and isinstance(value, bool) and _maker(optimizer) == "torch"
+            if not (is_added or may_lack or _is_alike(name, value, other)):
+                raise ValueError(
+                    f"an optimizer's {name} is {str(other)[:40]!r}, where the model's is {str(value)[:40]!r}"
+                )
     check_slots(optimizer, state["state"])
+
+
+def _is_alike(name: str, own: Any, other: Any) -> bool:
+    """Whether a setting of a parameter group is of the kind of the optimizer's own."""
+    if name == "params":
+        return _is_list(other, len(own)) and all(type(one) is int for one in other) and list(other) == own
+    if _is_number(own):
+        return _is_number(other) and not is_nan(other) and (name not in ("lr", "initial_lr") or other >= -_ROUNDING)
+    if isinstance(own, list | tuple):
+        return _is_list(other, len(own)) and all(
+            _is_number(b) and not is_nan(b) for a, b in zip(own, other) if _is_number(a)
+        )
+    return not isinstance(own, bool) or isinstance(other, bool)
 
 
 def check_slots(optimizer: Optimizer, slots: Any) -> None:
     """Refuses what no such optimizer keeps of its parameters."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    known = _made_by(optimizer) in ("torch", "fedgen")
-    if not isinstance(slots, Mapping) or not all(_is_place(i, len(parameters), known) for i in slots):
+    parameters, known = parameters_of(optimizer), _maker(optimizer) in ("torch", "fedgen")
+    if not isinstance(slots, Mapping) or not all(
+        (type(key) is int and 0 <= key < len(parameters)) or (not known and isinstance(key, str)) for key in slots
+    ):
         raise ValueError(f"what an optimizer keeps is not by the place of one of its {len(parameters)} parameters")
     for place, found in slots.items():
         slot: Any = {place: found} if isinstance(place, str) else found
@@ -65,12 +86,9 @@ def check_slots(optimizer: Optimizer, slots: Any) -> None:
             raise ValueError(f"an optimizer keeps {odd[0]} of some parameters and not of others")
 
 
-def _is_place(key: Any, parameters: int, known: bool) -> bool:
-    return (type(key) is int and 0 <= key < parameters) or (not known and isinstance(key, str))
-
-
-def _made_by(optimizer: Optimizer) -> str:
-    return type(optimizer).__module__.split(".")[0]
+def _maker(optimizer: Any) -> str:
+    """The package that an optimizer's class is from."""
+    return type(optimizer).__module__.partition(".")[0]
 
 
 def _fits(name: Any, value: Any, parameter: Tensor) -> bool:
@@ -79,24 +97,6 @@ def _fits(name: Any, value: Any, parameter: Tensor) -> bool:
     if name not in _LIKE_PARAMETER or (name == "momentum_buffer" and value is None):
         return True
     return isinstance(value, Tensor) and value.shape == parameter.shape and kind_of(value) == kind_of(parameter)
-
-
-def _check_group(own: Mapping[str, Any], found: Any, torch_made: bool) -> None:
-    """Refuses settings of other kinds than the optimizer's own."""
-    for name, value in own.items():
-        said: Any = found.get(name) if isinstance(found, Mapping) else None
-        if name == "params":
-            same = _is_list(said, len(value)) and all(type(one) is int for one in said) and list(said) == value
-        elif _is_number(value):
-            same = _is_number(said) and not is_nan(said) and (name not in ("lr", "initial_lr") or said >= -_ROUNDING)
-        elif isinstance(value, list | tuple):
-            same = _is_list(said, len(value)) and all(
-                _is_number(b) and not is_nan(b) for a, b in zip(value, said) if _is_number(a)
-            )
-        else:
-            same = not isinstance(value, bool) or isinstance(said, bool) or (torch_made and said is None)
-        if not same and not (name in _ADDED and said is None):
-            raise ValueError(f"an optimizer's {name} is {str(said)[:40]!r}, where the model's is {str(value)[:40]!r}")
 
 
 def _is_number(value: Any) -> bool:
@@ -131,13 +131,13 @@ class OptimizerContents:
         self._callers = [optimizer] if wrapper is None else [optimizer, wrapper]
         self._members = dict(_members("", optimizer, set()))
         self.has_modes = {"train", "eval"} <= {*dir(type(optimizer))}
-        self._is_torchs = len(self._members) == 1 and type(optimizer).__module__.partition(".")[0] == "torch"
+        self._is_torchs = len(self._members) == 1 and _maker(optimizer) == "torch"
         self._stepped: set[str] = set()  # names in `param_groups` that steps change
         self._marks: list[tuple[dict[str, Any], dict[str, int]]] = []
         self._handles: list[Any] = []
         self._made: Contents = {}  # groups and attributes, of which `read` leaves out what no step has changed
         made = dict(self._groups_and_attributes(lambda group: group.keys() - {"params"}))
-        parameters = {id(parameter): parameter for parameter in parameters_of(optimizer)}  # which stay themselves
+        parameters = {id(parameter): parameter for parameter in self.parameters}  # which stay themselves
         self._made = copied_contents(made, dict(parameters))
         self.fresh = copied_contents(self.read(), dict(parameters))
         self._weights = self._names_of_weights()
@@ -162,23 +162,21 @@ class OptimizerContents:
             slots = self.optimizer.state[parameter]
             slots.update({name: parameter.detach().clone() for name in self._weights})
 
-    # ---- weights that are trained and weights that are evaluated ----
+    # ---- weights that are trained and weights that are evaluated, where `has_modes` ----
 
     def switch(self, mode: Literal["train", "eval"]) -> None:
-        """Go to the weights that are trained or evaluated, where these differ."""
-        if self.has_modes:
-            optimizer: Any = self.optimizer
-            self._mark()
-            getattr(type(optimizer), mode)(optimizer)
-            self._note()
+        optimizer: Any = self.optimizer
+        self._mark()
+        getattr(type(optimizer), mode)(optimizer)
+        self._note()
 
     def allow_modes(self, allowed: bool) -> None:
         """Let a module's own calls of `train` and `eval` through, or have them do nothing."""
-        for caller in self._callers if self.has_modes else ():
+        for caller in self._callers:
             for name in ("train", "eval"):
                 vars(caller).pop(name, None)
                 if not allowed:
-                    vars(caller)[name] = _nothing
+                    vars(caller)[name] = lambda: None
 
     # ---- hyperparameters ----
 
@@ -188,14 +186,14 @@ class OptimizerContents:
         without = {"params", *self._stepped}
         groups = [{n: v for n, v in group.items() if n not in without} for group in self.optimizer.param_groups]
         for group in groups:
-            group.update({name: copied(value) for name, value in _compound(group)})
+            group.update(_copied_values(group))
         return groups
 
     @hyperparameters.setter
     def hyperparameters(self, groups: Sequence[Mapping[str, Any]]) -> None:
         for own, saved in zip(self.optimizer.param_groups, groups):
             own.update(saved)
-            own.update({name: copied(value) for name, value in _compound(saved)})
+            own.update(_copied_values(saved))
 
     def _watch(self) -> None:
         """Note what steps change in `param_groups`; a step's closure is the module's, and what it sets is not state."""
@@ -210,13 +208,13 @@ class OptimizerContents:
             self._note()
 
         for member in self._members.values():
-            # steps of torch's own change nothing there
-            if isinstance(member, Optimizer) and type(member).__module__.partition(".")[0] != "torch":
+            if isinstance(member, Optimizer) and _maker(member) != "torch":  # steps of torch's change nothing there
                 self._handles += [member.register_step_pre_hook(start), member.register_step_post_hook(end)]
 
     def release(self) -> None:
         """Leave the optimizer alone from now on."""
-        self.allow_modes(True)
+        if self.has_modes:
+            self.allow_modes(True)
         for handle in self._handles:
             handle.remove()
 
@@ -263,10 +261,14 @@ class OptimizerContents:
             for place, group in enumerate(vars(member).get("param_groups", ())):
                 if values := {name: group[name] for name in group.keys() & names(group)}:
                     yield f"{path}/{GROUPS}/{place}", values
-            key = f"{path}/{ATTRIBUTES}/"
-            attributes = {name: _value(member, name) for name in _kept(member)}
+            key, values = f"{path}/{ATTRIBUTES}/", {}
             made = self._made.get(key, {})
-            if values := {name: v for name, v in attributes.items() if made.get(name, MISSING) is not v}:
+            for name in _kept(member):
+                value = vars(member)[name]
+                value = read_generator(value) if isinstance(value, GENERATORS) else value
+                if made.get(name, MISSING) is not value:
+                    values[name] = value
+            if values:
                 yield key, values
 
     def _state_names(self, group: Mapping[str, Any]) -> set[str]:
@@ -276,7 +278,7 @@ class OptimizerContents:
 
     def write(self, contents: Contents) -> None:
         """Make the optimizer hold copies of contents, and nothing else."""
-        parameters = parameters_of(self.optimizer)
+        parameters = self.parameters
         values = copied_contents(contents, {id(parameter): parameter for parameter in parameters})
         if self._has_state_alone() and all(type(key) is int and LOOSE not in slots for key, slots in values.items()):
             self.optimizer.state.clear()
@@ -310,29 +312,15 @@ class OptimizerContents:
                 own.pop(name, None)
             elif isinstance(own.get(name), GENERATORS):
                 write_generator(own[name], found.get(name, made.get(name)))
-            elif name in found or own.get(name) is not made[name]:
-                own[name] = (
-                    found[name] if name in found else copied(made[name], {id(one): one for one in self.parameters})
-                )
+            elif name in found:
+                own[name] = found[name]
+            elif own.get(name) is not made[name]:
+                own[name] = copied(made[name], {id(one): one for one in self.parameters})
 
     # ---- contents from files and messages ----
 
-    def placed(self, contents: Mapping[Key, Mapping[str, Any]]) -> Contents:
-        """Return contents with tensors on the devices where the optimizer keeps them."""
-        return {key: self._on_device(key, slots) for key, slots in contents.items()}
-
-    def _on_device(self, key: Key, slots: Mapping[str, Any]) -> dict[str, Any]:
-        path = _parsed(key)[0]
-        own = parameters_of(self._members[path])[self.parameter_at(key) or 0]
-        group = next(g for g in self._members[path].param_groups if any(own is p for p in g["params"]))
-        counts_there = group.get("capturable") or group.get("fused")  # else torch counts steps on the CPU
-        return {
-            name: copied(value, device=None if name == "step" and not counts_there else own.device)
-            for name, value in slots.items()
-        }
-
-    def check(self, contents: Any) -> None:
-        """Refuse what the optimizer cannot hold."""
+    def checked(self, contents: Any) -> Contents:
+        """Return a copy with tensors where the optimizer keeps them; refuse what it cannot hold."""
         if not isinstance(contents, Mapping) or not self.has_places(contents):
             raise ValueError("an optimizer's contents are of places that it does not have")
         check_slots(self.optimizer, {key: slots for key, slots in contents.items() if isinstance(key, int)})
@@ -341,6 +329,17 @@ class OptimizerContents:
                 raise ValueError(f"an optimizer's contents of {str(key)[:80]!r} are not by name")
             if any(map(is_nan, leaves(slots))):
                 raise ValueError(f"an optimizer's {str(key)[:80]!r} holds NaN")
+        return {key: self._on_device(key, slots) for key, slots in contents.items()}
+
+    def _on_device(self, key: Key, slots: Mapping[str, Any]) -> dict[str, Any]:
+        member = self._members[_parsed(key)[0]]
+        own = parameters_of(member)[self.parameter_at(key) or 0]
+        group = next(g for g in member.param_groups if any(own is p for p in g["params"]))
+        counts_there = group.get("capturable") or group.get("fused")  # else torch counts steps on the CPU
+        return {
+            name: copied(value, device=None if name == "step" and not counts_there else own.device)
+            for name, value in slots.items()
+        }
 
     def parameter_at(self, key: Key) -> int | None:
         """Return the place of the parameter whose state is under a key; None for what is of none."""
@@ -376,24 +375,15 @@ def _members(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]
 
 
 def _kept(member: Any) -> set[str]:
-    """The names of an optimizer's attributes that are plain values of its own, or random generators."""
+    """The names of an optimizer's attributes that are plain values, or random generators."""
     own = [(name, value) for name, value in vars(member).items() if name not in KEPT_IN_OPTIMIZERS]
     return {name for name, value in own if is_plain(value) or isinstance(value, GENERATORS)}
 
 
-def _compound(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The values of a group that are not their own copies."""
+def _copied_values(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of those values of a group that are not their own copies."""
     items = ((n, v, ATOMS.issuperset(map(type, v)) if type(v) is tuple else type(v) in ATOMS) for n, v in group.items())
-    return [(name, value) for name, value, is_atom in items if not is_atom]
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _value(member: Any, name: str) -> Any:
-    value = vars(member)[name]
-    return read_generator(value) if isinstance(value, GENERATORS) else value
+    return {name: copied(value) for name, value, is_atom in items if not is_atom}
 
 
 def _is_equal(value: Any, parameter: Tensor) -> bool:
@@ -437,33 +427,33 @@ class MeanContents:
     """The weighted running mean of an optimizer's contents over clients: of floats; all else is the first client's."""
 
     def __init__(self) -> None:
-        self.contents: Contents = {}
+        self._means: dict[tuple[Key, str], Any] = {}
         self._weights: dict[tuple[Key, str], float] = {}
+
+    @property
+    def contents(self) -> Contents:
+        found: Contents = {}
+        for (key, name), value in self._means.items():
+            found.setdefault(key, {})[name] = value
+        return found
 
     def add(self, contents: Contents, weight: float) -> None:
         """Take a client's contents."""
-        new = {
-            key: {name: value for name, value in slots.items() if (key, name) not in self._weights}
-            for key, slots in contents.items()
-        }
-        for key, slots in contents.items():
-            mean = self.contents.get(key, {})
-            for name, value in slots.items():
-                total = self._weights[key, name] = self._weights.get((key, name), 0.0) + weight
-                if name in new[key] or type(value) is not type(mean[name]):  # L-BFGS keeps a number as either kind
-                    continue
-                if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
-                    mean[name].lerp_(value, weight / total)
-                elif type(value) is float:
-                    mean[name] += (value - mean[name]) * (weight / total)
-        for key, slots in copied_contents(new, {}).items():
-            self.contents.setdefault(key, {}).update(slots)
+        memo: dict[int, Any] = {}
+        for at, value in (((key, name), value) for key, slots in contents.items() for name, value in slots.items()):
+            total = self._weights[at] = self._weights.get(at, 0.0) + weight
+            if at not in self._means:
+                self._means[at] = copied(value, memo)
+            elif type(value) is type(self._means[at]) and _is_averaged(value):  # L-BFGS keeps a number as either kind
+                if isinstance(value, Tensor):
+                    self._means[at].lerp_(value, weight / total)
+                else:
+                    self._means[at] += (value - self._means[at]) * (weight / total)
 
     def merge(self, ranks: Ranks, device: torch.device, parameters: Sequence[Tensor], first: int) -> None:
         """Make it the mean over all ranks' clients."""
         cpu = torch.device("cpu")
-        own = {(key, name): value for key, slots in self.contents.items() for name, value in slots.items()}
-        averaged = {at: _as_tensor(value) for at, value in own.items() if _is_averaged(value)}
+        averaged = {at: _as_tensor(value) for at, value in self._means.items() if _is_averaged(value)}
         sums = ranks.add_named({at: value * self._weights[at] for at, value in averaged.items()}, device)
         weights = {at: torch.tensor(self._weights[at], dtype=torch.float64) for at in averaged}
         totals = ranks.add_named(weights, device)
@@ -471,15 +461,12 @@ class MeanContents:
         home = {at: parameters[at[0]].device if isinstance(at[0], int) else device for at in means}
         beside = [at for at, value in averaged.items() if value.device != home[at]]  # step counts
         # Python floats, too: whether a mean is one again is seen here
-        rest = {at: copied(value, device=cpu) for at, value in own.items() if averaged.get(at) is not value}
+        rest = {at: copied(value, device=cpu) for at, value in self._means.items() if averaged.get(at) is not value}
         for _, theirs, others in sorted(ranks.gather((first, beside, rest)), key=lambda one: -one[0]):
             beside, rest = [*beside, *theirs], {**rest, **others}  # in the end the first client's
-        placed: dict[tuple[Key, str], Any] = dict(rest)
+        self._means = dict(rest)
         for at, mean in means.items():
-            placed[at] = float(mean) if at in rest else mean.to(cpu if at in beside else home[at])
-        self.contents = {}
-        for (key, name), value in placed.items():
-            self.contents.setdefault(key, {})[name] = value
+            self._means[at] = float(mean) if at in rest else mean.to(cpu if at in beside else home[at])
 
 
 def bytes_to_average(contents: Contents) -> int:
