@@ -12,7 +12,6 @@ import torch
 
 from fedgen.federated.client_state import python_state
 from fedgen.federated.client_state.python_state import MISSING, Attributes, PythonState
-from fedgen.federated.client_state.state_values import seed_generator
 
 
 def state_of(holder, enter=lambda path, value: True, **options):
@@ -179,11 +178,11 @@ def test_random_generators_go_back_and_are_seeded_anew(make):
     assert state.random == [node]
     state.restore()
     assert draw(own.x) == first
-    seed_generator(node.holder, 5)
+    node.seed(5)
     again = draw(own.x)
-    seed_generator(node.holder, 2**62)
+    node.seed(2**62)
     assert draw(own.x) != again
-    seed_generator(node.holder, 5)
+    node.seed(5)
     assert draw(own.x) == again
 
 

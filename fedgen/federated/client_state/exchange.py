@@ -67,7 +67,6 @@ class Rules:
 
 
 def check_rules(where: str, rules: Mapping[str, str]) -> None:
-    """Refuses rules of other names."""
     if not isinstance(rules, Mapping):
         raise ValueError(f"{where}={rules!r}: give a dictionary of patterns and rules, e.g. {{'queue*': 'personal'}}")
     for pattern, rule in rules.items():
@@ -159,6 +158,16 @@ class Forms:
                 tensor.grad = None
                 tensor.data = torch.empty_like(server[name])
 
+    def _lost_or_new(self, now: Mapping[str, Home]) -> str | None:
+        if gone := sorted(self._places.keys() - now.keys()):
+            return f"{gone[0]} is gone"
+        if new := sorted(now.keys() - self._places.keys() - self.filled.keys()):
+            return (
+                f"{new[0]} is new, and the server has no such tensor: give it one before training starts; a buffer that"
+                " turns fill may be registered as None"
+            )
+        return None
+
     def _remove(self, new: set[str]) -> None:
         known = {id(part) for part in self._parts}
         for prefix, part in list(self._module.named_modules()) if new else ():
@@ -169,16 +178,6 @@ class Forms:
             for own in (vars(part)[PARAMETERS], vars(part)[BUFFERS]):
                 for key in [key for key in own if before + key in new]:
                     del own[key]
-
-    def _lost_or_new(self, now: Mapping[str, Home]) -> str | None:
-        if gone := sorted(self._places.keys() - now.keys()):
-            return f"{gone[0]} is gone"
-        if new := sorted(now.keys() - self._places.keys() - self.filled.keys()):
-            return (
-                f"{new[0]} is new, and the server has no such tensor: give it one before training starts; a buffer that"
-                " turns fill may be registered as None"
-            )
-        return None
 
 
 def _difference(sent: Kind, had: Kind) -> str:
@@ -287,7 +286,6 @@ class Exchange:
         self._forms = Forms(module, self.live, self._own)
 
     def _place(self, names: Sequence[str], tensor: Tensor, is_personal: bool) -> None:
-        """Decide what becomes of a tensor."""
         name, is_apart = names[0], all(n.startswith(self._apart) for n in names)
         trains = isinstance(tensor, nn.Parameter) and id(tensor) in self._trains
         is_frozen = isinstance(tensor, nn.Parameter) and not trains and not tensor.requires_grad
@@ -358,7 +356,6 @@ class Exchange:
         return self.shared | {name: self.quiet[name] for name in changed}
 
     def bytes_sent(self, tensors: Mapping[str, Tensor]) -> int:
-        """Return the bytes that a client sends for some of the tensors that travel."""
         return sum(self.compressed.get(name, bytes_of([tensor])) for name, tensor in tensors.items())
 
     def state_dict(self) -> dict[str, list[str]]:
@@ -375,14 +372,12 @@ class Exchange:
         self.held |= {name: self.counters.pop(name) for name in self._tables}
 
     def snapshot(self) -> None:
-        """Takes the model's present values as the server's."""
         live = self.live
         if not self.server:
             self.server = {name: torch.empty_like(tensor, requires_grad=False) for name, tensor in live.items()}
         copy_tensors([self.server[name] for name in live], live.values())
 
     def load_server(self) -> None:
-        """Puts the server's values into the model."""
         quiet, self.changed = {name: self.quiet[name] for name in self.changed if name in self.quiet}, []
         live = self.shared | self.counters | self.held | self.personal | quiet
         copy_tensors(live.values(), [self.server[name] for name in live])
@@ -442,7 +437,6 @@ def is_floating(tensor: Tensor) -> bool:
 
 @torch.no_grad()
 def copy_tensors(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
-    """Copies values in place, many tensors a call."""
     targets, sources = list(targets), list(sources)
     if targets:
         torch._foreach_copy_(targets, sources)
@@ -473,5 +467,4 @@ def describe_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    """The parameters that an optimizer holds, in its order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -13,13 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedgen.federated.client_state.optimizer_state import (
-    Contents,
-    MeanContents,
-    OptimizerContents,
-    bytes_to_average,
-    copied,
-)
+from fedgen.federated.client_state.optimizer_state import Contents, MeanContents, OptimizerContents, copied, mean_bytes
 from fedgen.federated.client_state.python_state import MISSING, Attributes, Keyed, PythonState
 from fedgen.federated.client_state.state_values import is_plain, same_nested
 from fedgen.federated.lightning.lightning_internals import forget_stages
@@ -55,7 +49,6 @@ class Continuing(PythonState):
         super().__init__([Attributes(str(place), one) for place, one in enumerate(objects)])
 
     def plain_changes(self) -> dict[str, Any]:
-        """Return the plain values that differ from the snapshot's."""
         changes = [change for node in self.changed() for change in node.changes()]
         return {change.path: copied(change.after) for change in changes if is_plain(change.after)}
 
@@ -114,8 +107,6 @@ class LocalState:
         self._after: Settings = []
         self._received: dict[str, Any] = {}  # of the last client, where clients are remote
         self._completed: list[int] = []  # clients of this round
-
-    # ---- rounds and turns ----
 
     def start_round(self, found: Sequence[Any] | None = None) -> None:
         """Take the present state as the server's."""
@@ -196,7 +187,6 @@ class LocalState:
                 contents.renew()
 
     def release(self) -> None:
-        """Leave the optimizers alone from now on."""
         for contents in self.contents:
             contents.release()
 
@@ -214,8 +204,6 @@ class LocalState:
         if settings[2]:
             self.scaler.load_state_dict(settings[2])
             forget_stages(self.scaler)
-
-    # ---- over ranks and remote clients ----
 
     def local_summary(self) -> tuple[int, Settings]:
         """Return this rank's last client, and the settings that it left."""
@@ -257,8 +245,6 @@ class LocalState:
         for contents, averaged in zip(self.contents, state["states"]):
             contents.write(contents.checked(averaged))
 
-    # ---- what can be seen of it ----
-
     @property
     def moved(self) -> bool:
         """Whether the last turn left other hyperparameters or schedules than it began with."""
@@ -268,7 +254,6 @@ class LocalState:
         return bool(self._after[1]) or not all(same_nested({n: old[n] for n in new}, new) for old, new in pairs)
 
     def num_bytes(self, client: int) -> int:
-        """Memory of what one client's optimizers keep."""
         return bytes_of(tensors_in(self.clients.get(client, [])))
 
     @property
@@ -284,7 +269,7 @@ class LocalState:
     @property
     def bytes_sent(self) -> int:
         """The bytes that a client sends in a round for optimizers that are averaged, as large as they are now."""
-        return sum(map(bytes_to_average, self._averaged))
+        return sum(map(mean_bytes, self._averaged))
 
     @property
     def continued(self) -> dict[str, Any]:
@@ -297,8 +282,6 @@ class LocalState:
     def bytes_received(self) -> int:
         """The bytes that a client receives with the state that its optimizers and schedules begin with."""
         return bytes_of(tensors_in([self._averaged, self.server_state()["settings"]]))
-
-    # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
         """Kept contents, averaged ones beside `state`, and what continues: a checkpoint of optimizers lacks them."""

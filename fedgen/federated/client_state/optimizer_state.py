@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedgen.federated.client_state.exchange import parameters_of
-from fedgen.federated.client_state.python_state import MISSING
-from fedgen.federated.client_state.state_values import GENERATORS, is_plain, read_generator, write_generator
+from fedgen.federated.client_state.python_state import GENERATORS, MISSING, read, write
+from fedgen.federated.client_state.state_values import is_plain
 from fedgen.federated.lightning.lightning_internals import KEPT_IN_OPTIMIZERS, version_of
 from fedgen.io.tensor_files import bytes_of, kind_of, leaves, tensors_in
 from fedgen.ranks import Ranks
@@ -64,7 +64,6 @@ def _is_alike(name: str, own: Any, other: Any) -> bool:
 
 
 def check_slots(optimizer: Optimizer, slots: Any) -> None:
-    """Refuses what no such optimizer keeps of its parameters."""
     parameters, known = parameters_of(optimizer), _maker(optimizer) in ("torch", "fedgen")
     if not isinstance(slots, Mapping) or not all(
         (type(key) is int and 0 <= key < len(parameters)) or (not known and isinstance(key, str)) for key in slots
@@ -87,7 +86,6 @@ def check_slots(optimizer: Optimizer, slots: Any) -> None:
 
 
 def _maker(optimizer: Any) -> str:
-    """The package that an optimizer's class is from."""
     return type(optimizer).__module__.partition(".")[0]
 
 
@@ -107,7 +105,6 @@ def _is_number(value: Any) -> bool:
 
 
 def is_nan(value: Any) -> bool:
-    """Whether a value is NaN, or a tensor that holds some."""
     return bool(value.isnan().any()) if isinstance(value, Tensor) else isinstance(value, float) and math.isnan(value)
 
 
@@ -137,11 +134,12 @@ class OptimizerContents:
         self._handles: list[Any] = []
         self._made: Contents = {}  # groups and attributes, of which `read` leaves out what no step has changed
         made = dict(self._groups_and_attributes(lambda group: group.keys() - {"params"}))
-        parameters = {id(parameter): parameter for parameter in self.parameters}  # which stay themselves
+        parameters = {id(parameter): parameter for parameter in parameters_of(optimizer)}  # which stay themselves
         self._made = copied_contents(made, dict(parameters))
         self.fresh = copied_contents(self.read(), dict(parameters))
         self._weights = self._names_of_weights()
-        self._watch()
+        if not self._is_torchs:
+            self._watch()
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -162,9 +160,8 @@ class OptimizerContents:
             slots = self.optimizer.state[parameter]
             slots.update({name: parameter.detach().clone() for name in self._weights})
 
-    # ---- weights that are trained and weights that are evaluated, where `has_modes` ----
-
     def switch(self, mode: Literal["train", "eval"]) -> None:
+        """Go to the weights that are trained or evaluated, of an optimizer that `has_modes`."""
         optimizer: Any = self.optimizer
         self._mark()
         getattr(type(optimizer), mode)(optimizer)
@@ -177,8 +174,6 @@ class OptimizerContents:
                 vars(caller).pop(name, None)
                 if not allowed:
                     vars(caller)[name] = lambda: None
-
-    # ---- hyperparameters ----
 
     @property
     def hyperparameters(self) -> list[dict[str, Any]]:
@@ -212,7 +207,6 @@ class OptimizerContents:
                 self._handles += [member.register_step_pre_hook(start), member.register_step_post_hook(end)]
 
     def release(self) -> None:
-        """Leave the optimizer alone from now on."""
         if self.has_modes:
             self.allow_modes(True)
         for handle in self._handles:
@@ -239,8 +233,6 @@ class OptimizerContents:
                 self._stepped |= {n for n in names if group.get(n, MISSING) is not known.get(n, MISSING)}
             self._stepped |= {name for name, version in versions.items() if version_of(known[name]) != version}
 
-    # ---- contents ----
-
     def read(self) -> Contents:
         """Return what the optimizer holds now: the objects themselves."""
         found: Contents = {}
@@ -265,7 +257,7 @@ class OptimizerContents:
             made = self._made.get(key, {})
             for name in _kept(member):
                 value = vars(member)[name]
-                value = read_generator(value) if isinstance(value, GENERATORS) else value
+                value = read(value) if isinstance(value, GENERATORS) else value
                 if made.get(name, MISSING) is not value:
                     values[name] = value
             if values:
@@ -278,7 +270,7 @@ class OptimizerContents:
 
     def write(self, contents: Contents) -> None:
         """Make the optimizer hold copies of contents, and nothing else."""
-        parameters = self.parameters
+        parameters = parameters_of(self.optimizer)
         values = copied_contents(contents, {id(parameter): parameter for parameter in parameters})
         if self._has_state_alone() and all(type(key) is int and LOOSE not in slots for key, slots in values.items()):
             self.optimizer.state.clear()
@@ -311,13 +303,11 @@ class OptimizerContents:
             if name not in found and name not in made:
                 own.pop(name, None)
             elif isinstance(own.get(name), GENERATORS):
-                write_generator(own[name], found.get(name, made.get(name)))
+                write(own[name], found.get(name, made.get(name)))
             elif name in found:
                 own[name] = found[name]
             elif own.get(name) is not made[name]:
                 own[name] = copied(made[name], {id(one): one for one in self.parameters})
-
-    # ---- contents from files and messages ----
 
     def checked(self, contents: Any) -> Contents:
         """Return a copy with tensors where the optimizer keeps them; refuse what it cannot hold."""
@@ -348,10 +338,12 @@ class OptimizerContents:
 
     def has_places(self, keys: Collection[Any]) -> bool:
         """Whether the optimizer, or one that it wraps, has places of all these keys."""
-        known = (type(key) is str or (type(key) is int and key >= 0) for key in keys)
-        return all(known) and all(self._has_place(*_parsed(key)) for key in keys)
+        return all(map(self._has_place, keys))
 
-    def _has_place(self, path: str, kind: str, place: str) -> bool:
+    def _has_place(self, key: Any) -> bool:
+        if not (type(key) is str or (type(key) is int and key >= 0)):
+            return False
+        path, kind, place = _parsed(key)
         if path not in self._members or kind not in (STATE, GROUPS, ATTRIBUTES):
             return False
         many = len(parameters_of(self._members[path]) if kind == STATE else self._members[path].param_groups)
@@ -427,33 +419,31 @@ class MeanContents:
     """The weighted running mean of an optimizer's contents over clients: of floats; all else is the first client's."""
 
     def __init__(self) -> None:
-        self._means: dict[tuple[Key, str], Any] = {}
+        self.contents: Contents = {}
         self._weights: dict[tuple[Key, str], float] = {}
 
-    @property
-    def contents(self) -> Contents:
-        found: Contents = {}
-        for (key, name), value in self._means.items():
-            found.setdefault(key, {})[name] = value
-        return found
-
     def add(self, contents: Contents, weight: float) -> None:
-        """Take a client's contents."""
-        memo: dict[int, Any] = {}
-        for at, value in (((key, name), value) for key, slots in contents.items() for name, value in slots.items()):
-            total = self._weights[at] = self._weights.get(at, 0.0) + weight
-            if at not in self._means:
-                self._means[at] = copied(value, memo)
-            elif type(value) is type(self._means[at]) and _is_averaged(value):  # L-BFGS keeps a number as either kind
-                if isinstance(value, Tensor):
-                    self._means[at].lerp_(value, weight / total)
-                else:
-                    self._means[at] += (value - self._means[at]) * (weight / total)
+        new: Contents = {}
+        for key, slots in contents.items():
+            mean = self.contents.get(key, {})
+            for name, value in slots.items():
+                total = self._weights[key, name] = self._weights.get((key, name), 0.0) + weight
+                if name not in mean:
+                    new.setdefault(key, {})[name] = value
+                elif type(value) is not type(mean[name]):  # L-BFGS keeps a number as either kind
+                    continue
+                elif isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+                    mean[name].lerp_(value, weight / total)
+                elif type(value) is float:
+                    mean[name] += (value - mean[name]) * (weight / total)
+        for key, slots in copied_contents(new, {}).items():
+            self.contents.setdefault(key, {}).update(slots)
 
     def merge(self, ranks: Ranks, device: torch.device, parameters: Sequence[Tensor], first: int) -> None:
         """Make it the mean over all ranks' clients."""
         cpu = torch.device("cpu")
-        averaged = {at: _as_tensor(value) for at, value in self._means.items() if _is_averaged(value)}
+        own = {(key, name): value for key, slots in self.contents.items() for name, value in slots.items()}
+        averaged = {at: _as_tensor(value) for at, value in own.items() if _is_averaged(value)}
         sums = ranks.add_named({at: value * self._weights[at] for at, value in averaged.items()}, device)
         weights = {at: torch.tensor(self._weights[at], dtype=torch.float64) for at in averaged}
         totals = ranks.add_named(weights, device)
@@ -461,15 +451,17 @@ class MeanContents:
         home = {at: parameters[at[0]].device if isinstance(at[0], int) else device for at in means}
         beside = [at for at, value in averaged.items() if value.device != home[at]]  # step counts
         # Python floats, too: whether a mean is one again is seen here
-        rest = {at: copied(value, device=cpu) for at, value in self._means.items() if averaged.get(at) is not value}
+        rest = {at: copied(value, device=cpu) for at, value in own.items() if averaged.get(at) is not value}
         for _, theirs, others in sorted(ranks.gather((first, beside, rest)), key=lambda one: -one[0]):
             beside, rest = [*beside, *theirs], {**rest, **others}  # in the end the first client's
-        self._means = dict(rest)
         for at, mean in means.items():
-            self._means[at] = float(mean) if at in rest else mean.to(cpu if at in beside else home[at])
+            rest[at] = float(mean) if at in rest else mean.to(cpu if at in beside else home[at])
+        self.contents = {}
+        for (key, name), value in rest.items():
+            self.contents.setdefault(key, {})[name] = value
 
 
-def bytes_to_average(contents: Contents) -> int:
+def mean_bytes(contents: Contents) -> int:
     """The bytes of the tensors that a client sends for `MeanContents.merge`: each mean has a weight beside it."""
     values = [value for slots in contents.values() for value in slots.values()]
     means = [_as_tensor(value) for value in values if _is_averaged(value)]

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedgen.federated.client_state.exchange import with_ancestors
+from fedgen.federated.client_state.exchange import Rule, with_ancestors
 from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.client_state.python_state import MISSING, Place
 from fedgen.federated.client_state.state_values import has_floats
@@ -28,8 +28,6 @@ class OutsideMessages:
     def __init__(self, outside: OutsideState) -> None:
         self._outside = outside
 
-    # ---- the server's, of earlier rounds ----
-
     @property
     def server_counts(self) -> dict[str, int]:
         """The server's counters that turns have raised in earlier rounds, with which every turn begins."""
@@ -46,8 +44,7 @@ class OutsideMessages:
 
         def check() -> None:
             self._check_counts(counts)
-            for path, mean in means.items():
-                self._check_server_mean(path, mean)
+            self._check_means(means)
             self._outside.server_values = dict(counts)  # the next turn's are no lower
 
         self._outside.begin_with({**counts, **means}, check)
@@ -62,19 +59,24 @@ class OutsideMessages:
         if lost := sorted(known.keys() - counts.keys()):
             raise ReceivedStateError(f"the counter '{printable(lost[0])}', which was {known[lost[0]]}, is missing")
 
-    def _check_server_mean(self, path: str, mean: Tensor) -> None:
-        """Refuses an undeclared value, one of another form than the module's own, or one that is not finite."""
-        place, rule = self._outside.state.find(path), self._outside.rules.rule_of(with_ancestors(path))
-        if rule not in ("mean", "max") and not _is_float_at(place, rule):
-            raise ReceivedStateError(f"'{printable(path)}' has the rule {rule!r} and is not a mean")
-        own = _before(place)
-        if own is not MISSING and own is not None and not _has_form_of(own, mean):  # else a first step makes it
-            raise ReceivedStateError(f"the mean '{printable(path)}' has the shape {list(mean.shape)}, not its own")
-        _check_finite(path, mean)
+    def _check_means(self, means: Mapping[str, Tensor]) -> None:
+        """Refuses undeclared values, and those of another form than the module's own."""
+        for path, mean in means.items():
+            place, rule = self._place_of(path)
+            if rule not in ("mean", "max") and not _is_float_at(place, rule):
+                raise ReceivedStateError(f"'{printable(path)}' has the rule {rule!r} and is not a mean")
+            own = _before(place)
+            if own is not MISSING and own is not None and not _has_form_of(own, mean):  # else a first step makes it
+                shape = list(mean.shape)
+                raise ReceivedStateError(f"the mean '{printable(path)}' has the shape {shape}, which is not its own")
+            _check_finite(path, mean)
+
+    def _place_of(self, path: str) -> tuple[Place | None, Rule | None]:
+        return self._outside.state.find(path), self._outside.rules.rule_of(with_ancestors(path))
 
     def _counter_at(self, path: str) -> Any:
         """Return what stands at the path of a counter that was received."""
-        rule, place = self._outside.rules.rule_of(with_ancestors(path)), self._outside.state.find(path)
+        place, rule = self._place_of(path)
         if rule not in (None, "max"):
             raise ReceivedStateError(f"'{printable(path)}' has the rule {rule!r} and is not a counter")
         before = _before(place)
@@ -83,8 +85,6 @@ class OutsideMessages:
         if type(before) not in (int, bool) or _is_constant(place):
             raise ReceivedStateError(f"the module has no counter '{printable(path)}'")
         return before
-
-    # ---- a turn's ----
 
     @property
     def counts(self) -> dict[str, int]:
@@ -97,8 +97,8 @@ class OutsideMessages:
         """The values that the turn before gave to means, float64, by path, as far as nothing keeps them here."""
         outside, found = self._outside, {}
         for path, value in outside.round_values.given.items():
-            rule = outside.rules.rule_of(with_ancestors(path))
-            is_averaged = rule == "mean" or _is_float_at(outside.state.find(path), rule)
+            place, rule = self._place_of(path)
+            is_averaged = rule == "mean" or _is_float_at(place, rule)
             if is_averaged and not outside.is_reset_with_others(path) and not outside.state.fills(path):
                 found[path] = sent_number(value)
         return found
@@ -120,7 +120,7 @@ class OutsideMessages:
         """Return what a remote turn has given to means, in the kinds of the server's own values."""
         found = {}
         for path, mean in means.items():
-            place, rule = self._outside.state.find(path), self._outside.rules.rule_of(with_ancestors(path))
+            place, rule = self._place_of(path)
             if rule != "mean" and not _is_float_at(place, rule):
                 raise ReceivedStateError(f"{path!r} has no rule 'mean' and is not a Python float of the server's")
             found[path] = _received_number(path, mean, _before(place))
@@ -131,12 +131,11 @@ class OutsideMessages:
         self._outside.round_values.weight += weight
         for path, value in means.items():
             self._outside.round_values.add(path, value, weight)
-            is_declared = self._outside.rules.rule_of(with_ancestors(path)) is not None
-            self._outside.found[path] = "mean" if is_declared else "averaged"
+            self._outside.found[path] = "averaged" if self._place_of(path)[1] is None else "mean"
 
 
 def sent_number(value: Any) -> Tensor:
-    """A number, tensor or array as a message holds it: float64, on the CPU."""
+    """A number, tensor or array as a message holds it."""
     return torch.as_tensor(value, dtype=torch.float64).cpu()
 
 

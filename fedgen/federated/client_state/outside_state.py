@@ -19,17 +19,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.quasirandom import SobolEngine
 
 from fedgen.federated.client_state.exchange import ACCUMULATING, Rule, Rules, with_ancestors
-from fedgen.federated.client_state.python_state import MISSING, PLAIN, Attributes, Change, Keyed, Node, PythonState
-from fedgen.federated.client_state.state_values import (
-    GENERATORS,
-    as_number,
-    has_floats,
-    is_plain,
-    larger,
-    seed_generator,
-)
+from fedgen.federated.client_state.python_state import GENERATORS, MISSING, PLAIN, Attributes, Change, PythonState
+from fedgen.federated.client_state.state_values import as_number, has_floats, is_plain
 from fedgen.federated.lightning.lightning_internals import PARAMETERS
-from fedgen.io.tensor_files import bytes_of, tensors_in
+from fedgen.io.tensor_files import tensors_in
 from fedgen.seeds import derive
 
 _QUASI_RANDOM = ("Sobol", "Halton")  # of scipy.stats, which takes long to import
@@ -52,34 +45,24 @@ class OutsideValues:
         self.shrunk: set[str] = set()  # values that fell, so that they are not counters
         self.weight = 0.0
         self.given: dict[str, Any] = {}
-        self._sums: dict[str, tuple[Any, float]] = {}  # weighted sum, total weight
+        self.sums: dict[str, tuple[Any, float]] = {}  # weighted sum, total weight
         self._forms: dict[str, tuple[list[int], torch.dtype]] = {}  # of tensors
 
-    @property
-    def paths(self) -> list[str]:
-        """The paths of all values of the round."""
-        return [*self._sums, *self.largest]
-
-    def forget(self, path: str) -> None:
-        """Leaves a value out of the round."""
-        self._sums.pop(path, None)
-        self.largest.pop(path, None)
-
     def add(self, path: str, value: Any, weight: float) -> None:
-        """Adds a client's value to a mean."""
-        self._check_form(path, value)
+        if isinstance(value, Tensor):
+            self._agree(path, (list(value.shape), value.dtype))
         self.given[path] = value = as_number(value)
-        total, seen = self._sums.get(path, (0.0, 0.0))
-        self._sums[path] = (total + weight * value, seen + weight)
+        total, seen = self.sums.get(path, (0.0, 0.0))
+        self.sums[path] = (total + weight * value, seen + weight)
 
     def raise_to(self, path: str, before: Any, after: Any) -> None:
         """Takes a client's value where the largest counts."""
-        self._check_form(path, after)
-        self.largest[path] = larger(self.largest.get(path, before), after)
+        if isinstance(after, Tensor):
+            self._agree(path, (list(after.shape), after.dtype))
+        self._raise(path, self.largest.get(path, before), after)
 
-    def _check_form(self, path: str, value: Any) -> None:
-        if isinstance(value, Tensor):
-            self._agree(path, (list(value.shape), value.dtype))
+    def _raise(self, path: str, one: Any, other: Any) -> None:
+        self.largest[path] = torch.maximum(one, other.to(one)) if isinstance(one, Tensor) else max(one, other)
 
     def _agree(self, path: str, form: tuple[list[int], torch.dtype]) -> None:
         if (known := self._forms.setdefault(path, form)[0]) != form[0]:
@@ -96,7 +79,7 @@ class OutsideValues:
     def means(self, server: PythonState) -> dict[str, Any]:
         """The means, in double precision where the server has a value."""
         found = {}
-        for path, (total, seen) in self._sums.items():
+        for path, (total, seen) in self.sums.items():
             rest, before = self.weight - seen, server.value(path)
             if rest and before is not None:
                 total, seen = total + rest * as_number(before), self.weight
@@ -106,25 +89,23 @@ class OutsideValues:
         return found
 
     def local_summary(self) -> dict[str, Any]:
-        """Return what other ranks do not know of the round."""
         return {
-            **move_data_to_device({"sums": self._sums, "largest": self.largest}, "cpu"),
+            **move_data_to_device({"sums": self.sums, "largest": self.largest}, "cpu"),
             "shrunk": sorted(self.shrunk),
             "weight": self.weight,
             "forms": self._forms,
         }
 
     def merge_summaries(self, summaries: Sequence[Mapping[str, Any]]) -> None:
-        """Takes every rank's summary."""
-        self._sums, self.largest, self.shrunk = {}, {}, set()
+        self.sums, self.largest, self.shrunk = {}, {}, set()
         for one in summaries:
             for path, form in one["forms"].items():
                 self._agree(path, form)
             for path, (total, seen) in one["sums"].items():
-                before, weight = self._sums.get(path, (0.0, 0.0))
-                self._sums[path] = (before + total, weight + seen)
+                before, weight = self.sums.get(path, (0.0, 0.0))
+                self.sums[path] = (before + total, weight + seen)
             for path, value in one["largest"].items():
-                self.largest[path] = larger(value, self.largest.get(path, value))
+                self._raise(path, value, self.largest.get(path, value))
             self.shrunk |= set(one["shrunk"])
         self.weight = sum(one["weight"] for one in summaries)
 
@@ -135,7 +116,7 @@ class OutsideState:
     def __init__(self, module: nn.Module, rules: Rules, foreign: Iterable[Any] = (), seed: int = 0) -> None:
         self.rules, self._has_rules, self._module, self._seed = rules, bool(rules), module, seed
         self._foreign = [*foreign]
-        self._gathered_names = set(_names_in_epoch_hooks(module))
+        self._gathered_names = {name for hook in _EPOCH_HOOKS for name in _names_in_hook(type(module), hook)}
         self.personal: dict[int, dict[str, Any]] = {}
         self.found: dict[str, str] = {}
         self.remedies: dict[str, Rule] = {}
@@ -150,8 +131,6 @@ class OutsideState:
     def _clear_round(self) -> None:
         self.round_values = OutsideValues()
         self._gathered: dict[str, tuple[Change, list[Any]]] = {}
-
-    # ---- rounds ----
 
     def begin_with(self, values: Mapping[str, Any], check: Callable[[], None] | None = None) -> None:
         """Has the round that starts next begin with other values of the server's, once they are checked."""
@@ -215,7 +194,7 @@ class OutsideState:
         """Gives a client what it keeps, and seeds random generators; the rest is the server's already."""
         for generator in self._random:
             if self.rules.rule_of([generator.path]) != "server":
-                seed_generator(generator.holder, derive(self._seed, "state", generator.path, round, client))
+                generator.seed(derive(self._seed, "state", generator.path, round, client))
         if self._kept_apart or client in self.personal:
             self._give_kept(client)
         if self._metrics:
@@ -257,7 +236,7 @@ class OutsideState:
 
     def _keep(self, client: int, changes: Sequence[Change]) -> None:
         """Keeps what the rule "personal" says of the client's, also what its turn has made or taken away."""
-        present = {path: _present(node, key) for node, key, path in self._kept_apart}
+        present = {path: node.after(key) for node, key, path in self._kept_apart}
         present |= {c.path: c.after for c in changes if self.rules.rule_of([c.path]) == "personal"}
         if present:
             self.personal[client] = {path: value for path, value in present.items() if value is not MISSING}
@@ -313,8 +292,6 @@ class OutsideState:
             return None
         return list(change.after[len(before) :]) if len(change.after) >= len(before) else None
 
-    # ---- ends of rounds ----
-
     def drop_round(self) -> None:
         """Puts the server's state back where a round ends in the middle of a turn."""
         self.state.restore()
@@ -326,19 +303,18 @@ class OutsideState:
         return {**self.round_values.local_summary(), "found": found, "remedies": self.remedies}
 
     def merge_summaries(self, summaries: Sequence[Mapping[str, Any]]) -> None:
-        """Takes every rank's summary."""
         self.round_values.merge_summaries(summaries)
         self.found = {path: word for one in reversed(summaries) for path, word in one["found"].items()} | self.found
         self.remedies = {path: rule for one in summaries for path, rule in one["remedies"].items()}
 
     def end_round(self) -> None:
         """Writes the round's values into the module, which holds the server's state."""
-        if not (self.round_values.paths or self._gathered):
+        if not (self.round_values.sums or self.round_values.largest or self._gathered):
             return
-        for path in [path for path in self.round_values.paths if self.is_reset_with_others(path)]:
-            self.round_values.forget(path)
-            self.found[path] = "reset"
         values = self.round_values.counters | self.round_values.means(self.state)
+        for path in [path for path in values if self.is_reset_with_others(path)]:
+            del values[path]
+            self.found[path] = "reset"
         filled = {path for path in values if self.state.fills(path)}
         for path in filled:
             values[path] = values[path].to(self._saved[0].device)
@@ -367,8 +343,6 @@ class OutsideState:
         memo |= {id(t): t.detach().clone() for t in tensors_in(value) if t.grad_fn is not None}
         return copy.deepcopy(value, memo)
 
-    # ---- checkpoints ----
-
     def state_dict(self) -> dict[str, Any]:
         """The server's exchanged values and what clients keep, as far as they are plain values and tensors."""
         return {
@@ -387,37 +361,23 @@ class OutsideState:
         """The paths of what clients keep that no checkpoint can hold without pickling objects."""
         return sorted({path for own in self.personal.values() for path, value in own.items() if not is_plain(value)})
 
-    def num_bytes(self) -> int:
-        """Memory of one client's kept tensors."""
-        return bytes_of(tensors_in(next(iter(self.personal.values()), {})))
+
+def _names_in_hook(kind: type, hook: str) -> set[str]:
+    """Attribute names that a class's own hook mentions."""
+    method = getattr(kind, hook, None)
+    if method is None or method is getattr(LightningModule, hook, None):
+        return set()
+    function = inspect.unwrap(method)
+    return _names_in(function.__code__) if isinstance(function, FunctionType) else set()
 
 
-def _names_in_epoch_hooks(module: nn.Module) -> Iterator[str]:
-    """Attribute names that the module's own epoch hooks mention."""
-    for hook in _EPOCH_HOOKS:
-        method = getattr(type(module), hook, None)
-        if method is not None and method is not getattr(LightningModule, hook, None):
-            function = inspect.unwrap(method)
-            if isinstance(function, FunctionType):
-                yield from _names_in(function.__code__)
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):  # comprehensions and inner functions
-            yield from _names_in(constant)
+def _names_in(code: CodeType) -> set[str]:
+    inner = [_names_in(one) for one in code.co_consts if isinstance(one, CodeType)]  # comprehensions and functions
+    return {*code.co_names}.union(*inner)
 
 
 def _plain_ones(values: Mapping[str, Any]) -> dict[str, Any]:
     return {path: value for path, value in values.items() if is_plain(value)}
-
-
-def _present(node: Node, key: Any) -> Any:
-    """Return what a node holds now under a key; MISSING if nothing."""
-    if isinstance(node, Keyed):
-        return node.now().get(key, MISSING)
-    return node.holder[key] if isinstance(key, int) and key < len(node.holder) else MISSING
 
 
 def _is_count(change: Change) -> bool:

@@ -7,6 +7,7 @@ restores the whole graph, and what compares equal costs one comparison of refere
 
 import enum
 import io
+import random
 import re
 import threading
 import types
@@ -24,19 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedgen.federated.client_state.state_values import (
-    GENERATORS,
-    equal,
-    in_the_form_of,
-    read_generator,
-    same_array,
-    same_generator,
-    same_tensor,
-    write_array,
-    write_elements,
-    write_generator,
-    write_tensor,
-)
+from fedgen.federated.client_state.state_values import equal, in_the_form_of, same_array, same_nested, same_tensor
 from fedgen.federated.lightning.lightning_internals import BUFFERS, KEPT_IN_MODULES, UNSAVED
 
 MOST_CONTAINERS = 20_000  # that are looked into; more are not state of a training step but data
@@ -53,8 +42,52 @@ _FOREIGN_PARTS = ("torch._", "torch.utils.data", "torch.fx", "torch.jit", "torch
 _FUNCTIONS = ("partial", "method-wrapper", "wrapper_descriptor", "cached_property")  # types of other forms of them
 _UNCHANGING = ("builtins", "_thread", "functools", "operator", "datetime", "decimal", "fractions", "uuid", "zoneinfo")
 
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+WHOLE = (Tensor, np.ndarray, set, bytearray, *GENERATORS)  # what is read, put back and compared as a whole
+MOST_SEEDS = 2**32  # of NumPy's RandomState, which takes no larger ones
+
 KEYS = (str, int, float, bool)  # that name what they stand for in a path; tensors print at length
 MISSING = object()
+
+
+def read(holder: Any) -> Any:
+    """Return the contents of one of `WHOLE`, which later changes and draws leave alone."""
+    if isinstance(holder, Tensor):
+        return holder.detach().clone()
+    if isinstance(holder, np.ndarray):
+        return np.copy(holder)
+    if isinstance(holder, (set, bytearray)):
+        return type(holder)(holder)
+    if isinstance(holder, torch.Generator):
+        return holder.get_state()
+    if isinstance(holder, random.Random):
+        return holder.getstate()
+    if isinstance(holder, np.random.RandomState):
+        return holder.get_state(legacy=False)
+    return holder.bit_generator.state
+
+
+@torch.no_grad()
+def write(holder: Any, contents: Any) -> None:
+    """Put contents of `read` back in place, whatever form the holder has by now."""
+    if isinstance(holder, Tensor):
+        if holder.shape == contents.shape and holder.dtype == contents.dtype:
+            holder.copy_(contents)
+        else:
+            holder.data = contents.clone()
+    elif isinstance(holder, np.ndarray):
+        if holder.shape != contents.shape:  # resized in place
+            holder.resize(contents.shape, refcheck=False)
+        holder[...] = contents
+    elif isinstance(holder, (set, bytearray)):
+        holder.clear()
+        (holder.extend if isinstance(holder, bytearray) else holder.update)(contents)
+    elif isinstance(holder, random.Random):
+        holder.setstate(contents)
+    elif isinstance(holder, np.random.Generator):
+        holder.bit_generator.state = contents
+    else:
+        holder.set_state(contents)
 
 
 @dataclass
@@ -90,13 +123,18 @@ class _Noted:
         return f"{self.path}.{name}" if self.path else name
 
     def children(self) -> Iterator[tuple[Any, str, Any]]:
-        """The key, path and value of everything in it."""
+        """Yield the key, path and value of everything in it."""
         items = self.contents.items() if isinstance(self.contents, dict) else enumerate(self.contents)
         return ((key, self.path_of(key), value) for key, value in items)
 
     def before(self, key: Any) -> Any:
         """What stood under a key at the snapshot, all of the contents for None; MISSING if nothing did."""
         return self.contents if key is None else self.contents[key]
+
+    def after(self, key: Any) -> Any:
+        """What stands under a key now; MISSING if nothing does."""
+        now = self.now()
+        return now[key] if key < len(now) else MISSING
 
 
 class Keyed(_Noted):
@@ -107,14 +145,16 @@ class Keyed(_Noted):
 
     def is_same(self) -> bool:
         """Compare the contents with the snapshot's by reference."""
-        now = self.now()
+        now = self.holder if type(self) is Keyed else self.now()  # a plain mapping need not be copied
         return len(now) == len(self.contents) and all(now.get(k, MISSING) is v for k, v in self.contents.items())
 
     def before(self, key: Any) -> Any:
         return self.contents if key is None else self.contents.get(key, MISSING)
 
+    def after(self, key: Any) -> Any:
+        return self.now().get(key, MISSING)
+
     def changes(self) -> Iterator[Change]:
-        """The differences from the snapshot, by value."""
         now = self.now()
         for key in (*self.contents, *(key for key in now if key not in self.contents)):
             was, after = self.contents.get(key, MISSING), now.get(key, MISSING)
@@ -187,28 +227,24 @@ class _Slots(Keyed):
 class UnsavedBuffers(Keyed):
     """The buffers of a module that `state_dict` does not hold: non-persistent ones, and those that are None so far."""
 
-    def __init__(self, path: str, holder: nn.Module) -> None:
-        self.buffers, unsaved = vars(holder)[BUFFERS], vars(holder)[UNSAVED]
-        self.empty = {name for name, value in self.buffers.items() if value is None} - unsaved
+    def __init__(self, path: str, holder: dict[str, Tensor | None], unsaved: set[str]) -> None:
+        self.empty = {name for name, value in holder.items() if value is None} - unsaved
         self._names = sorted(unsaved | self.empty)
         super().__init__(path, holder)
 
     def now(self) -> dict[str, Any]:
-        return {name: self.buffers.get(name) for name in self._names}
+        return {name: self.holder.get(name) for name in self._names}
 
     def is_same(self) -> bool:
-        return all(self.buffers.get(name, MISSING) is value for name, value in self.contents.items())
+        return all(self.holder.get(name, MISSING) is value for name, value in self.contents.items())
 
     def changes(self) -> Iterator[Change]:  # by reference
         for name, before in self.contents.items():
-            if (after := self.buffers.get(name)) is not before:
+            if (after := self.holder.get(name)) is not before:
                 yield Change(self.path_of(name), self, name, before, after)
 
     def restore(self) -> None:
-        self.buffers.update(self.contents)
-
-    def write(self, key: Any, value: Any) -> None:
-        self.buffers[key] = value
+        self.holder.update(self.contents)
 
 
 class _Sequence(_Noted):
@@ -246,28 +282,39 @@ class _Constant(_Sequence):
 class _Whole(_Noted):
     """Something whose contents are read, compared and put back as a whole."""
 
-    def __init__(self, path: str, holder: Any, read: Callable, write: Callable, equal: Callable) -> None:
-        self._reads, self._writes, self._equals = read, write, equal
-        super().__init__(path, holder)
-
     def now(self) -> Any:
-        return self._reads(self.holder)
+        return read(self.holder)
 
     def children(self) -> Iterator[tuple[Any, str, Any]]:
         return iter(())
 
     def is_same(self) -> bool:
-        return bool(self._equals(self.holder, self.contents))
+        if isinstance(self.holder, Tensor):
+            return same_tensor(self.holder, self.contents)
+        if isinstance(self.holder, np.ndarray):
+            return same_array(self.holder, self.contents)
+        now = read(self.holder) if isinstance(self.holder, GENERATORS) else self.holder
+        return same_nested(now, self.contents) if isinstance(now, (Tensor, dict)) else bool(now == self.contents)
 
     def changes(self) -> Iterator[Change]:
         if not self.is_same():
             yield Change(self.path, self, None, self.contents, self.now())
 
     def restore(self) -> None:
-        self._writes(self.holder, self.contents)
+        write(self.holder, self.contents)
+
+    def seed(self, seed: int) -> None:
+        """Seed a random generator anew."""
+        generator = self.holder
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(seed)
+        elif isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = type(generator.bit_generator)(seed).state
+        else:
+            generator.seed(seed % MOST_SEEDS if isinstance(generator, np.random.RandomState) else seed)
 
     def write(self, key: Any, value: Any) -> None:
-        self._writes(self.holder, value)
+        write(self.holder, value)
 
 
 Node = Keyed | _Sequence | _Whole
@@ -330,7 +377,7 @@ class PythonState:
             self._parts.append((path, part, contents, frozenset(own), apart))
             values.extend((before + key, value) for key, value in contents.items())
             if own[UNSAVED] or any(value is None for value in own[BUFFERS].values()):
-                self._nodes.append(UnsavedBuffers(path, part))
+                self._nodes.append(UnsavedBuffers(path, own[BUFFERS], own[UNSAVED]))
         return values
 
     def _node(self, path: str, value: Any) -> Node | None:
@@ -338,18 +385,12 @@ class PythonState:
             self.opaque.setdefault(path.split(".")[0], f"more than {MOST_CONTAINERS} objects")
             return None
         self._count += 1
-        if isinstance(value, Tensor):
-            return _Whole(path, value, lambda tensor: tensor.detach().clone(), write_tensor, same_tensor)
-        if isinstance(value, np.ndarray):
-            return _Whole(path, value, np.copy, write_array, same_array)
-        if isinstance(value, GENERATORS):
-            return _Whole(path, value, read_generator, write_generator, same_generator)
+        if isinstance(value, WHOLE):
+            return _Whole(path, value)
         if isinstance(value, MutableMapping):
             return Keyed(path, value)
         if isinstance(value, (list, deque)):
             return _Sequence(path, value)
-        if isinstance(value, (set, bytearray)):
-            return _Whole(path, value, type(value), write_elements, lambda one, other: one == other)
         if isinstance(value, (tuple, frozenset)):
             return _Constant(path, value)
         return self._object(path, value)
@@ -370,15 +411,13 @@ class PythonState:
 
     @cached_property
     def nodes(self) -> list[Node]:
-        """Everything that was noted."""
         parts = [Attributes(path, part, KEPT_IN_MODULES, apart, own) for path, part, own, _, apart in self._parts]
         plain = [kind(*one) for plain, kind in PLAIN.items() for one in self._containers[plain]]
         return [*parts, *plain, *self._nodes]
 
     @property
-    def random(self) -> list[Node]:
-        """The random generators."""
-        return [node for node in self._nodes if isinstance(node.holder, GENERATORS)]
+    def random(self) -> list[_Whole]:
+        return [node for node in self._nodes if isinstance(node, _Whole) and isinstance(node.holder, GENERATORS)]
 
     def changed(self) -> list[Node]:
         """The nodes whose contents are not what they were, by reference."""
@@ -403,8 +442,6 @@ class PythonState:
         for node in self.changed():
             node.restore()
 
-    # ---- values by dotted path ----
-
     @cached_property
     def _places(self) -> dict[str, Place]:
         """Places of everything that can be written, of containers themselves, too."""
@@ -421,7 +458,6 @@ class PythonState:
         return self._places[path] if path in self._places else self.attribute(path)
 
     def attribute(self, path: str) -> Place | None:
-        """Return where an attribute stands, or would stand if its holder had it."""
         parent, _, key = path.rpartition(".")
         nodes = (node for node in self.nodes if node.path == parent and isinstance(node, Attributes))
         return next(((node, key) for node in nodes if not node.is_left_out(key)), None)

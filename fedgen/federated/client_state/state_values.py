@@ -1,6 +1,5 @@
 """Values that a module's state consists of (tensors, arrays, numbers): compared, put back in place and combined."""
 
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,17 +21,7 @@ def _parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
     return (*outer, tensor.values())
 
 
-@torch.no_grad()
-def write_tensor(tensor: Tensor, values: Tensor) -> None:
-    """Puts values into a tensor in place, whatever form it has by now."""
-    if tensor.shape == values.shape and tensor.dtype == values.dtype:
-        tensor.copy_(values)
-    else:
-        tensor.data = values.clone()
-
-
 def same_tensor(tensor: Tensor, values: Tensor) -> bool:
-    """Compare the forms and numbers of two tensors."""
     kinds = [(t.shape, t.dtype, t.device, t.layout) for t in (tensor, values)]
     if kinds[0] != kinds[1]:
         return False
@@ -48,23 +37,10 @@ def same_numbers(one: Tensor, other: Tensor) -> bool:
     )
 
 
-def write_array(array: np.ndarray, values: np.ndarray) -> None:
-    if array.shape != values.shape:  # resized in place
-        array.resize(values.shape, refcheck=False)
-    array[...] = values
-
-
 def same_array(array: np.ndarray, values: np.ndarray) -> bool:
-    """Compare the forms and numbers of two arrays."""
     if array.shape != values.shape or array.dtype != values.dtype:
         return False
     return bool(np.array_equal(array, values, equal_nan=array.dtype.kind in "fc"))
-
-
-def write_elements(holder: Any, contents: Any) -> None:
-    """Puts elements into a set or bytearray in place."""
-    holder.clear()
-    (holder.extend if isinstance(holder, bytearray) else holder.update)(contents)
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -82,7 +58,6 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def same_nested(one: Any, other: Any) -> bool:
-    """Compare nested containers of numbers, tensors and arrays."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
     if isinstance(one, Mapping):
@@ -106,7 +81,6 @@ def is_plain(value: Any) -> bool:
 
 
 def has_floats(value: Any) -> bool:
-    """Whether a tensor's or array's numbers are floating-point ones."""
     return value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
 
 
@@ -123,53 +97,7 @@ def in_the_form_of(before: Any, value: Any) -> Any:
     return value
 
 
-def larger(one: Any, other: Any) -> Any:
-    """The larger of two numbers, or the elementwise maximum of two tensors."""
-    return torch.maximum(one, other.to(one)) if isinstance(one, Tensor) else max(one, other)
-
-
 def as_number(value: Any) -> Any:
-    """A number, tensor or array in double precision."""
     if isinstance(value, Tensor):
         return value.detach().double()
     return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
-
-
-GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-MOST_SEEDS = 2**32  # of NumPy's RandomState, which takes no larger ones
-
-
-def read_generator(generator: Any) -> Any:
-    """The state of a random generator, which further draws do not change."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state(legacy=False)
-    return generator.bit_generator.state
-
-
-def write_generator(generator: Any, state: Any) -> None:
-    """Puts a state of `read_generator` back."""
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    else:
-        generator.set_state(state)
-
-
-def same_generator(generator: Any, state: Any) -> bool:
-    """Compare a generator's present state with one of `read_generator`."""
-    now = read_generator(generator)
-    return now == state if isinstance(state, tuple) else same_nested(now, state)
-
-
-def seed_generator(generator: Any, seed: int) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.manual_seed(seed)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = type(generator.bit_generator)(seed).state
-    else:
-        generator.seed(seed % MOST_SEEDS if isinstance(generator, np.random.RandomState) else seed)
