@@ -94,7 +94,7 @@ def _declared(module: nn.Module) -> Iterator[tuple[str, dict[str, Rule]]]:
 
 
 Kind = tuple[torch.Size, torch.dtype, torch.device, torch.layout]
-Home = tuple[dict[str, Any], str]  # where a tensor hangs: a module's parameters or buffers, and its key there
+Home = tuple[dict[str, Any], str]  # the place of a tensor: a module's parameters or buffers, and its key there
 
 
 class Forms:
@@ -120,7 +120,7 @@ class Forms:
 
     @torch.no_grad()
     def adopt(self) -> str | None:
-        """Takes the values of tensors that hang in the places of known ones, if all have their forms."""
+        """Takes the values of tensors that were put in the places of known ones, if all have their forms."""
         now, moved = _saved(self._module), []
         if now.keys() != self._places.keys() and (change := self._lost_or_new(now)):
             return change
@@ -139,7 +139,7 @@ class Forms:
         return None
 
     def restore(self, server: Mapping[str, Tensor]) -> None:
-        """Hangs the tensors back where they were, in their forms; values of those that had lost it are void."""
+        """Puts the tensors back in their places and forms; values of those that had lost their form are undefined."""
         for home, kind, own, before in self._before:
             home[kind] = own
             lost = {key: value for key, value in before.items() if _is_lost(value, own.get(key))}
@@ -190,7 +190,7 @@ def _kind(tensor: Tensor) -> Kind:
 
 
 def _saved(module: nn.Module, filled: bool = True) -> dict[str, Home]:
-    """Return where each tensor hangs that a checkpoint of the module would hold; or those that are None."""
+    """Return the places of all tensors that a checkpoint of the module would hold; or of those that are None."""
     found = {}
     for prefix, part in module.named_modules():
         held, before = vars(part), f"{prefix}." if prefix else ""
@@ -202,7 +202,7 @@ def _saved(module: nn.Module, filled: bool = True) -> dict[str, Home]:
 
 
 def _is_lost(before: Any, now: Any) -> bool:
-    """Whether something that hung in a module no longer does; a child that is replaced counts if either has tensors."""
+    """Whether a module has lost something that was registered; a replaced child counts if either has tensors."""
     if isinstance(before, nn.Module):
         return before is not now and any(isinstance(part, nn.Module) and _saved(part) for part in (before, now))
     return before is not None and now is None
@@ -426,7 +426,7 @@ class Exchange:
         return sorted((name for name in found if name in self.shared), key=self._order.__getitem__)
 
     def restore_forms(self) -> None:
-        """Gives the model its tensors back after a turn that failed; before `load_server`."""
+        """Gives the model its tensors back after a failed turn; before `load_server`."""
         self._forms.restore(self.server)
         self.changed = list(self.quiet)  # whichever the turn changed
 

@@ -116,7 +116,7 @@ def _is_list(value: Any, length: int) -> bool:
 Key = int | str
 Contents = dict[Key, dict[str, Any]]
 STATE, GROUPS, ATTRIBUTES = "state", "groups", "attributes"  # kinds
-LOOSE = ""  # the name of a value in `state` that is no dictionary
+LOOSE = ""  # the name of a value in `state` that is not a dictionary
 ATOMS = frozenset({bool, int, float, str, type(None)})  # types of values that are their own copies
 
 
@@ -199,12 +199,10 @@ class OptimizerContents:
             closure = kwargs.get("closure")
             return args, kwargs if closure is None else {**kwargs, "closure": self._unwatched(closure)}
 
-        def end(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._note()
-
         for member in self._members.values():
             if isinstance(member, Optimizer) and _maker(member) != "torch":  # steps of torch's change nothing there
-                self._handles += [member.register_step_pre_hook(start), member.register_step_post_hook(end)]
+                self._handles.append(member.register_step_pre_hook(start))
+                self._handles.append(member.register_step_post_hook(lambda *_: self._note()))
 
     def release(self) -> None:
         if self.has_modes:
@@ -416,7 +414,7 @@ def copied_contents(contents: Contents, memo: dict[int, Any]) -> Contents:
 
 
 class MeanContents:
-    """The weighted running mean of an optimizer's contents over clients: of floats; all else is the first client's."""
+    """The weighted running mean over clients of an optimizer's floats; all else in it is the first client's."""
 
     def __init__(self) -> None:
         self.contents: Contents = {}

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from fedgen.federated.client_state.state_values import equal, in_the_form_of, same_array, same_nested, same_tensor
 from fedgen.federated.lightning.lightning_internals import BUFFERS, KEPT_IN_MODULES, UNSAVED
 
-MOST_CONTAINERS = 20_000  # that are looked into; more are not state of a training step but data
+MOST_CONTAINERS = 20_000  # more are taken for data, not for state of a training step
 
 _SIMPLE = (
     *(bool, int, float, complex, str, bytes, type(None), type, type(Ellipsis), type(NotImplemented), range, slice),
@@ -129,12 +129,14 @@ class _Noted:
 
     def before(self, key: Any) -> Any:
         """What stood under a key at the snapshot, all of the contents for None; MISSING if nothing did."""
-        return self.contents if key is None else self.contents[key]
+        if key is None:
+            return self.contents
+        return self.contents.get(key, MISSING) if isinstance(self.contents, dict) else self.contents[key]
 
     def after(self, key: Any) -> Any:
         """What stands under a key now; MISSING if nothing does."""
         now = self.now()
-        return now[key] if key < len(now) else MISSING
+        return (now if isinstance(now, dict) else dict(enumerate(now))).get(key, MISSING)
 
 
 class Keyed(_Noted):
@@ -147,12 +149,6 @@ class Keyed(_Noted):
         """Compare the contents with the snapshot's by reference."""
         now = self.holder if type(self) is Keyed else self.now()  # a plain mapping need not be copied
         return len(now) == len(self.contents) and all(now.get(k, MISSING) is v for k, v in self.contents.items())
-
-    def before(self, key: Any) -> Any:
-        return self.contents if key is None else self.contents.get(key, MISSING)
-
-    def after(self, key: Any) -> Any:
-        return self.now().get(key, MISSING)
 
     def changes(self) -> Iterator[Change]:
         now = self.now()
@@ -340,7 +336,7 @@ class PythonState:
         self.opaque: dict[str, str] = {}  # what cannot be looked into: the type's name by path
         self._count = 0
         self._nodes: list[Node] = list(roots)
-        # modules with their own attributes, all names of these, and beginnings of names that are none of the state
+        # modules with their own attributes, the names of all of these, and prefixes of names that are not state
         self._parts: list[tuple[str, nn.Module, dict[str, Any], frozenset[str], tuple[str, ...]]] = []
         self._containers: dict[type, list[tuple[str, Any, Any]]] = {kind: [] for kind in PLAIN}
         left = self._read_parts(parts)
