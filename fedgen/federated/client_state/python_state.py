@@ -128,13 +128,13 @@ class _Noted:
         return ((key, self.path_of(key), value) for key, value in items)
 
     def before(self, key: Any) -> Any:
-        """What stood under a key at the snapshot, all of the contents for None; MISSING if nothing did."""
+        """Return the value under a key at the snapshot, all of the contents for None; MISSING if there was none."""
         if key is None:
             return self.contents
         return self.contents.get(key, MISSING) if isinstance(self.contents, dict) else self.contents[key]
 
     def after(self, key: Any) -> Any:
-        """What stands under a key now; MISSING if nothing does."""
+        """Return the value under a key now; MISSING if there is none."""
         now = self.now()
         return (now if isinstance(now, dict) else dict(enumerate(now))).get(key, MISSING)
 
@@ -187,7 +187,7 @@ class Attributes(Keyed):
         return {k: v for k, v in vars(self.holder).items() if k not in without and not k.startswith(apart)}
 
     def before(self, key: Any) -> Any:
-        """What stood there, or what was read until it was set: a number, text or other simple value of the class."""
+        """Return the value at the snapshot, or else a simple value that the class gives: it was read until one was set."""
         if key is None or key in self.contents:
             return super().before(key)
         value = next((vars(base)[key] for base in type(self.holder).__mro__ if key in vars(base)), MISSING)
