@@ -187,7 +187,7 @@ class Attributes(Keyed):
         return {k: v for k, v in vars(self.holder).items() if k not in without and not k.startswith(apart)}
 
     def before(self, key: Any) -> Any:
-        """Return the value at the snapshot, or else a simple value that the class gives: it was read until one was set."""
+        """Return the value at the snapshot, or the simple value that the class gave until one was set."""
         if key is None or key in self.contents:
             return super().before(key)
         value = next((vars(base)[key] for base in type(self.holder).__mro__ if key in vars(base)), MISSING)
