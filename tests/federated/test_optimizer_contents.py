@@ -214,7 +214,7 @@ def test_the_mean_over_processes_is_that_of_one():
 def test_contents_that_the_optimizer_cannot_hold_are_refused(contents):
     optimizer, _ = made()
     with pytest.raises(ValueError, match="optimizer"):
-        OptimizerContents(optimizer).check(contents)
+        OptimizerContents(optimizer).checked(contents)
 
 
 def test_a_copy_of_the_weights_in_fresh_state_is_one_of_the_present_weights():

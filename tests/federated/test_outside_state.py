@@ -287,7 +287,6 @@ def test_a_queue_and_its_pointer_stay_with_their_client():
     assert [outside.personal[client]["queue.keys"].tolist() for client in (0, 1)] == [[4, 2, 3], [13, 11, 12]]
     assert [outside.personal[client]["queue.pointer"] for client in (0, 1)] == [1, 1]
     assert outside.found == {"queue.keys": "personal", "queue.pointer": "personal"}
-    assert outside.num_bytes() == 3 * 4
 
 
 def test_a_turn_left_out_changes_nothing_that_its_client_keeps():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.federated.client_state.outside_messages import OutsideMessages, ToldStateError
+from fedgen.federated.client_state.outside_messages import OutsideMessages, ReceivedStateError
 from fedgen.federated.client_state.state_values import is_plain
 from tests.federated.test_outside_state import Holding, ImagePool, Queue, outside_of, play
 
@@ -81,11 +81,11 @@ def test_plain_values_are_those_that_load_without_unpickling_objects(value, expe
     ("told", "named"),
     [
         ({"number": float("nan")}, "'number' is not finite"),
-        ({"number": [1.0, 2.0]}, r"'number', and the server's module has no such .* of shape \[2\]"),
-        ({"tensor": [1.0]}, r"'tensor', and the server's module has no such .* of shape \[1\]"),
-        ({"absent": 1.0}, "'absent', and the server's module has no such"),
-        ({"flag": 1.0}, "'flag', and the server's module has no such"),
-        ({"steps": 1.0}, "'steps', which has no rule 'mean' and is no Python float"),
+        ({"number": [1.0, 2.0]}, r"'number' was sent, and the server's module has no such .* of shape \[2\]"),
+        ({"tensor": [1.0]}, r"'tensor' was sent, and the server's module has no such .* of shape \[1\]"),
+        ({"absent": 1.0}, "'absent' was sent, and the server's module has no such"),
+        ({"flag": 1.0}, "'flag' was sent, and the server's module has no such"),
+        ({"steps": 1.0}, "'steps' has no rule 'mean' and is not a Python float"),
     ],
 )
 def test_means_that_a_turn_elsewhere_cannot_have_are_refused(told, named):
@@ -166,8 +166,8 @@ COUNTERS = {
     "text": "no counter 'text'",
     "absent": "no counter 'absent'",
     "layer.weight": "no counter 'layer.weight'",
-    "tensor": "has the rule 'mean' and is no counter",
-    "level": "has the rule 'server' and is no counter",
+    "tensor": "has the rule 'mean' and is not a counter",
+    "level": "has the rule 'server' and is not a counter",
     "items": "no counter 'items'",
     "__class__": "no counter '__class__'",
     "": "no counter ''",
@@ -176,10 +176,10 @@ COUNTERS = {
 
 @pytest.mark.parametrize("path", COUNTERS)
 def test_no_side_sets_by_a_count_what_is_no_counter(path):
-    with pytest.raises(ToldStateError, match=COUNTERS[path]):
+    with pytest.raises(ReceivedStateError, match=COUNTERS[path]):
         told_state({path: 5})
     outside = told_state()
-    with pytest.raises(ToldStateError, match=COUNTERS[path]):
+    with pytest.raises(ReceivedStateError, match=COUNTERS[path]):
         OutsideMessages(outside).take_counts({"steps": 1, path: 5})
     assert OutsideMessages(outside).counts == {}  # nothing of a client that is left out
 
@@ -187,26 +187,26 @@ def test_no_side_sets_by_a_count_what_is_no_counter(path):
 @pytest.mark.parametrize(
     ("count", "known", "named"),
     [
-        ({"steps": 2}, {"steps": 3}, "'steps' is 2, and it is 3 to 9223372036854775807"),
-        ({}, {"steps": 3}, "'steps', which was 3, is not told any more"),
-        ({"steps": -1}, {}, "'steps' is -1, and it is 0 to"),
-        ({"steps": 2**63}, {}, "'steps' is 9223372036854775808, and"),
-        ({"steps": True}, {}, "'steps' is True, and"),
-        ({"steps": 2.0}, {}, r"'steps' is 2\.0, and"),
-        ({"flag": 2}, {}, "'flag' is 2, and it is 0 to 1"),
+        ({"steps": 2}, {"steps": 3}, "'steps' is 2, not from 3 to 9223372036854775807"),
+        ({}, {"steps": 3}, "'steps', which was 3, is missing"),
+        ({"steps": -1}, {}, "'steps' is -1, not from 0 to"),
+        ({"steps": 2**63}, {}, "'steps' is 9223372036854775808, not"),
+        ({"steps": True}, {}, "'steps' is True, not"),
+        ({"steps": 2.0}, {}, r"'steps' is 2\.0, not"),
+        ({"flag": 2}, {}, "'flag' is 2, not from 0 to 1"),
     ],
 )
 def test_a_server_tells_whole_counters_that_do_not_fall(count, known, named):
-    with pytest.raises(ToldStateError, match=named):
+    with pytest.raises(ReceivedStateError, match=named):
         told_state(count, (), known)
 
 
 @pytest.mark.parametrize(
     ("mean", "named"),
     [
-        ({"steps": 1.0}, "'steps' has the rule None and is no mean"),
-        ({"level": 1.0}, "'level' has the rule 'server' and is no mean"),
-        ({"on_train_epoch_end": 1.0}, "has the rule None and is no mean"),
+        ({"steps": 1.0}, "'steps' has the rule None and is not a mean"),
+        ({"level": 1.0}, "'level' has the rule 'server' and is not a mean"),
+        ({"on_train_epoch_end": 1.0}, "has the rule None and is not a mean"),
         ({"number": [1.0]}, r"'number' has the shape \[1\]"),
         ({"tensor": [1.0]}, r"'tensor' has the shape \[1\]"),
         ({"items": 1.0}, r"'items' has the shape \[\]"),
@@ -215,5 +215,5 @@ def test_a_server_tells_whole_counters_that_do_not_fall(count, known, named):
     ],
 )
 def test_a_server_tells_means_that_are_declared_and_finite(mean, named):
-    with pytest.raises(ToldStateError, match=named):
+    with pytest.raises(ReceivedStateError, match=named):
         told_state((), mean)

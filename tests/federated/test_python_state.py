@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedgen.federated.client_state import python_state
-from fedgen.federated.client_state.python_state import MISSING, Attributes, PythonState, RandomState, reseed
+from fedgen.federated.client_state.python_state import MISSING, Attributes, PythonState
 
 
 def state_of(holder, enter=lambda path, value: True, **options):
@@ -20,11 +20,6 @@ def state_of(holder, enter=lambda path, value: True, **options):
 
 def changes_of(state):
     return {change.path: (change.before, change.after) for node in state.changed() for change in node.changes()}
-
-
-def restore(state):
-    for node in state.changed():
-        node.restore()
 
 
 class Slotted:
@@ -68,7 +63,7 @@ def test_a_change_is_found_at_its_place_and_undone_there(name):
     assert state.changed() == []
     change(own)
     assert changes_of(state) == expected
-    restore(state)
+    state.restore()
     assert state.changed() == []
     assert own.x is kept  # the object that closures know
     if not isinstance(own.x, Slotted):
@@ -82,7 +77,7 @@ def test_what_is_replaced_by_its_equal_is_no_change_and_is_put_back():
     state, kept = state_of(own), own.x
     own.x, own.n = [1, 2], int("1000")
     assert changes_of(state) == {}
-    restore(state)
+    state.restore()
     assert own.x is kept
 
 
@@ -99,7 +94,7 @@ def test_new_attributes_are_removed_and_deleted_ones_come_back():
     del own.x
     own.y = 2
     assert changes_of(state) == {"x": (1, MISSING), "y": (MISSING, 2)}
-    restore(state)
+    state.restore()
     assert vars(own) == {"x": 1}
 
 
@@ -109,7 +104,7 @@ def test_attributes_that_are_left_out_stay_as_they_are():
     own.skipped, own.turn_a, own.turn_b = 2, 2, 2
     assert state.changed() == []
     own.x = 2
-    restore(state)
+    state.restore()
     assert vars(own) == {"x": 1, "skipped": 2, "turn_a": 2, "turn_b": 2}
 
 
@@ -120,7 +115,7 @@ def test_a_new_attribute_is_found_where_one_that_is_left_out_has_gone():
     del own.skipped
     own.new = 2
     assert changes_of(state) == {"new": (MISSING, 2)}
-    restore(state)
+    state.restore()
     assert vars(own) == {"x": 1}
 
 
@@ -132,7 +127,7 @@ def test_tensors_are_compared_and_restored_in_place():
     own.x[0] = 5
     ((before, after),) = changes_of(state).values()
     assert (before[0].item(), after[0].item()) == (1, 5)
-    restore(state)
+    state.restore()
     assert own.x[0].item() == 1
     assert own.x.isnan().tolist() == [False, True]
     assert own.x.data_ptr() == pointer
@@ -142,7 +137,7 @@ def test_a_tensor_that_was_given_another_shape_gets_its_own_back():
     own = SimpleNamespace(x=torch.arange(3.0))
     state, kept = state_of(own), own.x
     own.x.data = torch.zeros(5)
-    restore(state)
+    state.restore()
     assert own.x is kept
     assert own.x.tolist() == [0, 1, 2]
 
@@ -153,7 +148,7 @@ def test_arrays_are_compared_and_restored_in_place():
     assert state.changed() == []
     own.x[0] = 7
     assert list(changes_of(state)) == ["x"]
-    restore(state)
+    state.restore()
     assert own.x is kept
     np.testing.assert_array_equal(own.x, [1.0, np.nan])
 
@@ -180,14 +175,14 @@ def test_random_generators_go_back_and_are_seeded_anew(make):
     assert state.changed() == []
     first = draw(own.x)
     (node,) = state.changed()
-    assert isinstance(node, RandomState)
-    restore(state)
+    assert state.random == [node]
+    state.restore()
     assert draw(own.x) == first
-    reseed(node, 5)
+    node.seed(5)
     again = draw(own.x)
-    reseed(node, 2**62)
+    node.seed(2**62)
     assert draw(own.x) != again
-    reseed(node, 5)
+    node.seed(5)
     assert draw(own.x) == again
 
 
@@ -198,7 +193,7 @@ def test_one_object_in_two_places_is_one_node_and_circles_end():
     state = state_of(own)
     shared.append(2)
     assert list(changes_of(state)) == ["a"]
-    restore(state)
+    state.restore()
     assert own.a is own.b is own.c["list"]
     assert own.a == [1]
 
@@ -211,7 +206,7 @@ def test_an_own_optimizers_state_is_put_back():
     state = state_of(own, enter=lambda path, value: value is not weight)
     own.optimizer.step()
     own.optimizer.param_groups[0]["lr"] = 0.5
-    restore(state)
+    state.restore()
     assert own.optimizer.state[weight]["step"].item() == 1
     assert own.optimizer.param_groups[0]["lr"] == 0.1
 

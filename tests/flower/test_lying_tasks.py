@@ -35,8 +35,8 @@ class Lied(Node):
 LIES = {
     "a method": ({"training_step": 1}, "the module has no counter 'training_step'"),
     "a terminal's commands": ({"\x1b[2J": 1}, r"the module has no counter '\x1b[2J'"),
-    "a count that fell": ({"steps": 0}, "'steps' is 0, and it is 1 to 9223372036854775807 by now"),
-    "a count that is lost": ({"steps": None}, "'steps', which was 1, is not told any more"),
+    "a count that fell": ({"steps": 0}, "'steps' is 0, not from 1 to 9223372036854775807"),
+    "a count that is lost": ({"steps": None}, "'steps', which was 1, is missing"),
 }
 
 

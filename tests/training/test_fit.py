@@ -648,7 +648,7 @@ def test_a_full_disk_says_where_the_run_goes_on(recipe, capsys, monkeypatch):
     def full(*args, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("fedgen.federated.lightning.checkpoint_io.torch.save", full)
+    monkeypatch.setattr("fedgen.federated.lightning.checkpoints.torch.save", full)
     assert fit(recipe, "--trainer.max_epochs", "3") == 2
     assert "no space left for checkpoints/tiny" in (error := capsys.readouterr().err)
     assert "goes on after round 1 (2 done)" in error

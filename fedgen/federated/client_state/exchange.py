@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from itertools import compress
 from typing import Any, Literal, get_args
 
 import torch
@@ -41,7 +40,7 @@ class Rules:
         self._matched: set[str] = set()
 
     def rule_of(self, names: Iterable[str]) -> Rule | None:
-        """The rule of a piece of state with these names (tied tensors have several); None if nobody declared one."""
+        """The rule of a piece of state with these names (tied tensors have several); None if it is undeclared."""
         for pattern, rule in self._given.items():
             if any(fnmatchcase(name, pattern) for name in names):
                 self._matched.add(pattern)
@@ -54,13 +53,12 @@ class Rules:
         return None
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
         return bool(self._given or self._declared)
 
     @property
     def keep_clients(self) -> bool:
         """Whether something is declared personal: each client then trains in one process for good."""
-        return "personal" in self._given.values() or any("personal" in rules.values() for _, rules in self._declared)
+        return any("personal" in rules.values() for rules in (self._given, *(rules for _, rules in self._declared)))
 
     @property
     def unmatched(self) -> list[str]:
@@ -69,7 +67,6 @@ class Rules:
 
 
 def check_rules(where: str, rules: Mapping[str, str]) -> None:
-    """Refuses rules of other names."""
     if not isinstance(rules, Mapping):
         raise ValueError(f"{where}={rules!r}: give a dictionary of patterns and rules, e.g. {{'queue*': 'personal'}}")
     for pattern, rule in rules.items():
@@ -80,25 +77,24 @@ def check_rules(where: str, rules: Mapping[str, str]) -> None:
 def with_ancestors(path: str) -> list[str]:
     """A path and those of everything that holds it: a rule for a list is one for what is in it."""
     parts = path.split(".")
-    return [".".join(parts[: count + 1]) for count in range(len(parts))][::-1]
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
-def _declared(module: nn.Module) -> Iterator[tuple[str, Mapping[str, Rule]]]:
+def _declared(module: nn.Module) -> Iterator[tuple[str, dict[str, Rule]]]:
     """The parts' own rules with their prefixes, the innermost parts first."""
     for prefix, part in sorted(module.named_modules(), key=lambda item: -len(item[0])):
         found: dict[str, Rule] = {}
         for holder in (part, *type(part).__mro__):  # a module's own patterns come first, then its subclass's
-            if (own := vars(holder).get(MODULE_RULES)) is None:
-                continue
-            name = (holder if isinstance(holder, type) else type(part)).__name__
-            check_rules(f"{name}.{MODULE_RULES}", own)
-            found = {**found, **{pattern: rule for pattern, rule in own.items() if pattern not in found}}
+            if (own := vars(holder).get(MODULE_RULES)) is not None:
+                name = (holder if isinstance(holder, type) else type(part)).__name__
+                check_rules(f"{name}.{MODULE_RULES}", own)
+                found |= {pattern: rule for pattern, rule in own.items() if pattern not in found}
         if found:
             yield (f"{prefix}." if prefix else ""), found
 
 
 Kind = tuple[torch.Size, torch.dtype, torch.device, torch.layout]
-Contents = dict[str, Any]  # what hangs in a module itself by its key there: parameters, buffers or children
+Home = tuple[dict[str, Any], str]  # the place of a tensor: a module's parameters or buffers, and its key there
 
 
 class Forms:
@@ -124,7 +120,7 @@ class Forms:
 
     @torch.no_grad()
     def adopt(self) -> str | None:
-        """Takes the values of tensors that hang in the places of known ones, if all have their forms."""
+        """Takes the values of tensors that were put in the places of known ones, if all have their forms."""
         now, moved = _saved(self._module), []
         if now.keys() != self._places.keys() and (change := self._lost_or_new(now)):
             return change
@@ -143,7 +139,7 @@ class Forms:
         return None
 
     def restore(self, server: Mapping[str, Tensor]) -> None:
-        """Hangs the tensors back where they were, in their forms; values of those that had lost it are void."""
+        """Puts the tensors back in their places and forms; values of those that had lost their form are undefined."""
         for home, kind, own, before in self._before:
             home[kind] = own
             lost = {key: value for key, value in before.items() if _is_lost(value, own.get(key))}
@@ -162,6 +158,16 @@ class Forms:
                 tensor.grad = None
                 tensor.data = torch.empty_like(server[name])
 
+    def _lost_or_new(self, now: Mapping[str, Home]) -> str | None:
+        if gone := sorted(self._places.keys() - now.keys()):
+            return f"{gone[0]} is gone"
+        if new := sorted(now.keys() - self._places.keys() - self.filled.keys()):
+            return (
+                f"{new[0]} is new, and the server has no such tensor: give it one before training starts; a buffer that"
+                " turns fill may be registered as None"
+            )
+        return None
+
     def _remove(self, new: set[str]) -> None:
         known = {id(part) for part in self._parts}
         for prefix, part in list(self._module.named_modules()) if new else ():
@@ -173,16 +179,6 @@ class Forms:
                 for key in [key for key in own if before + key in new]:
                     del own[key]
 
-    def _lost_or_new(self, now: Mapping[str, tuple[Contents, str]]) -> str | None:
-        if gone := sorted(self._places.keys() - now.keys()):
-            return f"{gone[0]} is gone"
-        if new := sorted(now.keys() - self._places.keys() - self.filled.keys()):
-            return (
-                f"{new[0]} is new, and the server has no such tensor: give it one before training starts; a buffer that"
-                " turns fill may be registered as None"
-            )
-        return None
-
 
 def _difference(sent: Kind, had: Kind) -> str:
     pairs = zip(("shape", "dtype", "device", "layout"), (list(sent[0]), *sent[1:]), (list(had[0]), *had[1:]))
@@ -193,8 +189,8 @@ def _kind(tensor: Tensor) -> Kind:
     return tensor.shape, tensor.dtype, tensor.device, tensor.layout
 
 
-def _saved(module: nn.Module, filled: bool = True) -> dict[str, tuple[Contents, str]]:
-    """Return by tensor that a checkpoint of the module would hold the place where it hangs; or by name of None."""
+def _saved(module: nn.Module, filled: bool = True) -> dict[str, Home]:
+    """Return the places of all tensors that a checkpoint of the module would hold; or of those that are None."""
     found = {}
     for prefix, part in module.named_modules():
         held, before = vars(part), f"{prefix}." if prefix else ""
@@ -206,7 +202,7 @@ def _saved(module: nn.Module, filled: bool = True) -> dict[str, tuple[Contents, 
 
 
 def _is_lost(before: Any, now: Any) -> bool:
-    """Whether something that hung in a module no longer does; a child that is replaced counts if either has tensors."""
+    """Whether a module has lost something that was registered; a replaced child counts if either has tensors."""
     if isinstance(before, nn.Module):
         return before is not now and any(isinstance(part, nn.Module) and _saved(part) for part in (before, now))
     return before is not None and now is None
@@ -216,16 +212,18 @@ ACCUMULATING = (Metric, MetricCollection)  # of torchmetrics: such modules accum
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether no tensor holds NaN or infinity; one pass over the memory in the common case."""
+    """Look for NaN and infinity, in one pass over the memory in the common case."""
     floats = [t for t in tensors if (t.is_floating_point() or t.is_complex()) and t.numel()]
     if not floats:
         return True
-    large = [t.numel() > 2**16 and t.is_contiguous() and t.device.type == "cpu" for t in floats]
-    large = [is_large and t.dtype in (torch.float32, torch.float64) for is_large, t in zip(large, floats)]
-    norms = [
-        torch.dot(t.detach().view(-1), t.detach().view(-1)) for t in compress(floats, large)
-    ]  # half of a norm's time
-    others = [t for t, is_large in zip(floats, large) if not is_large]
+    norms, others = [], []
+    for tensor in floats:
+        is_large = tensor.numel() > 2**16 and tensor.is_contiguous() and tensor.device.type == "cpu"
+        if is_large and tensor.dtype in (torch.float32, torch.float64):
+            flat = tensor.detach().view(-1)
+            norms.append(torch.dot(flat, flat))  # half of a norm's time
+        else:
+            others.append(tensor)
     norms += torch._foreach_norm(others) if others else ()
     total = torch.stack([norm.float() for norm in norms]).sum()
     # either may overflow where every element is finite: only then look at each
@@ -256,36 +254,70 @@ class Exchange:
         self._tables: set[str] = set()  # of the held ones, those that no turn may change
         self._fixed, self.changed = fixed, list[str]()
         self.found: list[str] = []  # names that turns were found to change, in this fit
-        roles = _Roles(
-            module, trained, personal, Rules({}, module) if rules is None else rules, fixed, frozenset(moving)
+        self.server: dict[str, Tensor] = {}
+        self.beside = 0
+        self.compressed: dict[str, int] = {}
+        self._rules = Rules({}, module) if rules is None else rules
+        self._trains, self._moving = {id(p) for p in trained}, frozenset(moving)
+        parts = [(f"{name}.", part) for name, part in module.named_modules()]
+        kinds = {prefix: optional(part, ModulePart, "exchanged") for prefix, part in parts}
+        self._apart = (
+            *(prefix for prefix, kind in kinds.items() if kind is False),
+            *optional(module, FederatedModule, "unexchanged"),
+            *(prefix for prefix, part in parts[1:] if isinstance(part, ACCUMULATING)),
         )
-        named = _named_tensors(module)
-        self.first_names = {other: names[0] for names, _ in named for other in names}
-        for names, tensor in named:
-            self._place(names[0], tensor, roles.role_of(names, tensor), roles)
-        if unmatched := set(personal) - roles.matched:
+        self._own = tuple(prefix for prefix, kind in kinds.items() if kind == "personal")
+        named: dict[int, tuple[list[str], Tensor]] = {}  # each tensor once with all its names
+        for name, value in module.state_dict(keep_vars=True).items():
+            if isinstance(value, Tensor):
+                named.setdefault(id(value), ([], value))[0].append(name)
+        self.first_names = {other: names[0] for names, _ in named.values() for other in names}
+        self._order = {name: place for place, name in enumerate(self.first_names)}
+        unmatched = {pattern for pattern in personal if not empty_buffers(module, pattern)}
+        for names, tensor in named.values():
+            matched = {pattern for pattern in personal if any(fnmatchcase(name, pattern) for name in names)}
+            self._place(names, tensor, bool(matched))
+            unmatched -= matched
+        if unmatched:
             known = ", ".join(list(self.first_names)[:5])
             raise ValueError(
                 f"personal pattern(s) {sorted(unmatched)} match no tensor of the model; names: {known}, ..."
             )
-        self._order = {name: place for place, name in enumerate(self.first_names)}
-        self.server: dict[str, Tensor] = {}
-        self.beside = 0
-        self.compressed: dict[str, int] = {}
-        self._forms = Forms(module, self.live, roles.own)
+        self._forms = Forms(module, self.live, self._own)
 
-    def _place(self, name: str, tensor: Tensor, role: str, roles: "_Roles") -> None:
-        if role == "alone":
+    def _place(self, names: Sequence[str], tensor: Tensor, is_personal: bool) -> None:
+        name, is_apart = names[0], all(n.startswith(self._apart) for n in names)
+        trains = isinstance(tensor, nn.Parameter) and id(tensor) in self._trains
+        is_frozen = isinstance(tensor, nn.Parameter) and not trains and not tensor.requires_grad
+        rule = None if is_personal else self._rules.rule_of(names)
+        if rule is not None:
+            home = self._declared_home(name, tensor, rule)
+        elif is_apart and not is_personal:
             return
-        getattr(self, "quiet" if role == "frozen personal" else role.removesuffix(" trained"))[name] = tensor
-        if role == "shared trained":
+        elif is_personal or all(n.startswith(self._own) for n in names):
+            home = self.quiet if is_frozen and not is_apart else self.personal
+            self._becomes_personal |= {name} if home is self.quiet else set()
+        elif not is_floating(tensor):
+            home = self.counters
+        else:
+            is_shared = trains or (self._fixed and not is_frozen) or name in self._moving
+            home = self.shared if is_shared else self.quiet
+        home[name] = tensor
+        if trains and home is self.shared:
             self.trained.add(name)
-        elif role == "frozen personal":
-            self._becomes_personal.add(name)
-        if (rule := roles.declared.get(name)) is not None:
-            self.declared.add(name)
-            if rule == "advance":
-                self.advancing.add(name)
+
+    def _declared_home(self, name: str, tensor: Tensor, rule: Rule) -> dict[str, Tensor]:
+        self.declared.add(name)
+        if rule == "mean" and not is_floating(tensor):
+            raise ValueError(f"{name} is {tensor.dtype} and has the rule 'mean'; integers take 'max' or 'server'")
+        if rule == "advance":
+            if is_floating(tensor) or tensor.dtype == torch.bool:
+                raise ValueError(f"{name} is {tensor.dtype} and has the rule 'advance', which is for integer counters")
+            self.advancing.add(name)
+        if rule == "max" and tensor.is_complex():
+            raise ValueError(f"{name} is complex and has the rule 'max'; choose another")
+        homes = {"mean": self.shared, "server": self.held, "personal": self.personal}
+        return homes.get(rule, self.counters)
 
     @property
     def live(self) -> dict[str, Tensor]:
@@ -324,7 +356,6 @@ class Exchange:
         return self.shared | {name: self.quiet[name] for name in changed}
 
     def bytes_sent(self, tensors: Mapping[str, Tensor]) -> int:
-        """Return the bytes that a client sends for some of the tensors that travel."""
         return sum(self.compressed.get(name, bytes_of([tensor])) for name, tensor in tensors.items())
 
     def state_dict(self) -> dict[str, list[str]]:
@@ -341,14 +372,12 @@ class Exchange:
         self.held |= {name: self.counters.pop(name) for name in self._tables}
 
     def snapshot(self) -> None:
-        """Takes the model's present values as the server's."""
         live = self.live
         if not self.server:
             self.server = {name: torch.empty_like(tensor, requires_grad=False) for name, tensor in live.items()}
         copy_tensors([self.server[name] for name in live], live.values())
 
     def load_server(self) -> None:
-        """Puts the server's values into the model."""
         quiet, self.changed = {name: self.quiet[name] for name in self.changed if name in self.quiet}, []
         live = self.shared | self.counters | self.held | self.personal | quiet
         copy_tensors(live.values(), [self.server[name] for name in live])
@@ -397,89 +426,17 @@ class Exchange:
         return sorted((name for name in found if name in self.shared), key=self._order.__getitem__)
 
     def restore_forms(self) -> None:
-        """Gives the model its tensors back after a turn that failed; before `load_server`."""
+        """Gives the model its tensors back after a failed turn; before `load_server`."""
         self._forms.restore(self.server)
         self.changed = list(self.quiet)  # whichever the turn changed
 
 
-class _Roles:
-    """Decides what becomes of each tensor; see `Exchange`."""
-
-    def __init__(
-        self,
-        module: nn.Module,
-        trained: Iterable[Tensor],
-        personal: Sequence[str],
-        rules: Rules,
-        fixed: bool,
-        moving: frozenset[str],
-    ) -> None:
-        self._trained = {id(p) for p in trained}
-        kinds = {f"{n}.": optional(m, ModulePart, "exchanged") for n, m in module.named_modules()}
-        self._alone = (
-            *(p for p, kind in kinds.items() if kind is False),
-            *optional(module, FederatedModule, "unexchanged"),
-        )
-        self._alone += tuple(f"{n}." for n, m in module.named_modules() if n and isinstance(m, ACCUMULATING))
-        self.own = tuple(prefix for prefix, kind in kinds.items() if kind == "personal")
-        self._personal, self._rules, self._fixed, self._moving = personal, rules, fixed, moving
-        self.matched = {pattern for pattern in personal if empty_buffers(module, pattern)}
-        self.declared: dict[str, Rule] = {}
-
-    def role_of(self, names: Sequence[str], tensor: Tensor) -> str:
-        """The name of the dictionary of `Exchange` that a tensor belongs to, "alone" for none."""
-        apart = all(n.startswith(self._alone) for n in names)
-        parameter = isinstance(tensor, nn.Parameter)
-        trains = parameter and id(tensor) in self._trained
-        frozen = parameter and not trains and not tensor.requires_grad
-        hits = {pattern for pattern in self._personal if any(fnmatchcase(n, pattern) for n in names)}
-        self.matched |= hits
-        if hits:
-            return "frozen personal" if frozen and not apart else "personal"
-        if (rule := self._rules.rule_of(names)) is not None:
-            self.declared[names[0]] = rule
-            return _declared_role(names[0], tensor, rule, trains)
-        if apart:
-            return "alone"
-        if all(n.startswith(self.own) for n in names):
-            return "frozen personal" if frozen else "personal"
-        if not is_floating(tensor):
-            return "counters"
-        if trains:
-            return "shared trained"
-        is_fixed = self._fixed and not frozen
-        return "shared" if is_fixed or names[0] in self._moving else "quiet"
-
-
-def _declared_role(name: str, tensor: Tensor, rule: Rule, trains: bool) -> str:
-    if rule == "mean":
-        if not is_floating(tensor):
-            raise ValueError(f"{name} is {tensor.dtype} and has the rule 'mean'; integers take 'max' or 'server'")
-        return "shared trained" if trains else "shared"
-    if rule == "advance" and (is_floating(tensor) or tensor.dtype == torch.bool):
-        raise ValueError(f"{name} is {tensor.dtype} and has the rule 'advance', which is for integer counters")
-    if rule == "max" and tensor.is_complex():
-        raise ValueError(f"{name} is complex and has the rule 'max'; choose another")
-    return {"max": "counters", "advance": "counters", "server": "held", "personal": "personal"}[rule]
-
-
 def is_floating(tensor: Tensor) -> bool:
-    """Whether a tensor's numbers are real or complex, not whole or truth values."""
     return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _named_tensors(module: nn.Module) -> list[tuple[list[str], Tensor]]:
-    """Parameters and buffers that `state_dict` saves, each once with all its names."""
-    named: dict[int, tuple[list[str], Tensor]] = {}
-    for name, value in module.state_dict(keep_vars=True).items():
-        if isinstance(value, Tensor):
-            named.setdefault(id(value), ([], value))[0].append(name)
-    return list(named.values())
 
 
 @torch.no_grad()
 def copy_tensors(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
-    """Copies values in place, many tensors a call."""
     targets, sources = list(targets), list(sources)
     if targets:
         torch._foreach_copy_(targets, sources)
@@ -510,5 +467,4 @@ def describe_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    """The parameters that an optimizer holds, in its order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -10,28 +10,19 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from fedgen.federated.client_state.optimizer_state import (
-    Contents,
-    MeanContents,
-    OptimizerContents,
-    bytes_to_average,
-    copied,
-)
-from fedgen.federated.client_state.python_state import MISSING, Attributes, Keyed, Places, PythonState, value_of
-from fedgen.federated.client_state.state_values import is_plain
+from fedgen.federated.client_state.optimizer_state import Contents, MeanContents, OptimizerContents, copied, mean_bytes
+from fedgen.federated.client_state.python_state import MISSING, Attributes, Keyed, PythonState
+from fedgen.federated.client_state.state_values import is_plain, same_nested
 from fedgen.federated.lightning.lightning_internals import forget_stages
 from fedgen.io.files import in_bytes
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from fedgen.ranks import Ranks
 
-# Objects that go on from round to round as in one client's fit: learning-rate schedules, quasi-random generators.
-#
-# Every turn of a round begins with their state at the round's beginning, and after the round it is that of the round's
-# last completed turn. Their plain values are all that moves: functions that are bound to an object, and objects of the
-# module that they hold, stay themselves.
+OptimizerState = Literal["reset", "keep", "average"]
+Settings = list[Any]  # hyperparameters by optimizer and group, values of what continues by path, the scaler's state
 
 
 def plain_part(value: Any) -> Any:
@@ -46,41 +37,38 @@ def plain_part(value: Any) -> Any:
     return value if is_plain_kind or not (callable(value) or hasattr(value, "__dict__")) else MISSING
 
 
-class Continuing:
-    """Snapshots of such objects, by place and dotted path."""
+class Continuing(PythonState):
+    """A snapshot of objects that go on from round to round as in one client's fit, by place and dotted path.
 
-    def __init__(self, objects: Sequence[Any] = ()) -> None:
-        self._state = PythonState([Attributes(str(place), one) for place, one in enumerate(objects)], _enter)
+    These are learning-rate schedules and quasi-random generators. Every turn of a round begins with their state at the
+    round's beginning, and after the round it is that of the round's last completed turn. Only their plain values move:
+    functions that are bound to an object, and objects of the module that they hold, stay themselves.
+    """
 
-    def changes(self) -> dict[str, Any]:
-        """Return the plain values that differ from the snapshot's."""
-        changes = [change for node in self._state.changed() for change in node.changes()]
+    def __init__(self, objects: Sequence[Any]) -> None:
+        super().__init__([Attributes(str(place), one) for place, one in enumerate(objects)])
+
+    def plain_changes(self) -> dict[str, Any]:
+        changes = [change for node in self.changed() for change in node.changes()]
         return {change.path: copied(change.after) for change in changes if is_plain(change.after)}
 
-    def values(self) -> dict[str, Any]:
+    def plain_values(self) -> dict[str, Any]:
         """Return the snapshot's plain values: numbers and texts one by one, lists and tensors as a whole."""
-        single = [c for node in self._state.nodes if isinstance(node, Keyed) for c in node.children()]
+        single = [c for node in self.nodes if isinstance(node, Keyed) for c in node.children()]
         found = {path: value for _, path, value in single if isinstance(value, (int, float, str, type(None)))}
-        whole = {node.path: node.contents for node in self._state.nodes if not isinstance(node, Keyed)}
+        whole = {node.path: node.contents for node in self.nodes if not isinstance(node, Keyed)}
         return found | {path: copied(value) for path, value in whole.items() if is_plain(value)}
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Refuse values by path that are not like the snapshot's."""
-        places = Places(self._state)
         for path, value in values.items():
-            if (place := places.find(path)) is None or not _alike(value_of(place), value):
+            if (place := self.find(path)) is None or not _alike(place[0].before(place[1]), value):
                 raise ValueError(f"{path[:80]!r} of a schedule or quasi-random generator is not like the server's")
 
-    def restore(self) -> None:
-        """Put the snapshot's values back."""
-        for node in self._state.changed():
-            node.restore()
-
     def write(self, values: Mapping[str, Any]) -> None:
-        """Write values by path into the objects; those without a place are left out."""
-        places = Places(self._state)
+        """Write copies of values by path as they are; those without a place are left out."""
         for path, value in values.items():
-            if (place := places.find(path)) is not None:
+            if (place := self.find(path)) is not None:
                 place[0].write(place[1], copied(value))
 
 
@@ -92,24 +80,6 @@ def _alike(own: Any, value: Any) -> bool:
     if isinstance(own, (int, float)) and not isinstance(own, bool):
         return isinstance(value, (int, float)) and math.isfinite(value)
     return type(own) is type(value)
-
-
-def _enter(path: str, value: Any) -> bool:
-    return not isinstance(value, (nn.Module, nn.Parameter, Optimizer))
-
-
-OptimizerState = Literal["reset", "keep", "average"]
-Settings = list[Any]  # hyperparameters by optimizer and group, values of what continues by path, the scaler's state
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
-    if isinstance(one, Mapping):
-        return isinstance(other, Mapping) and one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
-    if isinstance(one, list | tuple):
-        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
 
 
 class LocalState:
@@ -135,7 +105,7 @@ class LocalState:
         self._given: dict[str, Any] = {}  # values of a checkpoint or the server, for the round that starts next
         self._before: Settings = []
         self._after: Settings = []
-        self._received: dict[str, Any] = {}  # of the last client, where clients are elsewhere
+        self._received: dict[str, Any] = {}  # of the last client, where clients are remote
         self._completed: list[int] = []  # clients of this round
 
     def start_round(self, found: Sequence[Any] | None = None) -> None:
@@ -151,7 +121,7 @@ class LocalState:
         self._after, self._completed = [], []
         self._means = [MeanContents() for _ in self.optimizers]
         if self.mode == "average":
-            self._server = [contents.read() for contents in self.contents]
+            self._server = self._read_all()
 
     def starting_contents(self, client: int) -> list[Contents]:
         """Return, by optimizer, what a client's turn in the present round begins with."""
@@ -175,10 +145,11 @@ class LocalState:
                 contents.switch("train")
 
     def forget_states(self) -> None:
-        """Make the optimizers hold, within a turn, what they were made with."""
+        """Begin what a turn trains as a client's own model does: without optimizer states."""
         for contents in self.contents:
             contents.renew()
-            contents.switch("train")
+            if contents.has_modes:
+                contents.switch("train")
 
     def settle(self) -> None:
         """End the training of a turn, before what the client sends is looked at."""
@@ -192,7 +163,7 @@ class LocalState:
         self._completed.append(client)
         if self.mode == "keep":
             first = not self.clients
-            self.clients[client] = [contents.read() for contents in self.contents]
+            self.clients[client] = self._read_all()
             if first:
                 size = in_bytes(self.num_bytes(client))
                 rank_zero_info(f"optimizer_state='keep' holds {size} of optimizer state for every client")
@@ -200,13 +171,47 @@ class LocalState:
             for mean, contents in zip(self._means, self.contents):
                 mean.add(contents.read(), weight)
 
+    def end_round(self, dropped: bool = False) -> None:
+        """Leaves the optimizers with the server's state, of before the round if it is dropped."""
+        if self._objects:
+            self._continuing.restore()
+        self._write_settings(self._before if dropped or not self._after else self._after)
+        if self._objects and not dropped:
+            self._continuing.write(self._after[1] if self._after else self._received)
+        for i, contents in enumerate(self.contents):
+            if contents.has_modes:
+                contents.allow_modes(False)
+            if self.mode == "average":
+                contents.write(self._server[i] if dropped else self._means[i].contents)
+            else:
+                contents.renew()
+
+    def release(self) -> None:
+        for contents in self.contents:
+            contents.release()
+
+    def _read_all(self) -> list[Contents]:
+        return [contents.read() for contents in self.contents]
+
+    def _read_settings(self) -> Settings:
+        scaler = copy.copy(self.scaler.state_dict()) if self.scaler is not None else None
+        changes = self._continuing.plain_changes() if self._objects else {}
+        return [[contents.hyperparameters for contents in self.contents], changes, scaler]
+
+    def _write_settings(self, settings: Settings) -> None:
+        for contents, groups in zip(self.contents, settings[0]):
+            contents.hyperparameters = groups
+        if settings[2]:
+            self.scaler.load_state_dict(settings[2])
+            forget_stages(self.scaler)
+
     def local_summary(self) -> tuple[int, Settings]:
-        """Return what other ranks do not know of the round: this rank's last client, and the settings that it left."""
+        """Return this rank's last client, and the settings that it left."""
         return (self._completed[-1] if self._completed else -1), self._after
 
-    def merge_summaries(self, told: Sequence[tuple[int, Settings]]) -> None:
+    def merge_summaries(self, summaries: Sequence[tuple[int, Settings]]) -> None:
         """Takes every rank's summary; before `end_round`, where not all clients were left out."""
-        self._after = max(told, key=lambda one: one[0])[1]
+        self._after = max(summaries, key=lambda one: one[0])[1]
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:
         """Averages states over the ranks' clients; before `end_round`, where not all were left out."""
@@ -218,30 +223,27 @@ class LocalState:
     def merge_continuing(self, ranks: Ranks) -> None:
         """Take the last client's values of what the module keeps, from clients whose turns are not in this job."""
         if len(self._objects) > len(self.schedulers):
-            own = self._of_module(self._after[1]) if self._after else {}
-            told = ranks.gather((self._completed[-1] if self._completed else -1, own))
-            self._received = max(told, key=lambda one: one[0])[1]
+            last = self._completed[-1] if self._completed else -1
+            found = ranks.gather((last, self._of_module(self._after[1]) if self._after else {}))
+            self._received = max(found, key=lambda one: one[0])[1]
             self._continuing.check(self._received)
 
     def _of_module(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of objects that the module keeps, which configured schedulers are not."""
         return {path: v for path, v in values.items() if int(path.split(".")[0]) >= len(self.schedulers)}
 
-    def end_round(self, dropped: bool = False) -> None:
-        """Leaves the optimizers with the server's state, of before the round if it is dropped."""
-        stays = dropped or not self._after
-        if self._objects:
-            self._continuing.restore()
-        self._write_settings(self._before if stays else self._after)
-        if self._objects and not dropped:
-            self._continuing.write(self._after[1] if self._after else self._received)
-        for i, contents in enumerate(self.contents):
-            if contents.has_modes:
-                contents.allow_modes(False)
-            if self.mode == "average":
-                contents.write(self._server[i] if dropped else self._means[i].contents)
-            else:
-                contents.renew()
+    def server_state(self) -> dict[str, Any]:
+        """Return what the present round's turns begin with, also the remote ones."""
+        hyperparameters, _, scaler = self._before
+        continuing = self._continuing.plain_values() if self._objects else {}
+        return {"settings": [hyperparameters, continuing, scaler], "states": self._server}
+
+    def load_server_state(self, state: Mapping[str, Any]) -> None:
+        """Takes what `server_state` gave at the server; before the round starts."""
+        hyperparameters, self._given, scaler = state["settings"]
+        self._write_settings([hyperparameters, {}, scaler])
+        for contents, averaged in zip(self.contents, state["states"]):
+            contents.write(contents.checked(averaged))
 
     @property
     def moved(self) -> bool:
@@ -249,15 +251,14 @@ class LocalState:
         if not self._after:
             return False
         pairs = [pair for groups in zip(self._before[0], self._after[0]) for pair in zip(*groups)]
-        return bool(self._after[1]) or not all(_same({name: old[name] for name in new}, new) for old, new in pairs)
+        return bool(self._after[1]) or not all(same_nested({n: old[n] for n in new}, new) for old, new in pairs)
 
     def num_bytes(self, client: int) -> int:
-        """Memory of what one client's optimizers keep."""
         return bytes_of(tensors_in(self.clients.get(client, [])))
 
     @property
     def _averaged(self) -> list[Contents]:
-        return [contents.read() for contents in self.contents] if self.mode == "average" else []
+        return self._read_all() if self.mode == "average" else []
 
     @property
     def names_sent(self) -> list[str]:
@@ -268,7 +269,7 @@ class LocalState:
     @property
     def bytes_sent(self) -> int:
         """The bytes that a client sends in a round for optimizers that are averaged, as large as they are now."""
-        return sum(map(bytes_to_average, self._averaged))
+        return sum(map(mean_bytes, self._averaged))
 
     @property
     def continued(self) -> dict[str, Any]:
@@ -282,50 +283,15 @@ class LocalState:
         """The bytes that a client receives with the state that its optimizers and schedules begin with."""
         return bytes_of(tensors_in([self._averaged, self.server_state()["settings"]]))
 
-    def _read_settings(self) -> Settings:
-        scaler = copy.copy(self.scaler.state_dict()) if self.scaler is not None else None
-        return [
-            [contents.hyperparameters for contents in self.contents],
-            self._continuing.changes() if self._objects else {},
-            scaler,
-        ]
-
-    def _write_settings(self, settings: Settings) -> None:
-        for contents, groups in zip(self.contents, settings[0]):
-            contents.hyperparameters = groups
-        if settings[2]:
-            self.scaler.load_state_dict(settings[2])
-            forget_stages(self.scaler)
-
-    def release(self) -> None:
-        """Leave the optimizers alone from now on."""
-        for contents in self.contents:
-            contents.release()
-
-    def server_state(self) -> dict[str, Any]:
-        """Return what the present round's turns begin with, wherever they are taken."""
-        hyperparameters, _, scaler = self._before
-        continuing = self._continuing.values() if self._objects else {}
-        return {"settings": [hyperparameters, continuing, scaler], "states": self._server}
-
-    def load_server_state(self, state: Mapping[str, Any]) -> None:
-        """Takes what `server_state` gave elsewhere; before the round starts."""
-        hyperparameters, self._given, scaler = state["settings"]
-        self._write_settings([hyperparameters, {}, scaler])
-        for contents, averaged in zip(self.contents, state["states"]):
-            contents.check(averaged)
-            contents.write(contents.placed(averaged))
-
     def state_dict(self) -> dict[str, Any]:
         """Kept contents, averaged ones beside `state`, and what continues: a checkpoint of optimizers lacks them."""
-        beside = [{key: v for key, v in one.read().items() if isinstance(key, str)} for one in self.contents]
-        found = self._of_module(Continuing(self._objects).values())
+        beside = [{key: v for key, v in one.items() if isinstance(key, str)} for one in self._averaged]
+        found = self._of_module(Continuing(self._objects).plain_values())
         state: dict[str, Any] = {"clients": {client: list(own) for client, own in self.clients.items()}}
-        state |= {"averaged": beside} if self.mode == "average" and any(beside) else {}
+        state |= {"averaged": beside} if any(beside) else {}
         return state | ({"continuing": found} if found else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores `state_dict`."""
         sizes = [len(contents.parameters) for contents in self.contents]
         for client, own in state["clients"].items():
             fits = isinstance(own, list) and len(own) == len(sizes) and all(isinstance(one, Mapping) for one in own)
@@ -334,12 +300,10 @@ class LocalState:
                     f"the checkpoint keeps the state of other optimizers for client {client} than the model's"
                     f" {len(sizes)} of {sizes} parameters; resume with the same model and optimizers"
                 )
-        self.clients = {int(client): self._checked(own) for client, own in state["clients"].items()}
-        for contents, beside in zip(self.contents, self._checked(state.get("averaged", []))):
-            contents.write(contents.read() | beside)
+        self.clients = {
+            int(client): [contents.checked(one) for contents, one in zip(self.contents, own)]
+            for client, own in state["clients"].items()
+        }
+        for contents, beside in zip(self.contents, state.get("averaged", [])):
+            contents.write(contents.read() | contents.checked(beside))
         self._given = dict(state.get("continuing", {}))
-
-    def _checked(self, held: Sequence[Any]) -> list[Contents]:
-        for contents, one in zip(self.contents, held):
-            contents.check(one)
-        return [contents.placed(one) for contents, one in zip(self.contents, held)]

@@ -11,7 +11,7 @@ from fedgen.federated.client_state.exchange import Exchange, copy_tensors
 from fedgen.federated.left_out import KEPT_REMARKS, KEPT_TURNS, Entry, are_alike, fold
 from fedgen.own_code import rank_zero_warn
 
-News = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left out
+Summary = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left out
 
 
 class Unsent(NamedTuple):
@@ -34,7 +34,6 @@ class ClientMemory:
         self.start_round()
 
     def start_round(self) -> None:
-        """Before the first turn of a round."""
         self.completed: list[int] = []
         self.took_part: list[int] = []
         if len(self.left_out) > KEPT_TURNS:
@@ -43,14 +42,13 @@ class ClientMemory:
         self._unlogged: list[Entry] = []
 
     def complete(self, client: int, iterations: int) -> None:
-        """Takes down a turn that was not left out, and how many iterations the client has taken in all."""
+        """Notes a turn that was not left out, and how many iterations the client has taken in all."""
         self.iterations[client] = iterations
         self.completed.append(client)
         if self._unlogged:
             self._warn()
 
     def leave_out(self, entry: Entry) -> None:
-        """Takes down a client that was left out, with a warning."""
         self.left_out.append(entry)
         self._unlogged.append(entry)
         if self.completed or len(self.lost) == 1 or not are_alike(self.lost):
@@ -62,30 +60,28 @@ class ClientMemory:
         return self.left_out[self._known :]
 
     def _warn(self) -> None:
-        untold, self._unlogged = self._unlogged, []
-        for entry in untold:
+        while self._unlogged:
+            entry = self._unlogged.pop(0)
             rank_zero_warn(f"client {entry['name']!r} is left out of round {entry['round']}: {entry['reason']}")
 
-    def local_summary(self) -> News:
-        """Return what other ranks do not know: this rank's clients that trained in the round, and those left out."""
+    def local_summary(self) -> Summary:
+        """Return this rank's clients that trained in the round, and those left out."""
         return {client: self.iterations[client] for client in self.completed}, self.lost
 
-    def merge_summaries(self, told: Sequence[News]) -> int:
-        """Takes every rank's summary; how many clients of the round trained."""
+    def merge_summaries(self, summaries: Sequence[Summary]) -> int:
+        """Takes every rank's summary; returns how many clients of the round trained."""
         own = self.lost
-        self.left_out[self._known :] = sorted(
-            (e for _, found in told for e in found), key=lambda entry: entry["client"]
-        )
-        for counts, _ in told:
+        self.left_out[self._known :] = sorted((e for _, found in summaries for e in found), key=lambda e: e["client"])
+        for counts, _ in summaries:
             self.iterations |= counts
-        self.took_part = sorted(client for counts, _ in told for client in counts)
+        self.took_part = sorted(client for counts, _ in summaries for client in counts)
         self._unlogged += [entry for entry in self.lost if entry not in own]  # of other ranks, which do not warn
         if self.took_part or not are_alike(self.lost):
             self._warn()
         return len(self.took_part)
 
     def remark(self, entries: list[Entry]) -> None:
-        """Takes down what an aggregator has to say of clients."""
+        """Notes an aggregator's remarks on clients."""
         self.remarks = [*self.remarks, *entries][-KEPT_REMARKS:]
 
     def of(self, module: nn.Module) -> "ClientMemory":
@@ -93,12 +89,11 @@ class ClientMemory:
         return self if self._module is module else ClientMemory(module)
 
     def load_personal(self, client: int, exchange: Exchange) -> None:
-        """Puts a client's personal tensors into the model, if it has any yet."""
         if slot := self.personal.get(client):
             copy_tensors([exchange.personal[name] for name in slot], slot.values())
 
     def match_personal(self, exchange: Exchange) -> None:
-        """Gives all clients tensors that have become personal, at the server's values, and takes others from them."""
+        """Gives all clients tensors that have become personal, at the server's values, and drops those no longer so."""
         for slot in self.personal.values():
             kept = {name: slot.get(name, exchange.server[name]).clone() for name in exchange.personal}
             slot.clear()
@@ -112,7 +107,6 @@ class ClientMemory:
             copy_tensors([slot[name] for name in exchange.personal], exchange.personal.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain types and tensors."""
         return {
             "iterations": dict(self.iterations),
             "personal": self.personal,

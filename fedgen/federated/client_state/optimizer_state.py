@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedgen.federated.client_state.exchange import parameters_of
-from fedgen.federated.client_state.python_state import MISSING
-from fedgen.federated.client_state.state_values import GENERATORS, is_plain, read_generator, write_generator
+from fedgen.federated.client_state.python_state import GENERATORS, MISSING, read, write
+from fedgen.federated.client_state.state_values import is_plain
 from fedgen.federated.lightning.lightning_internals import KEPT_IN_OPTIMIZERS, version_of
 from fedgen.io.tensor_files import bytes_of, kind_of, leaves, tensors_in
 from fedgen.ranks import Ranks
@@ -38,16 +38,36 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
     found: Any = state.get("param_groups") if isinstance(state, Mapping) else None
     if not _is_list(found, len(groups)) or "state" not in state:
         raise ValueError(f"an optimizer's state is not that of one with {len(groups)} groups of parameters")
-    for own, said in zip(groups, found):
-        _check_group(own, said, torch_made=_made_by(optimizer) == "torch")
+    for own, given in zip(groups, found):
+        for name, value in own.items():
+            other: Any = given.get(name) if isinstance(given, Mapping) else None
+            is_added = name in _ADDED and other is None
+            may_lack = other is None and isinstance(value, bool) and _maker(optimizer) == "torch"
+            if not (is_added or may_lack or _is_alike(name, value, other)):
+                raise ValueError(
+                    f"an optimizer's {name} is {str(other)[:40]!r}, where the model's is {str(value)[:40]!r}"
+                )
     check_slots(optimizer, state["state"])
 
 
+def _is_alike(name: str, own: Any, other: Any) -> bool:
+    """Whether a setting of a parameter group is of the kind of the optimizer's own."""
+    if name == "params":
+        return _is_list(other, len(own)) and all(type(one) is int for one in other) and list(other) == own
+    if _is_number(own):
+        return _is_number(other) and not is_nan(other) and (name not in ("lr", "initial_lr") or other >= -_ROUNDING)
+    if isinstance(own, list | tuple):
+        return _is_list(other, len(own)) and all(
+            _is_number(b) and not is_nan(b) for a, b in zip(own, other) if _is_number(a)
+        )
+    return not isinstance(own, bool) or isinstance(other, bool)
+
+
 def check_slots(optimizer: Optimizer, slots: Any) -> None:
-    """Refuses what no such optimizer keeps of its parameters."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    known = _made_by(optimizer) in ("torch", "fedgen")
-    if not isinstance(slots, Mapping) or not all(_is_place(i, len(parameters), known) for i in slots):
+    parameters, known = parameters_of(optimizer), _maker(optimizer) in ("torch", "fedgen")
+    if not isinstance(slots, Mapping) or not all(
+        (type(key) is int and 0 <= key < len(parameters)) or (not known and isinstance(key, str)) for key in slots
+    ):
         raise ValueError(f"what an optimizer keeps is not by the place of one of its {len(parameters)} parameters")
     for place, found in slots.items():
         slot: Any = {place: found} if isinstance(place, str) else found
@@ -65,12 +85,8 @@ def check_slots(optimizer: Optimizer, slots: Any) -> None:
             raise ValueError(f"an optimizer keeps {odd[0]} of some parameters and not of others")
 
 
-def _is_place(key: Any, parameters: int, known: bool) -> bool:
-    return (type(key) is int and 0 <= key < parameters) or (not known and isinstance(key, str))
-
-
-def _made_by(optimizer: Optimizer) -> str:
-    return type(optimizer).__module__.split(".")[0]
+def _maker(optimizer: Any) -> str:
+    return type(optimizer).__module__.partition(".")[0]
 
 
 def _fits(name: Any, value: Any, parameter: Tensor) -> bool:
@@ -81,24 +97,6 @@ def _fits(name: Any, value: Any, parameter: Tensor) -> bool:
     return isinstance(value, Tensor) and value.shape == parameter.shape and kind_of(value) == kind_of(parameter)
 
 
-def _check_group(own: Mapping[str, Any], found: Any, torch_made: bool) -> None:
-    """Refuses settings of other kinds than the optimizer's own."""
-    for name, value in own.items():
-        said: Any = found.get(name) if isinstance(found, Mapping) else None
-        if name == "params":
-            same = _is_list(said, len(value)) and all(type(one) is int for one in said) and list(said) == value
-        elif _is_number(value):
-            same = _is_number(said) and not is_nan(said) and (name not in ("lr", "initial_lr") or said >= -_ROUNDING)
-        elif isinstance(value, list | tuple):
-            same = _is_list(said, len(value)) and all(
-                _is_number(b) and not is_nan(b) for a, b in zip(value, said) if _is_number(a)
-            )
-        else:
-            same = not isinstance(value, bool) or isinstance(said, bool) or (torch_made and said is None)
-        if not same and not (name in _ADDED and said is None):
-            raise ValueError(f"an optimizer's {name} is {str(said)[:40]!r}, where the model's is {str(value)[:40]!r}")
-
-
 def _is_number(value: Any) -> bool:
     """A number that torch can take, or a tensor of one; no truth value."""
     if isinstance(value, Tensor):
@@ -107,7 +105,6 @@ def _is_number(value: Any) -> bool:
 
 
 def is_nan(value: Any) -> bool:
-    """Whether a value is NaN, or a tensor that holds some."""
     return bool(value.isnan().any()) if isinstance(value, Tensor) else isinstance(value, float) and math.isnan(value)
 
 
@@ -119,7 +116,7 @@ def _is_list(value: Any, length: int) -> bool:
 Key = int | str
 Contents = dict[Key, dict[str, Any]]
 STATE, GROUPS, ATTRIBUTES = "state", "groups", "attributes"  # kinds
-LOOSE = ""  # the name of a value in `state` that is no dictionary
+LOOSE = ""  # the name of a value in `state` that is not a dictionary
 ATOMS = frozenset({bool, int, float, str, type(None)})  # types of values that are their own copies
 
 
@@ -131,7 +128,7 @@ class OptimizerContents:
         self._callers = [optimizer] if wrapper is None else [optimizer, wrapper]
         self._members = dict(_members("", optimizer, set()))
         self.has_modes = {"train", "eval"} <= {*dir(type(optimizer))}
-        self._is_torchs = len(self._members) == 1 and type(optimizer).__module__.partition(".")[0] == "torch"
+        self._is_torchs = len(self._members) == 1 and _maker(optimizer) == "torch"
         self._stepped: set[str] = set()  # names in `param_groups` that steps change
         self._marks: list[tuple[dict[str, Any], dict[str, int]]] = []
         self._handles: list[Any] = []
@@ -141,7 +138,8 @@ class OptimizerContents:
         self._made = copied_contents(made, dict(parameters))
         self.fresh = copied_contents(self.read(), dict(parameters))
         self._weights = self._names_of_weights()
-        self._watch()
+        if not self._is_torchs:
+            self._watch()
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -162,25 +160,20 @@ class OptimizerContents:
             slots = self.optimizer.state[parameter]
             slots.update({name: parameter.detach().clone() for name in self._weights})
 
-    # ---- weights that are trained and weights that are evaluated ----
-
     def switch(self, mode: Literal["train", "eval"]) -> None:
-        """Go to the weights that are trained or evaluated, where these differ."""
-        if self.has_modes:
-            optimizer: Any = self.optimizer
-            self._mark()
-            getattr(type(optimizer), mode)(optimizer)
-            self._note()
+        """Go to the weights that are trained or evaluated, of an optimizer that `has_modes`."""
+        optimizer: Any = self.optimizer
+        self._mark()
+        getattr(type(optimizer), mode)(optimizer)
+        self._note()
 
     def allow_modes(self, allowed: bool) -> None:
         """Let a module's own calls of `train` and `eval` through, or have them do nothing."""
-        for caller in self._callers if self.has_modes else ():
+        for caller in self._callers:
             for name in ("train", "eval"):
                 vars(caller).pop(name, None)
                 if not allowed:
-                    vars(caller)[name] = _nothing
-
-    # ---- hyperparameters ----
+                    vars(caller)[name] = lambda: None
 
     @property
     def hyperparameters(self) -> list[dict[str, Any]]:
@@ -188,14 +181,14 @@ class OptimizerContents:
         without = {"params", *self._stepped}
         groups = [{n: v for n, v in group.items() if n not in without} for group in self.optimizer.param_groups]
         for group in groups:
-            group.update({name: copied(value) for name, value in _compound(group)})
+            group.update(_copied_values(group))
         return groups
 
     @hyperparameters.setter
     def hyperparameters(self, groups: Sequence[Mapping[str, Any]]) -> None:
         for own, saved in zip(self.optimizer.param_groups, groups):
             own.update(saved)
-            own.update({name: copied(value) for name, value in _compound(saved)})
+            own.update(_copied_values(saved))
 
     def _watch(self) -> None:
         """Note what steps change in `param_groups`; a step's closure is the module's, and what it sets is not state."""
@@ -206,17 +199,14 @@ class OptimizerContents:
             closure = kwargs.get("closure")
             return args, kwargs if closure is None else {**kwargs, "closure": self._unwatched(closure)}
 
-        def end(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._note()
-
         for member in self._members.values():
-            # steps of torch's own change nothing there
-            if isinstance(member, Optimizer) and type(member).__module__.partition(".")[0] != "torch":
-                self._handles += [member.register_step_pre_hook(start), member.register_step_post_hook(end)]
+            if isinstance(member, Optimizer) and _maker(member) != "torch":  # steps of torch's change nothing there
+                self._handles.append(member.register_step_pre_hook(start))
+                self._handles.append(member.register_step_post_hook(lambda *_: self._note()))
 
     def release(self) -> None:
-        """Leave the optimizer alone from now on."""
-        self.allow_modes(True)
+        if self.has_modes:
+            self.allow_modes(True)
         for handle in self._handles:
             handle.remove()
 
@@ -241,8 +231,6 @@ class OptimizerContents:
                 self._stepped |= {n for n in names if group.get(n, MISSING) is not known.get(n, MISSING)}
             self._stepped |= {name for name, version in versions.items() if version_of(known[name]) != version}
 
-    # ---- contents ----
-
     def read(self) -> Contents:
         """Return what the optimizer holds now: the objects themselves."""
         found: Contents = {}
@@ -263,10 +251,14 @@ class OptimizerContents:
             for place, group in enumerate(vars(member).get("param_groups", ())):
                 if values := {name: group[name] for name in group.keys() & names(group)}:
                     yield f"{path}/{GROUPS}/{place}", values
-            key = f"{path}/{ATTRIBUTES}/"
-            attributes = {name: _value(member, name) for name in _kept(member)}
+            key, values = f"{path}/{ATTRIBUTES}/", {}
             made = self._made.get(key, {})
-            if values := {name: v for name, v in attributes.items() if made.get(name, MISSING) is not v}:
+            for name in _kept(member):
+                value = vars(member)[name]
+                value = read(value) if isinstance(value, GENERATORS) else value
+                if made.get(name, MISSING) is not value:
+                    values[name] = value
+            if values:
                 yield key, values
 
     def _state_names(self, group: Mapping[str, Any]) -> set[str]:
@@ -309,30 +301,14 @@ class OptimizerContents:
             if name not in found and name not in made:
                 own.pop(name, None)
             elif isinstance(own.get(name), GENERATORS):
-                write_generator(own[name], found.get(name, made.get(name)))
-            elif name in found or own.get(name) is not made[name]:
-                own[name] = (
-                    found[name] if name in found else copied(made[name], {id(one): one for one in self.parameters})
-                )
+                write(own[name], found.get(name, made.get(name)))
+            elif name in found:
+                own[name] = found[name]
+            elif own.get(name) is not made[name]:
+                own[name] = copied(made[name], {id(one): one for one in self.parameters})
 
-    # ---- contents from files and messages ----
-
-    def placed(self, contents: Mapping[Key, Mapping[str, Any]]) -> Contents:
-        """Return contents with tensors on the devices where the optimizer keeps them."""
-        return {key: self._on_device(key, slots) for key, slots in contents.items()}
-
-    def _on_device(self, key: Key, slots: Mapping[str, Any]) -> dict[str, Any]:
-        path = _parsed(key)[0]
-        own = parameters_of(self._members[path])[self.parameter_at(key) or 0]
-        group = next(g for g in self._members[path].param_groups if any(own is p for p in g["params"]))
-        counts_there = group.get("capturable") or group.get("fused")  # else torch counts steps on the CPU
-        return {
-            name: copied(value, device=None if name == "step" and not counts_there else own.device)
-            for name, value in slots.items()
-        }
-
-    def check(self, contents: Any) -> None:
-        """Refuse what the optimizer cannot hold."""
+    def checked(self, contents: Any) -> Contents:
+        """Return a copy with tensors where the optimizer keeps them; refuse what it cannot hold."""
         if not isinstance(contents, Mapping) or not self.has_places(contents):
             raise ValueError("an optimizer's contents are of places that it does not have")
         check_slots(self.optimizer, {key: slots for key, slots in contents.items() if isinstance(key, int)})
@@ -341,6 +317,17 @@ class OptimizerContents:
                 raise ValueError(f"an optimizer's contents of {str(key)[:80]!r} are not by name")
             if any(map(is_nan, leaves(slots))):
                 raise ValueError(f"an optimizer's {str(key)[:80]!r} holds NaN")
+        return {key: self._on_device(key, slots) for key, slots in contents.items()}
+
+    def _on_device(self, key: Key, slots: Mapping[str, Any]) -> dict[str, Any]:
+        member = self._members[_parsed(key)[0]]
+        own = parameters_of(member)[self.parameter_at(key) or 0]
+        group = next(g for g in member.param_groups if any(own is p for p in g["params"]))
+        counts_there = group.get("capturable") or group.get("fused")  # else torch counts steps on the CPU
+        return {
+            name: copied(value, device=None if name == "step" and not counts_there else own.device)
+            for name, value in slots.items()
+        }
 
     def parameter_at(self, key: Key) -> int | None:
         """Return the place of the parameter whose state is under a key; None for what is of none."""
@@ -349,10 +336,12 @@ class OptimizerContents:
 
     def has_places(self, keys: Collection[Any]) -> bool:
         """Whether the optimizer, or one that it wraps, has places of all these keys."""
-        known = (type(key) is str or (type(key) is int and key >= 0) for key in keys)
-        return all(known) and all(self._has_place(*_parsed(key)) for key in keys)
+        return all(map(self._has_place, keys))
 
-    def _has_place(self, path: str, kind: str, place: str) -> bool:
+    def _has_place(self, key: Any) -> bool:
+        if not (type(key) is str or (type(key) is int and key >= 0)):
+            return False
+        path, kind, place = _parsed(key)
         if path not in self._members or kind not in (STATE, GROUPS, ATTRIBUTES):
             return False
         many = len(parameters_of(self._members[path]) if kind == STATE else self._members[path].param_groups)
@@ -376,24 +365,15 @@ def _members(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]
 
 
 def _kept(member: Any) -> set[str]:
-    """The names of an optimizer's attributes that are plain values of its own, or random generators."""
+    """The names of an optimizer's attributes that are plain values, or random generators."""
     own = [(name, value) for name, value in vars(member).items() if name not in KEPT_IN_OPTIMIZERS]
     return {name for name, value in own if is_plain(value) or isinstance(value, GENERATORS)}
 
 
-def _compound(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The values of a group that are not their own copies."""
+def _copied_values(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of those values of a group that are not their own copies."""
     items = ((n, v, ATOMS.issuperset(map(type, v)) if type(v) is tuple else type(v) in ATOMS) for n, v in group.items())
-    return [(name, value) for name, value, is_atom in items if not is_atom]
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _value(member: Any, name: str) -> Any:
-    value = vars(member)[name]
-    return read_generator(value) if isinstance(value, GENERATORS) else value
+    return {name: copied(value) for name, value, is_atom in items if not is_atom}
 
 
 def _is_equal(value: Any, parameter: Tensor) -> bool:
@@ -434,25 +414,23 @@ def copied_contents(contents: Contents, memo: dict[int, Any]) -> Contents:
 
 
 class MeanContents:
-    """The weighted running mean of an optimizer's contents over clients: of floats; all else is the first client's."""
+    """The weighted running mean over clients of an optimizer's floats; all else in it is the first client's."""
 
     def __init__(self) -> None:
         self.contents: Contents = {}
         self._weights: dict[tuple[Key, str], float] = {}
 
     def add(self, contents: Contents, weight: float) -> None:
-        """Take a client's contents."""
-        new = {
-            key: {name: value for name, value in slots.items() if (key, name) not in self._weights}
-            for key, slots in contents.items()
-        }
+        new: Contents = {}
         for key, slots in contents.items():
             mean = self.contents.get(key, {})
             for name, value in slots.items():
                 total = self._weights[key, name] = self._weights.get((key, name), 0.0) + weight
-                if name in new[key] or type(value) is not type(mean[name]):  # L-BFGS keeps a number as either kind
+                if name not in mean:
+                    new.setdefault(key, {})[name] = value
+                elif type(value) is not type(mean[name]):  # L-BFGS keeps a number as either kind
                     continue
-                if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+                elif isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
                     mean[name].lerp_(value, weight / total)
                 elif type(value) is float:
                     mean[name] += (value - mean[name]) * (weight / total)
@@ -474,15 +452,14 @@ class MeanContents:
         rest = {at: copied(value, device=cpu) for at, value in own.items() if averaged.get(at) is not value}
         for _, theirs, others in sorted(ranks.gather((first, beside, rest)), key=lambda one: -one[0]):
             beside, rest = [*beside, *theirs], {**rest, **others}  # in the end the first client's
-        placed: dict[tuple[Key, str], Any] = dict(rest)
         for at, mean in means.items():
-            placed[at] = float(mean) if at in rest else mean.to(cpu if at in beside else home[at])
+            rest[at] = float(mean) if at in rest else mean.to(cpu if at in beside else home[at])
         self.contents = {}
-        for (key, name), value in placed.items():
+        for (key, name), value in rest.items():
             self.contents.setdefault(key, {})[name] = value
 
 
-def bytes_to_average(contents: Contents) -> int:
+def mean_bytes(contents: Contents) -> int:
     """The bytes of the tensors that a client sends for `MeanContents.merge`: each mean has a weight beside it."""
     values = [value for slots in contents.values() for value in slots.values()]
     means = [_as_tensor(value) for value in values if _is_averaged(value)]

@@ -8,9 +8,9 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedgen.federated.client_state.exchange import Rules, with_ancestors
+from fedgen.federated.client_state.exchange import Rule, with_ancestors
 from fedgen.federated.client_state.outside_state import OutsideState
-from fedgen.federated.client_state.python_state import MISSING, Place, Places, value_of
+from fedgen.federated.client_state.python_state import MISSING, Place
 from fedgen.federated.client_state.state_values import has_floats
 from fedgen.foreign_text import printable
 
@@ -18,172 +18,174 @@ MOST_COUNT = 2**63 - 1  # what a message holds
 _OF_ALL_MODULES = frozenset(LightningModule.__mro__) - {object}
 
 
+class ReceivedStateError(ValueError):
+    """A counter or mean was received that no turn of the module can have made."""
+
+
 class OutsideMessages:
-    """The part of a module's outside state that a client elsewhere is told when its turn begins, and tells after it."""
+    """The part of a module's outside state that a remote client receives when its turn begins, and sends after it."""
 
     def __init__(self, outside: OutsideState) -> None:
         self._outside = outside
 
-    # ---- the server's, of earlier rounds ----
-
     @property
     def server_counts(self) -> dict[str, int]:
         """The server's counters that turns have raised in earlier rounds, with which every turn begins."""
-        values = self._outside.server_values
-        return {path: int(value) for path, value in values.items() if type(value) in (int, bool)}
+        return _counts_in(self._outside.server_values)
 
     @property
     def server_means(self) -> dict[str, Tensor]:
         """The server's means of earlier rounds, with which every turn begins; float64."""
         values = self._outside.server_values
-        return {path: told_number(value) for path, value in values.items() if type(value) not in (int, bool)}
+        return {path: sent_number(value) for path, value in values.items() if type(value) not in (int, bool)}
 
     def begin_with(self, counts: Mapping[str, int], means: Mapping[str, Tensor]) -> None:
-        """Gives the server's counters and means to the turn that starts next, taken here."""
-        outside, known = self._outside, self.server_counts
+        """Gives the server's counters and means to the turn that starts next in this process."""
 
         def check() -> None:
-            check_counts(counts, known, outside.places, outside.rules)
-            check_means(means, outside.places, outside.rules)
-            outside.server_values = dict(counts)  # the next turn's are no lower
+            self._check_counts(counts)
+            self._check_means(means)
+            self._outside.server_values = dict(counts)  # the next turn's are no lower
 
-        outside.begin_with({**counts, **means}, check)
+        self._outside.begin_with({**counts, **means}, check)
 
-    # ---- a turn's ----
+    def _check_counts(self, counts: Mapping[str, int]) -> None:
+        """Refuses counters that the module does not have, or that are lower than they were."""
+        known = self.server_counts
+        for path, count in counts.items():
+            least, most = known.get(path, 0), _most_of(self._counter_at(path))
+            if type(count) is not int or not least <= count <= most:
+                raise ReceivedStateError(f"the counter '{printable(path)}' is {count!r}, not from {least} to {most}")
+        if lost := sorted(known.keys() - counts.keys()):
+            raise ReceivedStateError(f"the counter '{printable(lost[0])}', which was {known[lost[0]]}, is missing")
+
+    def _check_means(self, means: Mapping[str, Tensor]) -> None:
+        """Refuses undeclared values, and those of another form than the module's own."""
+        for path, mean in means.items():
+            place, rule = self._place_of(path)
+            if rule not in ("mean", "max") and not _is_float_at(place, rule):
+                raise ReceivedStateError(f"'{printable(path)}' has the rule {rule!r} and is not a mean")
+            own = _before(place)
+            if own is not MISSING and own is not None and not _has_form_of(own, mean):  # else a first step makes it
+                shape = list(mean.shape)
+                raise ReceivedStateError(f"the mean '{printable(path)}' has the shape {shape}, which is not its own")
+            _check_finite(path, mean)
+
+    def _place_of(self, path: str) -> tuple[Place | None, Rule | None]:
+        return self._outside.state.find(path), self._outside.rules.rule_of(with_ancestors(path))
+
+    def _counter_at(self, path: str) -> Any:
+        """Return what stands at the path of a counter that was received."""
+        place, rule = self._place_of(path)
+        if rule not in (None, "max"):
+            raise ReceivedStateError(f"'{printable(path)}' has the rule {rule!r} and is not a counter")
+        before = _before(place)
+        if rule == "max" and (before is MISSING or before is None):
+            return before
+        if type(before) not in (int, bool) or _is_constant(place):
+            raise ReceivedStateError(f"the module has no counter '{printable(path)}'")
+        return before
 
     @property
     def counts(self) -> dict[str, int]:
         """The counters that the round's turns have raised, by path, as far as nothing keeps them from travelling."""
-        counters = self._outside.round_values.counters
-        found = {path: int(value) for path, value in counters.items() if type(value) in (int, bool)}
+        found = _counts_in(self._outside.round_values.counters)
         return {path: value for path, value in found.items() if not self._outside.is_reset_with_others(path)}
 
     @property
     def means(self) -> dict[str, Tensor]:
         """The values that the turn before gave to means, float64, by path, as far as nothing keeps them here."""
-        outside = self._outside
-        given = {path: v for path, v in outside.round_values.given.items() if not outside.is_reset_with_others(path)}
-        places, rules = outside.places, {path: outside.rules.rule_of(with_ancestors(path)) for path in given}
-        taken = [path for path in given if rules[path] == "mean" or _is_float_at(places.find(path), rules[path])]
-        return {path: told_number(given[path]) for path in taken if not places.fills(path)}
+        outside, found = self._outside, {}
+        for path, value in outside.round_values.given.items():
+            place, rule = self._place_of(path)
+            is_averaged = rule == "mean" or _is_float_at(place, rule)
+            if is_averaged and not outside.is_reset_with_others(path) and not outside.state.fills(path):
+                found[path] = sent_number(value)
+        return found
 
     def take_counts(self, counts: Mapping[str, int]) -> None:
-        """Takes counters that a turn elsewhere has raised."""
-        places, raised = self._outside.places, {}
+        """Takes counters that a remote turn has raised; none if one of them is refused."""
+        raised = {}
         for path, count in counts.items():
-            before = counter_at(path, places, self._outside.rules)
-            if before is MISSING or before is None or not before < count <= most_of(before):
-                own = "none" if before is MISSING else repr(before)
-                raise ToldStateError(f"its counter '{printable(path)}' is {count} and the server's {own}")
+            before = self._counter_at(path)
+            if before is MISSING or before is None or not before < count <= _most_of(before):
+                own = "missing" if before is MISSING else repr(before)
+                raise ReceivedStateError(f"its counter '{printable(path)}' is {count} and the server's {own}")
             raised[path] = (before, type(before)(count))
         for path, (before, after) in raised.items():
             self._outside.round_values.raise_to(path, before, after)
             self._outside.found.setdefault(path, "max")
 
     def received_means(self, means: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return what a turn elsewhere has given to means, in the kinds of the server's own values."""
-        places, found = self._outside.places, {}
-        for path, told in means.items():
-            place, rule = places.find(path), self._outside.rules.rule_of(with_ancestors(path))
+        """Return what a remote turn has given to means, in the kinds of the server's own values."""
+        found = {}
+        for path, mean in means.items():
+            place, rule = self._place_of(path)
             if rule != "mean" and not _is_float_at(place, rule):
-                raise ValueError(f"it tells {path!r}, which has no rule 'mean' and is no Python float of the server's")
-            found[path] = received_number(path, told, None if place is None else value_of(place))
+                raise ReceivedStateError(f"{path!r} has no rule 'mean' and is not a Python float of the server's")
+            found[path] = _received_number(path, mean, _before(place))
         return found
 
     def take_means(self, means: Mapping[str, Any], weight: float) -> None:
-        """Takes a completed turn's `received_means`, be there any or not."""
+        """Takes a completed turn's `received_means`, of which there may be none."""
         self._outside.round_values.weight += weight
         for path, value in means.items():
             self._outside.round_values.add(path, value, weight)
-            declared = self._outside.rules.rule_of(with_ancestors(path)) is not None
-            self._outside.found[path] = "mean" if declared else "averaged"
+            self._outside.found[path] = "averaged" if self._place_of(path)[1] is None else "mean"
 
 
-def told_number(value: Any) -> Tensor:
-    """A number, tensor or array as a message holds it: float64, on the CPU."""
+def sent_number(value: Any) -> Tensor:
+    """A number, tensor or array as a message holds it."""
     return torch.as_tensor(value, dtype=torch.float64).cpu()
 
 
-def received_number(path: str, told: Tensor, own: Any) -> Any:
-    """Return what `told_number` made of a value, in the kind of the server's own."""
-    if isinstance(own, (Tensor, np.ndarray)):
-        fits = has_floats(own) and tuple(own.shape) == tuple(told.shape)
-    else:
-        fits = isinstance(own, (int, float, np.number)) and not isinstance(own, bool) and told.ndim == 0
-    if not fits:
-        raise ValueError(
-            f"it tells a mean of {path!r}, and the server's module has no such number or tensor of shape"
-            f" {list(told.shape)}: give it its first value in the module's constructor, or register it as a buffer"
+def _received_number(path: str, mean: Tensor, own: Any) -> Any:
+    """Return what `sent_number` made of a value, in the kind of the server's own."""
+    is_integer = isinstance(own, (Tensor, np.ndarray)) and not has_floats(own)
+    if is_integer or isinstance(own, bool) or not _has_form_of(own, mean):
+        raise ReceivedStateError(
+            f"a mean of {path!r} was sent, and the server's module has no such number or tensor of shape"
+            f" {list(mean.shape)}: give it its first value in the module's constructor, or register it as a buffer"
         )
-    if told.dtype != torch.float64 or not bool(torch.isfinite(told).all()):
-        raise ValueError(f"its mean of {path!r} is not finite, or {told.dtype} and not float64")
+    _check_finite(path, mean)
     if isinstance(own, Tensor):
-        return told.to(own.device)
-    return told.numpy() if isinstance(own, np.ndarray) else float(told)
+        return mean.to(own.device)
+    return mean.numpy() if isinstance(own, np.ndarray) else float(mean)
 
 
-class ToldStateError(ValueError):
-    """A counter or mean is told that no turn of the module can have made."""
+def _check_finite(path: str, mean: Tensor) -> None:
+    if mean.dtype != torch.float64 or not bool(torch.isfinite(mean).all()):
+        raise ReceivedStateError(f"the mean '{printable(path)}' is not finite, or {mean.dtype} and not float64")
 
 
-def counter_at(path: str, places: Places, rules: Rules) -> Any:
-    """Return what stands where a counter is told."""
-    rule, place = rules.rule_of(with_ancestors(path)), places.find(path)
-    if rule not in (None, "max"):
-        raise ToldStateError(f"'{printable(path)}' has the rule {rule!r} and is no counter")
-    before: Any = MISSING if place is None else value_of(place)
-    if rule == "max" and (before is MISSING or before is None):
-        return before
-    if type(before) not in (int, bool) or (place is not None and _is_constant(type(place[0].holder), place[1])):
-        raise ToldStateError(f"the module has no counter '{printable(path)}'")
-    return before
+def _before(place: Place | None) -> Any:
+    return MISSING if place is None else place[0].before(place[1])
 
 
-def most_of(counter: Any) -> int:
+def _counts_in(values: Mapping[str, Any]) -> dict[str, int]:
+    return {path: int(value) for path, value in values.items() if type(value) in (int, bool)}
+
+
+def _has_form_of(own: Any, mean: Tensor) -> bool:
+    if isinstance(own, (Tensor, np.ndarray)):
+        return tuple(own.shape) == tuple(mean.shape)
+    return isinstance(own, (int, float, np.number)) and mean.ndim == 0
+
+
+def _most_of(counter: Any) -> int:
     """Return how far a counter can be raised; a truth value is at most true."""
     return 1 if type(counter) is bool else MOST_COUNT
 
 
-def check_counts(counts: Mapping[str, int], known: Mapping[str, int], places: Places, rules: Rules) -> None:
-    """Refuses counters that are none of this module, or lower than they were."""
-    for path, count in counts.items():
-        least, most = known.get(path, 0), most_of(counter_at(path, places, rules))
-        if type(count) is not int or not least <= count <= most:
-            raise ToldStateError(f"the counter '{printable(path)}' is {count!r}, and it is {least} to {most} by now")
-    if lost := sorted(known.keys() - counts.keys()):
-        raise ToldStateError(f"the counter '{printable(lost[0])}', which was {known[lost[0]]}, is not told any more")
-
-
-def check_means(means: Mapping[str, Tensor], places: Places, rules: Rules) -> None:
-    """Refuses values that nobody declared, of another form than the module's own, or not finite."""
-    for path, told in means.items():
-        place, rule = places.find(path), rules.rule_of(with_ancestors(path))
-        if rule not in ("mean", "max") and not _is_float_at(place, rule):
-            raise ToldStateError(f"'{printable(path)}' has the rule {rule!r} and is no mean")
-        own = None if place is None else value_of(place)
-        if not _has_form_of(own, told):
-            raise ToldStateError(f"the mean '{printable(path)}' has the shape {list(told.shape)}, which is not its own")
-        if told.dtype != torch.float64 or not bool(Tensor.isfinite(told).all()):
-            raise ToldStateError(f"the mean '{printable(path)}' is not finite, or {told.dtype} and not float64")
-
-
 def _is_float_at(place: Place | None, rule: str | None) -> bool:
-    """Whether a number stands there that is averaged although nobody declared it."""
-    if place is None or rule is not None or _is_constant(type(place[0].holder), place[1]):
+    """Whether an undeclared number stands there that is averaged nevertheless."""
+    return rule is None and isinstance(_before(place), float | np.floating) and not _is_constant(place)
+
+
+def _is_constant(place: Place | None) -> bool:
+    """Whether an attribute is a declared setting (`__constants__` of torch's layers), or one that all modules have."""
+    if place is None:
         return False
-    return isinstance(value_of(place), float | np.floating)
-
-
-def _has_form_of(own: Any, told: Tensor) -> bool:
-    """Whether a value may be told in place of the module's own, which a first step may be still to make."""
-    if isinstance(own, Tensor | np.ndarray):
-        return tuple(own.shape) == tuple(told.shape)
-    return own is MISSING or own is None or (isinstance(own, int | float | np.number) and told.ndim == 0)
-
-
-def _is_constant(kind: type, name: Any) -> bool:
-    """Whether an attribute is a setting by its class's own word (`__constants__` of torch's layers), or one that torch
-    or Lightning give all modules.
-    """
-    declared = (constant for base in kind.__mro__ for constant in vars(base).get("__constants__", ()))
-    return name in declared or any(name in vars(base) for base in kind.__mro__ if base in _OF_ALL_MODULES)
+    bases = type(place[0].holder).__mro__
+    declared = (constant for base in bases for constant in vars(base).get("__constants__", ()))
+    return place[1] in declared or any(place[1] in vars(base) for base in bases if base in _OF_ALL_MODULES)

@@ -1,43 +1,33 @@
-"""State of a module that `state_dict` does not hold: non-persistent buffers, Python numbers and lists, own optimizers,
-pools of images. Every turn starts from the server's, and nothing of it passes from one client to the next."""
+"""State of a module that `state_dict` does not hold: non-persistent buffers, Python numbers and lists, pools of images,
+optimizers of a custom kind. Every turn starts from the server's, and nothing of it passes from client to client."""
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import is_
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 import torch
+from lightning.fabric.utilities import move_data_to_device
+from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.quasirandom import SobolEngine
 
 from fedgen.federated.client_state.exchange import ACCUMULATING, Rule, Rules, with_ancestors
-from fedgen.federated.client_state.python_state import (
-    MISSING,
-    PLAIN,
-    Attributes,
-    Change,
-    Keyed,
-    Node,
-    Places,
-    PythonState,
-    RandomState,
-    UnsavedBuffers,
-    epoch_lists,
-    no_parameters,
-    reseed,
-    saved_tensors,
-    value_at,
-)
-from fedgen.federated.client_state.state_values import as_number, has_floats, is_plain, larger, on_cpu, storage_of
+from fedgen.federated.client_state.python_state import GENERATORS, MISSING, PLAIN, Attributes, Change, PythonState
+from fedgen.federated.client_state.state_values import as_number, has_floats, is_plain
 from fedgen.federated.lightning.lightning_internals import PARAMETERS
-from fedgen.io.tensor_files import bytes_of, tensors_in
+from fedgen.io.tensor_files import tensors_in
 from fedgen.seeds import derive
 
 _QUASI_RANDOM = ("Sobol", "Halton")  # of scipy.stats, which takes long to import
+# hooks after whose calls a module's lists are whole: lists that these read are outputs of an epoch, not state
+_EPOCH_HOOKS = ("on_train_epoch_end", "on_train_epoch_start", "on_train_end", "on_round_end")
 
 
 def continues(value: Any) -> bool:
@@ -52,60 +42,45 @@ class OutsideValues:
 
     def __init__(self) -> None:
         self.largest: dict[str, Any] = {}
+        self.shrunk: set[str] = set()  # values that fell, so that they are not counters
         self.weight = 0.0
         self.given: dict[str, Any] = {}
-        self._sums: dict[str, tuple[Any, float]] = {}  # weighted sum, total weight
+        self.sums: dict[str, tuple[Any, float]] = {}  # weighted sum, total weight
         self._forms: dict[str, tuple[list[int], torch.dtype]] = {}  # of tensors
-        self._shrunk: set[str] = set()
-
-    def __bool__(self) -> bool:
-        """Whether there is a mean to be worked out."""
-        return bool(self._sums)
-
-    @property
-    def paths(self) -> list[str]:
-        """The paths of all values of the round."""
-        return [*self._sums, *self.largest]
-
-    def forget(self, path: str) -> None:
-        """Leaves a value out of the round."""
-        self._sums.pop(path, None)
-        self.largest.pop(path, None)
 
     def add(self, path: str, value: Any, weight: float) -> None:
-        """Adds a client's value to a mean."""
-        self._agree(_form_of(path, value))
+        if isinstance(value, Tensor):
+            self._agree(path, (list(value.shape), value.dtype))
         self.given[path] = value = as_number(value)
-        total, seen = self._sums.get(path, (0.0, 0.0))
-        self._sums[path] = (total + weight * value, seen + weight)
+        total, seen = self.sums.get(path, (0.0, 0.0))
+        self.sums[path] = (total + weight * value, seen + weight)
 
     def raise_to(self, path: str, before: Any, after: Any) -> None:
         """Takes a client's value where the largest counts."""
-        self._agree(_form_of(path, after))
-        self.largest[path] = larger(self.largest.get(path, before), after)
+        if isinstance(after, Tensor):
+            self._agree(path, (list(after.shape), after.dtype))
+        self._raise(path, self.largest.get(path, before), after)
 
-    def _agree(self, forms: Mapping[str, tuple[list[int], torch.dtype]]) -> None:
-        for path, form in forms.items():
-            if (known := self._forms.setdefault(path, form)[0]) != form[0]:
-                raise MisconfigurationException(
-                    f"clients give {path} the shapes {known} and {form[0]}, which cannot be combined: let it have one"
-                    f" shape, or declare FedAvgStrategy(rules={{{path!r}: 'personal'}}) or 'server'"
-                )
+    def _raise(self, path: str, one: Any, other: Any) -> None:
+        self.largest[path] = torch.maximum(one, other.to(one)) if isinstance(one, Tensor) else max(one, other)
 
-    def shrink(self, path: str) -> None:
-        """Notes that a value fell: it is no counter."""
-        self._shrunk.add(path)
+    def _agree(self, path: str, form: tuple[list[int], torch.dtype]) -> None:
+        if (known := self._forms.setdefault(path, form)[0]) != form[0]:
+            raise MisconfigurationException(
+                f"clients give {path} the shapes {known} and {form[0]}, which cannot be combined: let it have one"
+                f" shape, or declare FedAvgStrategy(rules={{{path!r}: 'personal'}}) or 'server'"
+            )
 
     @property
     def counters(self) -> dict[str, Any]:
         """The largest values of what never fell."""
-        return {path: value for path, value in self.largest.items() if path not in self._shrunk}
+        return {path: value for path, value in self.largest.items() if path not in self.shrunk}
 
-    def means(self, server: Mapping[str, Any]) -> dict[str, Any]:
+    def means(self, server: PythonState) -> dict[str, Any]:
         """The means, in double precision where the server has a value."""
         found = {}
-        for path, (total, seen) in self._sums.items():
-            rest, before = self.weight - seen, server.get(path)
+        for path, (total, seen) in self.sums.items():
+            rest, before = self.weight - seen, server.value(path)
             if rest and before is not None:
                 total, seen = total + rest * as_number(before), self.weight
             found[path] = total / seen
@@ -114,31 +89,25 @@ class OutsideValues:
         return found
 
     def local_summary(self) -> dict[str, Any]:
-        """Return what other ranks do not know of the round."""
         return {
-            "sums": {path: (on_cpu(total), seen) for path, (total, seen) in self._sums.items()},
-            "largest": {path: on_cpu(value) for path, value in self.largest.items()},
-            "shrunk": sorted(self._shrunk),
+            **move_data_to_device({"sums": self.sums, "largest": self.largest}, "cpu"),
+            "shrunk": sorted(self.shrunk),
             "weight": self.weight,
             "forms": self._forms,
         }
 
-    def merge_summaries(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Takes every rank's summary."""
-        self._sums, self.largest, self._shrunk = {}, {}, set()
-        for one in told:
-            self._agree(one["forms"])
+    def merge_summaries(self, summaries: Sequence[Mapping[str, Any]]) -> None:
+        self.sums, self.largest, self.shrunk = {}, {}, set()
+        for one in summaries:
+            for path, form in one["forms"].items():
+                self._agree(path, form)
             for path, (total, seen) in one["sums"].items():
-                before, weight = self._sums.get(path, (0.0, 0.0))
-                self._sums[path] = (before + total, weight + seen)
+                before, weight = self.sums.get(path, (0.0, 0.0))
+                self.sums[path] = (before + total, weight + seen)
             for path, value in one["largest"].items():
-                self.largest[path] = larger(value, self.largest.get(path, value))
-            self._shrunk |= set(one["shrunk"])
-        self.weight = sum(one["weight"] for one in told)
-
-
-def _form_of(path: str, value: Any) -> dict[str, tuple[list[int], torch.dtype]]:
-    return {path: (list(value.shape), value.dtype)} if isinstance(value, Tensor) else {}
+                self._raise(path, value, self.largest.get(path, value))
+            self.shrunk |= set(one["shrunk"])
+        self.weight = sum(one["weight"] for one in summaries)
 
 
 class OutsideState:
@@ -147,52 +116,50 @@ class OutsideState:
     def __init__(self, module: nn.Module, rules: Rules, foreign: Iterable[Any] = (), seed: int = 0) -> None:
         self.rules, self._has_rules, self._module, self._seed = rules, bool(rules), module, seed
         self._foreign = [*foreign]
-        self._gathered_names = set(epoch_lists(module))
+        self._gathered_names = {name for hook in _EPOCH_HOOKS for name in _names_in_hook(type(module), hook)}
         self.personal: dict[int, dict[str, Any]] = {}
         self.found: dict[str, str] = {}
         self.remedies: dict[str, Rule] = {}
         self.opaque: dict[str, str] = {}
         self.exchanges = True
         self.continuing: list[Any] = []  # schedulers and quasi-random generators, which go on from turn to turn
-        self._values: dict[str, Any] = {}  # of a checkpoint, for the round that starts next
+        self._values: dict[str, Any] = {}  # of a checkpoint or server, for the round that starts next
         self._check: Callable[[], None] | None = None
         self.server_values: dict[str, Any] = {}
         self._clear_round()
 
     def _clear_round(self) -> None:
         self.round_values = OutsideValues()
-        self._gathered: dict[str, tuple[Node, Any, list[Any]]] = {}
-
-    # ---- rounds ----
+        self._gathered: dict[str, tuple[Change, list[Any]]] = {}
 
     def begin_with(self, values: Mapping[str, Any], check: Callable[[], None] | None = None) -> None:
-        """Has the round that starts next begin with other values of the server's."""
+        """Has the round that starts next begin with other values of the server's, once they are checked."""
         self._values, self._check = dict(values), check
 
     def start_round(self) -> None:
         """Takes the present state as the server's."""
         self._clear_round()
-        modules, saved, parts = list(self._module.modules()), saved_tensors(self._module), list(self._parts())
+        modules, parts = list(self._module.modules()), list(self._parts())
+        self._saved = [v for v in self._module.state_dict(keep_vars=True).values() if isinstance(v, Tensor)]
         # what is not the module's outside state: its parts and saved tensors, and foreign objects
-        self._owned = {id(one): one for one in (*modules, *saved, *self._foreign)}
-        self._storages = {t.untyped_storage().data_ptr() for t in saved if t.layout is torch.strided} - {0}
+        self._owned = {id(one): one for one in (*modules, *self._saved, *self._foreign)}
+        self._storages = {t.untyped_storage().data_ptr() for t in self._saved if t.layout is torch.strided} - {0}
         self._metrics = [part for part in modules if isinstance(part, ACCUMULATING)]
         self.continuing = []
-        self._state = PythonState((), self._enter, parts, self._owned, self._has_rules)
-        self.opaque |= self._state.opaque
+        self.state = PythonState((), self._enter, parts, self._owned, self._has_rules)
+        self.opaque |= self.state.opaque
         self._kept_apart = [  # of the rule "personal"
             (node, key, path)
-            for node in (self._state.nodes if self._has_rules else ())
+            for node in (self.state.nodes if self._has_rules else ())
             for key, path, _ in node.children()
             if self.rules.rule_of([path]) == "personal"
         ]
-        self._random = self._state.random
-        check, self._check = self._check, None
+        self._random = self.state.random
+        values, check, self._values, self._check = self._values, self._check, {}, None
         if check is not None:
             check()
-        if self._values:
-            self.places.write(self._values)
-            self._values = {}
+        if values:
+            self.state.write(values)
             self.start_round()
 
     def _parts(self) -> Iterator[tuple[str, nn.Module]]:
@@ -210,8 +177,9 @@ class OutsideState:
     def _enter(self, path: str, value: Any) -> bool:
         if self._has_rules and self.rules.rule_of([path]) == "personal":
             return False
-        if isinstance(value, Tensor) and storage_of(value) in self._storages:
-            return False  # a view of a parameter or saved buffer, which is isolated with it
+        if isinstance(value, Tensor) and value.layout is torch.strided:
+            # a view of a parameter or saved buffer is isolated with it
+            return value.untyped_storage().data_ptr() not in self._storages
         if isinstance(value, ACCUMULATING):
             self._metrics.append(value)  # held in a list or dictionary, so that the module does not know it
             return False
@@ -226,18 +194,18 @@ class OutsideState:
         """Gives a client what it keeps, and seeds random generators; the rest is the server's already."""
         for generator in self._random:
             if self.rules.rule_of([generator.path]) != "server":
-                reseed(generator, derive(self._seed, "state", generator.path, round, client))
+                generator.seed(derive(self._seed, "state", generator.path, round, client))
         if self._kept_apart or client in self.personal:
             self._give_kept(client)
         if self._metrics:
-            self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], no_parameters)
+            self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics])
 
     def _give_kept(self, client: int) -> None:
         kept = self.personal.get(client, {})
         for node, key, path in self._kept_apart:
             node.write(key, self._copy(kept.get(path, node.contents[key])))
         for path in kept.keys() - {path for *_, path in self._kept_apart}:  # what the server has not
-            if (place := self.places.attribute(path)) is not None:
+            if (place := self.state.attribute(path)) is not None:
                 place[0].write(place[1], self._copy(kept[path]))
 
     @contextmanager
@@ -252,16 +220,15 @@ class OutsideState:
 
     def end_turn(self, client: int, weight: float, completed: bool) -> None:
         """Takes what a turn made of the state and puts the server's back."""
-        changed = self._state.changed()
+        changed = self.state.changed()
         if completed:
             changes = [change for node in changed for change in node.changes()]
             self.round_values.weight += weight
             if changes or self._kept_apart:
                 self._keep(client, changes)
                 self._take(changes, weight)
-        else:
-            for node in self._metrics_before.changed() if self._metrics else ():
-                node.restore()
+        elif self._metrics:
+            self._metrics_before.restore()
         for node in changed:
             node.restore()
         for node, key, _ in self._kept_apart:
@@ -269,36 +236,35 @@ class OutsideState:
 
     def _keep(self, client: int, changes: Sequence[Change]) -> None:
         """Keeps what the rule "personal" says of the client's, also what its turn has made or taken away."""
-        present = {path: _present(node, key) for node, key, path in self._kept_apart}
+        present = {path: node.after(key) for node, key, path in self._kept_apart}
         present |= {c.path: c.after for c in changes if self.rules.rule_of([c.path]) == "personal"}
         if present:
             self.personal[client] = {path: value for path, value in present.items() if value is not MISSING}
 
     def _take(self, changes: Sequence[Change], weight: float) -> None:
         for change in changes:
-            if self.rules.rule_of([change.path]) == "personal":
-                self.found[change.path] = "personal"
-                continue
-            rule = self.rules.rule_of(with_ancestors(change.path))
-            if rule is None and change.key in change.container.empty:
+            path, rule = change.path, self.rules.rule_of(with_ancestors(change.path))
+            is_declared = rule is not None
+            if rule is None and change.key in change.node.empty:
                 rule = "mean" if has_floats(change.after) else "max"
-            if isinstance(change.container, RandomState):
-                self.found[change.path] = "server" if rule == "server" else "seeded"
-                continue
-            if rule == "advance":
+            if self.rules.rule_of([path]) == "personal":
+                self.found[path] = "personal"
+            elif isinstance(change.node.holder, GENERATORS):
+                self.found[path] = "server" if rule == "server" else "seeded"
+            elif rule == "advance":
                 raise MisconfigurationException(
-                    f"{change.path} is no integer tensor and has the rule 'advance'; declare 'max' or 'server'"
+                    f"{path} is not an integer tensor and has the rule 'advance'; declare 'max' or 'server'"
                 )
-            if rule is None and (added := self._added(change)) is not None:
-                self._gathered.setdefault(change.path, (change.container, change.key, []))[2].extend(added)
-                self.found[change.path] = "gathered"
+            elif rule is None and (added := self._added(change)) is not None:
+                self._gathered.setdefault(path, (change, []))[1].extend(added)
+                self.found[path] = "gathered"
             elif self.exchanges and (_is_averaged(change) if rule == "mean" else rule is None and _is_float(change)):
-                self.round_values.add(change.path, change.after, weight)
-                self.found[change.path] = "mean" if self.rules.rule_of(with_ancestors(change.path)) else "averaged"
+                self.round_values.add(path, change.after, weight)
+                self.found[path] = "mean" if is_declared else "averaged"
             elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
-                self._raise_to(change)
-            elif rule is None and (_was_empty(change) or _is_recomputed(change)):
-                self.found.setdefault(change.path, "rebuilt")
+                self._raise_to(change, rule)
+            elif rule is None and (change.was_empty or _is_recomputed(change)):
+                self.found.setdefault(path, "rebuilt")
             else:
                 self._reset(change, rule)
 
@@ -309,30 +275,26 @@ class OutsideState:
         elif _is_averaged(change) and not _is_count(change):
             self.remedies[change.path] = "mean"
 
-    def _raise_to(self, change: Change) -> None:
-        declared = self.rules.rule_of(with_ancestors(change.path)) == "max"
-        if not declared and not _was_empty(change) and bool(change.after < change.before):
-            self.round_values.shrink(change.path)
+    def _raise_to(self, change: Change, rule: str | None) -> None:
+        if rule is None and bool(change.after < change.before):
+            self.round_values.shrunk.add(change.path)
             self._reset(change, None)
             return
-        self.round_values.raise_to(change.path, change.after if _was_empty(change) else change.before, change.after)
+        self.round_values.raise_to(change.path, change.after if change.was_empty else change.before, change.after)
         self.found.setdefault(change.path, "max")
 
     def _added(self, change: Change) -> list[Any] | None:
         """Return what a turn has put behind a list that epoch hooks read; None for any other change."""
         if change.path.split(".")[0] not in self._gathered_names or not isinstance(change.after, (list, tuple)):
             return None
-        before = () if _was_empty(change) else change.before
+        before = () if change.was_empty else change.before
         if not isinstance(before, (list, tuple)) or not all(map(is_, before, change.after)):
             return None
         return list(change.after[len(before) :]) if len(change.after) >= len(before) else None
 
-    # ---- ends of rounds ----
-
     def drop_round(self) -> None:
         """Puts the server's state back where a round ends in the middle of a turn."""
-        for node in self._state.changed():
-            node.restore()
+        self.state.restore()
         self._clear_round()
 
     def local_summary(self) -> dict[str, Any]:
@@ -340,44 +302,35 @@ class OutsideState:
         found = {path: word for path, word in self.found.items() if word != "gathered"}
         return {**self.round_values.local_summary(), "found": found, "remedies": self.remedies}
 
-    def merge_summaries(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Takes every rank's summary."""
-        self.round_values.merge_summaries(told)
-        self.found = {path: word for one in reversed(told) for path, word in one["found"].items()} | self.found
-        self.remedies = {path: rule for one in told for path, rule in one["remedies"].items()}
+    def merge_summaries(self, summaries: Sequence[Mapping[str, Any]]) -> None:
+        self.round_values.merge_summaries(summaries)
+        self.found = {path: word for one in reversed(summaries) for path, word in one["found"].items()} | self.found
+        self.remedies = {path: rule for one in summaries for path, rule in one["remedies"].items()}
 
     def end_round(self) -> None:
         """Writes the round's values into the module, which holds the server's state."""
-        if not (self.round_values.paths or self._gathered):
-            self._clear_round()
+        if not (self.round_values.sums or self.round_values.largest or self._gathered):
             return
-        for path in [path for path in self.round_values.paths if self.is_reset_with_others(path)]:
-            self.round_values.forget(path)
+        values = self.round_values.counters | self.round_values.means(self.state)
+        for path in [path for path in values if self.is_reset_with_others(path)]:
+            del values[path]
             self.found[path] = "reset"
-        places = self.places
-        values = self.round_values.counters | self.round_values.means(places.values() if self.round_values else {})
-        filled = {path for path in values if places.fills(path)}
+        filled = {path for path in values if self.state.fills(path)}
         for path in filled:
-            values[path] = values[path].to(saved_tensors(self._module)[0].device)
-        places.write(values)
-        for node, key, items in self._gathered.values():
-            before = value_at(node, key, None)
-            node.write(key, [*(before or ()), *items])
+            values[path] = values[path].to(self._saved[0].device)
+        self.state.write(values)
+        for change, items in self._gathered.values():
+            change.node.write(change.key, [*(() if change.was_empty else change.before), *items])
         self.server_values |= {path: value for path, value in values.items() if path not in filled}
         self._clear_round()
 
-    @property
-    def places(self) -> Places:
-        """Places of the values, as they stood when the round began."""
-        return Places(self._state)
-
     def is_reset_with_others(self, path: str) -> bool:
-        """Whether a number that nobody declared lies in an object, not a module, whose tensors or lists are reset."""
+        """Whether an undeclared number lies in an object, not a module, whose tensors or lists are reset."""
         parent = path.rpartition(".")[0]
         below = [other for other in self.found if other.startswith(f"{parent}.")]
         if not parent or any(self.rules.rule_of(with_ancestors(other)) is not None for other in below):
             return False  # who declares something of an object knows it
-        if isinstance(next((n.holder for n in self._state.nodes if n.path == parent), None), nn.Module):
+        if isinstance(next((n.holder for n in self.state.nodes if n.path == parent), None), nn.Module):
             return False
         reset = [other.split(".") for other in below if self.found[other] == "reset"]
         depth, own = parent.count(".") + 1, parent.split(".")
@@ -390,16 +343,12 @@ class OutsideState:
         memo |= {id(t): t.detach().clone() for t in tensors_in(value) if t.grad_fn is not None}
         return copy.deepcopy(value, memo)
 
-    # ---- checkpoints ----
-
     def state_dict(self) -> dict[str, Any]:
         """The server's exchanged values and what clients keep, as far as they are plain values and tensors."""
-        values = {path: value for path, value in self.server_values.items() if is_plain(value)}
-        personal = {
-            client: {path: value for path, value in own.items() if is_plain(value)}
-            for client, own in self.personal.items()
+        return {
+            "values": _plain_ones(self.server_values),
+            "personal": {client: _plain_ones(own) for client, own in self.personal.items()},
         }
-        return {"values": values, "personal": personal}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores `state_dict`; values are written when the next round starts."""
@@ -412,21 +361,23 @@ class OutsideState:
         """The paths of what clients keep that no checkpoint can hold without pickling objects."""
         return sorted({path for own in self.personal.values() for path, value in own.items() if not is_plain(value)})
 
-    def num_bytes(self) -> int:
-        """Memory of one client's kept tensors."""
-        own = next(iter(self.personal.values()), {})
-        return bytes_of(tensors_in(own))
+
+def _names_in_hook(kind: type, hook: str) -> set[str]:
+    """Attribute names that a class's own hook mentions."""
+    method = getattr(kind, hook, None)
+    if method is None or method is getattr(LightningModule, hook, None):
+        return set()
+    function = inspect.unwrap(method)
+    return _names_in(function.__code__) if isinstance(function, FunctionType) else set()
 
 
-def _was_empty(change: Change) -> bool:
-    return change.before is MISSING or change.before is None  # arrays do not compare as a whole
+def _names_in(code: CodeType) -> set[str]:
+    inner = [_names_in(one) for one in code.co_consts if isinstance(one, CodeType)]  # comprehensions and functions
+    return {*code.co_names}.union(*inner)
 
 
-def _present(node: Node, key: Any) -> Any:
-    """Return what a node holds now under a key; MISSING if nothing."""
-    if isinstance(node, (Keyed, UnsavedBuffers)):
-        return node.now().get(key, MISSING)
-    return node.holder[key] if isinstance(key, int) and key < len(node.holder) else MISSING
+def _plain_ones(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {path: value for path, value in values.items() if is_plain(value)}
 
 
 def _is_count(change: Change) -> bool:
@@ -435,7 +386,7 @@ def _is_count(change: Change) -> bool:
 
 
 def _is_float(change: Change) -> bool:
-    """Whether a turn changed a number that is no whole one, before or after; truth values are none."""
+    """Whether a turn changed a number that is not an integer, before or after; truth values are not numbers."""
     kinds = [type(value) for value in (change.before, change.after)]
     return all(issubclass(kind, (int, float, np.number)) and kind is not bool for kind in kinds) and any(
         issubclass(kind, (float, np.floating)) for kind in kinds
@@ -444,7 +395,7 @@ def _is_float(change: Change) -> bool:
 
 def _is_averaged(change: Change) -> bool:
     before, after = change.before, change.after
-    if _was_empty(change):
+    if change.was_empty:
         before = after
     if isinstance(before, (Tensor, np.ndarray)):
         kind = Tensor if isinstance(before, Tensor) else np.ndarray
@@ -454,6 +405,6 @@ def _is_averaged(change: Change) -> bool:
 
 def _is_recomputed(change: Change) -> bool:
     """Whether an attribute is computed from parameters before each forward pass (old weight and spectral norm)."""
-    holder = change.container.holder
+    holder = change.node.holder
     parameters = vars(holder)[PARAMETERS] if isinstance(holder, nn.Module) else ()
     return any(f"{change.key}{ending}" in parameters for ending in ("_orig", "_v"))

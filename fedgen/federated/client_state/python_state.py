@@ -6,8 +6,8 @@ restores the whole graph, and what compares equal costs one comparison of refere
 """
 
 import enum
-import inspect
 import io
+import random
 import re
 import threading
 import types
@@ -18,32 +18,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import is_
 from pathlib import PurePath
-from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from fedgen.federated.client_state.state_values import (
-    GENERATORS,
-    equal,
-    in_the_form_of,
-    read_generator,
-    read_tensor,
-    same_array,
-    same_generator,
-    same_tensor,
-    seed_generator,
-    write_array,
-    write_elements,
-    write_generator,
-    write_tensor,
-)
+from fedgen.federated.client_state.state_values import equal, in_the_form_of, same_array, same_nested, same_tensor
 from fedgen.federated.lightning.lightning_internals import BUFFERS, KEPT_IN_MODULES, UNSAVED
 
-MOST_CONTAINERS = 20_000  # that are looked into; more are not state of a training step but data
+MOST_CONTAINERS = 20_000  # more are taken for data, not for state of a training step
 
 _SIMPLE = (
     *(bool, int, float, complex, str, bytes, type(None), type, type(Ellipsis), type(NotImplemented), range, slice),
@@ -54,15 +39,55 @@ _SIMPLE = (
 _RUNNING = (io.IOBase, threading.Thread, types.GeneratorType, types.CoroutineType)
 _FOREIGN = ("lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics", "logging", "concurrent", "asyncio")
 _FOREIGN_PARTS = ("torch._", "torch.utils.data", "torch.fx", "torch.jit", "torch.distributed", "multiprocessing")
-
+_FUNCTIONS = ("partial", "method-wrapper", "wrapper_descriptor", "cached_property")  # types of other forms of them
 _UNCHANGING = ("builtins", "_thread", "functools", "operator", "datetime", "decimal", "fractions", "uuid", "zoneinfo")
 
-# hooks after whose calls a module's lists are whole: lists that these read are outputs of an epoch, not state
-_EPOCH_HOOKS = ("on_train_epoch_end", "on_train_epoch_start", "on_train_end", "on_round_end")
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+WHOLE = (Tensor, np.ndarray, set, bytearray, *GENERATORS)  # what is read, put back and compared as a whole
+MOST_SEEDS = 2**32  # of NumPy's RandomState, which takes no larger ones
 
 KEYS = (str, int, float, bool)  # that name what they stand for in a path; tensors print at length
 MISSING = object()
-Place = tuple["Node", Any]  # what holds a value and its key there; None for all that the node holds
+
+
+def read(holder: Any) -> Any:
+    """Return the contents of one of `WHOLE`, which later changes and draws leave alone."""
+    if isinstance(holder, Tensor):
+        return holder.detach().clone()
+    if isinstance(holder, np.ndarray):
+        return np.copy(holder)
+    if isinstance(holder, (set, bytearray)):
+        return type(holder)(holder)
+    if isinstance(holder, torch.Generator):
+        return holder.get_state()
+    if isinstance(holder, random.Random):
+        return holder.getstate()
+    if isinstance(holder, np.random.RandomState):
+        return holder.get_state(legacy=False)
+    return holder.bit_generator.state
+
+
+@torch.no_grad()
+def write(holder: Any, contents: Any) -> None:
+    """Put contents of `read` back in place, whatever form the holder has by now."""
+    if isinstance(holder, Tensor):
+        if holder.shape == contents.shape and holder.dtype == contents.dtype:
+            holder.copy_(contents)
+        else:
+            holder.data = contents.clone()
+    elif isinstance(holder, np.ndarray):
+        if holder.shape != contents.shape:  # resized in place
+            holder.resize(contents.shape, refcheck=False)
+        holder[...] = contents
+    elif isinstance(holder, (set, bytearray)):
+        holder.clear()
+        (holder.extend if isinstance(holder, bytearray) else holder.update)(contents)
+    elif isinstance(holder, random.Random):
+        holder.setstate(contents)
+    elif isinstance(holder, np.random.Generator):
+        holder.bit_generator.state = contents
+    else:
+        holder.set_state(contents)
 
 
 @dataclass
@@ -70,16 +95,19 @@ class Change:
     """One place whose contents changed."""
 
     path: str
-    container: "Node"
+    node: "Node"
     key: Any
     before: Any
     after: Any
 
+    @property
+    def was_empty(self) -> bool:
+        return self.before is MISSING or self.before is None  # arrays do not compare as a whole
 
-class Node:
+
+class _Noted:
     """A container, tensor or generator with its contents at the snapshot."""
 
-    contents: Any
     empty: Collection[Any] = ()  # keys of buffers that are None, and of `state_dict` once they are filled
 
     def __init__(self, path: str, holder: Any, contents: Any = MISSING) -> None:
@@ -88,49 +116,53 @@ class Node:
 
     def now(self) -> Any:
         """The present contents, in a form that later changes leave alone."""
-        raise NotImplementedError
+        return tuple(self.holder)
 
-    def is_same(self) -> bool:
-        """Whether the contents are what they were, by reference."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Puts the contents back."""
-        raise NotImplementedError
-
-    def changes(self) -> Iterator[Change]:
-        """Return the differences, by value."""
-        raise NotImplementedError
+    def path_of(self, key: Any) -> str:
+        name = str(key) if isinstance(key, KEYS) else type(key).__name__
+        return f"{self.path}.{name}" if self.path else name
 
     def children(self) -> Iterator[tuple[Any, str, Any]]:
-        """The key, path and value of everything in it."""
-        return iter(())
+        """Yield the key, path and value of everything in it."""
+        items = self.contents.items() if isinstance(self.contents, dict) else enumerate(self.contents)
+        return ((key, self.path_of(key), value) for key, value in items)
 
-    def write(self, key: Any, value: Any) -> None:
-        """Puts a value in place of another."""
-        raise NotImplementedError
+    def before(self, key: Any) -> Any:
+        """Return the value under a key at the snapshot, all of the contents for None; MISSING if there was none."""
+        if key is None:
+            return self.contents
+        return self.contents.get(key, MISSING) if isinstance(self.contents, dict) else self.contents[key]
+
+    def after(self, key: Any) -> Any:
+        """Return the value under a key now; MISSING if there is none."""
+        now = self.now()
+        return (now if isinstance(now, dict) else dict(enumerate(now))).get(key, MISSING)
 
 
-class Keyed(Node):
-    """A mapping, or the attributes of an object."""
+class Keyed(_Noted):
+    """A dictionary, or another mapping that can change."""
+
+    def now(self) -> dict[Any, Any]:
+        return dict(self.holder)
 
     def is_same(self) -> bool:
-        now = self.now()
+        """Compare the contents with the snapshot's by reference."""
+        now = self.holder if type(self) is Keyed else self.now()  # a plain mapping need not be copied
         return len(now) == len(self.contents) and all(now.get(k, MISSING) is v for k, v in self.contents.items())
 
     def changes(self) -> Iterator[Change]:
         now = self.now()
         for key in (*self.contents, *(key for key in now if key not in self.contents)):
-            before, after = self.contents.get(key, MISSING), now.get(key, MISSING)
-            if before is not after and not equal(before, after):
-                yield Change(self._path(key), self, key, before, after)
+            was, after = self.contents.get(key, MISSING), now.get(key, MISSING)
+            if was is not after and not equal(was, after):
+                yield Change(self.path_of(key), self, key, self.before(key), after)
 
-    def children(self) -> Iterator[tuple[Any, str, Any]]:
-        return ((key, self._path(key), value) for key, value in self.contents.items())
+    def restore(self) -> None:
+        self.holder.clear()
+        self.holder.update(self.contents)
 
-    def _path(self, key: Any) -> str:
-        name = str(key) if isinstance(key, KEYS) else type(key).__name__
-        return f"{self.path}.{name}" if self.path else name
+    def write(self, key: Any, value: Any) -> None:
+        self.holder[key] = value
 
 
 class Attributes(Keyed):
@@ -148,24 +180,24 @@ class Attributes(Keyed):
         super().__init__(path, holder, contents)
 
     def is_left_out(self, key: str) -> bool:
-        """Whether an attribute of this name is none of the state."""
         return key in self._without or key.startswith(self._beginnings)
 
     def now(self) -> dict[Any, Any]:
         without, apart = self._without, self._beginnings
         return {k: v for k, v in vars(self.holder).items() if k not in without and not k.startswith(apart)}
 
+    def before(self, key: Any) -> Any:
+        """Return the value at the snapshot, or the simple value that the class gave until one was set."""
+        if key is None or key in self.contents:
+            return super().before(key)
+        value = next((vars(base)[key] for base in type(self.holder).__mro__ if key in vars(base)), MISSING)
+        return value if isinstance(value, (bool, int, float, str, type(None))) else MISSING
+
     def restore(self) -> None:
         own = vars(self.holder)
         for key in [key for key in own if key not in self.contents and not self.is_left_out(key)]:
             del own[key]
         own.update(self.contents)
-
-    def changes(self) -> Iterator[Change]:
-        for change in super().changes():
-            if change.before is MISSING:  # until it was set the class's value was read
-                change.before = vars_of_class(type(self.holder), change.key)
-            yield change
 
     def write(self, key: Any, value: Any) -> None:
         vars(self.holder)[key] = value
@@ -175,48 +207,47 @@ class _Slots(Keyed):
     """The slots of an object that has no dictionary."""
 
     def now(self) -> dict[Any, Any]:
-        # Python's own, which a class has or inherits or does not have at all
-        names = [n for kind in type(self.holder).__mro__ for n in _names(getattr(kind, "__slots__", ()))]
+        # Python's own, which a class has or inherits or does not have at all; one name may stand for a tuple of it
+        slots = [getattr(kind, "__slots__", ()) for kind in type(self.holder).__mro__]
+        names = [name for own in slots for name in ((own,) if isinstance(own, str) else own)]
         return {n: getattr(self.holder, n) for n in names if n[:2] != "__" and hasattr(self.holder, n)}
 
     def restore(self) -> None:
         for name, value in self.contents.items():
-            object.__setattr__(self.holder, name, value)
+            self.write(name, value)
 
     def write(self, key: Any, value: Any) -> None:
         object.__setattr__(self.holder, key, value)
 
 
-class _Mapping(Keyed):
-    """A dictionary, or another mapping that can change."""
+class UnsavedBuffers(Keyed):
+    """The buffers of a module that `state_dict` does not hold: non-persistent ones, and those that are None so far."""
+
+    def __init__(self, path: str, holder: dict[str, Tensor | None], unsaved: set[str]) -> None:
+        self.empty = {name for name, value in holder.items() if value is None} - unsaved
+        self._names = sorted(unsaved | self.empty)
+        super().__init__(path, holder)
+
+    def now(self) -> dict[str, Any]:
+        return {name: self.holder.get(name) for name in self._names}
 
     def is_same(self) -> bool:
-        now = self.holder
-        return len(now) == len(self.contents) and all(now.get(k, MISSING) is v for k, v in self.contents.items())
+        return all(self.holder.get(name, MISSING) is value for name, value in self.contents.items())
 
-    def now(self) -> dict[Any, Any]:
-        return dict(self.holder)
+    def changes(self) -> Iterator[Change]:  # by reference
+        for name, before in self.contents.items():
+            if (after := self.holder.get(name)) is not before:
+                yield Change(self.path_of(name), self, name, before, after)
 
     def restore(self) -> None:
-        self.holder.clear()
         self.holder.update(self.contents)
 
-    def write(self, key: Any, value: Any) -> None:
-        self.holder[key] = value
 
-
-class _Sequence(Node):
+class _Sequence(_Noted):
     """A list or a deque."""
-
-    def now(self) -> tuple[Any, ...]:
-        return tuple(self.holder)
 
     def is_same(self) -> bool:
         return len(self.holder) == len(self.contents) and all(map(is_, self.holder, self.contents))
-
-    def restore(self) -> None:
-        self.holder.clear()
-        self.holder.extend(self.contents)
 
     def changes(self) -> Iterator[Change]:
         if len(self.holder) != len(self.contents):
@@ -224,10 +255,10 @@ class _Sequence(Node):
             return
         for place, (before, after) in enumerate(zip(self.contents, self.holder)):
             if before is not after and not equal(before, after):
-                yield Change(f"{self.path}.{place}", self, place, before, after)
+                yield Change(self.path_of(place), self, place, before, after)
 
-    def children(self) -> Iterator[tuple[Any, str, Any]]:
-        return ((place, f"{self.path}.{place}", value) for place, value in enumerate(self.contents))
+    def restore(self) -> None:
+        self.write(None, self.contents)
 
     def write(self, key: Any, value: Any) -> None:
         if key is None:
@@ -237,106 +268,58 @@ class _Sequence(Node):
             self.holder[key] = value
 
 
-class _Constant(Node):
+class _Constant(_Sequence):
     """A tuple, which cannot change, with contents that can."""
-
-    def now(self) -> tuple[Any, ...]:
-        return tuple(self.holder)
 
     def is_same(self) -> bool:
         return True
 
-    def restore(self) -> None:
-        """Restore nothing: nothing can have changed."""
 
-    def changes(self) -> Iterator[Change]:
-        return iter(())
-
-    def children(self) -> Iterator[tuple[Any, str, Any]]:
-        return ((place, f"{self.path}.{place}", value) for place, value in enumerate(self.contents))
-
-
-class _Whole(Node):
+class _Whole(_Noted):
     """Something whose contents are read, compared and put back as a whole."""
 
-    def __init__(self, path: str, holder: Any, read: Callable, write: Callable, equal: Callable) -> None:
-        self._reads, self._writes, self._equals = read, write, equal
-        super().__init__(path, holder)
-
     def now(self) -> Any:
-        return self._reads(self.holder)
+        return read(self.holder)
+
+    def children(self) -> Iterator[tuple[Any, str, Any]]:
+        return iter(())
 
     def is_same(self) -> bool:
-        return bool(self._equals(self.holder, self.contents))
-
-    def restore(self) -> None:
-        self._writes(self.holder, self.contents)
+        if isinstance(self.holder, Tensor):
+            return same_tensor(self.holder, self.contents)
+        if isinstance(self.holder, np.ndarray):
+            return same_array(self.holder, self.contents)
+        now = read(self.holder) if isinstance(self.holder, GENERATORS) else self.holder
+        return same_nested(now, self.contents) if isinstance(now, (Tensor, dict)) else bool(now == self.contents)
 
     def changes(self) -> Iterator[Change]:
         if not self.is_same():
             yield Change(self.path, self, None, self.contents, self.now())
 
-    def write(self, key: Any, value: Any) -> None:
-        self._writes(self.holder, value)
-
-
-class RandomState(_Whole):
-    """The state of a random generator."""
-
-
-class UnsavedBuffers(Node):
-    """The buffers of a module that `state_dict` does not hold: non-persistent ones, and those that are None so far."""
-
-    def __init__(self, path: str, holder: nn.Module) -> None:
-        self.buffers, unsaved = vars(holder)[BUFFERS], vars(holder)[UNSAVED]
-        self.empty = {name for name, value in self.buffers.items() if value is None} - unsaved
-        self._names = sorted(unsaved | self.empty)
-        super().__init__(path, holder)
-
-    def now(self) -> dict[str, Any]:
-        return {name: self.buffers.get(name) for name in self._names}
-
-    def is_same(self) -> bool:
-        return all(self.buffers.get(name, MISSING) is value for name, value in self.contents.items())
-
     def restore(self) -> None:
-        self.buffers.update(self.contents)
+        write(self.holder, self.contents)
 
-    def changes(self) -> Iterator[Change]:
-        for name, before in self.contents.items():
-            if (after := self.buffers.get(name)) is not before:
-                yield Change(f"{self.path}.{name}" if self.path else name, self, name, before, after)
-
-    def children(self) -> Iterator[tuple[Any, str, Any]]:
-        return ((n, f"{self.path}.{n}" if self.path else n, value) for n, value in self.contents.items())
+    def seed(self, seed: int) -> None:
+        """Seed a random generator anew."""
+        generator = self.holder
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(seed)
+        elif isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = type(generator.bit_generator)(seed).state
+        else:
+            generator.seed(seed % MOST_SEEDS if isinstance(generator, np.random.RandomState) else seed)
 
     def write(self, key: Any, value: Any) -> None:
-        self.buffers[key] = value
+        write(self.holder, value)
 
 
-Part = tuple[str, nn.Module, dict[str, Any], frozenset[str], tuple[str, ...]]  # contents, all names, beginnings
+Node = Keyed | _Sequence | _Whole
+Place = tuple[Node, Any]  # what holds a value and its key there; None for all that the node holds
+PLAIN: dict[type, type[Keyed | _Sequence]] = {dict: Keyed, list: _Sequence, tuple: _Constant}
 
 
-def _read_parts(parts: Sequence[tuple[str, nn.Module]]) -> tuple[list[Part], deque[tuple[str, Any]], list[Node]]:
-    """Return modules' own attributes, these by path, and the nodes of buffers that `state_dict` does not hold."""
-    found: list[Part] = []
-    values, unsaved = deque[tuple[str, Any]](), list[Node]()
-    beginnings: dict[type, tuple[str, ...]] = {}
-    for path, part in parts:
-        own, kind, before = vars(part), type(part), f"{path}." if path else ""
-        if kind not in beginnings:
-            beginnings[kind] = tuple(one for base in kind.__mro__ for one in vars(base).get("own_turn_state", ()))
-        apart = beginnings[kind]
-        contents = {k: v for k, v in own.items() if k not in KEPT_IN_MODULES and not k.startswith(apart)}
-        found.append((path, part, contents, frozenset(own), apart))
-        values.extend((before + key, value) for key, value in contents.items())
-        if own[UNSAVED] or any(value is None for value in own[BUFFERS].values()):
-            unsaved.append(UnsavedBuffers(path, part))
-    values.extend((path, value) for node in unsaved for _, path, value in node.children())
-    return found, values, unsaved
-
-
-PLAIN: dict[type, type[Node]] = {dict: _Mapping, list: _Sequence, tuple: _Constant}  # containers and their nodes
+def not_isolated_otherwise(path: str, value: Any) -> bool:
+    return not isinstance(value, (nn.Module, nn.Parameter, Optimizer))
 
 
 class PythonState:
@@ -345,18 +328,20 @@ class PythonState:
     def __init__(
         self,
         roots: Sequence[Node],
-        enter: Callable[[str, Any], bool],
+        enter: Callable[[str, Any], bool] = not_isolated_otherwise,
         parts: Sequence[tuple[str, nn.Module]] = (),
         owned: Collection[int] = (),
         asks_all: bool = True,
     ) -> None:
         self.opaque: dict[str, str] = {}  # what cannot be looked into: the type's name by path
-        self._enter, self._count = enter, 0  # of what was found, looked into already or not
-        self._parts, left, unsaved = _read_parts(parts)
-        self._nodes = [*roots, *unsaved]
+        self._count = 0
+        self._nodes: list[Node] = list(roots)
+        # modules with their own attributes, the names of all of these, and prefixes of names that are not state
+        self._parts: list[tuple[str, nn.Module, dict[str, Any], frozenset[str], tuple[str, ...]]] = []
         self._containers: dict[type, list[tuple[str, Any, Any]]] = {kind: [] for kind in PLAIN}
+        left = self._read_parts(parts)
+        left.extend((path, value) for node in self._nodes for _, path, value in node.children())
         seen: set[int] = set()
-        left.extend((path, value) for node in roots for _, path, value in node.children())
         while left:
             path, value = left.popleft()
             kind, place = type(value), id(value)
@@ -375,17 +360,60 @@ class PythonState:
                 self._nodes.append(node)
                 left.extend((path, value) for _, path, value in node.children())
 
-    @property
+    def _read_parts(self, parts: Sequence[tuple[str, nn.Module]]) -> deque[tuple[str, Any]]:
+        """Note modules' own attributes and unsaved buffers; return the attributes by path."""
+        values = deque[tuple[str, Any]]()
+        beginnings: dict[type, tuple[str, ...]] = {}
+        for path, part in parts:
+            own, kind, before = vars(part), type(part), f"{path}." if path else ""
+            if kind not in beginnings:
+                beginnings[kind] = tuple(one for base in kind.__mro__ for one in vars(base).get("own_turn_state", ()))
+            apart = beginnings[kind]
+            contents = {k: v for k, v in own.items() if k not in KEPT_IN_MODULES and not k.startswith(apart)}
+            self._parts.append((path, part, contents, frozenset(own), apart))
+            values.extend((before + key, value) for key, value in contents.items())
+            if own[UNSAVED] or any(value is None for value in own[BUFFERS].values()):
+                self._nodes.append(UnsavedBuffers(path, own[BUFFERS], own[UNSAVED]))
+        return values
+
+    def _node(self, path: str, value: Any) -> Node | None:
+        if self._count >= MOST_CONTAINERS:
+            self.opaque.setdefault(path.split(".")[0], f"more than {MOST_CONTAINERS} objects")
+            return None
+        self._count += 1
+        if isinstance(value, WHOLE):
+            return _Whole(path, value)
+        if isinstance(value, MutableMapping):
+            return Keyed(path, value)
+        if isinstance(value, (list, deque)):
+            return _Sequence(path, value)
+        if isinstance(value, (tuple, frozenset)):
+            return _Constant(path, value)
+        return self._object(path, value)
+
+    def _object(self, path: str, value: Any) -> Node | None:
+        kind, module = type(value), type(value).__module__ or ""
+        if module.split(".")[0] in _FOREIGN or module.startswith(_FOREIGN_PARTS) or kind.__name__ in _FUNCTIONS:
+            return None
+        if isinstance(value, _RUNNING) or (isinstance(value, Iterator) and not hasattr(value, "__dict__")):
+            self.opaque[path] = f"{module}.{kind.__qualname__}"
+        elif hasattr(value, "__dict__"):
+            return Attributes(path, value)
+        elif any(hasattr(base, "__slots__") for base in kind.__mro__[:-1]):
+            return _Slots(path, value)
+        elif module not in _UNCHANGING and not hasattr(kind, "__members__"):  # as pybind11's enumerations have
+            self.opaque[path] = f"{module}.{kind.__qualname__}"
+        return None
+
+    @cached_property
     def nodes(self) -> list[Node]:
-        """Everything that was noted."""
         parts = [Attributes(path, part, KEPT_IN_MODULES, apart, own) for path, part, own, _, apart in self._parts]
         plain = [kind(*one) for plain, kind in PLAIN.items() for one in self._containers[plain]]
         return [*parts, *plain, *self._nodes]
 
     @property
-    def random(self) -> list["RandomState"]:
-        """The random generators."""
-        return [node for node in self._nodes if isinstance(node, RandomState)]
+    def random(self) -> list[_Whole]:
+        return [node for node in self._nodes if isinstance(node, _Whole) and isinstance(node.holder, GENERATORS)]
 
     def changed(self) -> list[Node]:
         """The nodes whose contents are not what they were, by reference."""
@@ -403,104 +431,18 @@ class PythonState:
                 found.append(_Sequence(path, holder, contents))
         for path, holder, contents in self._containers[dict]:
             if len(holder) != len(contents) or not all(holder.get(k, MISSING) is v for k, v in contents.items()):
-                found.append(_Mapping(path, holder, contents))
+                found.append(Keyed(path, holder, contents))
         return found + [node for node in self._nodes if not node.is_same()]
 
-    def _node(self, path: str, value: Any) -> Node | None:
-        if self._count >= MOST_CONTAINERS:
-            self.opaque.setdefault(path.split(".")[0], f"more than {MOST_CONTAINERS} objects")
-            return None
-        self._count += 1
-        if isinstance(value, Tensor):
-            return _Whole(path, value, read_tensor, write_tensor, same_tensor)
-        if isinstance(value, np.ndarray):
-            return _Whole(path, value, np.copy, write_array, same_array)
-        if isinstance(value, GENERATORS):
-            return RandomState(path, value, read_generator, write_generator, same_generator)
-        if isinstance(value, MutableMapping):
-            return _Mapping(path, value)
-        if isinstance(value, (list, deque)):
-            return _Sequence(path, value)
-        if isinstance(value, (set, bytearray)):
-            return _Whole(path, value, type(value), write_elements, lambda one, other: one == other)
-        if isinstance(value, (tuple, frozenset)):
-            return _Constant(path, value)
-        return self._object(path, value)
-
-    def _object(self, path: str, value: Any) -> Node | None:
-        module = type(value).__module__ or ""
-        if module.split(".")[0] in _FOREIGN or module.startswith(_FOREIGN_PARTS) or callable_only(value):
-            return None
-        if isinstance(value, _RUNNING) or (isinstance(value, Iterator) and not hasattr(value, "__dict__")):
-            self.opaque[path] = f"{module}.{type(value).__qualname__}"
-            return None
-        if hasattr(value, "__dict__"):
-            return Attributes(path, value)
-        if any(hasattr(kind, "__slots__") for kind in type(value).__mro__[:-1]):
-            return _Slots(path, value)
-        if module not in _UNCHANGING and not hasattr(type(value), "__members__"):  # as pybind11's enumerations have
-            self.opaque[path] = f"{module}.{type(value).__qualname__}"
-        return None
-
-
-def vars_of_class(kind: type, name: str) -> Any:
-    """A number, text or other simple value that a class gives its objects; MISSING if there is none."""
-    value = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), MISSING)
-    return value if isinstance(value, (bool, int, float, str, type(None))) else MISSING
-
-
-def callable_only(value: Any) -> bool:
-    """Whether a value is a function in another form."""
-    return type(value).__name__ in ("partial", "method-wrapper", "wrapper_descriptor", "cached_property")
-
-
-def _names(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def reseed(node: RandomState, seed: int) -> None:
-    """Seeds a generator anew."""
-    seed_generator(node.holder, seed)
-
-
-def epoch_lists(module: nn.Module) -> Iterator[str]:
-    """Attribute names that the module's own epoch hooks mention."""
-    for hook in _EPOCH_HOOKS:
-        method = getattr(type(module), hook, None)
-        if method is not None and method is not getattr(LightningModule, hook, None):
-            function = inspect.unwrap(method)
-            if isinstance(function, FunctionType):
-                yield from _names_in(function.__code__)
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):  # comprehensions and inner functions
-            yield from _names_in(constant)
-
-
-def saved_tensors(module: nn.Module) -> list[Tensor]:
-    """The module's own parameters and buffers that `state_dict` saves."""
-    return [value for value in module.state_dict(keep_vars=True).values() if isinstance(value, Tensor)]
-
-
-def no_parameters(path: str, value: Any) -> bool:
-    """Whether a value is neither a parameter nor a module."""
-    return not isinstance(value, (nn.Parameter, nn.Module))
-
-
-class Places:
-    """Places of the values of a snapshot, by their dotted paths."""
-
-    def __init__(self, state: PythonState) -> None:
-        self._state = state
+    def restore(self) -> None:
+        for node in self.changed():
+            node.restore()
 
     @cached_property
-    def _all(self) -> dict[str, Place]:
-        """Places of everything by path, of containers themselves, too."""
-        nodes = self._state.nodes
-        found: dict[str, Place] = {node.path: (node, None) for node in nodes if not isinstance(node, _Constant)}
+    def _places(self) -> dict[str, Place]:
+        """Places of everything that can be written, of containers themselves, too."""
+        nodes = [node for node in self.nodes if not isinstance(node, _Constant)]
+        found: dict[str, Place] = {node.path: (node, None) for node in nodes}
         for node in nodes:
             for key, path, value in node.children():
                 if not isinstance(value, Tensor):
@@ -509,39 +451,26 @@ class Places:
 
     def find(self, path: str) -> Place | None:
         """Return where a value stands, or would stand if its holder had it: its class may hold the first value."""
-        return self._all[path] if path in self._all else self.attribute(path)
+        return self._places[path] if path in self._places else self.attribute(path)
 
     def attribute(self, path: str) -> Place | None:
-        """Return where an attribute stands, or would stand if its holder had it."""
         parent, _, key = path.rpartition(".")
-        nodes = (node for node in self._state.nodes if node.path == parent and isinstance(node, Attributes))
+        nodes = (node for node in self.nodes if node.path == parent and isinstance(node, Attributes))
         return next(((node, key) for node in nodes if not node.is_left_out(key)), None)
+
+    def value(self, path: str) -> Any:
+        """Return a value at the snapshot; None if it was not there."""
+        node, key = self._places.get(path, (None, None))
+        return None if node is None else node.before(key)
 
     def fills(self, path: str) -> bool:
         """Return whether a value is one for a buffer that was None."""
         place = self.find(path)
         return place is not None and place[1] in place[0].empty
 
-    def values(self) -> dict[str, Any]:
-        """Return all values at the snapshot, by path."""
-        return {path: value_at(node, key, None) for path, (node, key) in self._all.items()}
-
     def write(self, values: Mapping[str, Any]) -> None:
         """Write values by path, in the form of those of the snapshot; those without a place are left out."""
         for path, value in values.items():
             if (place := self.find(path)) is not None:
                 node, key = place
-                node.write(key, in_the_form_of(value_at(node, key, value), value))
-
-
-def value_at(node: Node, key: Any, default: Any) -> Any:
-    """Return what a node held at the snapshot under a key; all of it for None."""
-    if key is None or not isinstance(node.contents, (dict, tuple)):
-        return node.contents
-    return node.contents.get(key, default) if isinstance(node.contents, dict) else node.contents[key]
-
-
-def value_of(place: Place) -> Any:
-    """Return what stood in a place at the snapshot, or what the holder's class has there; MISSING if nothing."""
-    before = value_at(*place, MISSING)
-    return vars_of_class(type(place[0].holder), place[1]) if before is MISSING else before
+                node.write(key, in_the_form_of(node.before(key), value))

@@ -1,6 +1,6 @@
-"""Values that a module's state consists of (tensors, arrays, numbers): read, compared, put back and combined."""
+"""Values that a module's state consists of (tensors, arrays, numbers): compared, put back in place and combined."""
 
-import random
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,22 +21,7 @@ def _parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
     return (*outer, tensor.values())
 
 
-def read_tensor(tensor: Tensor) -> Tensor:
-    """A copy of a tensor's values, apart from the computation that made it."""
-    return tensor.detach().clone()
-
-
-@torch.no_grad()
-def write_tensor(tensor: Tensor, values: Tensor) -> None:
-    """Puts values into a tensor in place, whatever form it has by now."""
-    if tensor.shape == values.shape and tensor.dtype == values.dtype:
-        tensor.copy_(values)
-    else:
-        tensor.data = values.clone()
-
-
 def same_tensor(tensor: Tensor, values: Tensor) -> bool:
-    """Whether two tensors have one form and the same numbers."""
     kinds = [(t.shape, t.dtype, t.device, t.layout) for t in (tensor, values)]
     if kinds[0] != kinds[1]:
         return False
@@ -45,50 +30,45 @@ def same_tensor(tensor: Tensor, values: Tensor) -> bool:
 
 
 def same_numbers(one: Tensor, other: Tensor) -> bool:
-    """Whether two dense tensors of one shape hold the same numbers; NaN in the same places counts as the same."""
+    """Compare dense tensors of one shape; NaN in the same places counts as the same."""
     return torch.equal(one, other) or (
         (other.is_floating_point() or other.is_complex())
         and bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
     )
 
 
-def write_array(array: np.ndarray, values: np.ndarray) -> None:
-    """Puts values into an array in place."""
-    if array.shape != values.shape:  # resized in place
-        array.resize(values.shape, refcheck=False)
-    array[...] = values
-
-
 def same_array(array: np.ndarray, values: np.ndarray) -> bool:
-    """Whether two arrays have one form and the same numbers."""
     if array.shape != values.shape or array.dtype != values.dtype:
         return False
     return bool(np.array_equal(array, values, equal_nan=array.dtype.kind in "fc"))
 
 
-def write_elements(holder: Any, contents: Any) -> None:
-    """Puts elements into a set or bytearray in place."""
-    holder.clear()
-    (holder.extend if isinstance(holder, bytearray) else holder.update)(contents)
-
-
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values are of one type and equal; what cannot be compared is not."""
+    """Compare types and values; what cannot be compared is not equal."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
-        return same_tensor(one, read_tensor(other))
+        return same_tensor(one, other.detach())
     if isinstance(one, np.ndarray):
         return same_array(one, other)
     try:
         return bool(one == other)
-    except Exception:  # values that refuse to be compared have changed as far as anybody can tell
+    except Exception:  # values that refuse to be compared have to be taken for changed
         return False
 
 
-def storage_of(tensor: Tensor) -> int:
-    """Return where a tensor's numbers lie; 0 for sparse ones, which have no single place."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+def same_nested(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return (
+            isinstance(other, Mapping)
+            and one.keys() == other.keys()
+            and all(same_nested(one[k], other[k]) for k in one)
+        )
+    if isinstance(one, list | tuple):
+        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(same_nested, one, other))
+    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
 
 
 def is_plain(value: Any) -> bool:
@@ -101,7 +81,6 @@ def is_plain(value: Any) -> bool:
 
 
 def has_floats(value: Any) -> bool:
-    """Whether a tensor's or array's numbers are floating-point ones."""
     return value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
 
 
@@ -113,73 +92,12 @@ def in_the_form_of(before: Any, value: Any) -> Any:
         return np.asarray(value, dtype=before.dtype)
     if isinstance(before, (bool, np.number, np.bool_)):
         return type(before)(value)
-    if isinstance(before, (int, float)):  # of which messages make tensors; the mean of whole numbers is none in general
+    if isinstance(before, (int, float)):  # messages make tensors of them; the mean of integers need not be an integer
         return int(value) if isinstance(before, int) and float(value).is_integer() else float(value)
     return value
 
 
-def larger(one: Any, other: Any) -> Any:
-    """The larger of two numbers, number by number of two tensors."""
-    return torch.maximum(one, other.to(one)) if isinstance(one, Tensor) else max(one, other)
-
-
 def as_number(value: Any) -> Any:
-    """A number, tensor or array in double precision."""
     if isinstance(value, Tensor):
         return value.detach().double()
     return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
-
-
-def on_cpu(value: Any) -> Any:
-    """A tensor on the CPU; any other value as it is."""
-    return value.cpu() if isinstance(value, Tensor) else value
-
-
-# ---- random generators ----
-
-GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-MOST_SEEDS = 2**32  # of NumPy's RandomState, which takes no larger ones
-
-
-def read_generator(generator: Any) -> Any:
-    """The state of a generator, which further draws do not change."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state(legacy=False)
-    return generator.bit_generator.state
-
-
-def write_generator(generator: Any, state: Any) -> None:
-    """Puts a state of `read_generator` back."""
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    else:
-        generator.set_state(state)
-
-
-def same_generator(generator: Any, state: Any) -> bool:
-    """Whether a generator is in a state of `read_generator`."""
-    return _same(read_generator(generator), state)
-
-
-def seed_generator(generator: Any, seed: int) -> None:
-    """Seeds a generator anew."""
-    if isinstance(generator, torch.Generator):
-        generator.manual_seed(seed)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = type(generator.bit_generator)(seed).state
-    else:
-        generator.seed(seed % MOST_SEEDS if isinstance(generator, np.random.RandomState) else seed)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):  # of NumPy's generators, with arrays in it for all kinds but PCG64
-        return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
-    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else one == other

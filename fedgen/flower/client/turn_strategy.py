@@ -13,7 +13,7 @@ from fedgen.data.optional_attributes import optional
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.client_state.exchange import copy_tensors, describe_difference
-from fedgen.federated.client_state.outside_messages import ToldStateError
+from fedgen.federated.client_state.outside_messages import ReceivedStateError
 from fedgen.federated.federation_state import pack_state, unpack_state
 from fedgen.federated.round import Round
 from fedgen.federated.trainer_patches import StepSchedules, TurnClock
@@ -144,7 +144,7 @@ class OneTurn:
         """
         try:
             self._round.begin(number, clients, cohort, folder)
-        except ToldStateError as error:
+        except ReceivedStateError as error:
             rank_zero_warn(f"refused: {error}")
             raise RefusedError(str(error)) from error
 
