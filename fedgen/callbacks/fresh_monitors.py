@@ -16,7 +16,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.presets import PRESETS
 from fedgen.evaluation.record_names import AGGREGATES, POWER
-from fedgen.scores.definitions import definitions
+from fedgen.scores.definition import definitions
 
 EPOCH_END, VALIDATION_END = "on_train_epoch_end", "on_validation_end"
 AGGREGATE_LIKE = "|".join([*AGGREGATES, f"{POWER}.+"])

@@ -90,7 +90,7 @@ class Evaluator:
             without a prefix. None for efficientnet-lite0, or for none where presets are given.
         num_images: generated images a split.
         scores: measured on each of the embeddings: names, {"name": ..., options}, or definitions. A name is that of a
-            class in `fedgen.scores.definitions`, whose docstring has its options and what it needs, or a class path: of
+            class in `fedgen.scores`, whose docstring has its options and what it needs, or a class path: of
             a `ScoreDefinition` of your own, or of a torchmetrics class with its arguments as options. Data without
             images have "loss" and torchmetrics classes alone.
         weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all, but that neighbours

@@ -6,9 +6,8 @@ from typing import Any
 
 from fedgen.class_paths import import_by_path, is_class_path
 from fedgen.scores import Kernel
-from fedgen.scores.definition import Needs, ScoreDefinition
-from fedgen.scores.definitions import definitions
-from fedgen.scores.definitions.metric_score import MetricScore
+from fedgen.scores.definition import Needs, ScoreDefinition, definitions
+from fedgen.scores.of_model.metric_score import MetricScore
 
 
 @dataclass(frozen=True)

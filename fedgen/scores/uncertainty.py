@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.frechet.roots import Roots, eigenvalues, in_float32, of_scales, sandwich, sum_of_roots, top
-from fedgen.statistics.eigen import eigh
+from fedgen.statistics.gaussian import eigh
 
 
 def jackknife_variance(leave_one_out: Tensor) -> Tensor:
@@ -25,13 +25,7 @@ def jackknife_variance(leave_one_out: Tensor) -> Tensor:
 
 
 def mean_variance(influence: Tensor, shares: Tensor | None = None, count: float | None = None) -> Tensor:
-    """Variance of the weighted mean of an influence [..., p] over images; 0 where a single image shows no spread.
-
-    Args:
-        influence: values at p images; their mean does not matter.
-        shares: weight of each image [p], summing to 1; equal if None.
-        count: number of images of the estimate when the p are a subset of them, p if None.
-    """
+    """Variance of the weighted mean of an influence [..., p] over images; 0 where a single image shows no spread."""
     number = influence.shape[-1]
     if number < 2:
         return influence.new_zeros(influence.shape[:-1])
@@ -66,10 +60,7 @@ class Spectrum:
         return (coordinates @ self.vectors[0].to(coordinates)).square().double() @ self.roots()[0]
 
     def at_others(self, rows: Tensor, deviations: Tensor) -> Tensor:
-        """y^T (R_i C R_i^T)^(-1/2) y [k, p] with y = R_i x: the map C -> i at points x [p, D], for R_i [k, r, D].
-
-        In float32, good to six digits: the square of y's rounding is 1e-14, and roots below 1e-8 of the largest are 0.
-        """
+        """y^T (R_i C R_i^T)^(-1/2) y [k, p] with y = R_i x: the map C -> i at points x [p, D], for R_i [k, r, D]."""
         size = self.roots()
         if not size.shape[1]:  # a constant client
             return size.new_zeros(len(size), len(deviations))

@@ -11,8 +11,7 @@ from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.evaluation.generation.image_sampling import Sample, draw_images, sampler_of
 from fedgen.evaluation.personal.own_models import Personal, own_in_place
 from fedgen.images import tile_titled
-from fedgen.scores.manifold.nearest_real import nearest_real
-from fedgen.scores.manifold.pairwise import Points
+from fedgen.scores.manifold.neighbours import Points, nearest_real
 from fedgen.seeds import resolve, subset
 
 SHOWN = 12  # pairs in a picture

@@ -14,7 +14,7 @@ from fedgen.ranks import spread
 from fedgen.scores import Density, FederatedScore
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, TextFeatures
-from fedgen.scores.joined import joined
+from fedgen.scores.influences import joined
 from fedgen.statistics import Gaussian
 
 Found = dict[tuple[str, str], list[FederatedScore]]

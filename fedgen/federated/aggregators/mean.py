@@ -77,7 +77,7 @@ class Aggregator(ABC):
             warn(f"{cls.__name__}.announce is called begin_round since fedgen 0.3: rename it", DeprecationWarning)
             cls.begin_round = own["announce"]  # type: ignore[method-assign]
         if "begin_round" in own:
-            cls.announce = own["begin_round"]  # type: ignore[method-assign]  # what `super().announce` finds
+            cls.announce = own["begin_round"]  # what `super().announce` finds
 
     def begin_round(self, federation: Federation) -> None:
         """Receives what is known of the round that `start` opens."""

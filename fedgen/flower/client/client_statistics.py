@@ -36,7 +36,7 @@ from fedgen.flower.wire.messages import Item, Question
 from fedgen.io.files import write_once
 from fedgen.io.hashing import hash_tensors
 from fedgen.scores import KernelReference
-from fedgen.scores.frechet.federated_fid import fid_message
+from fedgen.scores.frechet.frechet import fid_message
 from fedgen.scores.kernel.federated_kid import kid_message
 from fedgen.scores.kernel.kernels import RBFKernel
 from fedgen.statistics import (

@@ -22,8 +22,7 @@ from fedgen.scores.aggregate import combine
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet
 from fedgen.scores.kernel.federated_kid import kid_from_messages
 from fedgen.statistics import Gaussian, add, gaussian_from_message
-from fedgen.statistics.fourier import FourierMoments
-from fedgen.statistics.sketches import KernelMoments
+from fedgen.statistics.sketches import FourierMoments, KernelMoments
 from fedgen.statistics.statistic_messages import Message, MessageError
 
 

@@ -23,7 +23,7 @@ from fedgen.flower.wire.answer_forms import WEIGHT, check_form
 from fedgen.flower.wire.messages import Asked, Item
 from fedgen.flower.wire.ranges import RANGES, Largest, largest, name_of, range_key
 from fedgen.own_code import rank_zero_warn
-from fedgen.scores.definitions.fid_score import FrechetScore
+from fedgen.scores.frechet.frechet import FrechetScore
 from fedgen.scores.kernel.federated_kid import kernel_label
 from fedgen.statistics import Privacy, private_sums
 from fedgen.statistics.gaussian import is_covariance

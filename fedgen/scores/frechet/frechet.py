@@ -5,14 +5,16 @@ smaller side of each pair and in float64; equal to torch-fidelity's and torchmet
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedgen.ranks import spread
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfClients, OverClients, Weights, combine, resolve_weights
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.frechet.frechet_errors import (
     POOL_IMAGES,
     Batch,
@@ -22,8 +24,29 @@ from fedgen.scores.frechet.frechet_errors import (
     sample_pool,
 )
 from fedgen.scores.frechet.roots import Roots, factor, stack, stackable, trace_sqrt
-from fedgen.scores.over_clients import OverClients
 from fedgen.statistics.gaussian import Gaussian, RunningPool, refuse_size, summarize
+from fedgen.statistics.statistic_messages import Message, MessageError
+
+
+def few_images(name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
+    """A line that says which sets have fewer images than features; "" if none has."""
+    known = [count for count in clients if count is not None]
+    few = [count for count in known if count < dim]
+    parts = []
+    if few and len(known) == 1:
+        parts.append(f"{few[0]:,.12g} real")
+    elif few:
+        parts.append(f"{len(few):,} of {len(clients):,} clients, from {min(few):,.12g}")
+    if few and 1 < len(known) == len(clients) and sum(known) < dim:
+        parts.append(f"their pool of {sum(known):,.12g}")
+    if generated is not None and generated < dim:
+        parts.append(f"{generated:,.12g} generated")
+    if not parts:
+        return ""
+    return (
+        f"{name} of fewer images than the {dim:,} features ({', '.join(parts)}) is too large: compare it at equal"
+        " numbers of images only"
+    )
 
 
 def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, dict[str, float]]:
@@ -58,14 +81,7 @@ def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, 
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """Distances to every client, and to their pool as the last one where there are several.
-
-    Args:
-        values: float64 [K + 1], or [1].
-        terms: {"mean", "covariance"}, which add up to them, of the same shape.
-        influences: of the images on each; None without errors.
-        of_pool: what each client adds to the pool's distance [K], up to a constant; None of one client.
-    """
+    """Distances to every client, and to their pool as the last one where there are several."""
 
     values: Tensor
     terms: dict[str, Tensor]
@@ -307,3 +323,53 @@ def _size_of(summary: Gaussian) -> float:
 def _check_dim(expected: int, given: int) -> None:
     if expected != given:
         raise ValueError(f"{given} features cannot be compared with {expected}; use one embedding for all")
+
+
+# FID-avg of clients that share neither images nor statistics: each scores a public generated set, and scores add up.
+#
+# FID-all does not follow from it, as KID-all does from KID-avg; it comes from summed moments (`statistics.messages`).
+
+
+def fid_message(client: Tensor, generated: Gaussian, ddof: float = 1, **meta: str) -> Message:
+    """A client's part: the summable "fid" message of n_i and n_i FID_i."""
+    value, _ = frechet_distance(summarize(client.cpu()), generated, ddof)
+    tensors = {"count": float(len(client)), "score": len(client) * value}
+    made = {"ddof": f"{ddof:g}", "generated": f"{generated.count:g}"}
+    return Message("fid", {n: torch.tensor(v, dtype=torch.float64) for n, v in tensors.items()}, {**meta, **made})
+
+
+def fid_from_messages(total: Message) -> float:
+    """The server's part: FID-avg, clients weighing n_i / n, from what `statistics.add` made of their messages."""
+    if total.kind != "fid":
+        raise MessageError(f"expected a 'fid' message, got {total.kind!r}")
+    if not (count := float(total.tensors["count"])) >= 1:
+        raise MessageError(f"a 'fid' message must count at least one image, got {count:g}")
+    return float(total.tensors["score"]) / count
+
+
+@dataclass(frozen=True)
+class FrechetScore(ScoreDefinition):
+    """Fréchet distance between Gaussians of features; a summary of either side will do.
+
+    Args:
+        ddof: 1 for covariances with divisor n - 1, 0 for n.
+    """
+
+    name: ClassVar[str] = "fid"
+    needs: ClassVar[Needs] = "summaries"
+    shares_out: ClassVar[bool] = True
+
+    ddof: Literal[0, 1] = 1
+
+    def __post_init__(self) -> None:
+        if self.ddof not in (0, 1):
+            raise ValueError(f"ddof must be 0 or 1, got {self.ddof!r}")
+
+    def prepare(self, clients: ClientSide) -> FrechetReference:
+        return FrechetReference.from_features(clients.parts, clients.weights, self.ddof)
+
+    def compare(self, prepared: FrechetReference, generated: GeneratedSet, errors: bool) -> FederatedScore:
+        return prepared.score(generated.features, errors)
+
+    def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
+        return few_images(name, dim, generated, clients)

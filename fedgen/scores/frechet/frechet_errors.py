@@ -23,13 +23,7 @@ from fedgen.statistics.gaussian import Gaussian
 
 
 class PoolSlopes:
-    """Slopes of the pool's distance towards K clients; of a map W it has still to be told the clients.
-
-    Args:
-        number: of clients K.
-        found: the slopes themselves, float64 [K].
-        map: W, float64 [D, r].
-    """
+    """Slopes of the pool's distance towards K clients; of a map W it has still to be told the clients."""
 
     def __init__(self, number: int, found: Tensor | None = None, map: Tensor | None = None) -> None:
         self._transported = torch.zeros(number, dtype=torch.float64)
@@ -62,14 +56,7 @@ class PoolSlopes:
     def result(
         self, means: Sequence[Tensor], generated: Tensor, traces: Sequence[Tensor], scales: Sequence[float]
     ) -> Tensor:
-        """The slopes, float64 [K], up to a constant.
-
-        Args:
-            means: of the clients' features, then the pool's.
-            generated: mean of the generated features [D].
-            traces: of the clients' covariances, then the pool's.
-            scales: n / (n - ddof) of the clients, then the pool: what the covariances are of the populations'.
-        """
+        """The slopes, float64 [K], up to a constant."""
         if self._found is not None:
             return self._found
         assert self._map is not None
@@ -86,13 +73,7 @@ GENERATED_IMAGES = 1024
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Images of one distribution, each of a client.
-
-    Args:
-        places: coordinates z float32 [p, r] with deviations z R; None if the images are the rows of R, in order.
-        shares: weight of each image in the distribution [p], or None where they are a subset.
-        clients: which client each image is of, int64 [p].
-    """
+    """Images of one distribution, each of a client."""
 
     places: Tensor | None
     shares: Tensor | None
@@ -110,14 +91,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """The findings of one batch of distributions.
-
-    Args:
-        traces: tr sqrt(C_i C_G) of each [k].
-        generated: influences of generated images [p] on each one's distance.
-        real: each one's variance from real images.
-        pool: of the pool where it is not the only client, how clients move it; None of others.
-    """
+    """The findings of one batch of distributions."""
 
     traces: Tensor
     generated: list[Tensor]
@@ -126,14 +100,7 @@ class Visit:
 
 
 def sample_deviations(summary: Gaussian, images: Tensor | None, number: int, root: Roots | None = None) -> Tensor:
-    """Deviations from the mean, float64 [p, D], of at most `number` images, or normal draws where none are known.
-
-    Args:
-        summary: of the images.
-        images: their features, or None.
-        number: how many are wanted.
-        root: of the summary's covariance, where it is known; computed if it is needed and None.
-    """
+    """Deviations from the mean, float64 [p, D], of at most `number` images, or normal draws where none are known."""
     if images is not None:
         return spaced(images.detach(), number).to(summary.mean) - summary.mean
     if summary.deviations is not None:
@@ -153,14 +120,7 @@ def sample_client(client: int, summary: Gaussian, root: Roots, images: Tensor | 
 
 
 def sample_pool(pooled: Gaussian, root: Roots, positions: Sequence[Tensor], clients: Tensor) -> Sample:
-    """The images that show how the pool's score varies.
-
-    Args:
-        pooled: the pool's summary.
-        root: its root.
-        positions: some features of each client [p_i, D], used if the pool is dense.
-        clients: which client each image of a low-rank pool is of.
-    """
+    """The images that show how the pool's score varies."""
     if pooled.is_low_rank:
         return Sample(None, pooled.image_shares(), clients)
     places = [coordinates(root, part - pooled.mean).float() for part in positions]
@@ -168,15 +128,7 @@ def sample_pool(pooled: Gaussian, root: Roots, positions: Sequence[Tensor], clie
 
 
 class InfluenceErrors:
-    """Influences of generated and real images on the distances to batches of distributions, gathered batch by batch.
-
-    Args:
-        summary: the generated set's.
-        features: its features, or None.
-        ddof: divisor n - ddof of the covariances.
-        counts: images of each client.
-        weights: of each client.
-    """
+    """Influences of generated and real images on the distances to batches of distributions, gathered batch by batch."""
 
     def __init__(
         self, summary: Gaussian, features: Tensor | None, ddof: float, counts: Sequence[float], weights: Tensor
@@ -233,12 +185,7 @@ class InfluenceErrors:
             self.real[place] *= scale**2
 
     def parts(self, worst: int, pool: int) -> dict[str, dict[str, float]]:
-        """Standard errors {"generated": ..., "real": ...} of avg, all and worst.
-
-        Args:
-            worst: place of the worst client.
-            pool: place of the pool.
-        """
+        """Standard errors {"generated": ..., "real": ...} of avg, all and worst."""
         number = len(self.weights)
         average = sum(self.weights[i] * self.generated[i] for i in range(number))
         assert isinstance(average, Tensor)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedgen.statistics.eigen import eigh
-from fedgen.statistics.gaussian import Gaussian
+from fedgen.statistics.gaussian import Gaussian, eigh
 
 BLOCK = 256  # rows of a triangular matrix kept and multiplied together
 ROWS = 8192  # rows of stacked roots multiplied together, to bound memory
@@ -25,14 +24,7 @@ PAD = 16  # with others of as many rows, rounded up to a multiple of this
 
 @dataclass(frozen=True, eq=False)
 class Triangle:
-    """An upper triangular matrix [D, D] as strips of BLOCK rows from the diagonal on: 18.9 MB for 33.5 at D = 2048.
-
-    Args:
-        strips: the strips' values one after another, float64.
-        dim: D.
-        height: rows of a strip.
-        order: which feature each column is of, int64 [D]; all in their own order by default.
-    """
+    """An upper triangular matrix [D, D] as strips of BLOCK rows from the diagonal on: 18.9 MB for 33.5 at D = 2048."""
 
     strips: Tensor
     dim: int
@@ -63,12 +55,7 @@ class Triangle:
 
 @dataclass(frozen=True, eq=False)
 class Roots:
-    """Roots of k covariances, padded with zero rows to one size.
-
-    Args:
-        stored: float64 [k, r, D], R_i with R_i^T R_i = C_i; or the triangle of a single one, r = D.
-        ranks: int64 [k], upper bounds of the ranks: the smallest r - rank eigenvalues of R_i C R_i^T are zero.
-    """
+    """Roots of k covariances, padded with zero rows to one size."""
 
     stored: Tensor | Triangle
     ranks: Tensor
@@ -237,10 +224,7 @@ def eigenvalues(root: Roots, covariance: Tensor) -> Tensor:
 
 
 def sum_of_roots(eigenvalues: Tensor, ranks: Tensor) -> Tensor:
-    """Sum of the square roots of the `ranks` largest of ascending eigenvalues [k, r], as [k].
-
-    Eigenvalues known to be zero are left out: rounding makes them 1e-16 of the largest, and their roots 1e-8.
-    """
+    """Sum of the square roots of the `ranks` largest of ascending eigenvalues [k, r], as [k]."""
     return (eigenvalues.clamp(min=0).sqrt() * top(eigenvalues.shape[-1], ranks).to(eigenvalues)).sum(-1)
 
 

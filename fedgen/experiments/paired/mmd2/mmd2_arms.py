@@ -16,7 +16,7 @@ from fedgen.experiments.engine.trainings import Training, kept_rounds
 from fedgen.experiments.engine.unrelated import require_unrelated
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles, read_styles
 from fedgen.experiments.ranking.truncation.truncation_choice import NETWORK
-from fedgen.losses.distributed.distributed import Traffic
+from fedgen.losses.distributed import Traffic
 from fedgen.models.checkpoint_file import read_checkpoint, read_generator
 from fedgen.models.fine_tuning.distributed_fine_tuning import TRAFFIC
 

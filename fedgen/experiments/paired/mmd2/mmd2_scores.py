@@ -14,9 +14,8 @@ from fedgen.evaluation.real.reference import Reference
 from fedgen.experiments.engine.image_sources import CACHE
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles
 from fedgen.losses import EmbeddedLoss, MMD2Loss
-from fedgen.losses.distributed.local_drift import local_drift
-from fedgen.losses.distributed.one_message import approximation_errors
-from fedgen.losses.distributed.summaries import Nystrom, Sketches
+from fedgen.losses.one_message import approximation_errors, local_drift
+from fedgen.losses.summaries import Nystrom, Sketches
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.scores import frechet_distance
 from fedgen.seeds import generator

@@ -5,14 +5,52 @@ the variance of these means. Generated images vary as one sample that all client
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
-from fedgen.scores.over_clients import OverClients
+from fedgen.scores.aggregate import FederatedScore, OverClients, aggregate, combine
 from fedgen.scores.uncertainty import mean_variance
+
+
+def mean_score(
+    name: str, values: Sequence[Tensor], weights: Tensor, errors: bool = True, higher_is_better: bool = False
+) -> FederatedScore:
+    """The score of values float64 [n_i] of each client's images."""
+    per_client = torch.stack([part.mean() for part in values])
+    pooled = aggregate(per_client, weights)  # the same to the last digit, so that no rounding ranks in two ways
+    if not errors:
+        return combine(name, per_client, pooled, weights, higher_is_better=higher_is_better)
+    spread = torch.stack([mean_variance(part) for part in values])
+    sign = 1.0 if higher_is_better else -1.0
+    worst = int((sign * per_client).masked_fill(weights == 0, torch.inf).argmin())
+    average = float((weights.square() @ spread).sqrt())
+    over_clients = OverClients(per_client, per_client, weights)
+    score = combine(name, per_client, pooled, weights, None, None, None, higher_is_better, over_clients)
+    # no parts: whatever varies with the generated images is not known, so these stand for both sides
+    found = {"avg": average, "all": average, "worst": float(spread[worst].sqrt())}
+    return replace(score, errors=found, client_errors=spread.sqrt())
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """The values of torch.cat(parts), [n, D]: a view where the parts are consecutive rows of one tensor (a split's)."""
+    if any(not _follows(before, after) for before, after in pairwise(parts)):
+        return torch.cat(list(parts))
+    first = parts[0]
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride(), first.storage_offset())
+
+
+def _follows(before: Tensor, after: Tensor) -> bool:
+    """Whether the second tensor's rows come right after the first's in the same memory."""
+    same = before.shape[1:] == after.shape[1:] and before.dtype == after.dtype and before.device == after.device
+    if not same or before.stride() != after.stride():
+        return False
+    if before.untyped_storage().data_ptr() != after.untyped_storage().data_ptr():
+        return False
+    return bool(after.storage_offset() == before.storage_offset() + len(before) * before.stride(0))
+
 
 PAIRS = 2**22  # of clients and generated images whose numbers are held at once: 34 MB of float64
 
@@ -26,12 +64,7 @@ def client_blocks(counts: Sequence[int], generated: int) -> Iterator[tuple[slice
 
 
 class SharedVariances:
-    """Variances over what all clients share, as generated images are, from rows of one block of clients at a time.
-
-    Args:
-        weights: of the clients [K], whose own variances are `of_clients` [K].
-        variance: of a score from its row in the last dimension; by default the row holds influences on it.
-    """
+    """Variances over what all clients share, as generated images are, from rows of one block of clients at a time."""
 
     def __init__(self, weights: Tensor, variance: Callable[[Tensor], Tensor] = mean_variance) -> None:
         self._weights, self._variance = weights, variance
@@ -54,17 +87,7 @@ class SharedVariances:
 
 @dataclass(frozen=True, eq=False)
 class Influences:
-    """Influences of images on the scores of K clients and of their pool, each up to a constant.
-
-    Args:
-        shared: variances from the generated images' influences on the clients' scores.
-        generated: of the generated images on the pool's score [m].
-        real: of each client's images on its own score, K tensors [n_i].
-        pool: of each client's images on the pool's score, for client i divided by its weight, K tensors [n_i], up to
-            one constant for all.
-        weights: the clients' [K].
-        worst: place of the worst client.
-    """
+    """Influences of images on the scores of K clients and of their pool, each up to a constant."""
 
     shared: SharedVariances
     generated: Tensor

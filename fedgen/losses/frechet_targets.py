@@ -13,19 +13,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedgen.losses.moments import MomentEstimate
+from fedgen.losses.moments import LateBuffers, Layout, MomentEstimate
 from fedgen.scores.frechet.roots import Roots, Triangle, factor, sandwich, stack, stackable, sum_of_roots, top
 from fedgen.statistics import Gaussian
-from fedgen.statistics.eigen import eigh
+from fedgen.statistics.gaussian import eigh
 
 Form = Literal["covariance", "rows", "strips"]
 
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """Factors of k references: the traces [k]; R^T V [k, D, r] as rows [k, r, D]; S [k, r] and S^-1, zero where left
-    out.
-    """
+    """Factors of k references: the traces [k]; R^T V [k, D, r] as rows [k, r, D]."""
 
     traces: Tensor
     rows: Tensor
@@ -34,21 +32,7 @@ class Factors:
 
 
 class FrechetTargets(nn.Module):
-    """Covariances of k references of one form, cached: one covariance as it is, or roots.
-
-    Matrices are in the loss's dtype; means, traces, Gram matrices and eigenvalues in float64. Nothing is saved.
-
-    Args:
-        numbers: the clients' numbers, k of them.
-        summaries: the clients, alike in form, on one device.
-        ddof: the covariances' divisor is n - ddof.
-        dtype: of the matrices.
-        form: what to keep of a covariance of full rank: "covariance", the quickest for a batch of at most D in float64;
-            "rows" of a root, which keeps more digits; "strips" of a triangular root, for covariances C.
-
-    Raises:
-        ValueError: for one image and ddof = 1.
-    """
+    """Covariances of k references of one form, cached: one covariance as it is, or roots."""
 
     means: Tensor
     traces: Tensor
@@ -83,14 +67,7 @@ class FrechetTargets(nn.Module):
     def pull(
         self, estimate: MomentEstimate, ddof: float, weights: Tensor, needed: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """tr sqrt(C C_i) [k], and sum_i w_i (x - mean) T_i [m, D] of the batch if needed.
-
-        Args:
-            estimate: of C.
-            ddof: its divisor.
-            weights: w, float64 [k].
-            needed: whether to compute the second.
-        """
+        """tr sqrt(C C_i) [k], and sum_i w_i (x - mean) T_i [m, D] of the batch if needed."""
         images = len(estimate.deviations)
         direct = images <= self.dim if self.covariance is not None else self._height is None
         if estimate.second is None and direct:
@@ -143,11 +120,7 @@ class FrechetTargets(nn.Module):
         return sum_of_roots(eigenvalues, ranks), pulled - pulled.mean(0)
 
     def _invert(self, eigenvalues: Tensor, ranks: Tensor, estimate: MomentEstimate) -> tuple[Tensor, Tensor]:
-        """Roots of ascending eigenvalues [k, n], and their inverses, zero where rounding may have made them.
-
-        Squaring loses half the digits of float64, products in float32 the digits beyond it, and rounding of the
-        features by eps is noise of norm eps |x| (1/sqrt(n) + 1/sqrt(D)) in C1, as random as it is.
-        """
+        """Roots of ascending eigenvalues [k, n], and their inverses, zero where rounding may have made them."""
         values = eigenvalues.clamp(min=0).sqrt()
         size = eigenvalues.shape[1]
         products = 4 * torch.finfo(self.dtype).eps
@@ -192,3 +165,98 @@ def _scale(summary: Gaussian, ddof: float) -> Tensor:
         rows = summary.root(ddof)
         return (rows @ rows.T).norm().sqrt()
     return summary.covariance(ddof).norm().sqrt()
+
+
+GROWTH = 1.25  # of the number of images, after which the factors are taken anew
+EVERYBODY = -1
+NUMBERS = ("level", "inner", "unseen", "missing", "fresh", "count")
+
+
+class FrozenPull(LateBuffers):
+    """T = sum_i w_i T_i of an earlier step, and the trace linearised there."""
+
+    matrix: Tensor
+    age: Tensor
+    level: Tensor  # tr sqrt(C0 C_i)
+    inner: Tensor  # <T, C0>
+    unseen: Tensor  # <T, C> expected of images that C0 lacks
+    missing: Tensor  # sum_i s_i h_i / 4
+    fresh: Tensor  # share of such images
+    count: Tensor
+    mark: Tensor
+
+    def __init__(self, every: int) -> None:
+        super().__init__("matrix", "age", "mark", *NUMBERS)
+        self.every = every
+
+    def prepare(self, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Makes the buffers for features [m, dim], unless they are there."""
+        numbers: dict[str, Layout] = dict.fromkeys(NUMBERS, ((), torch.float64))
+        layouts: dict[str, Layout] = {
+            "matrix": ((dim, dim), dtype),
+            "age": ((), torch.int64),
+            "mark": ((3,), torch.float64),
+        }
+        self.allocate({**layouts, **numbers}, device)
+
+    def pull(
+        self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: MomentEstimate, ddof: float, client: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """The covariances' terms, scalar, and sum_i w_i T_i (x - mean) [m, D]."""
+        mark = _mark(shares, client)
+        base = estimate.trace(ddof) + sum(weights @ targets.traces for targets, weights in shares)
+        if self._is_due(estimate, mark):
+            pulled = self._freeze(shares, estimate, ddof)
+            self.mark.copy_(mark)
+            return (base - 2 * self.level).clamp(min=0), pulled
+        self.age += 1
+        self.fresh.mul_(estimate.kept).add_(estimate.share).clamp_(max=1)
+        inner = estimate.inner(self.matrix.double(), ddof)
+        expected = (1 - self.fresh) * self.inner + self.fresh * self.unseen
+        trace = self.level + (inner - expected) / 2 + self.missing * (1 - self.count / estimate.count)
+        pulled = estimate.deviations.to(self.matrix) @ self.matrix
+        return (base - 2 * trace).clamp(min=0), pulled.double()
+
+    def _is_due(self, estimate: MomentEstimate, mark: Tensor) -> bool:
+        count, age = float(self.count), int(self.age)
+        young = 0 < age < self.every and estimate.count <= GROWTH * count
+        return not (young and count > len(self.matrix) and torch.equal(mark, self.mark))
+
+    def _freeze(self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: MomentEstimate, ddof: float) -> Tensor:
+        """Remembers T and its numbers; the exact sum_i w_i T_i (x - mean) of this batch."""
+        matrix = torch.zeros_like(self.matrix, dtype=torch.float64)
+        pulled = torch.zeros_like(estimate.deviations)
+        for number in (self.level, self.unseen, self.missing, self.fresh):
+            number.zero_()
+        for targets, weights in shares:
+            factors = targets.factorise(estimate, ddof)
+            rows, parts = factors.rows.flatten(0, 1), weights.unsqueeze(1)
+            pulled += ((estimate.deviations @ rows.T) * (parts * factors.inverses).flatten()) @ rows
+            leverages = _leverages(factors, estimate.count)
+            eases = 1 + leverages * (estimate.count * estimate.share / len(pulled))
+            matrix.addmm_(rows.T, rows * (parts * factors.inverses / eases).flatten().unsqueeze(1))
+            self.level += weights @ factors.traces
+            self.unseen += (parts * factors.values * (1 + leverages) / eases).sum()
+            self.missing += (parts * factors.values * leverages).sum() / 4
+        self.matrix.copy_(matrix)
+        self.inner.copy_(estimate.inner(matrix, ddof))
+        self.age.fill_(1)
+        self.count.fill_(estimate.count)
+        return pulled
+
+
+def _leverages(factors: Factors, count: float) -> Tensor:
+    """h_i [k, r] = 1/n sum_j s_j / (s_i + s_j) over the directions that are not left out."""
+    values = torch.where(factors.inverses > 0, factors.values, 0)
+    pairs = values.unsqueeze(2) + values.unsqueeze(1)
+    return (values.unsqueeze(1) / pairs.clamp(min=torch.finfo(values.dtype).tiny)).sum(2) / count
+
+
+def _mark(shares: Sequence[tuple[FrechetTargets, Tensor]], client: int | None) -> Tensor:
+    """Three numbers that tell references and clients apart."""
+    traces = sum(weights @ targets.traces for targets, weights in shares)
+    centre = sum(weights @ targets.means for targets, weights in shares)
+    assert isinstance(traces, Tensor)
+    assert isinstance(centre, Tensor)
+    ramp = torch.arange(1, len(centre) + 1, dtype=centre.dtype, device=centre.device)
+    return torch.stack([torch.full_like(traces, EVERYBODY if client is None else client), traces, centre @ ramp.cos()])

@@ -18,16 +18,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedgen.losses.distributed.distributed import Clients
+from fedgen.losses.distributed import Clients
 from fedgen.losses.fastfid import FastFIDLoss
-from fedgen.losses.feature_loss import FeatureLoss
-from fedgen.losses.keeps_precision import KeepsPrecision
+from fedgen.losses.feature_loss import FeatureLoss, KeepsPrecision
 from fedgen.losses.mmd2 import KernelSide, MMD2Loss
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, cross_sums
 from fedgen.scores.kernel.mmd import Estimator, KernelReference
 from fedgen.seeds import generator
 from fedgen.statistics import gaussian_from_message, gaussian_to_sums, summarize
-from fedgen.statistics.eigen import eigh
+from fedgen.statistics.gaussian import eigh
 from fedgen.statistics.sketches import CubicSketch, KernelMoments
 from fedgen.statistics.statistic_messages import Message
 
@@ -48,14 +47,7 @@ class Summary(ABC):
 
     @abstractmethod
     def fit(self, loss: Any, clients: Clients, public: Tensor | None, precision: torch.dtype) -> FeatureLoss:
-        """The loss against what the clients answer, each question once.
-
-        Args:
-            loss: one of its own; may be given back.
-            clients: answer as `SummarisingClient` does.
-            public: features [n, D] that clients may see.
-            precision: in which numbers arrive.
-        """
+        """The loss against what the clients answer, each question once."""
 
 
 @dataclass(frozen=True)
@@ -202,14 +194,7 @@ def _as_sent(points: Tensor) -> Tensor:
 
 
 class SummarisingClient(KeepsPrecision):
-    """A client that answers "landmarks", "moments" and "sketch" with sums over its images, times its weight.
-
-    Args:
-        features: of its images [n, D].
-        weight: the client's, not negative; the server divides by their sum.
-        kernel: of "landmarks"; None where nobody asks for them.
-        estimator: of the mean kernel within its own images; None leaves that out.
-    """
+    """A client that answers "landmarks", "moments" and "sketch" with sums over its images, times its weight."""
 
     def __init__(
         self, features: Tensor, weight: float, kernel: Kernel | None = None, estimator: Estimator | None = None
@@ -246,19 +231,10 @@ class SummarisingClient(KeepsPrecision):
 
 
 class SketchedMMD2Loss(MMD2Loss):
-    """MMD^2 with KID's kernel to clients known by their moments and sketches; within the batch it is exact.
-
-    Arguments as for `MMD2Loss`.
-    """
+    """MMD^2 with KID's kernel to clients known by their moments and sketches; within the batch it is exact."""
 
     def set_moments(self, sketch: CubicSketch, moments: KernelMoments, within: float) -> "SketchedMMD2Loss":
-        """The loss itself, against what the sketch read.
-
-        Args:
-            sketch: of the clients.
-            moments: which it read of their sum.
-            within: A, which only the value needs.
-        """
+        """The loss itself, against what the sketch read."""
         self.sketch, self.moments, self._within = sketch, moments, {None: within}
         self._origin = moments.vectors[0].new_zeros(sketch.dim).to(self._device)
         self.counts = [round(moments.count)]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedgen.class_paths import import_by_path
 from fedgen.scores.aggregate import FederatedScore, combine, resolve_weights
-from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, Needs, ScoreDefinition
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -75,34 +75,25 @@ class MetricScore(ScoreDefinition):
             )
         return found
 
-    def fit(self, clients: ClientSide) -> FittedScore:
-        return _Fitted(self, clients)
+    def prepare(self, clients: ClientSide) -> ClientSide:
+        return clients
 
-
-class _Fitted:
-    def __init__(self, definition: MetricScore, clients: ClientSide) -> None:
-        self._definition, self._parts = definition, clients.parts
-        self._labels = [None] * len(clients.parts) if clients.labels is None else list(clients.labels)
-        self._weights = resolve_weights(clients.weights, [len(part) for part in self._parts])
-
-    def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
+    def compare(self, prepared: ClientSide, generated: GeneratedSet, errors: bool) -> FederatedScore:
         if generated.answers is None:
-            raise ValueError(f"score {self._definition.metric} needs the model's predictions(images, labels, seed)")
-        pooled, values = self._definition.make(), []
-        for part, labels in zip(self._parts, self._labels):
-            own = self._definition.make()
+            raise ValueError(f"score {self.metric} needs the model's predictions(images, labels, seed)")
+        parts, pooled, values = prepared.parts, self.make(), []
+        for part, labels in zip(parts, [None] * len(parts) if prepared.labels is None else prepared.labels):
+            own = self.make()
             for arguments in generated.answers.predictions(part, labels):
                 own.update(*arguments)
                 pooled.update(*arguments)
             values.append(self._value(own))
         per_client = torch.tensor(values, dtype=torch.float64)
-        higher = self._definition.higher_is_better
-        score = combine("metric", per_client, self._value(pooled), self._weights, higher_is_better=higher)
-        return {self._definition.name: score}
+        weights = resolve_weights(prepared.weights, [len(part) for part in parts])
+        return combine("metric", per_client, self._value(pooled), weights, higher_is_better=self.higher_is_better)
 
     def _value(self, metric: "Metric") -> float:
         found = metric.compute()
         if not isinstance(found, Tensor) or found.numel() != 1:
-            path = self._definition.metric
-            raise ValueError(f"{path} gives {found!r}, and a score is one number; ask it for its mean")
+            raise ValueError(f"{self.metric} gives {found!r}, and a score is one number; ask it for its mean")
         return float(found)

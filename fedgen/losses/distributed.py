@@ -20,10 +20,8 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from fedgen.losses.closed_form import ClosedForm
 from fedgen.losses.fastfid import FastFIDLoss
-from fedgen.losses.feature_loss import FeatureLoss
-from fedgen.losses.keeps_precision import KeepsPrecision
+from fedgen.losses.feature_loss import ClosedForm, FeatureLoss, KeepsPrecision
 from fedgen.losses.mmd2 import MMD2Loss, features_of
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.statistics import Gaussian
@@ -35,13 +33,7 @@ PRECISIONS = (torch.float64, torch.float32)
 
 @dataclass
 class Traffic:
-    """The bytes between a server and all its clients: whole messages, headers included.
-
-    Args:
-        down: bytes from the server to the clients.
-        up: bytes from the clients; masked for secure aggregation, a message has eight a number.
-        questions: how many times all clients were asked.
-    """
+    """The bytes between a server and all its clients: whole messages, headers included."""
 
     down: int = 0
     up: int = 0
@@ -60,12 +52,7 @@ class Clients(Protocol):
 
 
 class SimulatedClients(nn.Module):
-    """Clients in this process, who receive and send bytes as they would over a line.
-
-    Args:
-        clients: what each answers to a question: modules, so that their features follow the loss to its device.
-        precision: of the numbers that are sent, torch.float64 or torch.float32; what is lost is lost here too.
-    """
+    """Clients in this process, who receive and send bytes as they would over a line."""
 
     def __init__(self, clients: Sequence[nn.Module], precision: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -88,12 +75,7 @@ class SimulatedClients(nn.Module):
 
 
 class ScoringClient(KeepsPrecision):
-    """A client that answers a batch's "features" with its own score of them and the gradient, both times its weight.
-
-    Args:
-        loss: the score against the client's images alone, which remembers nothing of past batches.
-        weight: the client's, not negative; the server divides by their sum.
-    """
+    """A client that answers a batch's "features" with its own score of them and the gradient, both times its weight."""
 
     def __init__(self, loss: FeatureLoss, weight: float) -> None:
         super().__init__()
@@ -216,11 +198,7 @@ class DistributedLoss(FeatureLoss):
 
 
 def message_weights(weights: Weights, counts: Sequence[int]) -> list[float]:
-    """Return the factor of each client's answer: n_i by "examples", else a number whose mean over clients is 1.
-
-    Raises:
-        ValueError: as `resolve_weights`.
-    """
+    """Return the factor of each client's answer: n_i by "examples", else a number whose mean over clients is 1."""
     if isinstance(weights, str) and weights == "examples":
         return [float(count) for count in counts]
     return (resolve_weights(weights, counts) * len(counts)).tolist()

@@ -1,17 +1,23 @@
 """CLIPScore: how well the images of a class fit the text that stands for it, for each client's classes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedgen.scores.aggregate import FederatedScore, combine, resolve_weights
-from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, Needs, ScoreDefinition
-from fedgen.scores.linear import mean_score
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
+from fedgen.scores.influences import mean_score
 from fedgen.scores.uncertainty import mean_variance
+
+
+class _Prompted(NamedTuple):
+    labels: Sequence[Tensor]  # int64 [n_i] of each client's images
+    texts: Tensor  # features [C, D] of the classes' prompts, of length 1
+    weights: Tensor
 
 
 @dataclass(frozen=True)
@@ -51,53 +57,46 @@ class ClipScore(ScoreDefinition):
                 " this order"
             )
 
-    def fit(self, clients: ClientSide) -> FittedScore:
+    def prepare(self, clients: ClientSide) -> "_Prompted":
         if clients.labels is None:
             raise ValueError("score clip_score needs the labels of every client's images; none are given")
         if clients.texts is None:
             raise ValueError("score clip_score needs features of texts, and the embedding has none; use a CLIP")
-        return _Fitted(self, clients, clients.labels, clients.texts(self.prompts))
+        texts = F.normalize(clients.texts(self.prompts).double(), dim=1)
+        return _Prompted(clients.labels, texts, resolve_weights(clients.weights, clients.counts))
 
-
-class _Fitted:
-    """Clients' labels beside the features [C, D] of the classes' prompts."""
-
-    def __init__(self, definition: ClipScore, clients: ClientSide, labels: Sequence[Tensor], texts: Tensor) -> None:
-        self._name, self._labels = definition.name, labels
-        self._texts = F.normalize(texts.double(), dim=1)
-        self._weights = resolve_weights(clients.weights, clients.counts)
-
-    def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
+    def compare(self, prepared: "_Prompted", generated: GeneratedSet, errors: bool) -> FederatedScore:
         if generated.labels is None:
             raise ValueError("score clip_score needs the labels that generated images were asked for; none are given")
         asked = generated.labels.to(generated.rows.device)
         images = F.normalize(generated.rows.double(), dim=1)
-        fits = 100 * (images * self._texts.to(images.device)[asked]).sum(1).clamp(min=0)
-        of_class = [fits[asked == c].cpu() for c in range(len(self._texts))]
+        fits = 100 * (images * prepared.texts.to(images.device)[asked]).sum(1).clamp(min=0)
+        of_class = [fits[asked == c].cpu() for c in range(len(prepared.texts))]
         means = torch.stack([part.mean() for part in of_class])  # nan of a class that no image was asked for
-        told = [own[~means[own].isnan()] for own in (labels.cpu() for labels in self._labels)]
-        for client, own in enumerate(told):
+        own_classes = [own[~means[own].isnan()] for own in (labels.cpu() for labels in prepared.labels)]
+        for client, own in enumerate(own_classes):
             if not len(own):
                 raise ValueError(f"no image was generated of any class of client {client}; generate more of them")
-        found = mean_score(self._name, [means[own] for own in told], self._weights, errors, higher_is_better=True)
-        return {self._name: self._with_generated(found, told, of_class) if errors else found}
+        found = mean_score(
+            self.name, [means[own] for own in own_classes], prepared.weights, errors, higher_is_better=True
+        )
+        return _with_generated(found, own_classes, of_class, prepared.weights) if errors else found
 
-    def _with_generated(self, found: FederatedScore, told: Sequence[Tensor], parts: Sequence[Tensor]) -> FederatedScore:
-        """Return a score whose errors are over the real images with those over the generated ones beside them.
 
-        Args:
-            found: the score.
-            told: int64 [n_i], the classes of each client's images.
-            parts: what each class's generated images gave.
-        """
-        shares = torch.stack([torch.bincount(own, minlength=len(parts)).double() / len(own) for own in told])  # [K, C]
-        variances = torch.stack([mean_variance(part) if len(part) else part.new_zeros(()) for part in parts])
-        of_client = (shares.square() @ variances).sqrt()
-        of_pool = float(((self._weights @ shares).square() @ variances).sqrt())
-        worst = int(found.per_client.masked_fill(self._weights == 0, torch.inf).argmin())
-        generated = {"avg": of_pool, "all": of_pool, "worst": float(of_client[worst])}
-        assert found.client_errors is not None  # which were asked for
-        sides = {"generated": generated, "real": found.errors}
-        of_clients = {"generated": of_client, "real": found.client_errors}
-        values = found.per_client, found.values["all"], self._weights
-        return combine(self._name, *values, None, sides, of_clients, True, found.over_clients)
+def _with_generated(
+    found: FederatedScore, own_classes: Sequence[Tensor], parts: Sequence[Tensor], weights: Tensor
+) -> FederatedScore:
+    """Return a score whose errors are over the real images with those over the generated ones beside them."""
+    shares = torch.stack(
+        [torch.bincount(own, minlength=len(parts)).double() / len(own) for own in own_classes]
+    )  # [K, C]
+    variances = torch.stack([mean_variance(part) if len(part) else part.new_zeros(()) for part in parts])
+    of_client = (shares.square() @ variances).sqrt()
+    of_pool = float(((weights @ shares).square() @ variances).sqrt())
+    worst = int(found.per_client.masked_fill(weights == 0, torch.inf).argmin())
+    generated = {"avg": of_pool, "all": of_pool, "worst": float(of_client[worst])}
+    assert found.client_errors is not None  # which were asked for
+    sides = {"generated": generated, "real": found.errors}
+    of_clients = {"generated": of_client, "real": found.client_errors}
+    values = found.per_client, found.values["all"], weights
+    return combine("clip_score", *values, None, sides, of_clients, True, found.over_clients)

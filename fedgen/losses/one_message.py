@@ -1,13 +1,14 @@
 """A score of generated images against what clients sent once: no further question, and how far that is from asking."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedgen.losses.distributed.distributed import (
+from fedgen.losses.distributed import (
     Clients,
     DistributedLoss,
     SimulatedClients,
@@ -16,10 +17,11 @@ from fedgen.losses.distributed.distributed import (
     message_weights,
     term,
 )
-from fedgen.losses.distributed.summaries import SummarisingClient, Summary, default_summary, without_aggregate
+from fedgen.losses.embedded import EmbeddedLoss
 from fedgen.losses.feature_loss import FeatureLoss
 from fedgen.losses.mmd2 import MMD2Loss, features_of
-from fedgen.scores.aggregate import Weights
+from fedgen.losses.summaries import SummarisingClient, Summary, default_summary, without_aggregate
+from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.kernel.mmd import check_means
 from fedgen.statistics import Gaussian
 from fedgen.statistics.gaussian import check_clients, check_features
@@ -131,16 +133,7 @@ class OneMessageLoss(FeatureLoss):
 
 @dataclass(frozen=True)
 class ApproximationError:
-    """The distance between the loss of one message and that of asking at every step.
-
-    Args:
-        summary: what was sent.
-        up: bytes that all clients sent.
-        down: bytes that they received.
-        value: the size of the values' difference, over that of the exact one.
-        gradient: the norm of the difference of the gradients, over that of the exact one.
-        cosine: of the two gradients.
-    """
+    """The distance between the loss of one message and that of asking at every step."""
 
     summary: str
     up: int
@@ -159,17 +152,7 @@ def approximation_errors(
     weights: Weights = "examples",
     precision: torch.dtype = torch.float64,
 ) -> list[ApproximationError]:
-    """A row for each kind and size of summary, of MMD^2 of one batch to the clients against `DistributedLoss`.
-
-    Args:
-        summaries: e.g. `[Nystrom(q) for q in (64, 256, 1024)]`.
-        clients: features [n_i, D], one tensor a client.
-        batch: generated features [m, D].
-        public: features [n, D] for landmarks and centres.
-        loss: MMD2Loss() if None.
-        weights: the clients'.
-        precision: of the numbers that are sent.
-    """
+    """A row for each kind and size of summary, of MMD^2 of one batch to the clients against `DistributedLoss`."""
     exact, slope = term(DistributedLoss(loss).set_references(clients, weights), batch)
     rows = []
     for summary in summaries:
@@ -188,3 +171,38 @@ def approximation_errors(
             )
         )
     return rows
+
+
+def local_drift(
+    generator: nn.Module, objective: EmbeddedLoss, weights: Sequence[float], latents: Tensor, lr: float
+) -> list[float]:
+    """After 1, 2, ... steps of SGD."""
+    shares = resolve_weights(list(weights), [1.0] * len(weights)).tolist()
+    exact, locals_ = copy.deepcopy(generator), [copy.deepcopy(generator) for _ in shares]
+    first, found = _flat(generator), []
+    for batch in latents:
+        for client, network in [(None, exact), *enumerate(locals_)]:
+            _step(network, objective, client, batch, lr)
+        objective.start_turn(None)
+        mean = sum(share * _flat(network) for share, network in zip(shares, locals_))
+        moved = _flat(exact)
+        found.append(float((mean - moved).norm() / (moved - first).norm()))
+    return found
+
+
+def _step(network: nn.Module, objective: EmbeddedLoss, client: int | None, latents: Tensor, lr: float) -> None:
+    """One step of SGD on a client's own score, or on the mean of all clients'."""
+    objective.start_turn(client)
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    network.zero_grad()
+    for part in objective.backward_parts(network, latents, None):
+        part.backward(inputs=parameters)
+    with torch.no_grad():
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=lr)
+
+
+def _flat(network: nn.Module) -> Tensor:
+    """All weights that train, float64 [n]."""
+    return torch.cat([p.detach().double().flatten() for p in network.parameters() if p.requires_grad])
