@@ -6,8 +6,8 @@ from transformers import CLIPModel, CLIPProcessor, CLIPTokenizer
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation import Evaluator, evaluate, sampler_of
-from fedgen.evaluation.generation.image_draws import draw_labelled, frequencies_of
-from fedgen.evaluation.real.splits import Split, StandIn
+from fedgen.evaluation.image_sampling import draw_labelled, frequencies_of
+from fedgen.evaluation.splits import Split, StandIn
 from fedgen.scores import ClientSide, GeneratedSet
 from fedgen.scores.of_model.clip_score import ClipScore
 from tests.evaluation.conditional import CLIENTS, HELD_OUT, TRAINED, Conditional

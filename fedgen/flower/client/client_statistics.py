@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedgen.clients.client import Client
 from fedgen.embeddings import FeatureCache, embed
+from fedgen.evaluation.names import REPORT, SELECT
 from fedgen.evaluation.panels import Panel, make_panels
-from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.federated.left_out import shorten
 from fedgen.flower.app.run_config import LEDGER

@@ -7,10 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.aggregates import with_further
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.real.reference import FittedScores
-from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.evaluation.reference import FittedScores
+from fedgen.evaluation.score_choice import ScoreChoice, with_further
 from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key
 from fedgen.flower.evaluation.kept_answers import KeptAnswers
 from fedgen.flower.evaluation.told_reference import ToldReference, WorkOut, moments_of

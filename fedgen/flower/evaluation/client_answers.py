@@ -9,12 +9,12 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
+from fedgen.evaluation.names import AGGREGATES
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.real.reference import FittedScores
-from fedgen.evaluation.real.splits import Split
-from fedgen.evaluation.record_names import AGGREGATES
+from fedgen.evaluation.reference import FittedScores
 from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.evaluation.splits import Split
 from fedgen.federated.left_out import EVALUATION, LONGEST_REASON, shorten
 from fedgen.flower.client.client_statistics import meta_of, sketch_of
 from fedgen.flower.server.remote_data import RemoteClients

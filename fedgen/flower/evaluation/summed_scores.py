@@ -12,8 +12,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.real.splits import Split
 from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.evaluation.splits import Split
 from fedgen.flower.evaluation.told_reference import moments_of
 from fedgen.scores import FederatedScore, FrechetReference
 from fedgen.scores.frechet.frechet import fid_from_messages, frechet_distance

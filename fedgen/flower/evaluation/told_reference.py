@@ -7,8 +7,8 @@ from dataclasses import replace
 from torch import Tensor
 from torch.linalg import LinAlgError
 
-from fedgen.evaluation.generation.answers import SeededAnswers
-from fedgen.evaluation.real.reference import scaled
+from fedgen.evaluation.answers import SeededAnswers
+from fedgen.evaluation.reference import scaled
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.client.client_statistics import sketch_of
 from fedgen.own_code import rank_zero_warn

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedgen.clients import FederatedDataModule
 from fedgen.data import Examples
 from fedgen.embeddings import Embedding, FeatureCache, embed
-from fedgen.evaluation.real.reference import Reference
+from fedgen.evaluation.reference import Reference
 from fedgen.experiments.engine.image_sources import CACHE
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles
 from fedgen.losses import EmbeddedLoss, MMD2Loss

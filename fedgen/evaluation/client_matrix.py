@@ -11,13 +11,16 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from rich.markup import escape
+from rich.table import Table
 from torch import Tensor, nn
 
 from fedgen.evaluation.evaluate import Evaluator
-from fedgen.evaluation.personal.own_models import OwnModels, Personal, own_in_place
-from fedgen.evaluation.runs.checkpoints import load_weights, personal_tensors
-from fedgen.evaluation.runs.run_files import MATRIX
+from fedgen.evaluation.own_models import OwnModels, Personal, own_in_place
+from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors
 from fedgen.evaluation.runs.run_folder import Run
+from fedgen.evaluation.runs.scores_file import MATRIX
+from fedgen.evaluation.tables.table import format_value
 from fedgen.io.files import write_json
 from fedgen.progress import track
 from fedgen.scores import FederatedScore
@@ -194,3 +197,28 @@ def matrix_of_run(
     found = client_matrices(module, evaluator, personal, number, path.name)
     write_json(run.folder / MATRIX, {"version": VERSION, "matrices": [matrix.to_json() for matrix in found]})
     return found
+
+
+def matrix_table(matrix: ClientMatrix, errors: bool = True) -> Table:
+    """A row for each client's own model, a column for each client's images; the best of a column is bold.
+
+    Args:
+        matrix: of few clients, to be readable.
+        errors: whether values have their standard errors.
+    """
+    title = f"{matrix.score} of each client's own model, round {matrix.round}: {matrix.num_generated} images of each"
+    place = f"against {matrix.reference}, embedding {matrix.embedding}"
+    table = Table(title=escape(f"{title}\n{place}"), caption=escape(matrix.words), caption_justify="left")
+    table.add_column("model of", overflow="fold")
+    for name in matrix.clients:
+        table.add_column(escape(name), justify="right")
+    for row, name in enumerate(matrix.models):
+        table.add_row(escape(name), *(_cell(matrix, row, column, errors) for column in range(len(matrix.clients))))
+    return table
+
+
+def _cell(matrix: ClientMatrix, row: int, column: int, errors: bool) -> str:
+    value = float(matrix.values[row, column])
+    known = None if matrix.errors is None else float(matrix.errors[row, column])
+    text = format_value(value, known) if errors else f"{value:.3g}"
+    return f"[bold]{text}[/bold]" if matrix.best[column] == row else text

@@ -11,8 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
-from fedgen.evaluation.generation.sampling_settings import sampling_of
+from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.plan import RealSide
+from fedgen.evaluation.sampling_settings import sampling_of
+from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange, to_uint8
+from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.optional_hooks import GenerativeModel
 from fedgen.models.sampling import evaluating
 from fedgen.progress import track
@@ -26,13 +30,7 @@ Sample = Callable[[int, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class ImageSampler:
-    """A sampler that says how it samples.
-
-    Args:
-        draw: (number, torch.Generator) to images, and for a conditional one also (number, torch.Generator, labels).
-        sampling: settings that its images depend on beside the weights, as records keep them.
-        num_classes: of labels 0 to num_classes - 1 that may be asked for; None where none may.
-    """
+    """A sampler that says how it samples."""
 
     draw: Callable[..., Tensor]
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -44,13 +42,7 @@ class ImageSampler:
 
 
 class DescribedSampler:
-    """A sampler that says how it samples; a bare function of (number, torch.Generator) is one that does not.
-
-    Attributes:
-        sampling: settings that its images depend on beside the weights, as records keep them.
-        num_classes: of labels 0 to num_classes - 1 that it takes as its third argument; None if it takes none.
-        at_once: whether it draws from a finite store, so that all images are to be asked for in one call.
-    """
+    """A sampler that says how it samples; a bare function of (number, torch.Generator) is one that does not."""
 
     sampling: Mapping[str, Any] = MappingProxyType({})
     num_classes: int | None = None
@@ -172,10 +164,7 @@ def sampler_of(module: nn.Module) -> ImageSampler:
 
 
 def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -> ImageSampler:
-    """The sampler that enters a context before it samples, e.g. the one that puts a client's model in place.
-
-    It takes no labels.
-    """
+    """The sampler that enters a context before it samples, e.g. the one that puts a client's model in place."""
 
     def sample_inside(num_images: int, draws: torch.Generator) -> Tensor:
         with context():
@@ -205,3 +194,103 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
         return torch.cat(parts)[torch.randperm(num_images, generator=draws)]
 
     return ImageSampler(mixed, optional(samplers[0], DescribedSampler, "sampling"))
+
+
+def frequencies_of(split: Split) -> LabelFrequencies | None:
+    """Return how often each class occurs among a split's images; None where they have no labels."""
+    if split.labels is None:
+        return None
+    found = LabelFrequencies(len(split.classes))
+    found.counts.copy_(torch.bincount(split.labels, minlength=len(split.classes)))
+    return found
+
+
+def takes_labels(sample: Sample, frequencies: LabelFrequencies | None) -> bool:
+    """Whether images can be asked for by the data's classes: a conditional model that knows all of them."""
+    classes = optional(sample, DescribedSampler, "num_classes")
+    return frequencies is not None and classes is not None and classes >= frequencies.num_classes
+
+
+def check_takes_labels(sample: Sample, frequencies: LabelFrequencies | None, score: str) -> None:
+    """Raise ValueError for a sampler that cannot be asked for the data's classes."""
+    if takes_labels(sample, frequencies):
+        return
+    classes = optional(sample, DescribedSampler, "num_classes")
+    if classes is None:
+        raise ValueError(
+            f"score {score} needs images of given classes, and this model is unconditional: use one"
+            f" with num_classes and sample(num_images, generator, labels), or leave {score} out"
+        )
+    wanted = 0 if frequencies is None else frequencies.num_classes
+    raise ValueError(f"score {score} needs a model of the data's {wanted} classes, and this one has {classes}")
+
+
+def draw_labelled(
+    sample: Sample,
+    num_images: int,
+    seed: int,
+    round: int,
+    frequencies: LabelFrequencies,
+    stream: str = "train",
+    chunk: int = CHUNK,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Images as `draw_images` gives them, and the labels int64 [num_images] that a conditional sampler made them of."""
+
+    def labelled(count: int, draws: torch.Generator) -> Tensor:
+        conditional: Any = sample
+        return conditional(count, draws, frequencies.draw(count, draws))
+
+    images = draw_images(labelled, num_images, seed, round, stream, chunk, **options)
+    # drawn once more: another rank may have drawn the chunk's images
+    draws = [chunk_draws(seed, round, stream, i) for i in range(-(-num_images // chunk))]
+    return images, torch.cat([frequencies.draw(chunk, one) for one in draws])[:num_images]
+
+
+class GeneratedImages:
+    """The generated images of one model, drawn once a stream and embedded once a stream and embedding."""
+
+    def __init__(self, real: RealSide, draw: Callable[..., tuple[Tensor, Tensor | None]]) -> None:
+        self._real, self._draw = real, draw
+        self._stream = ""
+        self._features: dict[str, Tensor] = {}
+        self._images = self.first = torch.empty(0)
+        self._labels: Tensor | None = None
+
+    def of(self, split: Split, panel: Panel) -> tuple[Tensor, Tensor | None]:
+        """Features, or images for a panel that takes those, and labels. Splits of one stream come one after another."""
+        if panel.on_model:
+            return torch.empty(0), None
+        if split.stream != self._stream:
+            self._images, self._labels = self._draw(stream=split.stream, description=f"sampling for {split.stream}")
+            self.first = self.first if self._stream else self._images
+            self._stream, self._features = split.stream, {}
+        name = panel.embedding.name
+        if name not in self._features:
+            self._features[name] = self._real.embed(panel, self._images) if len(self._images) else self._images
+        return self._features[name], self._labels
+
+
+class ImageDraws:
+    """Draws images of models; of a class-conditional one, by the classes of the data as often as they occur."""
+
+    def __init__(self, split: Split, seed: int, chunk: int = CHUNK, needed: bool = True) -> None:
+        self._frequencies = frequencies_of(split)
+        self._seed, self._chunk, self._needed = seed, chunk, needed
+        self._seen = SeenRange(*SAMPLES)
+
+    def check_labels(self, sample: Sample, score: str) -> None:
+        """Raise ValueError for a model that cannot be asked for the data's classes, where a score needs that."""
+        check_takes_labels(sample, self._frequencies, score)
+
+    def draw(
+        self, sample: Sample, count: int, round: int, chunk: int | None = None, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Images, and the labels that they were asked for if the data have labels and the model takes them."""
+        if not self._needed:
+            return torch.empty(0), None
+        self._seen = SeenRange(*SAMPLES, told=self._seen.told)
+        options |= {"chunk": self._chunk if chunk is None else chunk, "seen": self._seen}
+        if self._frequencies is not None and takes_labels(sample, self._frequencies):
+            return draw_labelled(sample, count, self._seed, round, self._frequencies, **options)
+        return draw_images(sample, count, self._seed, round, **options), None

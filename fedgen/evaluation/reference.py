@@ -7,9 +7,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedgen.data.lazy_examples import LazyInputs
-from fedgen.evaluation.aggregates import choose_aggregates, with_further
-from fedgen.evaluation.generation.answers import SeededAnswers
-from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
+from fedgen.evaluation.answers import SeededAnswers
+from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_aggregates, choose_scores, with_further
 from fedgen.ranks import spread
 from fedgen.scores import Density, FederatedScore
 from fedgen.scores.aggregate import Weights, resolve_weights
@@ -37,28 +36,7 @@ class FittedScores(Protocol):
 
 
 class Reference:
-    """Clients in one embedding, with what each score keeps of them.
-
-    The clients' features are held once for all scores, and not copied where they are the `split` of one tensor.
-
-    Args:
-        clients: features float [n_i, D] of each client; a summary where only that is known, for fid; for loss, what the
-            model is asked about.
-        scores: names, or {"name": ..., options}: see `Evaluator`.
-        weights: the clients' weights, shared by all scores and by avg and all.
-        aggregates: power means beside avg, all and worst, e.g. "power-2".
-        held_out: features of images that each client did not train on, for memorisation and fld.
-        labels: of each client's images, for clip_score, and for utility and loss, of which the "features" are images
-            uint8 [n_i, C, H, W].
-        num_classes: of those labels.
-        texts: features of texts in the embedding of the images, for clip_score.
-
-    Attributes:
-        choices: the scores with their options.
-
-    Raises:
-        ValueError: for unknown scores or options, and clients that a score cannot take, by their number.
-    """
+    """Clients in one embedding, with what each score keeps of them."""
 
     def __init__(
         self,
@@ -93,20 +71,7 @@ class Reference:
         answers: SeededAnswers | None = None,
         real: bool = False,
     ) -> list[FederatedScore]:
-        """Every score of generated features [m, D] against every client and their pool, in the order asked for.
-
-        Args:
-            generated: one set for all clients; a summary will do for fid, and utility takes images.
-            errors: whether to add standard errors.
-            density: of the model, for ll.
-            only: names of the scores that are wanted; all by default.
-            labels: int64 [m], what generated images were asked for, for utility and clip_score.
-            answers: of the model, for loss and metrics.
-            real: whether these are real images in a generator's place, for fld.
-
-        Raises:
-            ValueError: for unusable features, another D, or too few images for a score.
-        """
+        """Every score of generated features [m, D] against every client and their pool, in the order asked for."""
         wanted = [choice.name for choice in self.choices] if only is None else list(only)
         made = GeneratedSet(generated, density, labels, answers, real)
         chosen = [([choice for choice in group if choice.name in wanted], score) for group, score in self._passes]
@@ -149,14 +114,7 @@ def passes(choices: Sequence[ScoreChoice]) -> list[list[ScoreChoice]]:
 def check_clients_of(
     choices: Sequence[ScoreChoice], counts: Sequence[float], names: Sequence[str], weights: Weights
 ) -> None:
-    """Raise ValueError for clients of whom a score cannot be computed, naming the client.
-
-    Args:
-        choices: the scores.
-        counts: images of each client.
-        names: of the clients, for errors.
-        weights: of the clients.
-    """
+    """Raise ValueError for clients of whom a score cannot be computed, naming the client."""
     for count, name in zip(counts, names):
         check_count(choices, count, name)
     shares = resolve_weights(weights, counts).tolist()

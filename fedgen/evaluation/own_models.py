@@ -23,17 +23,65 @@ from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.evaluate import Evaluation, Evaluator
-from fedgen.evaluation.gaps import GAPS
-from fedgen.evaluation.generation.image_sampling import DescribedSampler, Sample
+from fedgen.evaluation.image_sampling import DescribedSampler, Sample
+from fedgen.evaluation.marks import GAPS
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.personal.single_clients import SingleClients
-from fedgen.evaluation.real.reference import Found
 from fedgen.evaluation.records import MODEL
-from fedgen.evaluation.runs.checkpoints import tensors_in_place
+from fedgen.evaluation.reference import Found
+from fedgen.evaluation.runs.rebuild import tensors_in_place
+from fedgen.evaluation.score_choice import with_further
+from fedgen.evaluation.splits import Split
 from fedgen.models.ema import with_averages
 from fedgen.progress import track
+from fedgen.scores import FederatedScore
+from fedgen.scores.aggregate import resolve_weights, without_pool
 from fedgen.scores.definition import BY_CLASS, Needs
 from fedgen.seeds import generator, isolated, seed_all
+
+
+class SingleClients:
+    """Scores each client's own model in its turn; then every aggregate of them but all, which would need one model."""
+
+    def __init__(
+        self, evaluator: Evaluator, splits: Sequence[Split] | None = None, panels: Sequence[Panel] | None = None
+    ) -> None:
+        self.evaluator = evaluator
+        self.splits = list(evaluator.splits if splits is None else splits)
+        self.panels = list(evaluator.panels if panels is None else panels)
+        self.places: dict[str, list[tuple[Split, int]]] = {}
+        for split in self.splits:
+            for place, name in enumerate(split.client_names):
+                self.places.setdefault(name, []).append((split, place))
+        self._ones: dict[tuple[str, int], Evaluator] = {}
+        self._found: dict[tuple[str, str, str], dict[int, FederatedScore]] = {}
+
+    def score(self, client: str, model: nn.Module, round: int) -> Tensor:
+        """Takes down what a client's own model scores; gives its images of the first split that the client is in."""
+        made = self.evaluator.generated(self.evaluator.sampler_of(model), round)
+        for split, place in self.places[client]:
+            if (split.name, place) not in self._ones:
+                self._ones[split.name, place] = self.evaluator.of_one(split, place, self.panels)
+            one = self._ones[split.name, place]
+            for (name, embedding), scores in one.measured(made, **one.asked_of(model)).items():
+                for score in scores:
+                    self._found.setdefault((name, embedding, score.name), {})[place] = score
+        return made.first
+
+    def take(self) -> Found:
+        """The scores over all clients, each of whom was scored since the last call, by split and embedding."""
+        found, self._found, plan = self._found, {}, self.evaluator.plan
+        joined: Found = {}
+        for split in self.splits:
+            weights = resolve_weights(self.evaluator.weights, split.counts)
+            for panel in self.panels:
+                for choice in plan.choices(split, panel):
+                    of_each = found[split.name, panel.embedding.name, choice.name]
+                    values = torch.tensor([of_each[place].values["avg"] for place in range(len(split.counts))])
+                    score = without_pool(choice.name, values.double(), weights, choice.higher_is_better)
+                    score = with_further(score, choice, plan.aggregates, weights)
+                    joined.setdefault((split.name, panel.embedding.name), []).append(score)
+        return joined
+
 
 OWN_NOTE = "each participating client's own model"
 EXAMPLES = 8  # on which it is tried whether clients' tensors change anything
@@ -47,14 +95,7 @@ Personal = Mapping[int, Tensors]
 
 
 class OwnModels:
-    """Evaluations of models some of whose tensors stay with the clients.
-
-    All methods take the server's model as `evaluator.sampler_of` and `asked_of` do; clients' tensors are in it while
-    their own models are scored.
-
-    Args:
-        evaluator: of the clients.
-    """
+    """Evaluations of models some of whose tensors stay with the clients."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
@@ -73,20 +114,7 @@ class OwnModels:
         optimised_on: Sequence[str] = (),
         note: str = "",
     ) -> Evaluation:
-        """The scores of a model; as `Evaluator.evaluate`'s where clients' tensors change none.
-
-        Args:
-            module: the server's model.
-            sample: its sampler, or the one that stands for it where there are no tensors of clients.
-            personal: the clients' tensors.
-            round: after which this is the model.
-            checkpoint: file name of the model's checkpoint.
-            optimised_on: scores or embeddings that a training loss used.
-            note: what else a reader must know of records without clients' own models.
-
-        Raises:
-            ValueError: as `check`.
-        """
+        """The scores of a model; as `Evaluator.evaluate`'s where clients' tensors change none."""
         evaluator, own = self.evaluator, self.check(module, personal)
         asked = evaluator.asked_of(module)
         if not own:
@@ -119,16 +147,7 @@ class OwnModels:
         return singles.take(), torch.stack(drawn, 1).flatten(0, 1)
 
     def check(self, module: nn.Module, personal: Personal) -> list[Panel]:
-        """The embeddings on which some scored client's own model scores otherwise than the server's.
-
-        Args:
-            module: the server's model.
-            personal: the clients' tensors.
-
-        Raises:
-            ValueError: if these are images' and a score needs those of one model, or it is not known which clients the
-                tensors are of.
-        """
+        """The embeddings on which some scored client's own model scores otherwise than the server's."""
         trained = self.evaluator.trained or []
         known = {number: own for number, own in personal.items() if number < len(trained)}
         scored = [own for number, own in known.items() if trained[number] in self._scored]
@@ -143,12 +162,7 @@ class OwnModels:
         return found
 
     def hanging_on(self, module: nn.Module, tensors: Tensors) -> list[Panel]:
-        """The embeddings whose scores change when tensors move a little: what to expect before training moves them.
-
-        Args:
-            module: the server's model.
-            tensors: of it, by name.
-        """
+        """The embeddings whose scores change when tensors move a little: what to expect before training moves them."""
         with isolated():
             seed_all(self.evaluator.seed, "moved")
             moved = {
@@ -159,11 +173,7 @@ class OwnModels:
         return self._changed(module, [moved])
 
     def refuse(self, own: Sequence[Panel]) -> None:
-        """Raise ValueError if a score needs one model's images where each client has its own.
-
-        Args:
-            own: the embeddings on which models are the clients' own.
-        """
+        """Raise ValueError if a score needs one model's images where each client has its own."""
         if not all(panel.on_model for panel in own):
             whole: dict[Needs, str] = {
                 **dict.fromkeys(BY_CLASS, "images by class"),
@@ -172,11 +182,7 @@ class OwnModels:
             self.evaluator.plan.refuse(whole, "where clients keep tensors that images depend on there is none")
 
     def column_names(self, own: Sequence[Panel]) -> list[str]:
-        """All columns that `evaluate` then fills.
-
-        Args:
-            own: the embeddings on which models are the clients' own.
-        """
+        """All columns that `evaluate` then fills."""
         places = {split.name for split in self._splits}
         places |= {gap for gap, sides in GAPS.items() if places & set(sides)}
         name = self.evaluator.columns.score
@@ -218,18 +224,12 @@ class OwnModels:
 
 
 def own_in_place(module: nn.Module, own: Tensors) -> AbstractContextManager[None]:
-    """The module as one client's own model while the context lasts.
-
-    Args:
-        module: the server's model.
-        own: the client's tensors; none leave it as it is.
-    """
+    """The module as one client's own model while the context lasts."""
     return tensors_in_place(module, with_averages(module, own))
 
 
 def _differs(module: nn.Module, ask: Question, models: Sequence[Tensors], seed: int) -> bool:
-    """Whether some model answers otherwise than the server's, by more than that differs from itself: not at all, but
-    where a device adds in no fixed order."""
+    """Whether some model answers otherwise than the server's, by more than that differs from itself."""
     server, again = _answer(module, {}, ask, seed), _answer(module, {}, ask, seed)
     reaches = [4 * float((a - b).abs().nan_to_num().max()) for a, b in zip(server, again)]
     return any(

@@ -2,20 +2,29 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from inspect import signature
+from inspect import isclass, isroutine, signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgen.data.lazy_examples import CHUNK, LazyInputs
 from fedgen.data.optional_attributes import optional
-from fedgen.evaluation.generation.methods import require_method
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.images import from_uint8
 from fedgen.models.optional_hooks import GenerativeModel
+from fedgen.models.sampling import evaluating
 from fedgen.progress import track
+from fedgen.scores import Density
 from fedgen.seeds import derive
+
+
+def require_method(model: Any, method: str, gives: str, score: str) -> None:
+    """Says so if a model lacks a method that a score needs."""
+    if not callable(getattr(model, method.partition("(")[0], None)):
+        name = model.__name__ if isclass(model) or isroutine(model) else type(model).__name__
+        raise TypeError(f"{name} has no method {method}, which gives {gives}; add one, or leave the score {score} out")
+
 
 Inputs = Tensor | LazyInputs
 """Images uint8 [N, C, H, W], points float32 [N, D], texts int64 [N, T], or items of any structure, to be read."""
@@ -45,11 +54,7 @@ class Answers:
 
     @classmethod
     def of(cls, model: Any, choices: Sequence[ScoreChoice]) -> "Answers | None":
-        """Return the answers that scores ask of a model; None where none asks.
-
-        Raises:
-            TypeError: if it lacks a method that a score needs, naming both.
-        """
+        """Return the answers that scores ask of a model; None where none asks."""
         asking = {choice.kind: choice.name for choice in choices if choice.needs == "model"}
         if "loss" in asking:
             require_method(model, "example_losses(images, labels, seed)", "losses [N] of images [N, C, H, W]", "loss")
@@ -59,11 +64,7 @@ class Answers:
         return cls(model, "loss" in asking, "metric" in asking) if asking else None
 
     def losses(self, examples: Inputs, labels: Tensor | None, seed: int) -> Tensor:
-        """The model's losses float64 [N] of examples: of all at once, or where they lie on disk, chunk by chunk.
-
-        Raises:
-            ValueError: if it gives another number of them.
-        """
+        """The model's losses float64 [N] of examples: of all at once, or where they lie on disk, chunk by chunk."""
         if isinstance(examples, Tensor):
             own = self.model.example_losses(_as_given(examples), self._labels(labels), seed=seed)
             return _checked(own, len(examples), "images")
@@ -113,12 +114,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class SeededAnswers:
-    """Answers at the draws of one seed.
-
-    Args:
-        answers: of a model.
-        seed: of what is drawn.
-    """
+    """Answers at the draws of one seed."""
 
     answers: Answers
     seed: int
@@ -154,3 +150,23 @@ def _checked(losses: Tensor, count: int, what: str) -> Tensor:
     if losses.shape != (count,):
         raise ValueError(f"example_losses of {count} {what} must be [{count}], got {list(losses.shape)}")
     return losses.detach().double().cpu()
+
+
+class ModuleDensity:
+    """The log-density of a module in eval mode, on its device and in its precision, without gradients."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module: Any = module
+
+    @torch.no_grad()
+    def log_prob(self, points: Tensor, /) -> Tensor:
+        """Natural logarithm of the density, float64 [N] on the CPU, at points [N, D]."""
+        own = next((tensor for tensor in self.module.parameters() if tensor.is_floating_point()), points)
+        with evaluating(self.module):
+            return self.module.log_prob(points.to(own.device, own.dtype)).double().cpu()
+
+
+def density_of(model: Any) -> Density:
+    """The density of a model."""
+    require_method(model, "log_prob(points)", "the log-density [N] at points [N, D]", "ll")
+    return ModuleDensity(model) if isinstance(model, nn.Module) else model

@@ -1,6 +1,4 @@
 """Settings that a model's images depend on beside its weights: a solver, its steps, the guidance.
-from fedgen.models.optional_hooks import GenerativeModel
-from fedgen.data.optional_attributes import optional
 
 The protocol: a model that can sample in several ways has an attribute `sampling`, a dictionary of plain types that its
 `sample()` honours, e.g. {"solver": "dpm-solver++", "steps": 25}; assigning a dictionary changes the settings that it
@@ -16,11 +14,7 @@ from fedgen.models.optional_hooks import GenerativeModel
 
 
 def sampling_of(model: Any) -> dict[str, Any]:
-    """A copy of a model's sampling settings; none for a model that samples in one way only.
-
-    Raises:
-        TypeError: if its attribute `sampling` is no dictionary of plain types.
-    """
+    """A copy of a model's sampling settings; none for a model that samples in one way only."""
     settings = optional(model, GenerativeModel, "sampling")
     if settings is None:
         return {}
@@ -34,14 +28,7 @@ def sampling_of(model: Any) -> dict[str, Any]:
 
 
 def change_sampling(model: Any, settings: Mapping[str, Any]) -> None:
-    """Changes some of a model's sampling settings, or none if one is refused.
-
-    Those that another one brings, as a solver does its tolerances, may come together with it.
-
-    Raises:
-        ValueError: for a model without settings, one that it does not have, naming those it has, or a value that it
-            refuses.
-    """
+    """Changes some of a model's sampling settings, or none if one is refused."""
     before = sampling_of(model)
     known = {name: value for name, value in settings.items() if name in before}
     brought = {name: value for name, value in settings.items() if name not in before}
