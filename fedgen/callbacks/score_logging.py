@@ -104,7 +104,12 @@ SCORE_LIKE = re.compile(rf"(.*/)?((fid|kid)_\w+|({'|'.join([*definitions(), *PRE
 
 
 class Monitoring:
-    """A callback that acts on the best value of a column, as Lightning's ModelCheckpoint and EarlyStopping."""
+    """A callback that acts on the best value of a column, as Lightning's ModelCheckpoint and EarlyStopping.
+
+    Attributes:
+        monitor: the column; None if it watches none.
+        mode: whether "min" or "max" is best; None if it does not say.
+    """
 
     monitor: str | None = None
     mode: str | None = None

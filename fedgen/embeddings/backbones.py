@@ -194,7 +194,16 @@ def _texts_of(transformers: Any, model: Any, source: str) -> Callable[[Sequence[
 
 
 class ImageProcessor:
-    """An image processor of transformers; each of its classes has some of these attributes."""
+    """An image processor of transformers; each of its classes has some of these attributes.
+
+    Attributes:
+        crop_size: the side in pixels that is cut out, by "height" or "shortest_edge"; None if nothing is.
+        size: the side that is resized to, likewise.
+        rescale_factor: what grey levels are multiplied by.
+        resample: Pillow's number for the way to resize.
+        do_normalize: whether colours are normalised.
+        do_rescale: whether `rescale_factor` is used.
+    """
 
     crop_size: Any = None
     size: Any = None

@@ -42,7 +42,13 @@ class ImageSampler:
 
 
 class DescribedSampler:
-    """A sampler that says how it samples; a bare function of (number, torch.Generator) is one that does not."""
+    """A sampler that says how it samples; a bare function of (number, torch.Generator) is one that does not.
+
+    Attributes:
+        sampling: settings that its images depend on beside the weights, as records keep them.
+        num_classes: of labels 0 to num_classes - 1 that it takes as its third argument; None if it takes none.
+        at_once: whether it draws from a finite store, so that all images are to be asked for in one call.
+    """
 
     sampling: Mapping[str, Any] = MappingProxyType({})
     num_classes: int | None = None

@@ -143,7 +143,7 @@ class MomentStates:
 
     def _add_outer(self, rows: Tensor) -> None:
         """Adds rows^T rows to the scatter."""
-        for i, strip in self.triangle.rows():
+        for i, strip in self.triangle.parts:
             strip.addmm_(rows[:, i : i + BLOCK].T, rows[:, i:])
 
 

@@ -62,8 +62,8 @@ class Gaussian:
         second = self.scatter if self.deviations is None else self.deviations
         if self.mean.ndim != 1 or second is None or second.ndim != 2 or second.shape[1] != len(self.mean):
             raise ValueError(f"moments disagree: mean {tuple(self.mean.shape)}, second moment {_shape(second)}")
-        if self.scatter is not None and self.scatter.shape[0] != self.dim:
-            raise ValueError(f"scatter must be [D, D] with D = {self.dim}, got {_shape(self.scatter)}")
+        if self.scatter is not None and self.scatter.shape[0] != len(self.mean):
+            raise ValueError(f"scatter must be [D, D] with D = {len(self.mean)}, got {_shape(self.scatter)}")
         if self.shares is not None and (self.deviations is None or len(self.shares) != len(self.deviations)):
             raise ValueError("shares give one weight to each row of deviations")
         if self.count < 1:
