@@ -31,7 +31,7 @@ from fedgen.embeddings import Embedding
 from fedgen.embeddings.embed import embed
 from fedgen.embeddings.fidelity import load_inception
 from fedgen.evaluation import Evaluator
-from fedgen.evaluation.real.reference import Reference
+from fedgen.evaluation.reference import Reference
 from fedgen.models.networks import SmallGenerator
 from tests.random_networks import save_inception
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.manifold import CLIENTS, DIM, cpu_seconds, features
 from benchmarks.report import report
-from fedgen.evaluation.real.reference import Reference
+from fedgen.evaluation.reference import Reference
 
 SCORES = ("fid", "kid", "precision", "recall", "density", "coverage")
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedgen.__main__ import main
 from fedgen.evaluation import append_records, print_report
-from fedgen.evaluation.runs.evaluate_run import Run
+from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import read_records
 from fedgen.foreign_text import printable, printable_lines
 from fedgen.io.files import is_file_name

@@ -85,7 +85,7 @@ def test_no_module_imports_itself_by_way_of_others():
     graph = imported_first(sources, homes)
     assert list(TopologicalSorter(graph).static_order())  # CycleError names the modules
     assert graph["fedgen.callbacks"] == {"fedgen.lazy"}
-    assert "fedgen.scores.definitions" in graph["fedgen.scores.definitions.fid_score"]
+    assert "fedgen.scores.definition" in graph["fedgen.scores.frechet.frechet"]
     assert "fedgen.federated.strategy" in graph["fedgen.flower.server.flower_strategy"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedgen.__main__ import COMMANDS
 from fedgen.evaluation import PRESETS, ScoreRecord, append_records
-from fedgen.evaluation.preset_names import NAMES
+from fedgen.evaluation.names import NAMES
 from tests.reports.folders import write_run
 
 # of Lightning comes torchmetrics, and with that all the others

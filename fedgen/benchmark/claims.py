@@ -10,7 +10,7 @@ from fedgen.benchmark.number import number_of, ratios_of
 from fedgen.benchmark.run_checks import CONDITIONS, check_runs
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, OwnClass, OwnImages
 from fedgen.benchmark.suites import find_suite
-from fedgen.evaluation.audit.estimates import IntervalEstimate, combined
+from fedgen.evaluation.audit.attack_strength import IntervalEstimate, combined
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.experiments.engine.recipe_file import fingerprint
 from fedgen.foreign_text import printable

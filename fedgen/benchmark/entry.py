@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from fedgen.benchmark.provenance import Origin
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, SPLIT, Slot
 from fedgen.class_paths import is_class_path
-from fedgen.evaluation.audit.signal_names import SignalName
-from fedgen.evaluation.record_names import SELECT
+from fedgen.evaluation.names import SELECT, SignalName
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Between, Fits, Length, Text, fault

@@ -9,10 +9,10 @@ from fedgen.benchmark.entry import Entry
 from fedgen.benchmark.standings import Standing, answers_of, standings_of
 from fedgen.benchmark.standings_table import HEADINGS, LEGEND, ORDER, cells_of, figure, task_lines
 from fedgen.benchmark.suite import AUDIT, BESIDE
-from fedgen.evaluation.audit.estimates import IntervalEstimate
+from fedgen.evaluation.audit.attack_strength import IntervalEstimate
 from fedgen.foreign_text import printable
 from fedgen.io.files import in_bytes
-from fedgen.reports.html_page import HtmlPage
+from fedgen.reports.page import HtmlPage
 from fedgen.reports.pictures import MOST_BYTES, fitting
 
 KIND = HtmlPage("leaderboard", ("report.css",), ("theme.js", "leaderboard.js"))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedgen.evaluation.audit.signal_names import SignalName
+from fedgen.evaluation.names import SignalName
 from fedgen.experiments.engine.recipe_file import component
 from fedgen.experiments.engine.trainings import Control
 

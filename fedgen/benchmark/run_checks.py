@@ -8,7 +8,7 @@ from fedgen.benchmark.entry import AttackForm, Entry, RunForm, measured
 from fedgen.benchmark.number import ratios_of
 from fedgen.benchmark.parts import GENERATORS
 from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, PAIRS, Cell, Suite
-from fedgen.evaluation.record_names import LOCAL_NOTE
+from fedgen.evaluation.names import LOCAL_NOTE
 from fedgen.evaluation.records import FLOOR, MODEL, ScoreRecord
 from fedgen.foreign_text import printable
 

@@ -28,12 +28,12 @@ from fedgen.benchmark.entry import (
 from fedgen.benchmark.provenance import provenance
 from fedgen.benchmark.suite import CACHE, PAIRS, Cell, OwnClass, Suite
 from fedgen.embeddings import FeatureCache
+from fedgen.evaluation.audit.attack_strength import IntervalEstimate
 from fedgen.evaluation.audit.audit_run import audit_run, draw_nearest
-from fedgen.evaluation.audit.estimates import IntervalEstimate
-from fedgen.evaluation.runs.checkpoint_names import LAST
+from fedgen.evaluation.names import LAST
 from fedgen.evaluation.runs.rebuild import rebuild
-from fedgen.evaluation.runs.run_files import NEAREST
 from fedgen.evaluation.runs.run_folder import Run
+from fedgen.evaluation.runs.scores_file import NEAREST
 from fedgen.experiments.engine.arms.message_bytes import message_bytes
 from fedgen.experiments.engine.recipe_file import fingerprint
 from fedgen.experiments.engine.study import require_place

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.callbacks.channels_last import ChannelsLast
-    from fedgen.callbacks.compile_steps import CompileSteps
+    from fedgen.callbacks.compile_steps import ChannelsLast, CompileSteps
     from fedgen.callbacks.federated_evaluation import FederatedEvaluation
     from fedgen.callbacks.round_checkpoint import RoundCheckpoint
-    from fedgen.callbacks.round_progress import RoundProgressBar
-    from fedgen.callbacks.state_report import StateReport
+    from fedgen.callbacks.round_progress import RoundProgressBar, StateReport
 
 __all__ = ["ChannelsLast", "CompileSteps", "FederatedEvaluation", "RoundCheckpoint", "RoundProgressBar", "StateReport"]
 

@@ -9,22 +9,17 @@ from torch import Tensor
 
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation import Evaluator, mixture
-from fedgen.evaluation.generation.image_sampling import Sample, inside
+from fedgen.evaluation.image_sampling import Sample, inside
+from fedgen.evaluation.names import LOCAL_NOTE
+from fedgen.evaluation.own_models import OwnModels
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.personal.own_models import OwnModels
-from fedgen.evaluation.record_names import LOCAL_NOTE
 from fedgen.evaluation.runs.evaluate_run import refuse_mixture
 from fedgen.federated import FedAvgStrategy
 from fedgen.models.optional_hooks import TurnTakingStrategy
 
 
 def sampler_in(trainer: Trainer, evaluator: Evaluator, module: LightningModule) -> tuple[Sample, str]:
-    """Return the model's sampler, or that of the mixture of the clients' models, and a note that says so.
-
-    Raises:
-        ValueError: if a score needs one model, and clients train alone.
-        MisconfigurationException: if they train alone on several processes.
-    """
+    """Return the model's sampler, or that of the mixture of the clients' models, and a note that says so."""
     sample, strategy = evaluator.sampler_of(module), trainer.strategy
     if not optional(strategy, TurnTakingStrategy, "local_only"):
         return sample, ""

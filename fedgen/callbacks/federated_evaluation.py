@@ -1,8 +1,9 @@
 """The evaluation at rounds: scores in both aggregates, logged, stored, and there for stock callbacks to monitor."""
 
-import time
+import platform
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,35 +14,48 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
+from fedgen import __version__
 from fedgen.callbacks.client_models import personal_panels, personal_tensors, sampler_in
-from fedgen.callbacks.fresh_monitors import Monitoring, gate, release, watchers
 from fedgen.callbacks.round_checkpoint import RoundCheckpoint, refuse_restart
 from fedgen.callbacks.round_progress import paused
-from fedgen.callbacks.sample_grid import sample_picture
-from fedgen.callbacks.score_logging import log_grid, log_scores
+from fedgen.callbacks.score_logging import Monitoring, gate, log_grid, log_scores, release, watchers
 from fedgen.clients import FederatedDataModule
 from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from
-from fedgen.evaluation.personal.own_models import OwnModels
+from fedgen.evaluation.own_models import OwnModels
 from fedgen.evaluation.records import BALANCE, BALANCED
-from fedgen.evaluation.runs.checkpoints import tensors_in_place
-from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
+from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients, tensors_in_place
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
-from fedgen.evaluation.tables.one_line import evaluation_line, headline, join_parts, say_round
+from fedgen.evaluation.splits import Split
+from fedgen.evaluation.tables.partition_table import PartitionSummary
+from fedgen.evaluation.tables.table import evaluation_line, headline, join_parts, say_round
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.lightning.lightning_internals import checkpoint_of
 from fedgen.federated.run_files import write_times
-from fedgen.images import save_png
-from fedgen.io.files import remove_unfinished, require_writable
+from fedgen.images import save_png, tile, tile_titled
+from fedgen.io.files import remove_unfinished, require_writable, write_json
 from fedgen.models.optional_hooks import FederatedModule, TurnTakingStrategy, data_module_of
 from fedgen.own_code import warn
 from fedgen.progress import make_console
 from fedgen.ranks import together
+from fedgen.reports.contents import KEPT, REAL
 from fedgen.seeds import isolated
 
 if TYPE_CHECKING:
-    from fedgen.reports.live import LivePage
+    from fedgen.reports.page import RunPage
+
+
+SIDE = 32  # pixels that smaller images are enlarged to
+
+
+def sample_picture(generated: Tensor, real: Tensor | None, heading: str = "generated") -> Tensor:
+    """A grid of generated images and one row of real ones, each under its heading."""
+    columns = int(len(generated) ** 0.5 + 0.999999)
+    parts = [(heading, generated)]
+    if real is not None and len(real):
+        parts.append(("real, of the same clients in turn", real[:columns]))
+    return tile_titled(parts, columns, SIDE)
 
 
 class FederatedEvaluation(Callback):
@@ -84,9 +98,8 @@ class FederatedEvaluation(Callback):
             place; see `evaluation.three_way`.
         report: whether to print a line of each evaluation, and when fitting ends the run's tables, and to draw its
             curves.
-        page: whether to write `report.html`, a page of the run (docs/report.md), when fitting ends, and after
-            evaluations before as long as that takes less than a hundredth of their time. With `grid` it shows real
-            images of clients too, which `real.png` keeps.
+        page: whether to write `report.html`, a page of the run (docs/report.md), after each evaluation and when fitting
+            ends. With `grid` it shows real images of clients too, which `real.png` keeps.
 
     Attributes:
         headline: the newest score of the column that a callback monitors, or of the first: "fid_all 9.1±0.3".
@@ -147,7 +160,7 @@ class FederatedEvaluation(Callback):
         self.evaluated_round: int | None = None
         self.reports_at_end, self.headline = True, ""
         self.evaluator: Evaluator | None = None
-        self._page: LivePage | None = None
+        self._page: RunPage | None = None
         self._watchers: list[Any] = []
         self._models: OwnModels | None = None
         self._last_round: int | None = None
@@ -247,7 +260,7 @@ class FederatedEvaluation(Callback):
         assert self._models is not None
         sample, note = sampler_in(trainer, self.evaluator, pl_module)
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
-        optimised_on, began = optional(pl_module, FederatedModule, "optimised_on"), time.perf_counter()
+        optimised_on = optional(pl_module, FederatedModule, "optimised_on")
         with paused(trainer), together(), _as_saved(trainer, pl_module):
             personal = personal_tensors(trainer, self._models, pl_module, self._kept_elsewhere(trainer))
             evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
@@ -257,7 +270,7 @@ class FederatedEvaluation(Callback):
             self._keep_times(trainer)
             self._show(trainer, evaluation, round)
             if self._page is not None:
-                self._page.evaluated(time.perf_counter() - began)
+                self._page.write(live=True)
         self.evaluated_round = round
         values = {self.evaluator.columns.name(record): record.value for record in evaluation.records}
         watchers(trainer.callbacks, list(values))  # what depends on personal tensors may show in training alone
@@ -323,10 +336,10 @@ class FederatedEvaluation(Callback):
     def _start_page(self, trainer: Trainer) -> None:
         """Keeps what the page alone shows: who the clients are, some of their images, and versions."""
         # what makes pages is imported by runs that show one, and not by every command that knows callbacks
-        from fedgen.reports.keeping import keep
-        from fedgen.reports.live import LivePage
+        from fedgen.callbacks.federated_evaluation import keep
+        from fedgen.reports.page import RunPage
 
-        self._page = LivePage(self._folder(trainer)) if self.page and not trainer.fast_dev_run else None
+        self._page = RunPage(self._folder(trainer)) if self.page and not trainer.fast_dev_run else None
         if self._page is not None:
             assert self.evaluator is not None  # setup made it
             data = data_module_of(trainer)
@@ -386,3 +399,39 @@ def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> 
                 f"{type(callback).__name__} monitors {callback.monitor!r} with mode={callback.mode!r}, but {better} is"
                 f" better: give it mode={wanted!r}"
             )
+
+
+REAL_ROWS, REAL_COLUMNS, REAL_SIDE = 10, 10, 32
+LIBRARIES = ("torch", "lightning", "numpy")
+
+
+def keep(folder: str | Path, data: Any, splits: Sequence[Split], pictures: bool = True) -> None:
+    """Writes `federation.json` and, of images, `real.png`, with a row of images of each of up to ten clients."""
+    libraries = {name: version(name) for name in LIBRARIES}
+    content: dict[str, Any] = {"versions": {"fedgen": __version__, "python": platform.python_version(), **libraries}}
+    if isinstance(data, FederatedDataModule):
+        try:
+            summary = PartitionSummary.of(data).to_json()
+            content |= {"classes": summary["classes"], "clients": summary["clients"]}
+        except ValueError:  # data whose parts cannot be counted train and are scored all the same
+            content |= {"classes": [], "clients": []}
+    rows = _real_rows(splits[0]) if splits and pictures else {}
+    if rows:
+        save_png(Path(folder) / REAL, tile(torch.cat(list(rows.values())), REAL_COLUMNS, min_side=REAL_SIDE))
+    write_json(Path(folder) / KEPT, {**content, "real": list(rows)})
+
+
+def _real_rows(split: Split) -> dict[str, Tensor]:
+    """Images uint8 [REAL_COLUMNS, C, H, W] of some clients, evenly spaced, by name; white where a client has fewer."""
+    count = len(split.counts)
+    places = sorted(
+        {round(place * (count - 1) / max(1, min(REAL_ROWS, count) - 1)) for place in range(min(REAL_ROWS, count))}
+    )
+    rows: dict[str, Tensor] = {}
+    for place in places:
+        images, _ = split.of_one(place).first(REAL_COLUMNS)
+        if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] not in (1, 3):
+            return {}
+        blank = torch.full((REAL_COLUMNS - len(images), *images.shape[1:]), 255, dtype=torch.uint8)
+        rows[split.client_names[place] if split.client_names else str(place)] = torch.cat([images, blank])
+    return rows

@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fedgen.data.optional_attributes import optional
-from fedgen.evaluation.runs.checkpoint_names import LAST, checkpoint_name, list_checkpoints
+from fedgen.evaluation.names import LAST, checkpoint_name, list_checkpoints
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, report_of, write_left_out
 from fedgen.federated.state_table import rows_so_far, write_state
@@ -159,13 +159,7 @@ class RoundCheckpoint(ModelCheckpoint):
 
 
 def refuse_restart(trainer: Trainer, folder: Path) -> None:
-    """Refuses to begin at round 0 in a folder that holds rounds of a run, which would be replaced.
-
-    A run that was killed while its first checkpoint was written, and has nothing more, begins anew.
-
-    Raises:
-        FileExistsError: naming the ways to go on and to begin anew, on every process if on the first.
-    """
+    """Refuses to begin at round 0 in a folder that holds rounds of a run, which would be replaced."""
     if trainer.fast_dev_run or trainer.ckpt_path or trainer.current_epoch:
         return
     keepers = [one for one in trainer.callbacks if isinstance(one, RoundCheckpoint)]

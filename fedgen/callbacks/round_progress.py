@@ -4,19 +4,130 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, TextIO
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from fedgen.callbacks.progress_line import Progress, bar_line, last_line, plain_line
 from fedgen.data.optional_attributes import optional
+from fedgen.federated import FedAvgStrategy
+from fedgen.federated.state_table import StateRow, rows_so_far, table_of
+from fedgen.io.files import in_bytes
 from fedgen.models.optional_hooks import ScoringCallback
+from fedgen.progress import make_console
+
+SHORTEST_BAR, LONGEST_BAR = 8, 40
+LONGEST_LOSS = len("-1.23e-05")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a run."""
+
+    unit: str
+    done: int
+    total: int | None
+    seconds: float
+    since: int = 0
+    turn: tuple[int, int] | None = None
+    loss: str = ""
+    score: str = ""
+
+    @property
+    def share(self) -> float:
+        """The share of the run that is done, in [0, 1]; 0 where nobody knows."""
+        if not self.total:
+            return 0.0
+        return min((self.since + self.made) / self.total, 1.0)
+
+    @property
+    def made(self) -> float:
+        """Rounds since training began, a part of the one at work among them."""
+        return self.done - self.since + (self.turn[0] / self.turn[1] if self.turn else 0.0)
+
+    @property
+    def pace(self) -> str:
+        """Rounds a second, or seconds a round where it takes longer: "8.1/s", "4.2 s each"; "" before the first."""
+        if not self.made or self.seconds <= 0:
+            return ""
+        each = self.seconds / self.made
+        if each > 1:
+            return f"{each:.3g} s each"
+        return f"{1 / each:,.0f}/s" if each < 0.1 else f"{1 / each:.1f}/s"
+
+    @property
+    def left(self) -> str:
+        """The time that the run still needs, evaluations included: "0:04:51 left"; "" where nobody knows."""
+        if not self.made or self.total is None:
+            return ""
+        return f"{_clock(self.seconds / self.made * max(self.total - self.since - self.made, 0))} left"
+
+    @property
+    def count(self) -> str:
+        """ "37 of 100 rounds"."""
+        total = "" if self.total is None else f" of {self.total}"
+        counted = self.done if self.total is None else self.total
+        return f"{self.done}{total} {self.unit}{'' if counted == 1 else 's'}"
+
+
+def plain_line(progress: Progress) -> str:
+    """A line for files and pipes: "37 of 100 rounds, 8.1/s, 0:00:08 left, critic_loss -0.31, fid_all 9.1±0.3"."""
+    parts = [progress.count, progress.pace, progress.left, _turn(progress), progress.loss, progress.score]
+    return ", ".join(part for part in parts if part)
+
+
+def last_line(progress: Progress) -> str:
+    """Return the line that stays when the bar has gone: "100 of 100 rounds done in 0:02:10"."""
+    return f"{progress.count} done in {_clock(progress.seconds)}"
+
+
+def bar_line(progress: Progress, width: int) -> Text:
+    """The line of a terminal: the count, a bar, and as much of pace, time left, score and loss as has room."""
+    room = width - 1
+    parts = {"count": progress.count}
+    wanted = {"left": progress.left, "score": progress.score, "pace": progress.pace, "loss": _padded(progress.loss)}
+    for name, text in {"turn": _turn(progress), **wanted}.items():
+        if text and _length([*parts.values(), text]) + SHORTEST_BAR + 2 <= room:
+            parts[name] = text
+    line = Text(no_wrap=True, end="")
+    line.append(parts.pop("count")[:room])
+    used = _length([line.plain, *parts.values()])
+    if progress.total and (size := min(LONGEST_BAR, room - used - 2)) >= SHORTEST_BAR:
+        full = round(size * progress.share)
+        line.append("  ").append("━" * full, "green").append("─" * (size - full), "bright_black")
+    for name in ("turn", "pace", "left", "loss", "score"):
+        if name in parts:
+            line.append("  ").append(parts[name], "cyan" if name == "score" else "")
+    return line
+
+
+def _padded(loss: str) -> str:
+    """Return a loss whose value takes as many columns as the longest, for a bar of one length."""
+    name, blank, value = loss.rpartition(" ")
+    return f"{name}{blank}{value:<{LONGEST_LOSS}}" if loss else ""
+
+
+def _turn(progress: Progress) -> str:
+    return f"client {progress.turn[0]}/{progress.turn[1]}" if progress.turn else ""
+
+
+def _length(parts: list[str]) -> int:
+    """Columns that parts take with two blanks between them."""
+    return len("  ".join(part for part in parts if part))
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
 
 REFRESHES = 4  # a second
 SLOW = 1.0  # seconds of a round from which on its clients are counted, too
@@ -185,14 +296,7 @@ def newest_loss(trainer: Trainer) -> str:
 
 @contextmanager
 def logs_above(before: tuple[TextIO, TextIO]) -> Iterator[None]:
-    """Lets loggers write above a bar inside the block, as `print` does.
-
-    A live display puts streams of its own into `sys`; handlers that were made before hold the terminal's, and would
-    write into the bar's line.
-
-    Args:
-        before: what `sys.stdout` and `sys.stderr` were before the display began.
-    """
+    """Lets loggers write above a bar inside the block, as `print` does."""
     pairs = list(zip(before, (sys.stdout, sys.stderr)))
     loggers = [logging.root, *(one for one in logging.root.manager.loggerDict.values() if hasattr(one, "handlers"))]
     moved = []
@@ -223,3 +327,47 @@ def paused(trainer: Trainer) -> Iterator[None]:
         yield
     finally:
         shown.start()
+
+
+TITLE = "What becomes of the module's state in clients' turns"
+
+
+class StateReport(Callback):
+    """Prints all of `FedAvgStrategy.state_table()` after the first round that is trained: `fedgen fit --explain`.
+
+    A table where there is a terminal, lines of text elsewhere, in place of the short one of the log. Training goes on.
+    Other strategies have none to show.
+
+    Args:
+        console: to print on; standard output by default.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console, self._is_shown = console, False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._is_shown = False
+        if isinstance(trainer.strategy, FedAvgStrategy):
+            trainer.strategy.silence_state_table()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._is_shown or not trainer.is_global_zero or not (rows := rows_so_far(trainer.strategy)):
+            return
+        self._is_shown = True
+        with paused(trainer):
+            show_state(rows, self._console or make_console())
+
+
+def show_state(rows: Sequence[StateRow], console: Console) -> None:
+    """Prints rows of state with all names: a table on a terminal, the lines of `table_of` elsewhere."""
+    if not console.is_terminal:
+        console.print(f"{TITLE}:\n{table_of(rows, most=None)}", markup=False, highlight=False, soft_wrap=True)
+        return
+    table = Table(title=TITLE, title_justify="left", show_lines=True)
+    table.add_column("what becomes of it", ratio=2)
+    table.add_column("a client sends", justify="right", no_wrap=True)
+    table.add_column("state", ratio=5)
+    for row in rows:
+        size = f"{in_bytes(row.num_bytes)} a round" if row.num_bytes else ""
+        table.add_row(Text(row.fate), size, Text(", ".join(row.names)))
+    console.print(table)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fedgen.cli.stored import rounds_in
-from fedgen.evaluation.audit.signal_names import SignalName
+from fedgen.evaluation.names import SignalName
 from fedgen.flags import PlainCommandParser
 
 DESCRIPTION = (
@@ -48,8 +48,8 @@ def build_parser() -> PlainCommandParser:
 def audit(arguments: Sequence[str]) -> int:
     """Attacks a run's checkpoints and prints a table of each."""
     settings = build_parser().parse_args(list(arguments))
-    from fedgen.evaluation.device import require_device
-    from fedgen.evaluation.runs.run_files import RECIPE, read_recipe
+    from fedgen.evaluation.evaluate import require_device
+    from fedgen.evaluation.runs.scores_file import RECIPE, read_recipe
 
     require_device(settings.device)
     settings.rounds = rounds_in(settings.rounds)
@@ -62,9 +62,8 @@ def audit(arguments: Sequence[str]) -> int:
 def _attack(settings: Namespace) -> None:
     from fedgen.cli.run import model_and_clients
     from fedgen.embeddings import FeatureCache
-    from fedgen.evaluation.audit.audit_run import audit_run, draw_nearest
-    from fedgen.evaluation.runs.run_files import MEMBERSHIP, NEAREST
-    from fedgen.evaluation.tables.membership_table import membership_table
+    from fedgen.evaluation.audit.audit_run import audit_run, draw_nearest, membership_table
+    from fedgen.evaluation.runs.scores_file import MEMBERSHIP, NEAREST
     from fedgen.progress import make_console
 
     module, clients = model_and_clients(settings.run, settings.model, settings.data, settings.device, {})

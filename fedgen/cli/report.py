@@ -47,7 +47,7 @@ def report(arguments: Sequence[str]) -> int:
     from fedgen.reports.page import write_report
 
     if settings.over_time is not None:
-        from fedgen.reports.figures.over_time import draw_over_time
+        from fedgen.reports.figures.curves import draw_over_time
 
         print(f"over time: {draw_over_time(settings.runs, settings.over_time, settings.column)}")
     print(f"report: {write_report(settings.runs, settings.output)}")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `sel
 
     from fedgen.clients import FederatedDataModule
     from fedgen.evaluation import Ranked, ScoreRecord
+    from fedgen.evaluation.client_matrix import ClientMatrix
     from fedgen.evaluation.evaluate import Evaluator, EvaluatorOptions
-    from fedgen.evaluation.personal.client_matrix import ClientMatrix
 
 HELP = """\
 usage: fedgen evaluate --generated PATH --clients PATH ... [--option VALUE ...]
@@ -133,8 +133,8 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
         ValueError: for options that do not go together, before Lightning is loaded.
         FileNotFoundError: for a folder without a recipe, likewise.
     """
-    from fedgen.evaluation.device import require_device
-    from fedgen.evaluation.runs.run_files import RECIPE, read_recipe
+    from fedgen.evaluation.evaluate import require_device
+    from fedgen.evaluation.runs.scores_file import RECIPE, read_recipe
 
     options, rounds = asked.evaluator_options, asked.chosen_rounds
     require_device(asked.device)
@@ -144,7 +144,7 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
         read_recipe(asked.run / RECIPE)
     module, evaluator, clients = _model_and_evaluator(asked, options)
     if asked.matrix:
-        from fedgen.evaluation.personal.client_matrix import matrix_of_run
+        from fedgen.evaluation.client_matrix import matrix_of_run
 
         round = rounds[0] if rounds else None
         _print_matrices(asked.run, matrix_of_run(asked.run, module, evaluator, round))
@@ -168,8 +168,7 @@ def _scored_again(
     asked: CheckpointScoring, module: "LightningModule", evaluator: "Evaluator", clients: "FederatedDataModule"
 ) -> "list[ScoreRecord]":
     """Score the checkpoints."""
-    from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
-    from fedgen.evaluation.runs.evaluate_run import evaluate_run
+    from fedgen.evaluation.runs.evaluate_run import LocalFineTuning, evaluate_run
 
     iterations, accelerator = asked.fine_tune, asked.device.split(":")[0]
     tuning = None if iterations is None else LocalFineTuning(clients, iterations, accelerator)
@@ -178,10 +177,10 @@ def _scored_again(
 
 def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
     """Draws the matrices into the run's folder, and prints each: as a table where one fits, else in a line."""
-    from fedgen.evaluation.runs.run_files import MATRIX, MATRIX_PICTURE
-    from fedgen.evaluation.tables.matrix_table import matrix_table
+    from fedgen.evaluation.client_matrix import matrix_table
+    from fedgen.evaluation.runs.scores_file import MATRIX, MATRIX_PICTURE
     from fedgen.progress import make_console
-    from fedgen.reports.figures.matrix_picture import draw_matrices
+    from fedgen.reports.figures.client_scores import draw_matrices
 
     console = make_console()
     unbound = console.options.update(max_width=10_000)
@@ -196,9 +195,9 @@ def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
 
 def _print_scores(run: Path, evaluator: "Evaluator", scored: "Sequence[ScoreRecord]") -> None:
     """Prints a run's scores and gaps of an evaluation's kind and embeddings, and what avg and all order differently."""
-    from fedgen.evaluation.runs.kinds import one_kind, say_others
     from fedgen.evaluation.runs.run_folder import Run
     from fedgen.evaluation.runs.scores_file import read_records
+    from fedgen.evaluation.runs.selection import one_kind, say_others
     from fedgen.evaluation.tables.gap_table import gap_tables
     from fedgen.evaluation.tables.table import inversions_found, score_tables
     from fedgen.progress import make_console
@@ -219,8 +218,8 @@ def model_and_clients(
     run: Path, model: str | None, data: str | None, device: str, sampling: dict[str, Any]
 ) -> "tuple[LightningModule, FederatedDataModule]":
     """Those of a run's recipe, or those that are named; the model on its device, with other settings of sampling."""
-    from fedgen.evaluation.generation.sampling_settings import change_sampling
     from fedgen.evaluation.runs.rebuild import rebuild, rebuild_given
+    from fedgen.evaluation.sampling_settings import change_sampling
 
     if (model is None) != (data is None):
         raise ValueError("--model and --data go together: both are needed of a run trained in Python")
@@ -237,8 +236,7 @@ def _scores_and_networks(
     Raises:
         ValueError: for scores without an embedding, or weights of more than one.
     """
-    from fedgen.evaluation.panels import DEFAULT_SCORES, UNEMBEDDED
-    from fedgen.evaluation.presets import find_preset
+    from fedgen.evaluation.panels import DEFAULT_SCORES, UNEMBEDDED, find_preset
     from fedgen.evaluation.score_choice import choose_scores
 
     named, presets = embeddings_in(embeddings), names_in(preset)
@@ -268,11 +266,10 @@ def select_checkpoint(run: Path, by: str | None = None, against: str | None = No
         against: a second column: list where it and the first disagree, in place of avg and all of every score.
         kind: of scores, where the run has some of several numbers of images, weights or seeds, e.g. '50 images'.
     """
-    from fedgen.evaluation.directions import say_directions
+    from fedgen.evaluation.marks import say_directions
     from fedgen.evaluation.records import by_column
-    from fedgen.evaluation.runs.kinds import say_kind
     from fedgen.evaluation.runs.run_folder import Run
-    from fedgen.evaluation.runs.selection import column_of, compare, default_column, rank
+    from fedgen.evaluation.runs.selection import column_of, compare, default_column, rank, say_kind
     from fedgen.evaluation.tables.table import comparison_table, inversions_found
     from fedgen.progress import make_console
 
@@ -294,10 +291,10 @@ def select_checkpoint(run: Path, by: str | None = None, against: str | None = No
 
 def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:
     """Return remarks on a column that checkpoints are chosen by: how models sampled, and whether a loss used it."""
-    from fedgen.evaluation.generation.sampling_settings import say_sampling
     from fedgen.evaluation.marks import explained, strongest
     from fedgen.evaluation.records import by_column
     from fedgen.evaluation.runs.selection import unmarked
+    from fedgen.evaluation.sampling_settings import say_sampling
 
     group = by_column(records)[by]
     remarks = [f"{by}: {words}" for words in sorted({say_sampling(record.sampling) for record in group} - {""})]

@@ -9,14 +9,14 @@ from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
 
 from fedgen import __version__
-from fedgen.evaluation.preset_names import NAMES, SUBSET_SIZE, Peer
+from fedgen.evaluation.names import NAMES, SUBSET_SIZE, Peer
 from fedgen.flags import CommandParser
 
 if TYPE_CHECKING:  # the parser is made, and help printed, without torch
     from rich.console import Console
 
     from fedgen.evaluation import ScoreRecord, StoredEvaluation
-    from fedgen.evaluation.stored.stored_embedding import Named
+    from fedgen.evaluation.stored.stored_sets import Named
 
 FLAGS = ("--generated", "--clients", "--reference")
 OUTPUT, REFERENCE_OUTPUT = "scores.json", "reference.json"  # two names, so that one folder holds both
@@ -137,13 +137,8 @@ def _add_output(parser: ArgumentParser) -> None:
 def evaluate_stored(arguments: Sequence[str]) -> int:
     """`fedgen evaluate --generated PATH --clients PATH ... | --reference PATH`."""
     settings = _parse(arguments)
-    from fedgen.evaluation.stored.stored_files import (
-        FEATURES_OF,
-        STATISTICS_OF,
-        files_in,
-        save_features,
-        save_statistics,
-    )
+    from fedgen.evaluation.stored.stored_evaluation import files_in, save_features, save_statistics
+    from fedgen.evaluation.stored.stored_sets import FEATURES_OF, STATISTICS_OF
     from fedgen.progress import make_console
 
     targets = _targets(settings)
@@ -223,7 +218,7 @@ def _refuse_existing(paths: Sequence[Path], overwrite: bool) -> None:
 def _evaluation(settings: Any) -> "StoredEvaluation":
     from fedgen.embeddings import FeatureCache
     from fedgen.evaluation import PeerEvaluation, Reading, StoredEvaluation, StoredOptions
-    from fedgen.evaluation.device import require_device
+    from fedgen.evaluation.evaluate import require_device
 
     reading = Reading(settings.resize, settings.recursive, settings.skip_unreadable)
     options = StoredOptions(

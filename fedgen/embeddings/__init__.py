@@ -7,16 +7,13 @@ from fedgen.lazy import load_on_use
 if TYPE_CHECKING:
     from fedgen.embeddings.backbones import Backbone
     from fedgen.embeddings.base import Embedding
-    from fedgen.embeddings.cache import FeatureCache
+    from fedgen.embeddings.classifiers import ClassifierOptions, MNISTClassifier, SmallClassifier, train_classifier
     from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
-    from fedgen.embeddings.embed import NotFiniteError, embed
+    from fedgen.embeddings.embed import FeatureCache, NotFiniteError, embed
     from fedgen.embeddings.fidelity import FidelityEmbedding
-    from fedgen.embeddings.mnist_classifier import MNISTClassifier
-    from fedgen.embeddings.module import ModuleEmbedding
+    from fedgen.embeddings.module import Identity, ModuleEmbedding, Pixels
     from fedgen.embeddings.names import network_of
-    from fedgen.embeddings.pixels import Identity, Pixels
     from fedgen.embeddings.registry import embedding_names, load_embedding
-    from fedgen.embeddings.small_classifier import ClassifierOptions, SmallClassifier, train_classifier
 
 __all__ = [
     "Backbone",

@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 from fedgen import seeds
 from fedgen.data.optional_attributes import optional
-from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.base import Embedding, load_into, read_state
 from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS, UNIT
-from fedgen.embeddings.weights import load_into, read_state
 from fedgen.io.hub_folders import copied_settings, load_transformer
 
 PILLOW = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # its numbers for ways to resample
@@ -91,17 +90,7 @@ class Backbone(Embedding):
 
 
 def load_timm(name: str, weights: str | Path | None = None, size: int | None = None) -> Backbone:
-    """The pooled features of a timm network, `timm/resnet18` or `timm/resnet18.a1_in1k`, under its eval settings.
-
-    Args:
-        name: as timm has it, behind "timm/".
-        weights: a local state dict, with or without the classifier; timm's own, downloaded, by default.
-        size: pixels a side; the network's own by default.
-
-    Raises:
-        ValueError: if timm is not installed, or knows no such network; for weights of another one; or for a network of
-            somebody else's repository or folder ("hf-hub:...") whose weights timm itself might unpickle.
-    """
+    """The pooled features of a timm network, `timm/resnet18` or `timm/resnet18.a1_in1k`, under its eval settings."""
     timm = _package("timm", f"{TIMM}{name}")
     if weights is None and ":" in name:
         raise ValueError(
@@ -126,21 +115,7 @@ def load_timm(name: str, weights: str | Path | None = None, size: int | None = N
 def load_transformers(
     name: str, weights: str | Path | None = None, size: int | None = None, unit_length: bool = False
 ) -> Backbone:
-    """The pooled image features of a transformers model, `transformers/facebook/dinov2-small`, or of a local folder.
-
-    They are the image features of a model that has a method for those (CLIP, SigLIP), or is a CLIP's image tower with
-    its projection, else the pooler's output, else the first token. The model's image processor says how images are
-    normalised, and its size.
-
-    Args:
-        name: of the model, or a folder of `save_pretrained`, behind "transformers/".
-        weights: the folder itself, for a name that scores are to be stored under.
-        size: pixels a side; the processor's own by default.
-        unit_length: whether features are divided by their length, as CMMD's are.
-
-    Raises:
-        ValueError: if transformers is not installed, or there is no such model or no settings of its image processor.
-    """
+    """The pooled image features of a transformers model, `transformers/facebook/dinov2-small`, or of a local folder."""
     transformers = _package("transformers", f"{TRANSFORMERS}{name}")
     source = str(weights or name)
     try:

@@ -3,6 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from fedgen.images import quantise
 from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import check_state, read_safetensors, read_torch
 
 
 class Embedding(nn.Module, ABC):
@@ -169,3 +171,31 @@ class Embedding(nn.Module, ABC):
             )
         self._dim = features.shape[1]
         return features.float()
+
+
+def read_state(path: str | Path) -> dict[str, Tensor]:
+    """The state dict of a local .safetensors, .pth or .pt file, on the CPU."""
+    path = require_file(path)
+    state: Any = read_safetensors(path)[0] if path.suffix == ".safetensors" else read_torch(path)
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError(f"{path} must hold a state dict (names to tensors), got {type(state).__name__}")
+    return state
+
+
+def load_into(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Loads a state dict into a module, strictly."""
+    try:
+        check_state(module, state)
+        module.load_state_dict(state)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"{source} does not hold the weights of this network: {error}") from error
+
+
+def require_file(path: str | Path) -> Path:
+    """The path, if a file lies there; FileNotFoundError otherwise."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"no file of weights at {path}; give the path of a local file")
+    return path

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedgen import seeds
-from fedgen.embeddings.base import Embedding
-from fedgen.embeddings.weights import load_into, read_state
+from fedgen.embeddings.base import Embedding, load_into, read_state
 
 STRIDE = 32
 DEFAULT_SIZE = 64
@@ -66,10 +65,7 @@ class _Block(nn.Module):
 
 
 class Lite0(nn.Module):
-    """The network: maps [N, 1280, S / 32, S / 32] of images [N, 3, S, S], S a multiple of 32.
-
-    Its last layer, of ImageNet's class scores, is kept for the weights' sake and not used.
-    """
+    """The network: maps [N, 1280, S / 32, S / 32] of images [N, 3, S, S], S a multiple of 32."""
 
     def __init__(self) -> None:
         super().__init__()

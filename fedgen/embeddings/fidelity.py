@@ -9,7 +9,12 @@ products of whole numbers in float64. PyTorch's own bicubic has another kernel (
 rounds, if at all, once.
 """
 
-from collections.abc import Callable
+import hashlib
+import io
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -17,29 +22,162 @@ from types import FunctionType
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedgen import seeds
-from fedgen.embeddings.base import Embedding
-from fedgen.embeddings.fidelity_weights import build_clip, build_dinov2, build_inception, build_vgg16
+from fedgen.embeddings.base import Embedding, load_into, read_state, require_file
 from fedgen.embeddings.names import CLEAN, CMMD, DGM_EVAL, DINOV2_DIMS, INCEPTION, UNIT
+from fedgen.io.regular_files import read_regular
+from fedgen.io.tensor_files import no_larger_than
+
+# torch-fidelity's extractors, built from local or downloaded weights without unpickling a stranger's file.
+#
+# torch-fidelity reads weights with `torch.load(weights_only=False)`, which runs whatever code a file carries. Here a
+# file is first read as tensors only; torch-fidelity is then handed a fresh copy of those tensors in memory.
+
+
+def build_inception(layer: str, weights: str | Path | None) -> nn.Module:
+    """torch-fidelity's Inception with one layer; see `fidelity.load_inception`."""
+    from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3, FeatureExtractorInceptionV3
+
+    name = "inception-v3-compat"
+    state = read_state(weights) if weights else download_state(name, URL_INCEPTION_V3)
+    with _explained(name, weights):
+        return FeatureExtractorInceptionV3(name, [layer], feature_extractor_weights_path=_in_memory(state))
+
+
+def build_vgg16(layer: str, weights: str | Path | None) -> Any:
+    """torch-fidelity's VGG16 with one layer; see `fidelity.load_vgg16`."""
+    from torch_fidelity.feature_extractor_vgg16 import FeatureExtractorVGG16
+    from torchvision.models import VGG16_Weights
+
+    state = read_state(weights) if weights else download_state("vgg16", VGG16_Weights.IMAGENET1K_V1.url)
+    with _explained("vgg16", weights):
+        return FeatureExtractorVGG16("vgg16", [layer], feature_extractor_weights_path=_in_memory(state))
+
+
+def build_clip(name: str, weights: str | Path | None) -> Any:
+    """torch-fidelity's CLIP image tower; see `fidelity.load_clip`."""
+    from torch_fidelity.feature_extractor_base import FeatureExtractorBase
+    from torch_fidelity.feature_extractor_clip import MODEL_METADATA, MODEL_URLS, FeatureExtractorCLIP, build_model
+
+    published = MODEL_METADATA[name]["hash"]
+    if weights is None:
+        path = _download(name, MODEL_URLS[name], f"{name}-{published}.pt", published)
+    else:
+        path = require_file(weights)
+    state = read_state(path) if path.suffix == ".safetensors" else _read_published_script(path, name, published)
+    # torch-fidelity's constructor reads TorchScript alone; its attributes are set here instead.
+    extractor = FeatureExtractorCLIP.__new__(FeatureExtractorCLIP)
+    FeatureExtractorBase.__init__(extractor, name, ["clip"])
+    extractor.feature_extractor_internal_dtype = torch.float32
+    with _explained(name, path), no_larger_than(state):
+        extractor.model = build_model(dict(state), torch.float32)
+    extractor.resolution = extractor.model.visual.input_resolution
+    extractor.requires_grad_(False)
+    return extractor
+
+
+def _read_published_script(path: Path, name: str, published: str) -> dict[str, Tensor]:
+    """The state dict of OpenAI's TorchScript archive, whose bytes are hashed before torch.jit is given them."""
+    content = read_regular(path)
+    found = hashlib.sha256(content).hexdigest()
+    if found != published:
+        raise ValueError(
+            f"{path} does not hold the weights of {name} as OpenAI published them (its SHA-256 is {found}, not"
+            f" {published}), and reading another TorchScript archive would run its code; give the published file, or"
+            " the state dict as .safetensors"
+        )
+    with warnings.catch_warnings():
+        # PyTorch would rather nobody used TorchScript; OpenAI's archives are what they are.
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        state: dict[str, Tensor] = torch.jit.load(io.BytesIO(content), map_location="cpu").state_dict()
+    return state
+
+
+def build_dinov2(name: str, weights: str | Path | None, repo: str | Path | None) -> Any:
+    """torch-fidelity's DINOv2, also with local weights; see `fidelity.load_dinov2`."""
+    from torch_fidelity.feature_extractor_base import FeatureExtractorBase
+    from torch_fidelity.feature_extractor_dinov2 import MODEL_METADATA, FeatureExtractorDinoV2
+
+    if weights is None and repo is None:
+        with _dinov2_download_explained(name):
+            return FeatureExtractorDinoV2(name, ["dinov2"])
+    if weights is None:
+        raise ValueError(f"{name} with repo={str(repo)!r} needs weights= too: the path of its local state dict")
+    state = read_state(weights)
+    folder = Path(repo) if repo else Path(torch.hub.get_dir()) / "facebookresearch_dinov2_main"
+    if not (folder / "hubconf.py").is_file():
+        raise ValueError(
+            f"{name} needs its architecture's code beside the weights and found none in {folder}; "
+            "clone https://github.com/facebookresearch/dinov2 and pass repo=FOLDER"
+        )
+    with redirect_stdout(sys.stderr):
+        model = torch.hub.load(str(folder), MODEL_METADATA[name], source="local", pretrained=False)
+    load_into(model, state, str(weights))
+    # torch-fidelity's constructor refuses local weights; its attributes are set here instead.
+    extractor = FeatureExtractorDinoV2.__new__(FeatureExtractorDinoV2)
+    FeatureExtractorBase.__init__(extractor, name, ["dinov2"])
+    extractor.model = model
+    return extractor
+
+
+def download_state(name: str, url: str) -> dict[str, Tensor]:
+    """The state dict behind a link, from torch.hub's cache where it lies there; hash checked when it is downloaded."""
+    file_name = url.rsplit("/", 1)[-1]
+    match = torch.hub.HASH_REGEX.search(file_name)  # the first digits of its SHA-256 stand in its name
+    return read_state(_download(name, url, file_name, match[1] if match else None))
+
+
+def _download(name: str, url: str, file_name: str, hash_prefix: str | None) -> Path:
+    """The file behind a link in torch.hub's cache, put there if it is not."""
+    target = Path(torch.hub.get_dir()) / "checkpoints" / file_name
+    if target.exists():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(url, str(target), hash_prefix, progress=sys.stderr.isatty())
+    except (OSError, RuntimeError) as error:
+        raise ConnectionError(
+            f"cannot download the weights of {name} ({error}); fetch {url} elsewhere and put the file at {target}, "
+            "or pass its path as weights="
+        ) from error
+    return target
+
+
+@contextmanager
+def _dinov2_download_explained(name: str) -> Iterator[None]:
+    # Code and weights come from two places, so there is no one file to put anywhere.
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise ConnectionError(
+            f"cannot download {name} ({error}); elsewhere, clone https://github.com/facebookresearch/dinov2 and fetch "
+            "the weights that its README links, then pass repo=FOLDER and weights=PATH"
+        ) from error
+
+
+@contextmanager
+def _explained(name: str, weights: str | Path | None) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, LookupError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{weights or 'the download'} does not hold the weights of {name}: {error}") from error
+
+
+def _in_memory(state: dict[str, Tensor]) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return file
+
 
 BITS = 22  # of Pillow's fixed-point weights
 
 
 def pillow_resize(levels: Tensor, height: int, width: int) -> Tensor:
-    """Grey levels [N, C, height, width], whole numbers, as `Image.resize((width, height), BICUBIC)` gives them.
-
-    The filter is widened where images shrink, so it is antialiased. The gradient takes the rounding for the identity.
-    Rows first, as Pillow did until version 13, which takes columns first where the height shrinks by more than the
-    width: there some levels differ by up to 20.
-
-    Args:
-        levels: whole numbers 0..255 in any floating dtype [N, C, H, W].
-        height: in pixels.
-        width: in pixels.
-    """
+    """Grey levels [N, C, height, width], whole numbers, as `Image.resize((width, height), BICUBIC)` gives them."""
     rows = _Levels.apply(levels.double() @ _weights(levels.shape[3], width).to(levels.device).T)
     columns = _Levels.apply(_weights(levels.shape[2], height).to(levels.device) @ rows)
     return columns.to(levels.dtype)
@@ -101,12 +239,7 @@ Dinov2Resize = Literal["tensorflow-1", "dgm-eval"]
 
 @dataclass(frozen=True)
 class OtherResize:
-    """A resize before the extractor, whose own resize then changes nothing.
-
-    Args:
-        name: in settings and statistics files.
-        apply: float grey levels [N, C, H, W] to those of the extractor's size.
-    """
+    """A resize before the extractor, whose own resize then changes nothing."""
 
     name: str
     apply: Callable[[Tensor], Tensor]
@@ -157,22 +290,14 @@ class FidelityEmbedding(Embedding):
 
 
 def clean_resize(levels: Tensor, size: int) -> Tensor:
-    """Grey levels [N, C, size, size], resized as clean-fid does (Parmar et al. 2022, arXiv 2104.11222).
-
-    Pillow's bicubic filter on floats, antialiased, clipped to 0..255 and not quantised again. Computed in float64,
-    where PyTorch's differentiable resize agrees with Pillow to 1e-4 grey levels; in float32 it strays by 5e-3.
-    """
+    """Grey levels [N, C, size, size], resized as clean-fid does (Parmar et al. 2022, arXiv 2104.11222)."""
     resized = F.interpolate(levels.double(), (size, size), mode="bicubic", antialias=True, align_corners=False)
     return resized.clamp(0, 255).to(levels.dtype)
 
 
 @cache
 def forward_of_floats(forward: Any) -> Callable[[Any, Tensor], tuple[Tensor, ...]]:
-    """The forward function of a torch-fidelity extractor class without its check that images are uint8.
-
-    A second function over the same code, whose name `vassert` stands for a check that lets floats pass: nothing in
-    torch-fidelity changes, and no line of it is copied.
-    """
+    """The forward function of a torch-fidelity extractor class without its check that images are uint8."""
     checked = forward.__globals__["vassert"]
 
     def allow_floats(condition: bool, message: str) -> None:
@@ -189,15 +314,7 @@ def load_inception(
     dtype: Precision = "float32",
     resize: Resize = "tensorflow-1",
 ) -> FidelityEmbedding:
-    """The Inception of the published FID (`inception-v3-compat`), features [N, 2048] or of an earlier layer.
-
-    Args:
-        weights: the file weights-inception-2015-12-05-6726825d.pth of torch-fidelity's releases; downloaded if None.
-        layer: "64", "192", "768" (spatial means), "2048", "logits_unbiased" or "logits".
-        dtype: precision inside.
-        resize: "tensorflow-1" as torch-fidelity and the first FID; "clean-fid" as clean-fid, in the same network. Other
-            resize, other number: the name ends in it, `inception-v3-compat-clean-fid`.
-    """
+    """The Inception of the published FID (`inception-v3-compat`), features [N, 2048] or of an earlier layer."""
     layer = str(layer)
     _check_layer(INCEPTION, layer, tuple(INCEPTION_LAYERS))
     _check_resize(INCEPTION, resize, get_args(Resize))
@@ -212,13 +329,7 @@ def load_inception(
 def load_vgg16(
     weights: str | Path | None = None, layer: str = "fc2_relu", dtype: Precision = "float32"
 ) -> FidelityEmbedding:
-    """VGG16's second hidden layer [N, 4096], on which precision and recall are usually computed.
-
-    Args:
-        weights: torchvision's vgg16-397923af.pth; downloaded if None.
-        layer: "fc2_relu" or "fc2".
-        dtype: precision inside.
-    """
+    """VGG16's second hidden layer [N, 4096], on which precision and recall are usually computed."""
     _check_layer("vgg16", layer, VGG16_LAYERS)
     name = "vgg16" if layer == "fc2_relu" else f"vgg16-{layer}"
     with seeds.isolated():
@@ -233,18 +344,7 @@ def load_clip(
     resize: ClipResize = "tensorflow-1",
     unit_length: bool = False,
 ) -> FidelityEmbedding:
-    """A CLIP image tower, projected: [N, 512] for `clip-vit-b-32`.
-
-    Args:
-        name: one of `CLIP_NAMES`.
-        weights: the TorchScript archive that OpenAI publishes; downloaded, and its hash checked, if None. Only tensors
-            are taken from the archive and none of its code is run, but PyTorch makes no promise for archives written
-            to attack its reader: use those that you trust.
-        dtype: precision inside.
-        resize: "tensorflow-1" as torch-fidelity; "cmmd" as cmmd reads image files (Jayasumana et al. 2024, arXiv
-            2401.09603): the square in the middle, by Pillow's bicubic. Then the name ends in it.
-        unit_length: whether features are divided by their length, as cmmd does; then the name ends in "-unit".
-    """
+    """A CLIP image tower, projected: [N, 512] for `clip-vit-b-32`."""
     _check_resize(name, resize, get_args(ClipResize))
     with seeds.isolated():
         extractor = build_clip(name, weights)
@@ -263,17 +363,7 @@ def load_dinov2(
     dtype: Precision = "float32",
     resize: Dinov2Resize = "tensorflow-1",
 ) -> FidelityEmbedding:
-    """A DINOv2 class token: [N, 384] for `dinov2-vit-s-14`.
-
-    Args:
-        name: one of `DINOV2_DIMS`.
-        weights: Meta's state dict, e.g. dinov2_vits14_pretrain.pth; downloaded if None.
-        repo: a local clone of facebookresearch/dinov2, which holds the architecture and whose code is run; torch.hub's
-            copy if None.
-        dtype: precision inside.
-        resize: "tensorflow-1" as torch-fidelity; "dgm-eval" as dgm-eval (Stein et al. 2023, arXiv 2306.04675), Pillow's
-            bicubic of the whole image. Then the name ends in it.
-    """
+    """A DINOv2 class token: [N, 384] for `dinov2-vit-s-14`."""
     _check_resize(name, resize, get_args(Dinov2Resize))
     with seeds.isolated():
         extractor = build_dinov2(name, weights, repo)

@@ -13,10 +13,10 @@ from fedgen import seeds
 from fedgen.class_paths import gives, import_by_path, is_class_path
 from fedgen.embeddings.backbones import load_timm, load_transformers
 from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.classifiers import MNISTClassifier
 from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
 from fedgen.embeddings.fidelity import load_clip, load_dinov2, load_inception, load_vgg16
-from fedgen.embeddings.mnist_classifier import MNISTClassifier
-from fedgen.embeddings.module import ModuleEmbedding
+from fedgen.embeddings.module import Identity, ModuleEmbedding, Pixels
 from fedgen.embeddings.names import (
     CLIP_NAMES,
     DINOV2_DIMS,
@@ -27,7 +27,6 @@ from fedgen.embeddings.names import (
     split_options,
     with_suffix,
 )
-from fedgen.embeddings.pixels import Identity, Pixels
 
 WITHOUT_WEIGHTS: dict[str, Callable[[], Embedding]] = {"pixels": Pixels, "identity": Identity}
 

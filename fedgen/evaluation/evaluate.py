@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +12,15 @@ from torch import Tensor, nn
 from fedgen.clients import FederatedDataModule
 from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, FeatureCache
-from fedgen.evaluation.generation.answers import Answers, SeededAnswers
-from fedgen.evaluation.generation.density import density_of
-from fedgen.evaluation.generation.image_draws import GeneratedImages, ImageDraws
-from fedgen.evaluation.generation.image_sampling import CHUNK, DescribedSampler, Sample, sampler_of
+from fedgen.evaluation.answers import Answers, SeededAnswers, density_of
+from fedgen.evaluation.image_sampling import CHUNK, DescribedSampler, GeneratedImages, ImageDraws, Sample, sampler_of
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
-from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.real.federation_splits import Clients, as_splits
-from fedgen.evaluation.real.real_side import RealSide
-from fedgen.evaluation.real.reference import Found, Reference
-from fedgen.evaluation.real.splits import Split
-from fedgen.evaluation.record_maker import RecordMaker
+from fedgen.evaluation.plan import EvaluationPlan, RealSide, RecordMaker
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
+from fedgen.evaluation.reference import Found, Reference
 from fedgen.evaluation.score_choice import ScoreLike
+from fedgen.evaluation.splits import Clients, Split, as_splits
+from fedgen.models.optional_hooks import FederatedModule
 from fedgen.scores import Density
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.definition import BY_CLASS
@@ -46,7 +42,7 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """The scores as tables, for notebooks."""
-        from fedgen.evaluation.tables.score_html import html_of  # which needs this module
+        from fedgen.evaluation.tables.gap_table import html_of  # which needs this module
 
         return html_of(self.records)
 
@@ -90,7 +86,7 @@ class Evaluator:
             without a prefix. None for efficientnet-lite0, or for none where presets are given.
         num_images: generated images a split.
         scores: measured on each of the embeddings: names, {"name": ..., options}, or definitions. A name is that of a
-            class in `fedgen.scores.definitions`, whose docstring has its options and what it needs, or a class path: of
+            class in `fedgen.scores`, whose docstring has its options and what it needs, or a class path: of
             a `ScoreDefinition` of your own, or of a torchmetrics class with its arguments as options. Data without
             images have "loss" and torchmetrics classes alone.
         weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all, but that neighbours
@@ -382,3 +378,56 @@ def _stand_in_scores(real: RealSide, name: str) -> tuple[Found, dict[tuple[str, 
 def _never(number: int, draws: torch.Generator) -> Tensor:
     """The sampler where no score needs images."""
     raise TypeError(f"{number} images are asked for, and no score needs some")
+
+
+def evaluate(
+    model: nn.Module | Sample, clients: Clients, round: int = 0, **options: Unpack[EvaluatorOptions]
+) -> list[ScoreRecord]:
+    """The score records of one model against clients; `score_table(records)` is their table.
+
+    Args:
+        model: a module with `sample(num_images, generator=None)` where a score needs images, or a sampler; for the
+            score "ll" also with `log_prob(points)`, for "loss" with `example_losses(images, labels, seed)`. Scores in
+            the embeddings that its attribute `optimised_on` names are marked.
+        clients: a FederatedDataModule; its `clients`, of whom the images that they train on count; a list of Examples,
+            one a client; splits; or {split: [examples of each client]}.
+        round: stored in the records, and part of the images' seed.
+        options: as for `Evaluator`: `embeddings`, `num_images`, `scores`, `weights`, `seed`, `cache`, `batch_size`,
+            `device`, `chunk`, `aggregates`, `presets` and `controls`.
+
+    Raises:
+        TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it; for other
+            clients; for an unknown option.
+        ValueError: as for `Evaluator`.
+
+    Examples:
+        >>> import torch
+        >>> import fedgen
+        >>> data = fedgen.FederatedDataModule(fedgen.Digits(), fedgen.ByClass())
+        >>> def noise(count, generator):
+        ...     return torch.rand(count, 1, 8, 8, generator=generator) * 2 - 1
+        >>> records = fedgen.evaluate(noise, data, embeddings=["pixels"], num_images=100, scores=["kid"])
+        >>> sorted({record.name for record in records})
+        ['kid_all', 'kid_avg', 'kid_worst']
+    """
+    evaluator = Evaluator(clients, **options)
+    sample = evaluator.sampler_of(model) if isinstance(model, nn.Module) else model
+    asked = evaluator.asked_of(model)
+    evaluator.try_out(sample, **asked)
+    # scores in an embedding that its training optimised are marked, as where a run is scored
+    used = optional(model, FederatedModule, "optimised_on")
+    return evaluator.evaluate(sample, round, optimised_on=used, **asked).records
+
+
+def require_device(name: str) -> str:
+    """The name of a device that can be used here, e.g. "cpu", "cuda" or "cuda:1"."""
+    try:
+        torch.ones(1, device=name).item()
+    except (RuntimeError, AssertionError, ImportError) as error:  # PyTorch without CUDA asserts
+        here = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise ValueError(
+            f"device {name!r} cannot be used here ({reason}); choose --device {' or '.join(here)}, or run where there"
+            " is one, with a PyTorch that is built for it"
+        ) from error
+    return name

@@ -1,10 +1,15 @@
 """Marks on scores whose embedding a training loss used: they prove little, and every table and figure says so."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from fedgen.embeddings import network_of
-from fedgen.evaluation.record_names import HELD_OUT
-from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.names import HELD_OUT, PART_TRAIN, PART_VAL, UNPART
+from fedgen.evaluation.records import BALANCED, ScoreRecord
+
+if TYPE_CHECKING:
+    from fedgen.scores import FederatedScore
+
 
 SAME, RELATED = "*", "(*)"
 MEANINGS = {
@@ -15,22 +20,12 @@ MEANINGS = {
 
 
 def mark_of(record: ScoreRecord) -> str:
-    """ "*" for a score in the embedding of a training loss, "(*)" for a weaker tie to it, "" for none.
-
-    Weaker is a score on held-out images, which the loss did not see, and one of the same network at another size, layer
-    or seed.
-    """
+    """ "*" for a score in the embedding of a training loss, "(*)" for a weaker tie to it, "" for none."""
     return _mark(record.is_optimised, record.is_in_losses_embedding, record.split in HELD_OUT)
 
 
 def mark_in(embedding: str, optimised: Collection[str], held_out: bool) -> str:
-    """The mark of a score that has no record, as `mark_of` has them.
-
-    Args:
-        embedding: that it was measured in.
-        optimised: the embeddings that a training loss used; none for a model without such a loss.
-        held_out: whether it was measured against images that the loss did not see.
-    """
+    """The mark of a score that has no record, as `mark_of` has them."""
     related = network_of(embedding) in {network_of(name) for name in optimised}
     return _mark(related, embedding in optimised, held_out)
 
@@ -61,3 +56,98 @@ def say_marks(marks: Iterable[str]) -> list[str]:
 def explained(records: Iterable[ScoreRecord]) -> list[str]:
     """Return what the marks of records mean, each once."""
     return say_marks(mark_of(record) for record in records)
+
+
+ABOUT_BALANCE = "nearest 0.5, the value of a generator without memory, is best for memorisation (1: one that copies)"
+
+
+def title_of(score: str) -> str:
+    """A score's name for an axis: "FID", "KID-RBF", "Precision"."""
+    return score.upper() if len(score) <= 4 or "-" in score else score.capitalize()
+
+
+def direction_of(record: ScoreRecord) -> str:
+    """ "higher is better" or "lower is better", for the axis of one score; of memorisation, what 0.5 means."""
+    if record.score == BALANCED:
+        return "0.5: no memory"
+    return "higher is better" if record.higher_is_better else "lower is better"
+
+
+def axis_of(record: ScoreRecord) -> str:
+    """The label of a score's axis: "FID (lower is better)", with the mark of an embedding that a loss used."""
+    return f"{marked(title_of(record.score), [record])} ({direction_of(record)})"
+
+
+def say_directions(records: Sequence[ScoreRecord]) -> str:
+    """The same for several scores, naming those that differ from the others."""
+    higher = list(dict.fromkeys(record.score for record in records if record.higher_is_better))
+    others = list(dict.fromkeys(record.score for record in records if not record.higher_is_better))
+    lower = [score for score in others if score != BALANCED]
+    if higher and lower:
+        words = [f"higher is better for {', '.join(higher)}, lower for {', '.join(lower)}"]
+    else:
+        words = ["higher is better"] * bool(higher) + ["lower is better"] * bool(lower)
+    return "; ".join([*words, ABOUT_BALANCE] if BALANCED in others else words)
+
+
+# Generalisation gaps: what a score loses on unseen images of the same clients, and on clients never seen.
+#
+# Of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), section 2:
+# out-of-sample gap = part_val - part_train, participation gap = unpart - part_val. A gap is how much worse the second
+# place is, whichever way is better. If all clients have one distribution the participation gap is 0 in expectation.
+
+
+GAPS = {"gap/out_of_sample": (PART_TRAIN, PART_VAL), "gap/participation": (PART_VAL, UNPART)}
+"""name of the gap, in a split's place in records -> (where the score is better, where it is worse)"""
+GAP_AGGREGATES = ("avg", "all")  # that have a gap
+
+
+def gap_title(gap: str) -> str:
+    """A gap's name for readers: "gap/out_of_sample" is the "out of sample gap"."""
+    return gap.removeprefix("gap/").replace("_", " ") + " gap"
+
+
+def gap(better: "FederatedScore", worse: "FederatedScore") -> "FederatedScore":
+    """One score of one generated set on two splits of clients that are paired in their order and equally weighted."""
+    from fedgen.scores import FederatedScore
+
+    sign = -1.0 if better.higher_is_better else 1.0
+    over_clients = None
+    if better.over_clients is not None and worse.over_clients is not None:
+        over_clients = worse.over_clients.minus(better.over_clients).times(sign)
+    return FederatedScore(
+        better.name,
+        (worse.per_client - better.per_client) * sign,
+        {name: (worse.values[name] - better.values[name]) * sign for name in GAP_AGGREGATES if name in better.values},
+        over_clients.errors() if over_clients else {},
+        over_clients=over_clients,
+    )
+
+
+def gaps_of(scores: "Mapping[str, Sequence[FederatedScore]]") -> "dict[str, list[FederatedScore]]":
+    """The gaps, by name, of the scores that both of their splits have."""
+    by_name = {split: {score.name: score for score in found} for split, found in scores.items()}
+    return {
+        name: [gap(score, by_name[worse][score.name]) for score in scores[better] if score.name in by_name[worse]]
+        for name, (better, worse) in GAPS.items()
+        if better in scores and worse in scores
+    }
+
+
+def interval(record: ScoreRecord, level: float = 0.95) -> tuple[float, float] | None:
+    """Return the interval of a gap over the population of clients, by Student's distribution of K - 1 degrees of
+    freedom.
+
+    Args:
+        record: of avg or all, of a gap or any other score.
+        level: of confidence.
+
+    Returns:
+        The interval's ends; None where the error over clients is not known.
+    """
+    if record.error_over_clients is None or record.num_clients < 2:
+        return None
+    from scipy import stats  # slow to import, and most commands show no interval
+
+    reach = float(stats.t.ppf((1 + level) / 2, record.num_clients - 1)) * record.error_over_clients
+    return record.value - reach, record.value + reach

@@ -1,37 +1,29 @@
 """Plans of evaluations: which scores on which split and embedding, checked before any long work."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from fedgen.evaluation.aggregates import applies, check_aggregates, choose_aggregates
-from fedgen.evaluation.gaps import AGGREGATES as GAP_AGGREGATES
-from fedgen.evaluation.gaps import GAPS
+import torch
+from torch import Tensor
+
+from fedgen.data.lazy_examples import LazyInputs, at_positions, in_parts
+from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
+from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, gaps_of
+from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.real.reference import check_clients_of, check_count
-from fedgen.evaluation.real.splits import LEAST, Split, StandIn, name_clients
-from fedgen.evaluation.real.three_splits import CONTROLS
-from fedgen.evaluation.record_names import DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
-from fedgen.evaluation.records import FLOOR, Columns
-from fedgen.evaluation.score_choice import ScoreChoice, check_distinct
+from fedgen.evaluation.records import FLOOR, Columns, ScoreRecord
+from fedgen.evaluation.reference import FittedScores, Found, Reference, check_clients_of, check_count
+from fedgen.evaluation.score_choice import ScoreChoice, applies, check_aggregates, check_distinct, choose_aggregates
+from fedgen.evaluation.splits import CONTROLS, LEAST, Split, StandIn, name_clients
 from fedgen.own_code import warn
-from fedgen.scores.aggregate import Weights
+from fedgen.scores import FederatedScore
+from fedgen.scores.aggregate import Weights, name_weights
 from fedgen.scores.definition import Needs
+from fedgen.seeds import subset
 
 
 class EvaluationPlan:
-    """The scores of an evaluation by split and embedding.
-
-    Args:
-        splits: the clients' images; the first is the one to select by.
-        panels: embeddings with their scores.
-        num_images: generated images a split.
-        weights: of the clients.
-        aggregates: beside avg, all and worst; those of the clients' distribution come with three-way splits.
-        controls: whether all stand-ins are scored, or the floor alone.
-
-    Raises:
-        ValueError: for images that an embedding or a score cannot take, clients with too few images, missing labels,
-            and repeated names.
-    """
+    """The scores of an evaluation by split and embedding."""
 
     def __init__(
         self,
@@ -83,9 +75,7 @@ class EvaluationPlan:
             panel.embedding.check((2, *split.shape))
 
     def _check_scores(self, split: Split, panel: Panel) -> None:
-        """Check sizes; of splits beside the first, scores that need more images than a client holds are left out with a
-        warning.
-        """
+        """Check sizes."""
         names = [f"client {name!r} of split {split.name!r}" for name in split.client_names]
         check_count(panel.choices, self.num_images, "the generated set (num_images)")
         for choice in self.choices(split, panel):
@@ -169,12 +159,7 @@ class EvaluationPlan:
         return [choice.name for panel in self.panels for choice in panel.choices if choice.needs == needs]
 
     def refuse(self, whole: Mapping[Needs, str], why: str) -> None:
-        """Raise ValueError if a score needs one model.
-
-        Args:
-            whole: what such scores need, and what of the one model that is.
-            why: there is no such model, as the end of a sentence.
-        """
+        """Raise ValueError if a score needs one model."""
         for needs, what in whole.items():
             for score in self.asking(needs):
                 raise ValueError(f"score {score} needs one model's {what}, and {why}; leave {score} out")
@@ -225,3 +210,217 @@ class EvaluationPlan:
             return []
         found = [self.choices(splits[name], panel) for name in names]
         return [choice for choice in found[0] if all(choice in other for other in found[1:])]
+
+
+class RecordMaker:
+    """Makes the records of an evaluation: of its scores, and of the gaps between its splits."""
+
+    def __init__(self, plan: "EvaluationPlan", real: "RealSide", seed: int) -> None:
+        self._plan, self._real, self._seed = plan, real, seed
+
+    def records(
+        self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
+    ) -> list[ScoreRecord]:
+        """The records of scores, and those of the gaps between splits; arguments as for `Evaluator.records`."""
+        splits = {split.name: split for split in self._plan.splits}
+        panels = {panel.embedding.name: panel for panel in self._plan.panels}
+
+        def common(place: str, split: Split, embedding: str, *others: Split) -> dict[str, Any]:
+            count = counts if isinstance(counts, int) else counts[split.name, embedding]
+            own = {"split": place, "num_generated": count, "reference": split.reference}
+            notes = dict.fromkeys(filter(None, [details.get("note"), *(one.note for one in (*others, split))]))
+            return {**own, "generator": generator, **details, "note": "; ".join(notes)}
+
+        records: list[ScoreRecord] = []
+        for (name, embedding), scores in found.items():
+            split, panel, fields = splits[name], panels[embedding], common(name, splits[name], embedding)
+            remarks = self._remarks(panel, split, fields["num_generated"])
+            records += self._of_scores(scores, panel, split.client_names, fields, remarks)
+        for embedding, panel in panels.items():
+            by_split = {split: scores for (split, name), scores in found.items() if name == embedding}
+            for gap, scores in gaps_of(by_split).items():
+                better, worse = (splits[name] for name in GAPS[gap])
+                pairs = [a if a == b else f"{b} - {a}" for a, b in zip(better.client_names, worse.client_names)]
+                records += self._of_scores(scores, panel, pairs, common(gap, worse, embedding, better))
+        return records
+
+    def _of_scores(
+        self,
+        scores: Sequence[FederatedScore],
+        panel: Panel,
+        client_names: Sequence[str],
+        details: Mapping[str, Any],
+        remarks: Mapping[str, str] | None = None,
+    ) -> list[ScoreRecord]:
+        weights, embedding = self._plan.weights, panel.embedding
+        common = {
+            "embedding": embedding.name,
+            "embedding_fingerprint": embedding.fingerprint(),
+            "embedding_settings": dict(embedding.settings),
+            "num_clients": len(client_names),
+            "seed": self._seed,
+            "weights": name_weights(weights),
+            **details,
+        }
+        records = records_of(scores, client_names, common, self._plan.aggregates, panel.choices, remarks)
+        return [self._real.described(record) for record in records]
+
+    def _remarks(self, panel: Panel, split: Split, generated: int) -> dict[str, str]:
+        """Return the scores' remarks on the sizes of a split's sets; gaps need none, as their bias cancels."""
+        if panel.on_images:
+            return {}
+        return remarks_by_score(panel.choices, panel.embedding.dim, generated, self._real.told_counts(split))
+
+
+def records_of(
+    scores: Sequence[FederatedScore],
+    client_names: Sequence[str],
+    common: Mapping[str, Any],
+    aggregates: Sequence[str] = AGGREGATES,
+    choices: Sequence[ScoreChoice] = (),
+    remarks: Mapping[str, str] | None = None,
+) -> list[ScoreRecord]:
+    """The records of scores, one an aggregate; avg carries the clients' own scores, where they are known."""
+    settings = {choice.name: choice.settings for choice in choices}
+
+    def own(name: str) -> dict[str, Any]:
+        note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(name, "")]))
+        return {**common, "score_settings": settings.get(name, {}), "note": note}
+
+    return [
+        _record(score, aggregate, client_names, own(score.name))
+        for score in scores
+        for aggregate in aggregates
+        if aggregate in score.values
+    ]
+
+
+def remarks_by_score(
+    choices: Sequence[ScoreChoice], dim: int, generated: float | None, clients: Sequence[float | None]
+) -> dict[str, str]:
+    """By score, its `remark` where there is one; arguments as there."""
+    found = {choice.name: choice.definition.remark(choice.name, dim, generated, clients) for choice in choices}
+    return {name: line for name, line in found.items() if line}
+
+
+def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common: Mapping[str, Any]) -> ScoreRecord:
+    clients: dict[str, Any] = {}
+    if aggregate == "avg" and len(score.per_client):
+        clients = {"per_client": score.per_client.tolist(), "client_names": list(names)}
+        if score.client_errors is not None:
+            clients["per_client_errors"] = score.client_errors.tolist()
+    return ScoreRecord(
+        score=score.name,
+        aggregate=aggregate,
+        value=float(score.values[aggregate]),
+        standard_error=score.errors.get(aggregate),
+        error_parts={side: part[aggregate] for side, part in score.error_parts.items() if aggregate in part},
+        terms={term: values[aggregate] for term, values in score.terms.items() if aggregate in values},
+        higher_is_better=score.higher_is_better and aggregate != "var",
+        error_over_clients=score.errors_over_clients.get(aggregate),
+        **clients,
+        **common,
+    )
+
+
+class RealSide:
+    """The references of a plan's scores; embedded by `prepare`."""
+
+    def __init__(
+        self,
+        plan: EvaluationPlan,
+        seed: int,
+        cache: FeatureCache | None = None,
+        batch_size: int = 64,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
+        self._references: dict[tuple[str, str], FittedScores] = {}
+        self._stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
+
+    def prepare(self) -> None:
+        """Embeds the clients' images of every split, and those of the stand-ins, once."""
+        if self._references:
+            return
+        references: dict[tuple[str, str], FittedScores] = {}
+        stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
+        for panel in self.plan.panels:
+            features = self._embed_real(panel)
+            for split in self.plan.splits:
+                key = split.name, panel.embedding.name
+                if not self.plan.choices(split, panel):
+                    continue
+                references[key] = self._reference(split, panel, features)
+                for name, stand_in in self._stand_ins_of(split, panel).items():
+                    chosen = subset(len(stand_in.images), self.plan.num_images, self.seed, name, split.stream)
+                    labels = None if stand_in.labels is None else stand_in.labels[chosen]
+                    stand_ins[*key, name] = at_positions(features[id(stand_in.images)], chosen), labels
+        self._references, self._stand_ins = references, stand_ins
+
+    def _stand_ins_of(self, split: Split, panel: Panel) -> dict[str, StandIn]:
+        """Return what is scored in a generator's place."""
+        return {} if panel.on_model else self.plan.stand_ins(split)
+
+    def _embed_real(self, panel: Panel) -> dict[int, Any]:
+        """Features of all splits' images and stand-ins by the images' identity: those of one are often another's."""
+        found: dict[int, Any] = {}
+        for split in self.plan.splits:
+            stand_ins = self._stand_ins_of(split, panel)
+            others = [(one.images, f"{name} of {split.name}") for name, one in stand_ins.items()]
+            for images, what in ((split.images, split.reference), *others):
+                if panel.on_images:  # these scores compare the images themselves, or ask the model about anything
+                    found[id(images)] = images  # those on disk are read as they are compared
+                elif id(images) not in found:
+                    try:
+                        with name_clients(images, self.plan.splits):
+                            found[id(images)] = self._embed(
+                                panel.embedding, images, f"embedding {what} with", self.cache
+                            )
+                    except NotFiniteError as error:
+                        client = f", client {split.client_of(error.place)!r}" if images is split.images else ""
+                        raise ValueError(f"{what}{client}: {error}") from error
+        return found
+
+    def _reference(self, split: Split, panel: Panel, features: Mapping[int, Any]) -> Reference:
+        plan, choices, counts = self.plan, self.plan.choices(split, panel), list(split.counts)
+        parts = in_parts(features[id(split.images)], counts)
+        other = plan.held_out if any(choice.needs == "held out" for choice in choices) else None
+        held_out = features[id(other.images)].split(list(other.counts)) if other else None
+        labels = None if split.labels is None else split.labels.split(counts)
+        texts = panel.embedding.text_features if panel.embedding.takes_texts else None
+        with name_clients(split.images, [split]):
+            return Reference(parts, choices, plan.weights, plan.aggregates, held_out, labels, len(split.classes), texts)
+
+    def reference(self, split: Split, panel: Panel) -> FittedScores | None:
+        """The clients' side of a panel's scores on a split; None where none of them is measured there."""
+        return self._references.get((split.name, panel.embedding.name))
+
+    def score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
+        """The scores of generated features on a split; none where none of the panel's is measured there."""
+        reference = self.reference(split, panel)
+        with name_clients(split.images, [split]):
+            return reference.score(features, **options) if reference else []
+
+    def told_counts(self, split: Split) -> Sequence[float]:
+        """The numbers of images that records may tell: each client's."""
+        return split.counts
+
+    def described(self, record: ScoreRecord) -> ScoreRecord:
+        """A record with how clients gave their side of it: as it is, since their images are here."""
+        return record
+
+    def stand_in(self, name: str, split: Split, panel: Panel) -> tuple[Tensor | LazyInputs, Tensor | None] | None:
+        """Features of a stand-in's images, or those themselves, and their labels; None where it is not there."""
+        return self._stand_ins.get((split.name, panel.embedding.name, name))
+
+    def embed(self, panel: Panel, images: Tensor | LazyInputs) -> Tensor:
+        """Features of images in a generator's place, or for a panel of image scores the images, on the device."""
+        if panel.on_images:
+            images = images[:]
+            return images if self.device is None else images.to(self.device)
+        return self._embed(panel.embedding, images, "embedding with", None)
+
+    def _embed(
+        self, embedding: Embedding, images: Tensor | LazyInputs, what: str, cache: FeatureCache | None
+    ) -> Tensor:
+        return embed(embedding, images, self.batch_size, self.device, f"{what} {embedding.name}", cache)

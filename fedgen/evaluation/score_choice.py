@@ -1,25 +1,25 @@
 """The scores that are asked for, by name or by class path, with their options: checked before any long work."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
 
 from fedgen.class_paths import import_by_path, is_class_path
-from fedgen.scores import Kernel
-from fedgen.scores.definition import Needs, ScoreDefinition
-from fedgen.scores.definitions import definitions
-from fedgen.scores.definitions.metric_score import MetricScore
+from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, PERCENTILES, POWER
+from fedgen.scores import FederatedScore, Kernel, aggregate
+from fedgen.scores.definition import Needs, ScoreDefinition, definitions
+from fedgen.scores.of_model.metric_score import MetricScore
+
+if TYPE_CHECKING:
+    from fedgen.scores import FederatedScore
 
 
 @dataclass(frozen=True)
 class ScoreChoice:
-    """One score as it was asked for.
-
-    Args:
-        name: in records and columns.
-        definition: the score with its options.
-        scale: a factor of its values.
-    """
+    """One score as it was asked for."""
 
     name: str
     definition: ScoreDefinition
@@ -47,11 +47,7 @@ class ScoreChoice:
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel of a score of kernel means.
-
-        Raises:
-            TypeError: for another score.
-        """
+        """The kernel of a score of kernel means."""
         if self.definition.kernel is None:
             raise TypeError(f"score {self.name} has no kernel")
         return self.definition.kernel
@@ -71,19 +67,7 @@ ScoreLike = str | Mapping[str, Any] | ScoreDefinition | ScoreChoice
 
 
 def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> ScoreChoice:
-    """The score of a name, of {"name": ..., options}, of a definition, or of a choice, which it is already.
-
-    A name may be a class path with its arguments as options: of a `ScoreDefinition` of your own, or of a torchmetrics
-    class such as "torchmetrics.text.Perplexity", whose score is then called "perplexity".
-
-    Args:
-        score: asked for.
-        name: in records; its own name by default.
-        scale: a factor of its values.
-
-    Raises:
-        ValueError: for an unknown score or option, or an option out of range.
-    """
+    """The score of a name, of {"name": ..., options}, of a definition, or of a choice, which it is already."""
     if isinstance(score, ScoreChoice):
         return score
     if isinstance(score, ScoreDefinition):
@@ -140,3 +124,65 @@ def check_distinct(what: str, names: Sequence[str]) -> None:
                 f"{what} {name!r} is given twice, and scores are stored by name: measure the second in an evaluation of"
                 " its own"
             )
+
+
+def choose_aggregates(further: Sequence[str]) -> tuple[str, ...]:
+    """avg, all and worst, then what is asked for: power means, "power-p" each, and names of `DISTRIBUTION`."""
+    names = [further] if isinstance(further, str) else further
+    chosen = tuple(dict.fromkeys([*AGGREGATES, *names]))
+    for name in chosen[len(AGGREGATES) :]:
+        if name not in DISTRIBUTION:
+            power_of(name)
+    return chosen
+
+
+def power_of(name: str) -> float:
+    """The p of "power-p"; ValueError for a name that is none."""
+    try:
+        power = float(name.removeprefix(POWER)) if name.startswith(POWER) else float("nan")
+    except ValueError:
+        power = float("nan")
+    if not abs(power) < float("inf"):
+        known = (*AGGREGATES, *DISTRIBUTION)
+        raise ValueError(f"unknown aggregate {name!r}; known: {', '.join(known)}, {POWER}2 and other powers")
+    return power
+
+
+def applies(name: str, choice: ScoreChoice) -> bool:
+    """Whether a score has an aggregate."""
+    if name in AGGREGATES or name in DISTRIBUTION:
+        return name in AGGREGATES or choice.definition.has_distribution
+    power = power_of(name)
+    return choice.definition.has_powers and (power <= 1 if choice.higher_is_better else power >= 1)
+
+
+def check_aggregates(aggregates: Sequence[str], choices: Sequence[ScoreChoice]) -> None:
+    """Raise ValueError for an aggregate that applies to none of the scores, naming it."""
+    for name in aggregates:
+        if not any(applies(name, choice) for choice in choices):
+            scores = ", ".join(dict.fromkeys(choice.name for choice in choices))
+            raise ValueError(
+                f"aggregate {name} applies to none of the scores {scores}: powers are at least 1, or at most 1 where"
+                f" higher is better ({POWER}-1: the harmonic mean), of scores that cannot be negative (kid with"
+                " estimator v)"
+            )
+
+
+def with_further(
+    score: FederatedScore, choice: ScoreChoice, aggregates: Sequence[str], weights: Tensor
+) -> FederatedScore:
+    """The score with the other aggregates that were asked for among its values; they have no standard errors."""
+    names = [name for name in aggregates if name not in AGGREGATES and applies(name, choice)]
+    found = {name: _further(name, score.per_client, choice, weights) for name in names}
+    return replace(score, values={**score.values, **found}) if found else score
+
+
+def _further(name: str, per_client: Tensor, choice: ScoreChoice, weights: Tensor) -> float:
+    if name == "unweighted":
+        return float(per_client.mean())
+    if name == "var":
+        return float(per_client.var(correction=0))
+    if name in PERCENTILES:
+        return float(np.percentile(per_client.numpy(), PERCENTILES[name], method="nearest"))
+    # rounding may leave -1e-17 of a value that cannot be negative
+    return aggregate(per_client.clamp(min=0), weights, power_of(name), choice.higher_is_better)

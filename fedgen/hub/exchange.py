@@ -11,9 +11,9 @@ from lightning.pytorch import LightningModule
 
 import fedgen
 from fedgen import models
-from fedgen.evaluation.runs.checkpoint_names import list_checkpoints
-from fedgen.evaluation.runs.run_files import RECIPE, read_recipe
-from fedgen.evaluation.runs.selection import select
+from fedgen.evaluation.names import list_checkpoints
+from fedgen.evaluation.runs.run_folder import select
+from fedgen.evaluation.runs.scores_file import RECIPE, read_recipe
 from fedgen.extras import need
 from fedgen.hub.model_card import CARD, PICTURE, ModelCard, card_of_run, draw_samples
 from fedgen.io.files import atomic_write, read_json, write_json

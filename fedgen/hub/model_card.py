@@ -14,12 +14,10 @@ import yaml
 from lightning.pytorch import LightningModule
 
 from fedgen.data.optional_attributes import optional
-from fedgen.evaluation.gaps import GAPS
-from fedgen.evaluation.marks import explained, mark_of
+from fedgen.evaluation.marks import GAPS, explained, mark_of
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.runs.kinds import one_kind
-from fedgen.evaluation.runs.run_files import PARTITION
-from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
+from fedgen.evaluation.runs.scores_file import PARTITION, SCORES_FILE, read_records
+from fedgen.evaluation.runs.selection import one_kind
 from fedgen.evaluation.tables.table import format_value
 from fedgen.foreign_text import printable_lines
 from fedgen.images import save_png, tile, to_uint8

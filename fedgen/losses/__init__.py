@@ -5,17 +5,15 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.losses.distributed.distributed import DistributedLoss
-    from fedgen.losses.distributed.one_message import OneMessageLoss
-    from fedgen.losses.distributed.summaries import Nystrom, PooledMoments, Sketches
-    from fedgen.losses.embedded import EmbeddedLoss
+    from fedgen.losses.distributed import DistributedLoss
+    from fedgen.losses.embedded import EmbeddedLoss, ImageLosses, gradient_cache
     from fedgen.losses.fastfid import FastFIDLoss
     from fedgen.losses.feature_loss import FeatureLoss
-    from fedgen.losses.gradient_cache import gradient_cache
-    from fedgen.losses.image_losses import ImageLosses
     from fedgen.losses.mmd2 import MMD2Loss
     from fedgen.losses.moments import BatchMoments, EMAMoments, Moments, QueueMoments
+    from fedgen.losses.one_message import OneMessageLoss
     from fedgen.losses.scaling import AdaptiveWeight, FixedWeight, Weight
+    from fedgen.losses.summaries import Nystrom, PooledMoments, Sketches
 
 __all__ = [
     "AdaptiveWeight",

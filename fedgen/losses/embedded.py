@@ -11,11 +11,88 @@ from torch.utils.checkpoint import checkpoint
 from fedgen.data.lazy_examples import LazyInputs, join_inputs
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.images import SeenRange
-from fedgen.losses.feature_loss import FeatureLoss
-from fedgen.losses.gradient_cache import cache_generator
-from fedgen.losses.keeps_precision import KeepsPrecision
+from fedgen.losses.feature_loss import FeatureLoss, KeepsPrecision
 from fedgen.losses.scaling import FixedWeight, Weight, running_mean
 from fedgen.scores.aggregate import Weights
+
+# Gradients of a loss on more images than fit in memory: their features at once, their graphs a chunk at a time.
+#
+# Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup" (arXiv 2101.06983):
+# features are computed without a graph, the loss is differentiated in the features, and each chunk is then computed
+# again with a graph that receives its share of that gradient. Exact, for one more forward pass.
+
+
+def gradient_cache(
+    objective: Callable[[Tensor], Tensor], encode: Callable[[Tensor], Tensor], inputs: Tensor, chunk: int
+) -> Iterator[Tensor]:
+    """Scalars, one a chunk, whose backward passes together give the gradient of objective(encode(inputs)).
+
+    Backpropagate each before taking the next. Random draws inside `encode` are the same in both passes.
+
+    Args:
+        objective: features [m, D] to a scalar; called once, with gradients on.
+        encode: inputs [c, ...] to features [c, D], differentiable in whatever is trained.
+        inputs: [m, ...], e.g. latents.
+        chunk: inputs encoded at once.
+
+    Raises:
+        ValueError: for a chunk below 1.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import gradient_cache
+        >>> weight, inputs = torch.tensor(2.0, requires_grad=True), torch.tensor([[1.0], [5.0]])
+        >>> for part in gradient_cache(torch.mean, lambda batch: batch * weight, inputs, chunk=1):
+        ...     part.backward()
+        >>> weight.grad  # of the mean over both: (1 + 5) / 2
+        tensor(3.)
+    """
+    if chunk < 1:
+        raise ValueError(f"chunk={chunk}: at least one image at a time")
+    parts = inputs.split(chunk)
+    states, features = [], []
+    with torch.no_grad():
+        for part in parts:
+            states.append(_random_states(inputs.device))
+            features.append(encode(part))
+    # a mean's gradient in a single image underflows in half precision, and no scaler reaches it there
+    leaves = torch.cat(features).to(torch.promote_types(features[0].dtype, torch.float32)).requires_grad_()
+    with torch.enable_grad():
+        value = objective(leaves)
+    (gradients,) = torch.autograd.grad(value, leaves)
+    after = _random_states(inputs.device)
+    for part, gradient, state in zip(parts, gradients.split(chunk), states):
+        _set_random_states(inputs.device, state)
+        yield (encode(part) * gradient).sum()
+    _set_random_states(inputs.device, after)
+
+
+def cache_generator(
+    objective: Callable[[Tensor], Tensor],
+    encode: Callable[[Tensor], Tensor],
+    generator: nn.Module,
+    latents: Tensor,
+    chunk: int,
+) -> Iterator[Tensor]:
+    """`gradient_cache` of what is seen of a generator's images; its running statistics move in one pass of the two."""
+    before = [buffer.clone() for buffer in generator.buffers()]
+
+    def evaluate(features: Tensor) -> Tensor:
+        for buffer, value in zip(generator.buffers(), before):
+            buffer.copy_(value)
+        return objective(features)
+
+    yield from gradient_cache(evaluate, lambda part: encode(generator(part)), latents, chunk)
+
+
+def _random_states(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def _set_random_states(device: torch.device, states: tuple[Tensor, Tensor | None]) -> None:
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1], device)
 
 
 class EmbeddedLoss(nn.Module):
@@ -231,3 +308,67 @@ class _RunningMagnitude(KeepsPrecision):
         size = value.detach().abs().to(self.mean)
         mean, mass = running_mean(self, (self.mean, self.mass), size, self.decay)
         return (mean / mass).clamp(min=torch.finfo(torch.float32).tiny)
+
+
+class ImageLosses:
+    """The sum of losses of the same images, from images at once or a chunk at a time.
+
+    Args:
+        losses: scores of images, or callables that turn images [m, C, H, W] in [-1, 1] into a scalar.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import ImageLosses
+        >>> total = ImageLosses([lambda images: images.mean(), lambda images: images.square().mean()])
+        >>> latents = torch.full((2, 1, 1, 1), 3.0)
+        >>> [float(part) for part in total.backward_parts(torch.nn.Identity(), latents, None, note=print)]
+        tensor(12.)
+        [12.0]
+    """
+
+    def __init__(self, losses: Sequence[Callable[..., Any]]) -> None:
+        self.losses = list(losses)
+        self._widths: list[int] = []
+        self._shape: tuple[int, ...] = ()
+
+    def backward_parts(
+        self, generator: nn.Module, latents: Tensor, chunk: int | None, note: Callable[[Tensor], None]
+    ) -> Iterator[Tensor]:
+        """Scalars whose backward passes, each before the next is taken, give the gradient of the sum.
+
+        Args:
+            generator: latents to images in [-1, 1]. One whose images depend on each other (BatchNorm in training mode)
+                sees chunks as batches.
+            latents: [m, ...], one an image.
+            chunk: images made and embedded at once, their gradient cached; all of them by default.
+            note: receives the sum, once, without gradient.
+        """
+        if chunk is None or chunk >= len(latents):
+            images = generator(latents)
+            total = torch.stack([loss(images).float() for loss in self.losses]).sum()
+            note(total.detach())
+            yield total
+            return
+
+        def objective(features: Tensor) -> Tensor:
+            total = self._objective(features)
+            note(total.detach())
+            return total
+
+        yield from cache_generator(objective, self._encode, generator, latents, chunk)
+
+    def _encode(self, images: Tensor) -> Tensor:
+        """Return what every loss sees of the images, side by side [m, sum of D]: features, or the images themselves."""
+        self._shape = images.shape[1:]
+        seen = [loss.encode(images) if isinstance(loss, EmbeddedLoss) else images.flatten(1) for loss in self.losses]
+        self._widths = [part.shape[1] for part in seen]
+        return torch.cat(seen, dim=1)
+
+    def _objective(self, seen: Tensor) -> Tensor:
+        values = []
+        for loss, part in zip(self.losses, seen.split(self._widths, dim=1)):
+            if isinstance(loss, EmbeddedLoss):
+                values.append(loss.objective(part))
+            else:
+                values.append(loss(part.unflatten(1, self._shape)))
+        return torch.stack([value.float() for value in values]).sum()

@@ -11,10 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from fedgen.losses.closed_form import ClosedForm
-from fedgen.losses.feature_loss import Aggregate, FeatureLoss
-from fedgen.losses.frechet.frechet_targets import Form, FrechetTargets, group
-from fedgen.losses.frechet.frozen_pull import FrozenPull
+from fedgen.losses.feature_loss import Aggregate, ClosedForm, FeatureLoss
+from fedgen.losses.frechet_targets import Form, FrechetTargets, FrozenPull, group
 from fedgen.losses.moments import BatchMoments, MomentEstimate, Moments
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.statistics import Gaussian, pool, summarize

@@ -1,15 +1,45 @@
 """Losses on features: references are set once, and every batch has a differentiable value."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Literal, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import Function
 
-from fedgen.losses.keeps_precision import KeepsPrecision
 from fedgen.scores.aggregate import Weights
 from fedgen.statistics import Gaussian
+
+
+class KeepsPrecision(nn.Module):
+    """A module that follows a parent to another device but keeps its precision: half of it would be another score."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._device = torch.device("cpu")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._device = fn(torch.empty(0, device=self._device)).device
+        return super()._apply(lambda tensor: tensor.to(self._device), recurse)
+
+
+class ClosedForm(Function):
+    """`ClosedForm.apply(features, value, gradient)`: the value, with this gradient [m, D] in the features."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        ctx.dtype = features.dtype
+        return value.clone()  # an input returned as it is could not be changed in place, as by loss *= 5
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("a score's gradient in closed form cannot be differentiated again: no create_graph=True")
+        (gradient,) = ctx.saved_tensors
+        return (upstream * gradient).to(ctx.dtype), None, None
+
 
 Aggregate = Literal["all", "avg", "own"]
 AGGREGATES = ("all", "avg", "own")

@@ -12,8 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fedgen.losses.closed_form import ClosedForm
-from fedgen.losses.feature_loss import Aggregate, FeatureLoss
+from fedgen.losses.feature_loss import Aggregate, ClosedForm, FeatureLoss
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel
 from fedgen.scores.kernel.mmd import Estimator, KernelReference, check_means, checked_diagonal
@@ -189,14 +188,7 @@ class MMD2Loss(FeatureLoss):
     def _sums(
         self, x: "KernelSide", y: "KernelSide", needed: bool, diagonal: bool = True
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Sums over b of v_b k(x_a, y_b) [m]; if needed, of v_b f'(u_ab) y_b [m, D] and v_b f'(u_ab) [m].
-
-        Args:
-            x: m images; their shares do not count.
-            y: n images of shares v.
-            needed: whether to form the second and third, zero otherwise.
-            diagonal: whether pairs a = b count.
-        """
+        """Sums over b of v_b k(x_a, y_b) [m]; if needed, of v_b f'(u_ab) y_b [m, D] and v_b f'(u_ab) [m]."""
         values, mass = torch.zeros_like(x.offsets), torch.zeros_like(x.offsets)
         rows = torch.zeros_like(x.features)
         block = BLOCK if x.features.device.type == "cpu" else ACCELERATOR_BLOCK
@@ -252,11 +244,7 @@ def _chunks(parts: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
 
 
 def features_of(clients: Sequence[Tensor] | Sequence[Gaussian]) -> list[Tensor]:
-    """The clients' features, detached.
-
-    Raises:
-        ValueError: for summaries.
-    """
+    """The clients' features, detached."""
     parts: list[Tensor] = []
     for number, part in enumerate(clients):
         if not isinstance(part, Tensor):

@@ -7,34 +7,63 @@ alone, which is what a queue and an exponential average do here. All moments are
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedgen.losses.frechet.late_buffers import LateBuffers
 from fedgen.statistics import summarize
+
+Layout = tuple[Sequence[int], torch.dtype]
+
+
+class LateBuffers(nn.Module):
+    """A module whose saved buffers are None until `allocate`, or until a checkpoint brings their shapes."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self._late = names
+        for name in names:
+            self.register_buffer(name, None)
+
+    @property
+    def allocated(self) -> bool:
+        """Whether the buffers are there."""
+        return all(self._buffers[name] is not None for name in self._late)
+
+    def allocate(self, layouts: Mapping[str, Layout], device: torch.device) -> None:
+        """Makes the buffers, zero; those that are there stay as they are."""
+        for name, (shape, dtype) in layouts.items():
+            present = self._buffers[name]
+            if present is None:
+                self._buffers[name] = torch.zeros(tuple(shape), dtype=dtype, device=device)
+            elif tuple(present.shape) != tuple(shape) or present.dtype != dtype:
+                raise ValueError(
+                    f"{type(self).__name__} remembers {name} of {list(present.shape)} {present.dtype}, now needed is"
+                    f" {list(shape)} {dtype}; use a new loss, or the embedding and options it was saved with"
+                )
+            else:
+                self._buffers[name] = present.to(device)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        saved = {name: state_dict[prefix + name] for name in self._late if prefix + name in state_dict}
+        for name, value in saved.items():
+            if self._buffers[name] is None:
+                self._buffers[name] = torch.empty_like(value)
+        if not saved:
+            state_dict = dict(state_dict)
+            for name in self._late:
+                present = self._buffers[name]
+                if isinstance(present, Tensor):
+                    state_dict[prefix + name] = torch.zeros_like(present)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 @dataclass(frozen=True, eq=False)
 class MomentEstimate:
-    """Mean and covariance of the generator's population, as a batch and what came before it tell.
-
-    Args:
-        mean: float64 [D].
-        deviations: float64 [m, D], the batch minus the mean.
-        count: number of images n, of which a covariance has the divisor n - ddof; of images that do not count alike the
-            effective (Kish) number.
-        rank: an upper bound of the covariance's rank.
-        weight: what one image of the batch weighs in the gradient.
-        share: the batch's share in the population.
-        kept: the factor by which the share of images that were and are there has shrunk.
-        eps: relative rounding of the features.
-        second: float64 [D, D], sum over the population of (x - origin)(x - origin)^T; None for a batch alone.
-        mass: what `second` is the sum over.
-        offset: float64 [D], mean - origin; None if zero.
-    """
+    """Mean and covariance of the generator's population, as a batch and what came before it tell."""
 
     mean: Tensor
     deviations: Tensor

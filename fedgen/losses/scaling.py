@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from fedgen.losses.keeps_precision import KeepsPrecision
+from fedgen.losses.feature_loss import KeepsPrecision
 
 
 class Weight(KeepsPrecision, ABC):
@@ -108,13 +108,6 @@ class AdaptiveWeight(Weight):
 
 
 def running_mean(module: nn.Module, state: tuple[Tensor, Tensor], sizes: Tensor, decay: float) -> tuple[Tensor, Tensor]:
-    """The uncorrected running mean with these sizes in it, and its mass 1 - decay^steps.
-
-    Args:
-        module: whose state it is: remembered in training mode with gradients enabled.
-        state: mean and mass before.
-        sizes: without gradient, of the mean's shape and dtype.
-        decay: of the mean, a step.
-    """
+    """The uncorrected running mean with these sizes in it, and its mass 1 - decay^steps."""
     mean, mass = state if module.training and torch.is_grad_enabled() else (part.clone() for part in state)
     return mean.mul_(decay).add_(sizes, alpha=1 - decay), mass.mul_(decay).add_(1 - decay)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from fedgen.embeddings import Embedding, load_embedding
 from fedgen.images import SeenRange, refuse_grey_levels
+from fedgen.scores.aggregate import FederatedScore, Weights, aggregate, resolve_weights
 from fedgen.statistics.gaussian import check_features
 
 REAL, GENERATED = "real", "generated"
@@ -23,24 +25,7 @@ DIGEST = 16  # bytes of a hash
 
 
 class FeatureMetric(Metric):
-    """A score of images or features, with states that do not follow a parent's precision.
-
-    Names of states start with "real_" or "generated_". Images are embedded without gradients. States follow the metric
-    to another device (not to one without float64), and keep their dtype under `.half()`, `.to(torch.bfloat16)` and
-    `set_dtype`. No state and no embedding is part of a `state_dict`.
-
-    Args:
-        embedding: None: `update` takes features [N, D]; a name or a module: as `fedgen.load_embedding` takes it.
-        dim: D; by default the embedding's, or else that of the first images, which all ranks must share.
-        normalize: images are floats in [0, 1], cut down to grey levels floor(255 x) as torchmetrics does. If not, they
-            are uint8, or floats in [-1, 1], as everywhere in fedgen.
-        reset_real_features: whether `reset` forgets the real images too.
-        made_with: whatever else decides what the states hold; metrics in which it differs do not merge.
-        kwargs: those of `torchmetrics.Metric`.
-
-    Raises:
-        ValueError: for a dim that is wrong, or `normalize` where no images are quantised.
-    """
+    """A score of images or features, with states that do not follow a parent's precision."""
 
     higher_is_better = False
     is_differentiable = False
@@ -100,11 +85,7 @@ class FeatureMetric(Metric):
         self._add_sized(dim)
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
-        """Updates and returns None: a batch is of one side alone and has no score.
-
-        In a `training_step` log with `on_step=False, on_epoch=True`: of a step's value Lightning, finding None, logs
-        nothing and says nothing.
-        """
+        """Updates and returns None: a batch is of one side alone and has no score."""
         self.update(*args, **kwargs)
 
     def reset(self) -> None:
@@ -120,11 +101,7 @@ class FeatureMetric(Metric):
         self._seen |= {side: self._unseen(side) for side in forgotten if not self._seen[side].told}
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Adds another metric's images, or those of its `metric_state`, behind one's own; a later `compute` has them.
-
-        Raises:
-            ValueError: for something else, or states made with another embedding, number of features or clients.
-        """
+        """Adds another metric's images, or those of its `metric_state`, behind one's own."""
         states = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
         if not isinstance(states, Mapping) or set(states) != set(self._defaults):
             found = sorted(states) if isinstance(states, Mapping) else type(states).__name__
@@ -195,10 +172,7 @@ class FeatureMetric(Metric):
             self.unsync(should_unsync=self._is_synced and should_unsync)
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """Figure and axes with a result of `compute` (by default now), or a list of results over time.
-
-        Of results in a dict the scalars are shown; give a vector to see the clients' scores.
-        """
+        """Figure and axes with a result of `compute` (by default now), or a list of results over time."""
         val = self.compute() if val is None else val
         if isinstance(val, Sequence):
             return self._plot([_scalars(item) for item in val], ax)
@@ -273,11 +247,7 @@ def require_images(owner: str, count: float, needed: int, how: str) -> None:
 
 
 def _known_dim(embedding: Embedding | None, dim: int | None) -> int | None:
-    """D as it is given or as the embedding knows it; None if the first images tell.
-
-    Raises:
-        ValueError: if the two differ, or for a number below 1.
-    """
+    """D as it is given or as the embedding knows it; None if the first images tell."""
     known = None
     if embedding is not None:
         try:
@@ -292,11 +262,7 @@ def _known_dim(embedding: Embedding | None, dim: int | None) -> int | None:
 
 
 def _the_same(rows: Sequence[Tensor] | Tensor) -> Tensor:
-    """The first of several metrics' `made_with` [DIGEST + 2].
-
-    Raises:
-        ValueError: if the metrics were made differently; how they take images and reset may differ.
-    """
+    """The first of several metrics' `made_with` [DIGEST + 2]."""
     if any(not torch.equal(row[:DIGEST], rows[0][:DIGEST]) for row in rows):
         raise ValueError(
             "these metrics differ in embedding, number of features, clients or kind; make all of them alike"
@@ -306,3 +272,110 @@ def _the_same(rows: Sequence[Tensor] | Tensor) -> Tensor:
 
 def _scalars(value: Any) -> Any:
     return {key: v for key, v in value.items() if v.numel() == 1} if isinstance(value, dict) else value
+
+
+class TwoSides(FeatureMetric):
+    """`update(images, real)` for metrics of two sets."""
+
+    def update(self, images: Tensor, real: bool) -> None:
+        """Adds images, or features [N, D] without an embedding, to the real or the generated side."""
+        if len(images):
+            side = REAL if real else GENERATED
+            self._add(self._features(images, side), side, 0)
+
+
+def require_sides(real: float, generated: float, needed: int) -> None:
+    """Raises ValueError unless both sides have the images needed."""
+    require_images("real", real, needed, "update(images, real=True)")
+    require_images("generated", generated, needed, "update(images, real=False)")
+
+
+Aggregate = str | float
+EVERYTHING: tuple[Aggregate, ...] = ("avg", "all", "worst", "per_client")
+
+
+class ManyClients(FeatureMetric):
+    """`update(images, client)` and `compute()` for metrics of K clients; subclasses give the score."""
+
+    def __init__(
+        self, num_clients: int, weights: Weights, aggregates: Aggregate | Sequence[Aggregate], **settings: Any
+    ) -> None:
+        if num_clients < 1:
+            raise ValueError(f"num_clients must be at least 1, got {num_clients}")
+        single = isinstance(aggregates, str | int | float)
+        names = _aggregates(aggregates)
+        resolve_weights(weights, [1.0] * num_clients)
+        # The pool of all images needs no client's own.
+        pooled = names == ("all",) and isinstance(weights, str) and weights == "examples"
+        super().__init__(rows=1 if pooled else num_clients, made_with=("many clients", num_clients), **settings)
+        self.num_clients = num_clients
+        self.weights = weights if isinstance(weights, str) else torch.as_tensor(weights).tolist()
+        self._names, self._single, self._pooled = names, single, pooled
+
+    @abstractmethod
+    def _score(self) -> tuple[FederatedScore, Tensor]:
+        """The score of the images seen and the clients' weights; of a pooled metric, the pool is the only client."""
+
+    def update(self, images: Tensor, client: int | Tensor | None) -> None:
+        """Adds images, or features [N, D] without an embedding."""
+        rows = 0 if client is None else _clients(client, len(images), self.num_clients)
+        if len(images):
+            side = GENERATED if client is None else REAL
+            self._add(self._features(images, side), side, 0 if self._pooled else rows)
+
+    def compute(self) -> Tensor | dict[str, Tensor]:
+        """The aggregate asked for as a float64 scalar (per_client: [K]); or a dict such as {"fid_avg", "fid_all"}."""
+        score, shares = self._score()
+        found = {_key(score.name, name): _named(score, shares, name).to(self.device) for name in self._names}
+        return next(iter(found.values())) if self._single else found
+
+    def _require_images(self, counts: Sequence[float], generated: float, needed: int) -> None:
+        """Raises ValueError unless each client (or the pool) and the generated side have the images needed."""
+        for number, count in enumerate(counts):
+            owner, how = ("all clients", "k") if self._pooled else (f"client {number}", str(number))
+            require_images(owner, count, needed, f"update(images, client={how})")
+        require_images("generated", generated, needed, "update(images, client=None)")
+
+
+def _aggregates(names: Aggregate | Sequence[Aggregate]) -> tuple[Aggregate, ...]:
+    """Checked names, one or several."""
+    several = (names,) if isinstance(names, str | int | float) else tuple(names)
+    for name in several:
+        if not (name in EVERYTHING if isinstance(name, str) else name >= 1):
+            raise ValueError(f"aggregate must be among {EVERYTHING} or a power of at least 1, got {name!r}")
+    if not several:
+        raise ValueError(f"aggregate must name at least one of {EVERYTHING}")
+    return several
+
+
+def _named(score: FederatedScore, shares: Tensor, name: Aggregate) -> Tensor:
+    """One aggregate in float64: a scalar, or [K] for "per_client"."""
+    if name == "per_client":
+        return score.per_client
+    value = score.values["all"] if name == "all" else aggregate(score.per_client, shares, name)
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def _key(score: str, name: Aggregate) -> str:
+    return f"{score}_{name}" if isinstance(name, str) else f"{score}_power_{name:g}"
+
+
+def _clients(client: int | Tensor, images: int, num_clients: int) -> int | Tensor:
+    """One client's number, or those of each image as int64 [N], once they are known to exist."""
+    if isinstance(client, Tensor) and client.ndim > 0:
+        if client.shape != (images,) or client.dtype == torch.bool or client.is_floating_point():
+            raise ValueError(
+                f"client needs one whole number an image, [{images}], got {client.dtype} {list(client.shape)}"
+            )
+        outside = client[(client < 0) | (client >= num_clients)]
+        if len(outside):
+            raise ValueError(
+                f"client {int(outside[0])} is none of 0 ... {num_clients - 1}; generated images: client=None"
+            )
+        return client.long()
+    if isinstance(client, bool) or not hasattr(client, "__index__"):
+        raise ValueError(f"client is a whole number, int64 [N], or None for generated images, got {client!r}")
+    number = operator.index(client)
+    if not 0 <= number < num_clients:
+        raise ValueError(f"client {number} is none of 0 ... {num_clients - 1}; generated images: client=None")
+    return number

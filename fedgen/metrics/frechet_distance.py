@@ -1,16 +1,159 @@
 """The Fréchet distance (FID on Inception features) as a torchmetrics metric."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedgen.metrics.feature_metric import GENERATED, REAL
-from fedgen.metrics.moment_states import MomentMetric
-from fedgen.metrics.two_sides import TwoSides, require_sides
-from fedgen.scores.frechet.frechet import frechet_distance
+from fedgen.metrics.feature_metric import (
+    EVERYTHING,
+    GENERATED,
+    REAL,
+    Aggregate,
+    FeatureMetric,
+    ManyClients,
+    TwoSides,
+    require_sides,
+)
+from fedgen.own_code import warn
+from fedgen.scores.aggregate import FederatedScore, Weights
+from fedgen.scores.frechet.frechet import FrechetReference, few_images, frechet_distance
+from fedgen.scores.frechet.roots import BLOCK, Triangle
+from fedgen.statistics import Gaussian, thin
+from fedgen.statistics.gaussian import check_size, mirror
+
+# Moments of features a Fréchet distance is computed from: they merge over batches, metrics and ranks.
+#
+# They are centred at every step (Chan, Golub and LeVeque 1979): sums of outer products around the origin would lose
+# twice the digits of |mean| / deviation.
+
+
+CHUNK = 4096  # images converted to float64 at a time
+
+
+class MomentMetric(FeatureMetric):
+    """Count, mean and scatter of each client's features and the generated ones, in float64."""
+
+    real_moments: Tensor
+    generated_moments: Tensor
+
+    def __init__(self, rows: int, made_with: tuple[Any, ...] = (), **settings: Any) -> None:
+        super().__init__(made_with=("moments", rows, *made_with), **settings)
+        self._said_few = False
+        self._rows = rows
+        self._add_sized(self.dim or 0)
+
+    @property
+    def real_count(self) -> Tensor:
+        """Real images seen, int64 [rows]."""
+        return self.real_moments[:, 0].long()
+
+    @property
+    def generated_count(self) -> Tensor:
+        """Generated images seen, int64 [1]."""
+        return self.generated_moments[:, 0].long()
+
+    @property
+    def _sides(self) -> tuple[tuple[str, int], ...]:
+        """The sides and their numbers of rows."""
+        return (REAL, self._rows), (GENERATED, 1)
+
+    def _sized(self, dim: int) -> dict[str, Tensor]:
+        width = MomentStates.width(dim)
+        return {f"{side}_moments": torch.zeros(number, width, dtype=torch.float64) for side, number in self._sides}
+
+    def _join(self, parts: Sequence[Tensor] | Tensor) -> Tensor:
+        return merge_moments(parts)
+
+    def _dim_of(self, states: Mapping[str, Any]) -> int | None:
+        return MomentStates.dim_of(states[f"{REAL}_moments"]) or None
+
+    def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:
+        check_size(features, f"{side} features")
+        moments = self._writable(f"{side}_moments")
+        if isinstance(rows, int):
+            MomentStates(moments[rows]).add(features)
+            return
+        for row in rows.unique().tolist():
+            MomentStates(moments[row]).add(features[rows.to(features.device) == row])
+
+    def _say_few(self, name: str) -> None:
+        """Warns once of fewer images than features, of which a Fréchet distance is too large."""
+        counts, generated = self.real_count.tolist(), int(self.generated_count)
+        assert self.dim is not None  # there were images
+        said = few_images(name, self.dim, generated, counts)
+        if said and not self._said_few:
+            self._said_few = True
+            warn(said)
+
+    def _summary(self, side: str, row: int = 0) -> Gaussian:
+        """The summary of one client or of the generated images, on the CPU; low-rank for n <= D."""
+        return MomentStates(getattr(self, f"{side}_moments")[row].cpu()).summary()
+
+
+class MomentStates:
+    """Count, mean and scatter of some images' features in one tensor, which changes in place."""
+
+    def __init__(self, values: Tensor) -> None:
+        dim = self.dim_of(values)
+        self.count, self.mean = values[0], values[1 : 1 + dim]
+        self.triangle = Triangle(values[1 + dim :], dim, BLOCK)
+
+    @staticmethod
+    def width(dim: int) -> int:
+        """1 + D + S."""
+        return 1 + dim + sum(min(BLOCK, dim - i) * (dim - i) for i in range(0, dim, BLOCK))
+
+    @staticmethod
+    def dim_of(values: Tensor) -> int:
+        """D of a tensor [..., 1 + D + S]."""
+        width = values.shape[-1]
+        guesses = range(max(0, math.isqrt(width) - 1), math.isqrt(2 * width) + 1)  # D^2 / 2 <= width <= D^2 + D + 1
+        return next(dim for dim in guesses if MomentStates.width(dim) == width)
+
+    def add(self, features: Tensor) -> None:
+        """Adds features [n, D]."""
+        for part in features.split(CHUNK):
+            rows = torch.empty(len(part) + 1, self.triangle.dim, dtype=torch.float64, device=part.device)
+            rows[:-1] = part
+            mean = rows[:-1].mean(0)
+            rows[:-1] -= mean
+            rows[-1] = self._move(len(part), mean)
+            self._add_outer(rows)
+
+    def merge(self, other: "MomentStates") -> None:
+        """Adds the images of others."""
+        row = self._move(other.count, other.mean)
+        self.triangle.strips.add_(other.triangle.strips)
+        self._add_outer(row.unsqueeze(0))
+
+    def summary(self) -> Gaussian:
+        """Summary of these images; low-rank for n <= D."""
+        return thin(Gaussian(float(self.count), self.mean, scatter=mirror(self.triangle.dense())))
+
+    def _move(self, count: Tensor | int, mean: Tensor) -> Tensor:
+        """Takes in the count and mean of more images; gives the row [D] whose outer product their distance adds."""
+        before, shift = self.count.clone(), mean - self.mean
+        share = count / (before + count).clamp(min=1)
+        self.count.add_(count)
+        self.mean.add_(shift * share)
+        return shift * (before * share).sqrt()
+
+    def _add_outer(self, rows: Tensor) -> None:
+        """Adds rows^T rows to the scatter."""
+        for i, strip in self.triangle.parts:
+            strip.addmm_(rows[:, i : i + BLOCK].T, rows[:, i:])
+
+
+def merge_moments(parts: Sequence[Tensor] | Tensor) -> Tensor:
+    """The moments [rows, 1 + D + S] of the images of several metrics, at least one, merged row by row."""
+    merged = parts[0].clone()
+    for part in parts[1:]:
+        for own, other in zip(merged, part):
+            MomentStates(own).merge(MomentStates(other))
+    return merged
 
 
 class FrechetDistance(TwoSides, MomentMetric):
@@ -75,3 +218,76 @@ class FrechetDistance(TwoSides, MomentMetric):
 def images_needed(ddof: float) -> int:
     """The fewest images n with n - ddof > 0."""
     return max(1, math.floor(ddof) + 1)
+
+
+class FederatedFrechetDistance(ManyClients, MomentMetric):
+    """FID of one generated set to K clients: their mean, the FID to their pool, the worst and each.
+
+    The values of `fedgen.FrechetReference`, however the images came in batches: within 1e-10 of those from all features
+    at once where covariances are well-conditioned, wherever their means lie.
+
+    Under Lightning, `self.log("fid_all", metric)` in `validation_step` computes before `on_validation_epoch_end`: add
+    generated images no later than in the last step, say in `on_validation_epoch_start`. Or log at the epoch's end.
+
+    Args:
+        num_clients: K; clients are numbered from 0.
+        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
+        dim: D; by default the embedding's, or that of the first images.
+        aggregate: what `compute` gives: "avg", "all", "worst", "per_client" (a vector) or a power p >= 1 for a tensor;
+            several of them for a dict with the keys "fid_avg", "fid_all", "fid_worst", "fid_per_client", "fid_power_2".
+            Lightning's `log` takes a metric with one scalar, `log_dict` a dict of scalars. "all" alone, weighted by
+            examples, keeps the pool's sums only: no client then needs images of its own.
+        weights: "examples" (n_i / n), "uniform" or K numbers, shared by avg and all.
+        ddof: divisor n - ddof of the covariances; 1 as peers print it.
+        normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
+        reset_real_features: whether `reset` forgets the real images too.
+        kwargs: those of `torchmetrics.Metric`.
+
+    Raises:
+        ValueError: for another aggregate or unusable weights; from `compute`, if a client or the generated side has
+            fewer than two images (one for ddof = 0).
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.metrics import FederatedFrechetDistance
+        >>> metric = FederatedFrechetDistance(num_clients=2, dim=1, aggregate=["avg", "all"])
+        >>> metric.update(torch.tensor([[-2.0], [0.0]]), client=0)
+        >>> metric.update(torch.tensor([[0.0], [2.0]]), client=1)
+        >>> metric.update(torch.tensor([[-1.0], [1.0]]), client=None)  # generated
+        >>> {name: round(float(value), 4) for name, value in metric.compute().items()}
+        {'fid_avg': 1.0, 'fid_all': 0.0479}
+    """
+
+    plot_lower_bound = 0.0
+
+    def __init__(
+        self,
+        num_clients: int,
+        embedding: str | Mapping[str, Any] | nn.Module | None = None,
+        dim: int | None = None,
+        aggregate: Aggregate | Sequence[Aggregate] = EVERYTHING,
+        weights: Weights = "examples",
+        ddof: float = 1,
+        normalize: bool = False,
+        reset_real_features: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            num_clients,
+            weights,
+            aggregate,
+            embedding=embedding,
+            dim=dim,
+            normalize=normalize,
+            reset_real_features=reset_real_features,
+            **kwargs,
+        )
+        self.ddof = ddof
+
+    def _score(self) -> tuple[FederatedScore, Tensor]:
+        counts = self.real_count.tolist()
+        self._require_images(counts, int(self.generated_count), images_needed(self.ddof))
+        self._say_few("fid")
+        clients = (self._summary(REAL, row) for row in range(len(counts)))
+        reference = FrechetReference.from_summaries(clients, self.weights, self.ddof)
+        return reference.score(self._summary(GENERATED), errors=False), reference.weights

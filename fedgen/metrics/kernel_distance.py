@@ -1,16 +1,76 @@
 """The squared maximum mean discrepancy (KID on Inception features) as a torchmetrics metric."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchmetrics.utilities.distributed import gather_all_tensors
 
-from fedgen.metrics.feature_metric import GENERATED, REAL
-from fedgen.metrics.stored_features import StoredFeatureMetric
-from fedgen.metrics.two_sides import TwoSides, require_sides
+from fedgen.metrics.feature_metric import (
+    EVERYTHING,
+    GENERATED,
+    REAL,
+    Aggregate,
+    FeatureMetric,
+    ManyClients,
+    TwoSides,
+    require_sides,
+)
+from fedgen.scores.aggregate import FederatedScore, Weights
 from fedgen.scores.kernel.kernels import Kernel
-from fedgen.scores.kernel.mmd import Estimator, mmd2
+from fedgen.scores.kernel.mmd import Estimator, KernelReference, mmd2
+
+
+class StoredFeatureMetric(FeatureMetric):
+    """Features of every image and the client it is of: float32 of an embedding, float64 where features are given."""
+
+    real_rows: list[Tensor]
+
+    def __init__(self, rows: int, made_with: tuple[Any, ...] = (), **settings: Any) -> None:
+        super().__init__(made_with=("features", rows, *made_with), **settings)
+        self._rows = rows
+        self._kept = torch.float64 if self.embedding is None else torch.float32
+        for name in self._empty():
+            self.add_state(name, [], dist_reduce_fx="cat")
+
+    def _sized(self, dim: int) -> dict[str, Tensor]:
+        return {}  # lists know no D
+
+    def _dim_of(self, states: Mapping[str, Any]) -> int | None:
+        found = (states[f"{side}_features"] for side in (REAL, GENERATED))
+        parts = [part for state in found for part in ([state] if isinstance(state, Tensor) else state)]
+        return next((part.shape[1] for part in parts if len(part)), None)
+
+    def _empty(self) -> dict[str, Tensor]:
+        """Each list's value for no images; what a rank without any sends to the others."""
+        features, rows = torch.empty(0, self.dim or 0, dtype=self._kept), torch.empty(0, dtype=torch.int64)
+        return {f"{REAL}_features": features, f"{REAL}_rows": rows, f"{GENERATED}_features": features}
+
+    def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:
+        getattr(self, f"{side}_features").append(features.to(self._kept, copy=True))
+        if side == REAL:
+            whole = torch.full((len(features),), rows) if isinstance(rows, int) else rows.clone()
+            self.real_rows.append(whole.to(self.device))
+
+    def _stored(self, name: str) -> Tensor:
+        """One state on the CPU as a single tensor, whether a list or (of all ranks) joined already."""
+        state = getattr(self, name)
+        parts = [state] if isinstance(state, Tensor) else state
+        return torch.cat([self._empty()[name], *(part.cpu() for part in parts)])
+
+    def _real_parts(self) -> list[Tensor]:
+        """Features [n_i, D] of each client, images in the order in which they came."""
+        rows = self._stored(f"{REAL}_rows")
+        counts = torch.bincount(rows, minlength=self._rows).tolist()
+        return list(self._stored(f"{REAL}_features")[rows.argsort(stable=True)].split(counts))
+
+    def _sync_dist(self, dist_sync_fn: Callable = gather_all_tensors, process_group: Any = None) -> None:
+        """Sync as torchmetrics does, which sends an empty list as float32 [0], a shape that does not join [n, D]."""
+        for name, empty in self._empty().items():
+            if not getattr(self, name):
+                setattr(self, name, [empty.to(self._list_device)])
+        super()._sync_dist(dist_sync_fn, process_group=process_group)
 
 
 class KernelDistance(TwoSides, StoredFeatureMetric):
@@ -74,12 +134,78 @@ class KernelDistance(TwoSides, StoredFeatureMetric):
 
 
 def images_needed(estimator: str) -> int:
-    """The fewest images of a side: two for "u", one for "v".
-
-    Raises:
-        ValueError: for another estimator.
-    """
+    """The fewest images of a side: two for "u", one for "v"."""
     fewest = {"u": 2, "v": 1}
     if estimator not in fewest:
         raise ValueError(f"estimator must be 'u' or 'v', got {estimator!r}")
     return fewest[estimator]
+
+
+class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
+    """KID of one generated set to K clients: their mean, the KID to their pool, the worst and each.
+
+    The values of `fedgen.KernelReference` on the clients' features, to the bit, however the images came in batches.
+
+    Args:
+        num_clients: K; clients are numbered from 0.
+        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
+        dim: D; by default the embedding's, or that of the first images.
+        aggregate: what `compute` gives, as for `FederatedFrechetDistance`; keys begin with "kid_". Powers need scores
+            that are not negative: estimator "v".
+        weights: "examples" (n_i / n), "uniform" or K numbers, shared by avg and all.
+        kernel: `PolynomialKernel()`, that of KID, if None.
+        estimator: "u" (unbiased, may be negative) or "v".
+        normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
+        reset_real_features: whether `reset` forgets the real images too.
+        kwargs: those of `torchmetrics.Metric`.
+
+    Raises:
+        ValueError: for another aggregate or estimator, or unusable weights; from `compute`, if a client or the
+            generated side has fewer than two images (one for "v").
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.metrics import FederatedKernelDistance
+        >>> from fedgen.scores import PolynomialKernel
+        >>> linear = PolynomialKernel(1, 1.0, 0.0)  # squared distances of means
+        >>> metric = FederatedKernelDistance(2, dim=1, aggregate=["avg", "all"], kernel=linear, estimator="v")
+        >>> metric.update(torch.tensor([[-1.0]]), client=0)
+        >>> metric.update(torch.tensor([[1.0]]), client=1)
+        >>> metric.update(torch.tensor([[0.0]]), client=None)  # generated
+        >>> {name: float(value) for name, value in metric.compute().items()}
+        {'kid_avg': 1.0, 'kid_all': 0.0}
+    """
+
+    def __init__(
+        self,
+        num_clients: int,
+        embedding: str | Mapping[str, Any] | nn.Module | None = None,
+        dim: int | None = None,
+        aggregate: Aggregate | Sequence[Aggregate] = EVERYTHING,
+        weights: Weights = "examples",
+        kernel: Kernel | None = None,
+        estimator: Estimator = "u",
+        normalize: bool = False,
+        reset_real_features: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            num_clients,
+            weights,
+            aggregate,
+            embedding=embedding,
+            dim=dim,
+            normalize=normalize,
+            reset_real_features=reset_real_features,
+            **kwargs,
+        )
+        self.kernel = kernel
+        self.estimator = estimator
+        self._needed = images_needed(estimator)
+
+    def _score(self) -> tuple[FederatedScore, Tensor]:
+        clients = self._real_parts()
+        generated = self._stored(f"{GENERATED}_features")
+        self._require_images([len(part) for part in clients], len(generated), self._needed)
+        reference = KernelReference.from_features(clients, self.kernel, self.estimator, self.weights)
+        return reference.score(generated, errors=False), reference.weights

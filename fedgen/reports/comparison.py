@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgen.evaluation.gaps import GAPS
+from fedgen.evaluation.marks import GAPS
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.tables.table import format_value
 from fedgen.federated.left_out import shorten
@@ -24,12 +24,7 @@ NAMED = 3  # settings that an arm is called by
 
 @dataclass(frozen=True)
 class ComparedArm:
-    """Runs of one recipe that differ in their seeds.
-
-    Args:
-        name: the settings in which it differs from other arms.
-        runs: places of its runs, by seed.
-    """
+    """Runs of one recipe that differ in their seeds."""
 
     name: str
     runs: dict[int, int]
@@ -59,11 +54,7 @@ def arms_of(runs: Sequence[Contents]) -> list[ComparedArm]:
 
 
 def paired_rows(runs: Sequence[Contents]) -> list[list[str]]:
-    """Rows "column", "arm minus control", "seeds", "difference", "95 % interval": the last checkpoints' of each pair.
-
-    The first arm is the control. One pair has the errors of its generated images alone for an interval, of which the
-    row says so; from two on it is Student's t over seeds.
-    """
+    """Rows "column", "arm minus control", "seeds", "difference", "95 % interval"."""
     arms = arms_of(runs)
     rows = []
     for arm in arms[1:]:
@@ -86,13 +77,7 @@ def last_of(run: Contents) -> dict[str, ScoreRecord]:
 
 @dataclass(frozen=True)
 class Axis:
-    """Values of several runs that compare: of one score and aggregate, measured alike.
-
-    Args:
-        column: score and aggregate, "fid_all".
-        name: the same with what tells it from others of this column: "fid_all, embedding pixels".
-        groups: a run's records by its place, each with the column's name in that run.
-    """
+    """Values of several runs that compare: of one score and aggregate, measured alike."""
 
     column: str
     name: str
@@ -100,10 +85,7 @@ class Axis:
 
 
 def axes_of(runs: Sequence[Contents]) -> list[Axis]:
-    """The scores of runs in avg and all by what values must share to stand on one axis: split, embedding, conditions.
-
-    A run's column is taken by its last record.
-    """
+    """The scores of runs in avg and all by what values must share to stand on one axis."""
     found: dict[tuple[str, ...], dict[int, tuple[str, list[ScoreRecord]]]] = {}
     for place, run in enumerate(runs):
         for column, group in by_column(run.records).items() if run.records else ():
@@ -144,10 +126,7 @@ def chart_rows(axes: Sequence[Axis]) -> list[dict[str, Any]]:
 
 
 def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
-    """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor.
-
-    Columns are those of a run's first split and embedding, one each for values that compare.
-    """
+    """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor."""
     axes = [axis for axis in axes_of(runs) if any("/" not in column for column, _ in axis.groups.values())]
     headings = ["run", "seed", "last round", *(shorten(axis.name, LONGEST_AXIS) for axis in axes)]
     rows = []

@@ -8,17 +8,68 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from fedgen.evaluation.records import Columns, ScoreRecord, unique
-from fedgen.evaluation.runs.kinds import one_kind, say_others
-from fedgen.evaluation.runs.run_files import MATRIX_PICTURE, NEAREST, PARTITION, RECIPE
-from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
+from fedgen.evaluation.runs.scores_file import MATRIX_PICTURE, NEAREST, PARTITION, RECIPE, SCORES_FILE, read_records
+from fedgen.evaluation.runs.selection import one_kind, say_others
 from fedgen.federated.left_out import Entry, read_left_out, shorten
 from fedgen.federated.run_files import read_state
 from fedgen.io.field_types import Between, fault
-from fedgen.io.files import read_json, read_yaml
+from fedgen.io.files import is_count, read_json, read_yaml
 from fedgen.io.regular_files import is_regular, read_regular
-from fedgen.reports.kept import CONCLUSIONS, REAL, Kept, read_kept
 from fedgen.reports.logged import LoggedSeries, Logs, by_round
 from fedgen.reports.pictures import Picture, Pictures
+
+KEPT, REAL = "federation.json", "real.png"
+CONCLUSIONS = "conclusions.txt"  # of an experiment, a line each
+
+
+@dataclass
+class Kept:
+    """The contents that `keeping.keep` wrote."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    classes: list[str] = field(default_factory=list)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    real: list[str] = field(default_factory=list)
+
+
+def read_kept(folder: str | Path) -> Kept:
+    """Read what `keeping.keep` wrote; nothing if there is no file."""
+    path = Path(folder) / KEPT
+    if not path.exists():
+        return Kept()
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: it holds no object; remove it")
+    found = Kept(
+        content.get("versions", {}), content.get("classes", []), content.get("clients", []), content.get("real", [])
+    )
+    if not _is_sound(found):
+        raise ValueError(f"{path} is damaged: it holds something other than clients and versions; remove it")
+    return found
+
+
+def _is_sound(found: Kept) -> bool:
+    texts = [*found.classes, *found.real] if _are_lists(found.classes, found.real, found.clients) else [None]
+    if not isinstance(found.versions, dict) or not all(isinstance(v, str) for v in found.versions.values()):
+        return False
+    return all(isinstance(text, str) for text in texts) and all(
+        isinstance(one, dict)
+        and isinstance(one.get("name"), str)
+        and isinstance(one.get("role", ""), str)
+        and is_count(one.get("train"))
+        and is_count(one.get("held_out"))
+        and isinstance(one.get("labels", []), list)
+        and all(map(is_count, one.get("labels", [])))
+        for one in found.clients
+    )
+
+
+def _are_lists(*values: Any) -> bool:
+    return all(isinstance(value, list) for value in values)
+
+
+ROWS, COLUMNS, SIDE = 10, 10, 32
+
 
 STORED = ("scores.json", "reference.json")  # of `fedgen evaluate --generated`, with clients or one reference
 RESULTS, ROSTER = "results.json", "clients.json"
@@ -30,31 +81,7 @@ T = TypeVar("T")
 
 @dataclass
 class Contents:
-    """The contents of one run.
-
-    Attributes:
-        place: its folder or file, as it was given.
-        folder: its folder.
-        kind: "training", "images" (stored ones that were scored) or "experiment".
-        records: its scores.
-        recipe: the text of its recipe.
-        settings: the same as plain values.
-        versions: of Python and libraries, by name.
-        series: logged values.
-        are_rounds: whether their steps are rounds.
-        samples: grids of generated images.
-        real: rows of real images of clients.
-        real_clients: whose they are.
-        figures: other pictures: an experiment's, those of stored images' scores, of an audit and of a client matrix.
-        kept: who the clients are.
-        left_out: entries of clients left out of rounds.
-        state: what becomes of the model's state in turns, as lines of text.
-        results: an experiment's numbers, settings and name.
-        said: an experiment's conclusions.
-        below: runs in folders below, by their path.
-        warnings: what must be known of the numbers.
-        missing: what the page lacks, with the reason.
-    """
+    """The contents of one run."""
 
     place: str
     folder: Path
@@ -80,17 +107,7 @@ class Contents:
 
 
 def read_contents(run: str | Path, logs: Logs | None = None, pictures: Pictures | None = None) -> Contents:
-    """Everything that a report shows of a run.
-
-    Args:
-        run: a run folder, an experiment's folder, or the folder or file of `fedgen evaluate --output`.
-        logs: of this folder, as far as they were read before.
-        pictures: of this folder that were read before.
-
-    Raises:
-        FileNotFoundError: if there is neither a score nor an experiment's result.
-        ValueError: if the scores are damaged.
-    """
+    """Everything that a report shows of a run."""
     path, pictures = Path(run), pictures or Pictures()
     folder = path if path.is_dir() else path.parent
     found = Contents(str(run), folder)
@@ -158,8 +175,7 @@ def _settings_of(path: Path, changed: int, size: int) -> Any:
 
 
 def _read_clients(found: Contents) -> None:
-    """The clients of `federation.json`; else their sizes of the partition's file, or of those that introduced
-    themselves to a server."""
+    """The clients of `federation.json`."""
     folder = found.folder
     found.kept = _attempt(found, "clients", lambda: read_kept(folder), Kept())
     found.versions = dict(found.kept.versions)
@@ -178,11 +194,7 @@ def _read_clients(found: Contents) -> None:
 
 
 def _roster(path: Path) -> list[dict[str, Any]]:
-    """The clients of a federation over Flower, as they introduced themselves.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
+    """The clients of a federation over Flower, as they introduced themselves."""
     try:
         every = {"role": "", "held_out": 0}
         found = [{"name": str(one["name"]), "train": one["examples"], **every} for one in read_json(path)]
@@ -206,12 +218,7 @@ def _read_pictures(found: Contents, pictures: Pictures) -> None:
 
 
 def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
-    """The file of `fedgen evaluate --generated`.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is another file.
-    """
+    """The file of `fedgen evaluate --generated`."""
     content = read_json(path)
     try:
         found.records = unique([ScoreRecord.from_json(record) for record in content["records"]])
@@ -234,11 +241,7 @@ def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
 
 
 def _read_results(found: Contents, pictures: Pictures) -> None:
-    """An experiment's folder.
-
-    Raises:
-        ValueError: if its results are damaged.
-    """
+    """An experiment's folder."""
     content = read_json(found.folder / RESULTS)
     if not isinstance(content, dict) or not isinstance(content.get("numbers"), dict):
         raise ValueError(f"{found.folder / RESULTS} is no experiment's: it lacks its numbers")

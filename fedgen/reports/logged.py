@@ -24,13 +24,7 @@ _HEAD = struct.Struct("<QI")  # length of a record and a checksum
 
 @dataclass
 class LoggedSeries:
-    """A logged value over training.
-
-    Attributes:
-        steps: rising.
-        values: as many; finite.
-        times: seconds since 1970 as many, where the logger keeps them.
-    """
+    """A logged value over training."""
 
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
@@ -53,15 +47,7 @@ class LoggedSeries:
 
 
 class Logs:
-    """The scalars in a run folder's logs, read as far as they go; `refresh` reads what has been added since.
-
-    Args:
-        folder: of the run; logs of runs in folders below it that have scores of their own are not its.
-
-    Attributes:
-        series: by tag.
-        unread: files that could not be read, each with the reason.
-    """
+    """The scalars in a run folder's logs, read as far as they go; `refresh` reads what has been added since."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -152,15 +138,7 @@ def log_files(folder: Path) -> list[Path]:
 
 
 def by_round(series: dict[str, LoggedSeries], scores: frozenset[str]) -> tuple[dict[str, LoggedSeries], bool]:
-    """Series over rounds, of which loggers know the steps that one client took; without the scores.
-
-    Args:
-        series: as logged.
-        scores: names of columns of scores, which charts show from the records, with their floors.
-
-    Returns:
-        The series, and whether their steps are rounds.
-    """
+    """Series over rounds, of which loggers know the steps that one client took; without the scores."""
     epochs = series.get("epoch", LoggedSeries())
     rounds = {step: int(value) for step, value in zip(epochs.steps, epochs.values)}
     found, all_rounds = {}, True

@@ -1,20 +1,129 @@
 """The page of a report: one HTML file that needs neither a network nor anything installed."""
 
+import base64
+import hashlib
 import html
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from fedgen import __version__
+from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.federated.left_out import describe, shorten
-from fedgen.foreign_text import printable
-from fedgen.reports.charts import clients, panels, plain
+from fedgen.foreign_text import printable, printable_lines
+from fedgen.io.files import atomic_write
+from fedgen.io.regular_files import open_regular
+from fedgen.own_code import warn
+from fedgen.reports.charts import MOST_ROWS, clients, facts, numbers, panels, plain, score_parts
 from fedgen.reports.comparison import axes_of, chart_rows, paired_rows, summary_rows
 from fedgen.reports.contents import Contents, read_contents
-from fedgen.reports.html_page import LONGEST_TEXT, HtmlPage
-from fedgen.reports.logged import MOST_POINTS, thinned
+from fedgen.reports.logged import MOST_POINTS, Logs, thinned
+from fedgen.reports.pictures import DataUri, Pictures
 from fedgen.reports.sentences import conclusions
-from fedgen.reports.tables import MOST_NUMBERS, facts, numbers, score_parts
+
+PARTS = Path(__file__).parent / "page"
+LONGEST_TEXT = 1_000
+
+
+@dataclass(frozen=True)
+class HtmlPage:
+    """One kind of page."""
+
+    name: str
+    styles: tuple[str, ...]
+    scripts: tuple[str, ...]
+
+    @property
+    def mark(self) -> str:
+        """The words by which a page is known as one that may be replaced."""
+        return f"fedgen {self.name}"
+
+    @property
+    def file(self) -> str:
+        """The usual name of the file."""
+        return f"{self.name}.html"
+
+    def render(self, data: Any, **shown: Any) -> str:
+        """The page."""
+        style, script = ("".join(map(_part, names)) for names in (self.styles, self.scripts))
+        return (
+            _environment()
+            .get_template(f"{self.name}.html.j2")
+            .render(
+                mark=f"{self.mark} {__version__}",
+                policy=_policy(style, script),
+                style=style,
+                script=script,
+                data=htmlsafe_json_dumps(data, dumps=_dumps),
+                made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+                version=__version__,
+                **shown,
+            )
+        )
+
+    def save(self, html: str, path: str | Path) -> Path:
+        """Writes a page, whole or not at all; returns its path."""
+        path = Path(path)
+        self.require_own(path)
+        with atomic_write(path) as file:
+            file.write(html.encode("utf-8", errors="replace"))
+        return path
+
+    def require_own(self, path: Path) -> None:
+        """Raises ValueError if a file is there that is no page of this kind."""
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; give a file to write, as {path / self.file}")
+        if path.exists():
+            with open_regular(path) as file:
+                if f'content="{self.mark}'.encode() not in file.read(2000):
+                    raise ValueError(f"{path} is there already and is no {self.name}; choose another --output")
+
+
+@cache
+def _environment() -> Environment:
+    """The templates, each compiled once in a process."""
+    return Environment(loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined, finalize=_readable)
+
+
+def _policy(style: str, script: str) -> str:
+    """A policy by which the page loads nothing from anywhere and runs its own script alone."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    return (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}';"
+        " base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def _part(name: str) -> str:
+    return (PARTS / name).read_text(encoding="utf-8")
+
+
+def _readable(value: Any) -> Any:
+    """Return what the template shows of a value: text without characters that act or hide; the page's parts as are."""
+    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _readable_parts(value: Any) -> Any:
+    """Plain values with all their texts, keys too, made readable and of bounded length; pictures as they are."""
+    if isinstance(value, dict):
+        return {_readable_parts(key): _readable_parts(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable_parts(part) for part in value]
+    return printable(value, LONGEST_TEXT) if isinstance(value, str) and not isinstance(value, DataUri) else value
+
+
+def _dumps(value: Any, **options: Any) -> str:
+    return json.dumps(_readable_parts(value), separators=(",", ":"), allow_nan=False, **options)
+
 
 PAGE = "report.html"
 KIND = HtmlPage("report", ("report.css",), ("theme.js", "charts.js", "report.js"))
@@ -100,12 +209,7 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 
 
 def render(runs: Sequence[Contents], live: bool = False) -> Report:
-    """The page of what runs contain.
-
-    Args:
-        runs: at least one.
-        live: whether training goes on, so that the page loads itself again now and then.
-    """
+    """The page of what runs contain."""
     said = {shorten(run.place, LONGEST_NAME): _conclusions(run, live) for run in runs}
     parts = [_shown(run, lines) for run, lines in zip(runs, said.values())] if len(said) == len(runs) else []
     parts = parts or [_shown(run, _conclusions(run, live)) for run in runs]
@@ -146,8 +250,8 @@ def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
         "real": run.real,
         "real_clients": [shorten(name, LONGEST_NAME) for name in run.real_clients],
         "experiment": shorten(str(run.results.get("experiment", "")), LONGEST_NAME),
-        "numbers": found[:MOST_NUMBERS],
-        "numbers_left": max(0, len(found) - MOST_NUMBERS),
+        "numbers": found[:MOST_ROWS],
+        "numbers_left": max(0, len(found) - MOST_ROWS),
         "below": run.below,
         "series_left": max(0, len(run.series) - MOST_SERIES),
         "data": _data(run),
@@ -184,3 +288,22 @@ def _compared(runs: Sequence[Contents]) -> dict[str, Any]:
 def _split(line: str) -> list[tuple[str, bool]]:
     """A sentence's parts, and whether each is a command (what stands between backticks)."""
     return [(part, place % 2 == 1) for place, part in enumerate(line.split("`")) if part]
+
+
+class RunPage:
+    """`report.html` of a run that trains, written anew after evaluations; what was read of its logs is kept."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder, self.path = Path(folder), Path(folder) / PAGE
+        self._logs, self._pictures = Logs(self.folder), Pictures()
+
+    def write(self, live: bool = False) -> bool:
+        """Write the page, whole or not at all; where it cannot be, warn and go on."""
+        if not (self.folder / SCORES_FILE).exists():
+            return False
+        try:
+            render([read_contents(self.folder, self._logs, self._pictures)], live).save(self.path)
+        except Exception as error:  # whatever it is: days of training do not end for a page
+            warn(f"{self.path} is not written: {type(error).__name__}: {error}")
+            return False
+        return True

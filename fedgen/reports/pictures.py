@@ -22,13 +22,7 @@ class DataUri(str):
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture.
-
-    Args:
-        name: for readers: "round 12", "before training", or a file's.
-        uri: of its bytes.
-        round: of a grid of samples; None for other pictures.
-    """
+    """One picture."""
 
     name: str
     uri: DataUri
@@ -36,22 +30,14 @@ class Picture:
 
 
 class Pictures:
-    """The pictures of one folder, each read once as long as its file stays as it is.
-
-    Args:
-        most: bytes of all of them in a page.
-    """
+    """The pictures of one folder, each read once as long as its file stays as it is."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self.most = most
         self._encoded: dict[tuple[str, int, int, bool], DataUri] = {}
 
     def samples(self, folder: Path) -> tuple[list[Picture], list[str]]:
-        """The grids of samples by round, and what must be said of them.
-
-        Where they are too large together they are compressed; where that does not suffice, evenly spaced rounds are
-        shown, the last one among them.
-        """
+        """The grids of samples by round, and what must be said of them."""
         paths = sample_files(folder)
         uris, remarks = self._encode(list(paths.values()))
         found = [

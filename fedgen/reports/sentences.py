@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedgen.called_as import program
-from fedgen.evaluation.gaps import GAPS, gap_title, interval
-from fedgen.evaluation.marks import mark_of
-from fedgen.evaluation.record_names import HELD_OUT
+from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
+from fedgen.evaluation.names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, default_column, unmarked
@@ -41,18 +40,7 @@ def conclusions(
 
 
 def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[str]:
-    """Return what a run's records say, a sentence or two each, the most important first.
-
-    Checkpoints are compared on the run's first split. Two values differ where their difference exceeds 1.96 combined
-    standard errors of the generated images: the real ones are the same for both.
-
-    Args:
-        records: a run's, or those of one stored set.
-        run: the run folder; runs of the same recipe as a control are looked for beside it.
-
-    Returns:
-        The sentences; one that says what is missing where no model was scored.
-    """
+    """Return what a run's records say, a sentence or two each, the most important first."""
     models = [record for record in records if record.is_model]
     if not models:
         return ["No model has been scored yet: there is nothing to choose."]
@@ -331,15 +319,7 @@ def next_steps(
     ended: bool = True,
     recipe: str | None = None,
 ) -> dict[str, str]:
-    """Commands that go on from a run, with what they do: the ranking, more rounds, a second embedding, controls.
-
-    Args:
-        records: the run's.
-        run: its folder, as the commands name it.
-        has_recipe: whether it keeps the recipe, without which nothing can be made again by a command.
-        ended: whether training is over.
-        recipe: its name or path, as it was given to `fedgen fit`; without it no controls are named.
-    """
+    """Commands that go on from a run, with what they do: the ranking, more rounds, a second embedding, controls."""
     chosen, folder = _chosen(records), shlex.quote(str(run))
     if not chosen:
         return {}

@@ -6,7 +6,7 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.scores.aggregate import FederatedScore, aggregate, resolve_weights
-    from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, ScoreDefinition
+    from fedgen.scores.definition import ClientSide, Density, FittedScore, GeneratedSet, ScoreDefinition, definitions
     from fedgen.scores.frechet.extrapolation import Extrapolation, fid_infinity
     from fedgen.scores.frechet.frechet import FrechetReference, frechet_distance
     from fedgen.scores.frechet.mifid import MiFIDReference
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedgen.scores.manifold.manifold import ManifoldReference
     from fedgen.scores.manifold.memorisation import memorisation
     from fedgen.scores.of_model.inception_score import inception_score, inception_score_splits
-    from fedgen.scores.of_model.likelihood import Density, LikelihoodReference
+    from fedgen.scores.of_model.likelihood import LikelihoodReference
     from fedgen.scores.of_model.utility import UtilityReference
     from fedgen.scores.of_model.vendi import vendi_score
     from fedgen.scores.rankings import ExcessInversions, Inversion, excess_inversions, inversions, kendall_tau
@@ -52,6 +52,7 @@ __all__ = [
     "UtilityReference",
     "WassersteinReference",
     "aggregate",
+    "definitions",
     "excess_inversions",
     "fid_infinity",
     "frechet_distance",

@@ -1,21 +1,23 @@
 """One class a score: its name, its options, what it needs, which way is better, and how clients and models meet in it.
 
 Records, tables, figures, selection, stored folders and deployments ask a score's definition and keep no facts of their
-own. A new score is one file in `fedgen/scores/definitions` with a subclass of `ScoreDefinition`; one of your own may
-lie anywhere and is asked for by its class path.
+own. A new score is one file anywhere in `fedgen/scores` with a subclass of `ScoreDefinition`; a custom one may lie
+anywhere and is asked for by its class path.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, Weights
 from fedgen.scores.kernel.kernels import Kernel
-from fedgen.scores.of_model.likelihood import Density
 from fedgen.statistics import Gaussian
 
 Needs = Literal["summaries", "features", "logits", "points", "held out", "prompts", "labels", "model"]
@@ -23,6 +25,24 @@ BY_CLASS: tuple[Needs, ...] = ("labels", "prompts")
 """Needs of images that a model is asked for by their class."""
 TextFeatures = Callable[[Sequence[str]], Tensor]
 """Texts to their features [N, D], in the space of images' features."""
+
+
+class Density(Protocol):
+    """A generator with a density; `torch.distributions` are such objects.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import LikelihoodReference
+        >>> uniform = torch.distributions.Uniform(torch.zeros(1), torch.full((1,), 2.0))
+        >>> density = torch.distributions.Independent(uniform, 1)
+        >>> reference = LikelihoodReference.from_points([torch.tensor([[0.5], [1.5]])])
+        >>> round(reference.score(density, errors=False).values["all"], 4)  # log(1 / 2)
+        -0.6931
+    """
+
+    def log_prob(self, points: Tensor, /) -> Tensor:
+        """Natural logarithm of the density, [N], at points [N, D]; -inf where the density is zero."""
+        ...
 
 
 class ModelAnswers(Protocol):
@@ -124,7 +144,7 @@ class FittedScore(Protocol):
     Examples:
         >>> import torch
         >>> from fedgen.scores import ClientSide, FittedScore, GeneratedSet
-        >>> from fedgen.scores.definitions.fid_score import FrechetScore
+        >>> from fedgen.scores.frechet.frechet import FrechetScore
         >>> fitted: FittedScore = FrechetScore().fit(ClientSide([torch.tensor([[-1.0], [1.0]])], "examples"))
         >>> fitted.score(GeneratedSet(torch.tensor([[2.0], [4.0]])), errors=False)["fid"].values["all"]  # 3^2
         9.0
@@ -156,16 +176,13 @@ class ScoreDefinition(ABC):
         >>> @dataclass(frozen=True)
         ... class MeanShift(ScoreDefinition):  # the largest difference of the features' means
         ...     name = "mean_shift"
-        ...     def fit(self, clients):
-        ...         return FittedShift(clients)
-        >>> class FittedShift:
-        ...     def __init__(self, clients):
-        ...         self.means = [part.mean(0) for part in clients.features]
-        ...         self.weights = resolve_weights(clients.weights, clients.counts)
-        ...     def score(self, generated, errors):
-        ...         off = torch.stack([generated.rows.mean(0) - mean for mean in self.means]).double()
-        ...         pooled = float((self.weights @ off).abs().max())
-        ...         return {"mean_shift": combine("mean_shift", off.abs().amax(1), pooled, self.weights)}
+        ...     def prepare(self, clients):
+        ...         means = torch.stack([part.mean(0) for part in clients.features]).double()
+        ...         return means, resolve_weights(clients.weights, clients.counts)
+        ...     def compare(self, prepared, generated, errors):
+        ...         means, weights = prepared
+        ...         off = generated.rows.double().mean(0) - means
+        ...         return combine("mean_shift", off.abs().amax(1), float((weights @ off).abs().max()), weights)
         >>> clients = ClientSide([torch.tensor([[-1.0]]), torch.tensor([[1.0]])], "examples")
         >>> found = MeanShift().fit(clients).score(GeneratedSet(torch.tensor([[0.0]])), errors=False)["mean_shift"]
         >>> found.values["avg"], found.values["all"]
@@ -179,13 +196,30 @@ class ScoreDefinition(ABC):
     knows_weights: ClassVar[bool] = True
     has_distribution: ClassVar[bool] = True
 
-    @abstractmethod
-    def fit(self, clients: ClientSide) -> FittedScore:
-        """Compute of the clients what every generated set is scored against.
+    def prepare(self, clients: ClientSide) -> Any:
+        """Compute of the clients what every generated set is compared with.
 
         Raises:
             ValueError: if the clients lack something that the score needs.
         """
+        raise NotImplementedError(f"{type(self).__name__} needs a method prepare(clients)")
+
+    def compare(
+        self, prepared: Any, generated: GeneratedSet, errors: bool
+    ) -> FederatedScore | Mapping[str, FederatedScore]:
+        """Return the score of a generated set, or several by name where one pass gives several.
+
+        Args:
+            prepared: of the clients; by default it has a method `score(features, errors)`.
+            generated: the model's side.
+            errors: whether standard errors are asked for.
+        """
+        found: FederatedScore | Mapping[str, FederatedScore] = prepared.score(generated.rows, errors)
+        return found
+
+    def fit(self, clients: ClientSide) -> FittedScore:
+        """Return the score fitted to the clients, which scores generated sets."""
+        return _Fitted(self, self.prepare(clients))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -255,19 +289,33 @@ class ScoreDefinition(ABC):
         return (self.family or self.name) == (other.family or other.name) and self.options == other.options
 
 
-class FittedReference:
-    """One score of features, by a reference with a method `score(features, errors)`.
-
-    Args:
-        name: the score's.
-        reference: of the clients.
-    """
-
-    def __init__(self, name: str, reference: Any) -> None:
-        self._name, self._reference = name, reference
+class _Fitted:
+    def __init__(self, definition: ScoreDefinition, prepared: Any) -> None:
+        self._definition, self._prepared = definition, prepared
 
     def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
-        return {self._name: self._reference.score(generated.rows, errors)}
+        found = self._definition.compare(self._prepared, generated, errors)
+        return found if isinstance(found, Mapping) else {self._definition.name: found}
+
+
+@cache
+def definitions() -> dict[str, type[ScoreDefinition]]:
+    """The kit's scores by name: every subclass of `ScoreDefinition` with a name in `fedgen.scores`.
+
+    Examples:
+        >>> from fedgen.scores import definitions
+        >>> definitions()["fid"].needs
+        'summaries'
+    """
+    package = import_module("fedgen.scores")
+    names = [module.name for module in walk_packages(package.__path__, "fedgen.scores.") if not module.ispkg]
+    found = {
+        value.name: value
+        for module in map(import_module, names)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, ScoreDefinition) and hasattr(value, "name")
+    }
+    return dict(sorted(found.items()))
 
 
 def require_finite(**values: Any) -> None:

@@ -102,12 +102,7 @@ def inversions(
 
 
 def _inverted_with(place: int, columns: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> list[Inversion]:
-    """The inversions of one generator and those after it.
-
-    Args:
-        place: of the one.
-        columns: each with its standard errors, smaller values being better.
-    """
+    """The inversions of one generator and those after it."""
     with np.errstate(invalid="ignore"):  # between two infinite values there is no order
         (first, second), spreads = zip(
             *(

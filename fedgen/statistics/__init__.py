@@ -7,13 +7,11 @@ from fedgen.lazy import load_on_use
 if TYPE_CHECKING:
     from fedgen.statistics.accounting import noise_multiplier, spent_epsilon
     from fedgen.statistics.fixed_point import FixedPoint, mask
-    from fedgen.statistics.fourier import FourierMoments, FourierSketch
     from fedgen.statistics.gaussian import Gaussian, RunningPool, pool, summarize
-    from fedgen.statistics.low_rank import thin
-    from fedgen.statistics.npz import Provenance, load_npz, save_npz
+    from fedgen.statistics.npz import Provenance, load_npz, save_npz, thin
     from fedgen.statistics.private import Privacy, private_gaussian, private_sums, project_positive
     from fedgen.statistics.projection import Projection
-    from fedgen.statistics.sketches import CubicSketch, Estimate, KernelMoments
+    from fedgen.statistics.sketches import CubicSketch, Estimate, FourierMoments, FourierSketch, KernelMoments
     from fedgen.statistics.statistic_messages import (
         Message,
         MessageError,

@@ -82,36 +82,12 @@ def spent_epsilon(multipliers: Sequence[float], delta: float, accountant: Accoun
 
 
 def counted_epsilon(multiplier: float, releases: int, delta: float) -> float:
-    """The epsilon that releases of the same images by equal Gaussian noise spend together, by dp-accounting alone.
-
-    Args:
-        multiplier: of each, its noise over its sensitivity.
-        releases: how many.
-        delta: in (0, 1).
-
-    Raises:
-        ModuleNotFoundError: as `noise_multiplier`.
-    """
+    """The epsilon that releases of the same images by equal Gaussian noise spend together, by dp-accounting alone."""
     return float(require_accountants().get_epsilon_gaussian(multiplier / releases**0.5, delta))
 
 
 def federated_epsilon(multiplier: float, releases: int, delta: float) -> float:
-    """The epsilon of federated averaging with noise, by which one client may be replaced by any other.
-
-    As dp-accounting counts it, by Renyi divergences: an upper bound.
-
-    Nothing is taken off for the sampling of cohorts: that would need cohorts that nobody knows, and they are a function
-    of seed and round. A client then is as private as the rounds that drew it leave it, the one drawn most often least.
-
-    Args:
-        multiplier: standard deviation of the noise in the sum of updates, over the longest update; 0 gives infinity.
-        releases: sums that the client has been part of; 0 gives 0.
-        delta: in (0, 1).
-
-    Raises:
-        ValueError: for a delta out of range.
-        ModuleNotFoundError: as `noise_multiplier`.
-    """
+    """The epsilon of federated averaging with noise, by which one client may be replaced by any other."""
     _check(delta, "rdp")
     if releases == 0 or multiplier == 0:
         return math.inf if releases else 0.0

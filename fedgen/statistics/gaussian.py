@@ -10,6 +10,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Ascending eigenvalues [..., n] and eigenvectors [..., n, n] of symmetric matrices, from their lower triangle."""
+    try:
+        return torch.linalg.eigh(matrix)
+    except torch.linalg.LinAlgError:
+        if not torch.isfinite(matrix).all():
+            raise
+    singles = [_by_qr(single) for single in matrix.reshape(-1, *matrix.shape[-2:])]
+    values, vectors = (torch.stack(list(parts)) for parts in zip(*singles))
+    return values.reshape(matrix.shape[:-1]).to(matrix), vectors.reshape(matrix.shape).to(matrix)
+
+
+def _by_qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    import scipy.linalg  # needed once in a thousand matrices, and slow to import
+
+    values, vectors = scipy.linalg.eigh(matrix.cpu().numpy(), driver="ev")
+    return torch.from_numpy(values), torch.from_numpy(vectors)
+
+
 CHUNK = 4096  # images converted to float64 at a time
 BLOCK = 512  # rows of a scatter matrix computed together
 LARGEST = 1e70  # of a feature whose fourth powers, in products of covariances, still have room in float64
@@ -42,8 +62,8 @@ class Gaussian:
         second = self.scatter if self.deviations is None else self.deviations
         if self.mean.ndim != 1 or second is None or second.ndim != 2 or second.shape[1] != len(self.mean):
             raise ValueError(f"moments disagree: mean {tuple(self.mean.shape)}, second moment {_shape(second)}")
-        if self.scatter is not None and self.scatter.shape[0] != self.dim:
-            raise ValueError(f"scatter must be [D, D] with D = {self.dim}, got {_shape(self.scatter)}")
+        if self.scatter is not None and self.scatter.shape[0] != len(self.mean):
+            raise ValueError(f"scatter must be [D, D] with D = {len(self.mean)}, got {_shape(self.scatter)}")
         if self.shares is not None and (self.deviations is None or len(self.shares) != len(self.deviations)):
             raise ValueError("shares give one weight to each row of deviations")
         if self.count < 1:
@@ -104,12 +124,7 @@ class Gaussian:
 
 
 def is_covariance(matrix: Tensor, slack: float) -> bool:
-    """Whether a matrix [D, D] is a covariance to rounding: symmetric, and no direction has a negative variance.
-
-    Args:
-        matrix: finite, float64.
-        slack: what rounding may do to it, as a part of its largest entry.
-    """
+    """Whether a matrix [D, D] is a covariance to rounding: symmetric, and no direction has a negative variance."""
     symmetric = matrix / 2 + matrix.T / 2
     most = slack * float(symmetric.abs().max()) + torch.finfo(matrix.dtype).tiny
     if float((matrix - symmetric).abs().max()) > most:

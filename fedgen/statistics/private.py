@@ -28,8 +28,7 @@ from torch import Tensor
 from fedgen.io.hashing import hash_tensors
 from fedgen.seeds import generator
 from fedgen.statistics.accounting import Accountant, noise_multiplier
-from fedgen.statistics.eigen import eigh
-from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
+from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features, eigh
 from fedgen.statistics.statistic_messages import Message, MessageError, gaussian_from_sums, pack
 
 Projecting = Literal["trace", "clamp", "none"]

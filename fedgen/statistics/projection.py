@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fedgen.io.files import atomic_write, read_npz
 from fedgen.io.hashing import hash_tensors
-from fedgen.statistics.eigen import eigh
-from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features, summarize
+from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features, eigh, summarize
 from fedgen.statistics.npz import stored_number, stored_word
 
 KEYS = ("mean", "components", "explained", "embedding", "public", "count", "fingerprint")

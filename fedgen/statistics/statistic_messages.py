@@ -193,11 +193,7 @@ def pack(matrix: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, dim: int) -> Tensor:
-    """The symmetric matrix [D, D] of an upper triangle.
-
-    Raises:
-        ValueError: if it does not have D (D + 1) / 2 numbers.
-    """
+    """The symmetric matrix [D, D] of an upper triangle."""
     if len(packed) != dim * (dim + 1) // 2:
         raise ValueError(f"{len(packed)} numbers are no upper triangle, {dim} features need {dim * (dim + 1) // 2}")
     rows, columns = torch.triu_indices(dim, dim)
@@ -244,11 +240,7 @@ def remarks_from_json(text: str) -> dict[str, str]:
 
 
 def gaussian_from_sums(count: float, total: Tensor, packed: Tensor) -> Gaussian:
-    """The summary of count, sum [D] and packed outer-product sum; its scatter is what they say, noise included.
-
-    Raises:
-        ValueError: if the sums disagree, or are of no feature.
-    """
+    """The summary of count, sum [D] and packed outer-product sum; its scatter is what they say, noise included."""
     if len(total) < 1:
         raise ValueError("sums of no feature")
     mean = total / count

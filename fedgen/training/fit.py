@@ -24,14 +24,14 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar, StateReport
-from fedgen.callbacks.state_report import TITLE
+from fedgen.callbacks.round_progress import TITLE
 from fedgen.class_paths import load_classes
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import read_records
-from fedgen.evaluation.runs.checkpoint_names import LAST
+from fedgen.evaluation.names import LAST
 from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
-from fedgen.evaluation.tables.one_line import say_round
+from fedgen.evaluation.tables.table import say_round
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import describe, read_left_out, shorten
 from fedgen.federated.run_files import read_state

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.callbacks.round_checkpoint import link_checkpoint
-from fedgen.evaluation.runs.checkpoints import previous_checkpoint
-from fedgen.evaluation.tables.one_line import say_round
+from fedgen.evaluation.runs.rebuild import previous_checkpoint
+from fedgen.evaluation.tables.table import say_round
 from fedgen.io.files import is_count
 from fedgen.models.checkpoint_file import read_checkpoint
 

@@ -7,7 +7,7 @@ from fedgen.benchmark.claims import claims_of
 from fedgen.benchmark.parts import DATA
 from fedgen.benchmark.suites import TINY
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.record_names import LOCAL_NOTE
+from fedgen.evaluation.names import LOCAL_NOTE
 from fedgen.experiments.engine.recipe_file import fingerprint
 
 FEDERATED, LOCAL, CENTRALISED = (cell.name for cell in TINY.cells)

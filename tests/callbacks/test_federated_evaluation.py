@@ -16,7 +16,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Digits
 from fedgen.evaluation import mixture, read_records, sampler_of
-from fedgen.evaluation.generation.image_sampling import inside
+from fedgen.evaluation.image_sampling import inside
 from fedgen.federated import FedAvgStrategy
 from fedgen.models import WGANGP
 from fedgen.models.networks import SmallCritic, SmallGenerator

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from fedgen.callbacks import RoundProgressBar
 from fedgen.callbacks import round_progress as progress
-from fedgen.callbacks.progress_line import Progress, bar_line, last_line, plain_line
-from fedgen.callbacks.round_progress import paused
+from fedgen.callbacks.round_progress import Progress, bar_line, last_line, paused, plain_line
 from fedgen.federated import FedAvgStrategy
 from tests.federated.modules import Automatic, make_data, make_trainer
 

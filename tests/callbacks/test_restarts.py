@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from fedgen import select
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.evaluation import checkpoint_name, list_checkpoints, read_records
-from fedgen.evaluation.runs.checkpoint_names import LAST
+from fedgen.evaluation.names import LAST
 from tests.callbacks.modules import Points, evaluation, fit
 from tests.federated.modules import make_data
 

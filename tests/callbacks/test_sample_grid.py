@@ -2,8 +2,8 @@
 
 import torch
 
-from fedgen.callbacks.sample_grid import sample_picture
-from fedgen.evaluation.real.splits import Split
+from fedgen.callbacks.federated_evaluation import sample_picture
+from fedgen.evaluation.splits import Split
 from fedgen.images import HEADING
 
 

@@ -6,7 +6,7 @@ import logging
 from rich.console import Console
 
 from fedgen.callbacks import RoundCheckpoint, StateReport
-from fedgen.callbacks.state_report import TITLE, show_state
+from fedgen.callbacks.round_progress import TITLE, show_state
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.run_files import read_state
 from fedgen.federated.state_table import StateRow, table_of

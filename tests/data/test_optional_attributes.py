@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import fedgen
-from fedgen.callbacks.fresh_monitors import Monitoring
+from fedgen.callbacks.score_logging import Monitoring
 from fedgen.data.formats.flwr_datasets import DescribedPartitioner
 from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.embeddings.backbones import ImageProcessor
 from fedgen.evaluation.audit.membership import AnsweringModel
-from fedgen.evaluation.generation.image_sampling import DescribedSampler
+from fedgen.evaluation.image_sampling import DescribedSampler
 from fedgen.models import optional_hooks
 
 KINDS = [

@@ -6,16 +6,16 @@ from safetensors.torch import save_file
 
 from fedgen.data import MNIST5k
 from fedgen.data.sets.digits import Digits
-from fedgen.embeddings import SmallClassifier, embed, load_embedding, mnist_classifier, network_of
-from fedgen.embeddings.mnist_classifier import accuracy_of, distorted, make_weights, split_digits, weights_path
+from fedgen.embeddings import SmallClassifier, classifiers, embed, load_embedding, network_of
+from fedgen.embeddings.classifiers import accuracy_of, distorted, make_weights, split_digits, weights_path
 from fedgen.evaluation.panels import make_panels
 
 
 @pytest.fixture
 def brief(monkeypatch):
     """A training of seconds: one pass over 300 digits."""
-    monkeypatch.setattr(mnist_classifier, "EPOCHS", 1)
-    monkeypatch.setattr(mnist_classifier, "HELD_OUT", 4700)
+    monkeypatch.setattr(classifiers, "EPOCHS", 1)
+    monkeypatch.setattr(classifiers, "HELD_OUT", 4700)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_it_is_trained_on_first_use_and_found_again(tmp_path, monkeypatch, brief
     first = load_embedding("classifier-mnist5k")
     assert weights_path().parent == tmp_path / "cache"
     assert 0.1 < accuracy_of(weights_path()) < 1
-    monkeypatch.setattr(mnist_classifier, "make_weights", None)  # would fail if it were called
+    monkeypatch.setattr(classifiers, "make_weights", None)  # would fail if it were called
     assert load_embedding("classifier-mnist5k").fingerprint() == first.fingerprint()
 
 
@@ -113,7 +113,7 @@ def test_distorted_digits_stay_digits_on_black():
 
 @pytest.mark.slow
 def test_two_passes_teach_the_digits_that_were_held_out_and_those_of_another_collection(tmp_path, monkeypatch):
-    monkeypatch.setattr(mnist_classifier, "EPOCHS", 2)
+    monkeypatch.setattr(classifiers, "EPOCHS", 2)
     path = tmp_path / "weights.safetensors"
     make_weights(0, path)
     examples = MNIST5k().load("train").subset(split_digits(5000)[0])

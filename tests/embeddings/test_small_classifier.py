@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.embeddings import ClassifierOptions, SmallClassifier, train_classifier
-from fedgen.embeddings.small_classifier import LARGEST, fitted
+from fedgen.embeddings.classifiers import LARGEST, fitted
 from fedgen.images import from_uint8
 
 FAST = ClassifierOptions(epochs=3, batch_size=16)

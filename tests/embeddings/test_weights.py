@@ -2,7 +2,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedgen.embeddings.weights import read_state
+from fedgen.embeddings.base import read_state
 
 
 def test_pickles_and_safetensors_hold_the_same_state(tmp_path):

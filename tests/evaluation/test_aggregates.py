@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from fedgen.evaluation.aggregates import (
+from fedgen.evaluation.score_choice import (
     DISTRIBUTION,
     applies,
     check_aggregates,
+    choose,
     choose_aggregates,
     power_of,
     with_further,
 )
-from fedgen.evaluation.score_choice import choose
 from fedgen.scores.aggregate import combine
 
 WEIGHTS = torch.tensor([0.5, 0.5], dtype=torch.float64)

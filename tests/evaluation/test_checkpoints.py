@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedgen.evaluation import checkpoint_name, list_checkpoints, load_weights
-from fedgen.evaluation.runs.checkpoints import local_models, tensors_in_place
+from fedgen.evaluation.runs.rebuild import local_models, tensors_in_place
 
 
 def save(path, module, **more):

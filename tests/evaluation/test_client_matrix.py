@@ -7,7 +7,7 @@ import torch
 
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.evaluation import ClientMatrix, Evaluator, client_matrices, matrix_of_run, matrix_table, sampler_of
-from fedgen.evaluation.personal.own_models import own_in_place
+from fedgen.evaluation.own_models import own_in_place
 from tests.evaluation.places import Averaged, Criticised, Placed, federation, fit
 from tests.evaluation.test_own_models import by_place, plain
 from tests.quick import first_quick

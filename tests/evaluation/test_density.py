@@ -8,7 +8,7 @@ from torch import nn
 
 from fedgen.data import Examples
 from fedgen.evaluation import Evaluator, evaluate
-from fedgen.evaluation.generation.density import density_of
+from fedgen.evaluation.answers import density_of
 
 
 class Normal(nn.Module):

@@ -1,6 +1,6 @@
 """Which way is better, in words."""
 
-from fedgen.evaluation.directions import axis_of, direction_of, say_directions, title_of
+from fedgen.evaluation.marks import axis_of, direction_of, say_directions, title_of
 from tests.evaluation.samples import record
 
 

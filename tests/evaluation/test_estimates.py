@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy.stats import binomtest
 
-from fedgen.evaluation.audit.estimates import QUANTILE, IntervalEstimate, combined, proportion, rank_interval
+from fedgen.evaluation.audit.attack_strength import QUANTILE, IntervalEstimate, combined, proportion, rank_interval
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 10), (3, 10), (10, 10), (56, 70)])

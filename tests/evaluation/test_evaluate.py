@@ -9,7 +9,7 @@ from torch import nn
 
 from fedgen.embeddings import FeatureCache, ModuleEmbedding, Pixels, embed
 from fedgen.evaluation import PRESETS, Evaluator, Split, by_column, draw_images, evaluate, score_table
-from fedgen.evaluation.real.splits import StandIn
+from fedgen.evaluation.splits import StandIn
 from fedgen.scores import FrechetReference, KernelReference, ManifoldReference, inception_score, memorisation
 from fedgen.scores.aggregate import name_weights
 from tests.evaluation.samples import CLIENTS, dark_noise, grey_noise, pictures

@@ -8,7 +8,7 @@ from torch import nn
 from fedgen import FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.evaluation import Evaluator, Run, evaluate_run
-from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
+from fedgen.evaluation.runs.evaluate_run import LocalFineTuning
 from fedgen.evaluation.tables.gap_table import gap_tables
 from fedgen.evaluation.tables.table import score_tables
 from fedgen.models.ema import EMA

@@ -12,8 +12,7 @@ from fedgen.clients.partitions import IID, ByClass, Dirichlet
 from fedgen.data import Digits
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation import Evaluator, sampler_of
-from fedgen.evaluation.tables.partition_summary import PartitionSummary
-from fedgen.evaluation.tables.partition_table import client_table
+from fedgen.evaluation.tables.partition_table import PartitionSummary, client_table
 from fedgen.models.label_frequencies import LabelFrequencies
 
 

@@ -6,8 +6,8 @@ import yaml
 
 from fedgen import select
 from fedgen.evaluation import Evaluator, Run, append_records, compare, evaluate_run, print_report, read_records
-from fedgen.evaluation.runs.kinds import one_kind
-from fedgen.evaluation.runs.run_files import RECIPE
+from fedgen.evaluation.runs.scores_file import RECIPE
+from fedgen.evaluation.runs.selection import one_kind
 from fedgen.reports.contents import read_contents
 from tests.evaluation.samples import CLIENTS, record
 from tests.evaluation.test_run import Painter, folder

@@ -7,8 +7,8 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.data import Digits
 from fedgen.evaluation import Evaluator, draw_images, evaluate, sampler_of
-from fedgen.evaluation.generation.image_draws import draw_labelled, frequencies_of
-from fedgen.evaluation.real.splits import Split, StandIn
+from fedgen.evaluation.image_sampling import draw_labelled, frequencies_of
+from fedgen.evaluation.splits import Split, StandIn
 from tests.evaluation.conditional import CLIENTS, HELD_OUT, TRAINED, Conditional
 from tests.evaluation.samples import CLIENTS as UNLABELLED
 from tests.evaluation.samples import grey_noise

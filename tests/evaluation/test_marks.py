@@ -7,8 +7,7 @@ from rich.console import Console
 
 from fedgen.cli.run import ranking_table, remarks_on
 from fedgen.evaluation import Columns, compare, comparison_table, inversion_table, score_table, select, selection_table
-from fedgen.evaluation.directions import axis_of
-from fedgen.evaluation.marks import explained, mark_in, mark_of, strongest
+from fedgen.evaluation.marks import axis_of, explained, mark_in, mark_of, strongest
 from tests.evaluation.samples import record
 from tests.evaluation.test_selection import column
 

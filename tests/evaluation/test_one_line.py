@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedgen.evaluation.records import FLOOR, Columns
-from fedgen.evaluation.tables.one_line import evaluation_line, headline, join_parts, say_round
+from fedgen.evaluation.tables.table import evaluation_line, headline, join_parts, say_round
 from tests.evaluation.samples import record
 
 

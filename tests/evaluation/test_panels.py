@@ -4,8 +4,7 @@ import pytest
 from torch import nn
 
 from fedgen.embeddings import ModuleEmbedding, Pixels
-from fedgen.evaluation.panels import make_panels
-from fedgen.evaluation.presets import PRESETS
+from fedgen.evaluation.panels import PRESETS, make_panels
 
 
 def shown(panels):
@@ -35,7 +34,7 @@ def test_a_preset_brings_its_embedding_and_its_score(clip_weights):
 
 def test_presets_in_one_embedding_share_it(clip_weights, monkeypatch):
     second = {**PRESETS, "other": type(PRESETS["cmmd"])(**{**vars(PRESETS["cmmd"]), "name": "other"})}
-    monkeypatch.setattr("fedgen.evaluation.presets.PRESETS", second)
+    monkeypatch.setattr("fedgen.evaluation.panels.PRESETS", second)
     panels = make_panels(None, presets=[{"name": n, "weights": clip_weights} for n in ("cmmd", "other")])
     assert shown(panels) == [("clip-vit-l-14-336px-cmmd-unit", ["cmmd", "other"])]
     with pytest.raises(ValueError, match="twice"):

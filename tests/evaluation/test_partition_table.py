@@ -11,8 +11,7 @@ from fedgen.clients.heterogeneity.heterogeneity import measure_clients
 from fedgen.clients.partitions import IID, BySize, Partition, SavedPartition, save_partition
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
-from fedgen.evaluation.tables.partition_summary import PartitionSummary
-from fedgen.evaluation.tables.partition_table import bars, listed, partition_tables, remarks_on
+from fedgen.evaluation.tables.partition_table import PartitionSummary, bars, listed, partition_tables, remarks_on
 
 
 class Given(Partition):

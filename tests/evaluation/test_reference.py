@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.real.reference import Reference, passes
-from fedgen.evaluation.record_maker import records_of
+from fedgen.evaluation.plan import records_of
+from fedgen.evaluation.reference import Reference, passes
 from fedgen.evaluation.score_choice import choose_scores
 from fedgen.scores import (
     AuthenticityReference,

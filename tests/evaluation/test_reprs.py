@@ -7,8 +7,8 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID, SavedPartition
 from fedgen.data import GaussianMixture
 from fedgen.evaluation import Evaluator, Run, append_records
-from fedgen.evaluation.real.reference import Reference
-from fedgen.evaluation.real.splits import Split
+from fedgen.evaluation.reference import Reference
+from fedgen.evaluation.splits import Split
 from fedgen.scores import (
     FrechetReference,
     KernelReference,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedgen.evaluation import draw_images, mixture, sampler_of
-from fedgen.evaluation.generation.image_sampling import inside
+from fedgen.evaluation.image_sampling import inside
 from tests.evaluation.samples import grey_noise
 
 

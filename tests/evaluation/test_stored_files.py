@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from fedgen.evaluation import StoredEvaluation
-from fedgen.evaluation.stored.stored_files import FEATURES_OF, STATISTICS_OF, files_in
+from fedgen.evaluation.stored.stored_evaluation import files_in
+from fedgen.evaluation.stored.stored_sets import FEATURES_OF, STATISTICS_OF
 
 
 def save(path):

@@ -9,7 +9,7 @@ from fedgen.clients import FederatedDataModule, ThreeWaySplit
 from fedgen.clients.partitions import IID, BySize, Natural
 from fedgen.data import Examples
 from fedgen.evaluation import Evaluator, by_column, evaluate, splits_of
-from fedgen.evaluation.gaps import GAPS, interval
+from fedgen.evaluation.marks import GAPS, interval
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.scores import KernelReference, PolynomialKernel
 

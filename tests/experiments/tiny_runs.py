@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
+from fedgen.evaluation.names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments.engine.trainings import Training
 

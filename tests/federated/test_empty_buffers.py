@@ -8,7 +8,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
-from fedgen.evaluation.runs.checkpoints import load_weights
+from fedgen.evaluation.runs.rebuild import load_weights
 from fedgen.federated import FedAdam, FedAvgStrategy, Median
 from fedgen.federated.state_table import table_of
 from tests.federated.modules import Automatic, make_data, make_trainer, same, weights

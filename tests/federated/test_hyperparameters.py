@@ -13,7 +13,7 @@ from torch import nn
 
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.clients import FederatedDataModule
-from fedgen.evaluation.runs.checkpoints import load_weights
+from fedgen.evaluation.runs.rebuild import load_weights
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.lightning.checkpoints import plain
 from fedgen.io.tensor_files import read_torch

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from fedgen.scores.definition import GeneratedSet
-from fedgen.scores.definitions.fid_score import FrechetScore
+from fedgen.scores.frechet.frechet import FrechetScore
 from fedgen.statistics import Gaussian
 
 

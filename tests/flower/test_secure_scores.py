@@ -9,7 +9,7 @@ from flwr.common import bytes_to_ndarray
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.evaluation import read_records
-from fedgen.evaluation.record_names import AGGREGATES
+from fedgen.evaluation.names import AGGREGATES
 from fedgen.federated.left_out import read_left_out
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.serialization import from_bytes

@@ -34,7 +34,7 @@ from fedgen.flower.client.policy import Policy
 from fedgen.io.files import read_npz, read_yaml
 from fedgen.io.tensor_files import leaves, read_safetensors, read_torch, write_safetensors
 from fedgen.models.checkpoint_file import read_checkpoint
-from fedgen.reports.kept import KEPT
+from fedgen.reports.contents import KEPT
 from fedgen.reports.page import report
 from fedgen.statistics import load_npz, save_npz, summarize
 from tests.evaluation.samples import record

@@ -5,7 +5,7 @@ import pytest
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from fedgen.evaluation.runs.checkpoints import load_weights, local_models
+from fedgen.evaluation.runs.rebuild import load_weights, local_models
 from fedgen.federated import AtomicCheckpointIO, FedAdam, FedAvgStrategy, Scaffold
 from fedgen.io.tensor_files import read_torch
 from fedgen.models import WGANGP

@@ -9,7 +9,7 @@ from safetensors.torch import save
 
 from fedgen.flower.wire.answer_forms import WEIGHT, check_form, form_of
 from fedgen.scores import KernelReference
-from fedgen.scores.frechet.federated_fid import fid_from_messages, fid_message
+from fedgen.scores.frechet.frechet import fid_from_messages, fid_message
 from fedgen.scores.kernel.federated_kid import kid_from_messages, kid_message
 from fedgen.scores.kernel.kernels import PolynomialKernel, RBFKernel
 from fedgen.statistics import (

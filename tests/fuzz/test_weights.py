@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedgen.embeddings import FeatureCache
-from fedgen.embeddings.mnist_classifier import accuracy_of
-from fedgen.embeddings.weights import load_into, read_state
+from fedgen.embeddings.base import load_into, read_state
+from fedgen.embeddings.classifiers import accuracy_of
 from fedgen.io.tensor_files import HASH, read_safetensors, read_torch, write_safetensors
 from fedgen.models.fine_tuning.lora import WEIGHTS, LoRA, add_adapters, read_adapters, write_adapters
 from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator

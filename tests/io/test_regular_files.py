@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from fedgen.data.formats.idx import read_idx
 from fedgen.data.formats.image_files import read_header, read_image
 from fedgen.data.text import TextFolder
-from fedgen.evaluation.runs.checkpoints import previous_checkpoint
+from fedgen.evaluation.runs.rebuild import previous_checkpoint
 from fedgen.evaluation.stored.stored_images import Reading
 from fedgen.evaluation.stored.stored_sets import open_sets
 from fedgen.federated.left_out import read_left_out

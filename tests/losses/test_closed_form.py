@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgen.losses.closed_form import ClosedForm
+from fedgen.losses.feature_loss import ClosedForm
 
 
 def test_gives_the_value_and_the_gradient_scaled_by_what_comes_after() -> None:

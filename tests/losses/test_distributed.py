@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedgen.losses import DistributedLoss, EmbeddedLoss, FastFIDLoss, MMD2Loss, QueueMoments
-from fedgen.losses.distributed.distributed import ScoringClient, SimulatedClients, message_weights
+from fedgen.losses.distributed import ScoringClient, SimulatedClients, message_weights
 from fedgen.scores import KernelReference, PolynomialKernel, RBFKernel
 from fedgen.statistics import summarize
 from fedgen.statistics.statistic_messages import Message, message_size

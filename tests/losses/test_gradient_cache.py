@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.losses import gradient_cache
+from fedgen.losses.embedded import gradient_cache
 
 
 def spread(features):

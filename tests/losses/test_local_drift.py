@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedgen.losses import EmbeddedLoss, MMD2Loss
-from fedgen.losses.distributed.local_drift import local_drift
+from fedgen.losses.one_message import local_drift
 from tests.losses.simple import MeanLoss, two_numbers
 
 

@@ -17,7 +17,7 @@ from fedgen.losses import (
     QueueMoments,
     Sketches,
 )
-from fedgen.losses.distributed.one_message import approximation_errors
+from fedgen.losses.one_message import approximation_errors
 from fedgen.scores import PolynomialKernel, RBFKernel
 from tests.losses.simple import two_numbers
 from tests.losses.test_mmd2 import BATCH, CLIENTS, WEIGHTS, draw, gradient_of

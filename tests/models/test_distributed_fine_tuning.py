@@ -20,7 +20,7 @@ from fedgen.losses import (
     OneMessageLoss,
     Sketches,
 )
-from fedgen.losses.distributed.local_drift import local_drift
+from fedgen.losses.one_message import local_drift
 from fedgen.models import GAN, WGANGP, DistributedFineTuning, FineTuning, Hinge, LocalSteps
 from fedgen.models.checkpoint_file import read_generator
 from fedgen.models.networks import SmallCritic, SmallGenerator

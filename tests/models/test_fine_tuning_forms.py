@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from fedgen.losses import DistributedLoss, FastFIDLoss, MMD2Loss, OneMessageLoss
-from fedgen.losses.distributed.distributed import Traffic
+from fedgen.losses.distributed import Traffic
 from fedgen.models.fine_tuning.fine_tuning_forms import TrafficAccount, check_strategy, loss_of_form
 
 

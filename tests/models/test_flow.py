@@ -12,7 +12,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Digits
-from fedgen.evaluation.runs.checkpoints import load_weights
+from fedgen.evaluation.runs.rebuild import load_weights
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.images import from_uint8

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Digits
-from fedgen.evaluation.runs.checkpoints import load_weights
+from fedgen.evaluation.runs.rebuild import load_weights
 from fedgen.federated import FedAvgStrategy, PrivateMean
 from fedgen.losses import AdaptiveWeight, EMAMoments, EmbeddedLoss, FastFIDLoss, QueueMoments
 from fedgen.models import WGANGP

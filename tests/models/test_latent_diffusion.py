@@ -11,7 +11,7 @@ from torch import nn
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Examples
-from fedgen.evaluation.runs.checkpoints import load_weights
+from fedgen.evaluation.runs.rebuild import load_weights
 from fedgen.federated import FedAvgStrategy
 from fedgen.flower.wire.flower_records import from_records
 from fedgen.flower.wire.messages import Answer, Task

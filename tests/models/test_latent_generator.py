@@ -5,7 +5,7 @@ import torch
 
 from fedgen.data import Digits, Examples
 from fedgen.evaluation import evaluate, sampler_of
-from fedgen.evaluation.runs.checkpoints import load_weights
+from fedgen.evaluation.runs.rebuild import load_weights
 from fedgen.losses import EmbeddedLoss, FastFIDLoss
 from fedgen.models import GAN, FineTuning, Hinge
 from fedgen.models.checkpoint_file import OPTIMISED_ON

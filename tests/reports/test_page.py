@@ -18,7 +18,7 @@ from fedgen.evaluation import append_records
 from fedgen.foreign_text import printable_lines
 from fedgen.reports import report, write_report
 from fedgen.reports.charts import panels
-from fedgen.reports.live import LivePage
+from fedgen.reports.page import RunPage
 from tests.counted_calls import count_calls
 from tests.evaluation.samples import record
 from tests.reports.folders import HOSTILE, make_records, write_run
@@ -201,25 +201,19 @@ def test_the_command_writes_one_page_of_several_runs(tmp_path, monkeypatch, caps
     assert main(["report", str(tmp_path / "none")]) == 2
 
 
-def test_while_training_pages_take_a_hundredth_of_the_evaluations_at_most(tmp_path):
-    page = LivePage(write_run(tmp_path / "run"))
-    assert not page.evaluated(4.0)  # 0.05 s are taken for granted
-    assert page.evaluated(2.0)
+def test_a_page_of_a_run_that_trains_says_so_and_draws_no_conclusion_of_its_end(tmp_path):
+    page = RunPage(write_run(tmp_path / "run"))
+    assert page.write(live=True)
     assert 'id="live"' in page.path.read_text()
     assert "still improving" not in page.path.read_text()
-    assert page.evaluated(1000.0)
-    assert 0 < page.spent < 0.01 * 1006
-    page._evaluated = 0.0
-    assert not page.evaluated(0.1)
     assert page.write()  # training is over
-    assert page.written == 3
     assert 'id="live"' not in page.path.read_text()
     assert "kid_all was still improving when training ended" in page.path.read_text()
 
 
 def test_training_goes_on_where_the_page_cannot_be_written(tmp_path):
-    page = LivePage(write_run(tmp_path / "run"))
+    page = RunPage(write_run(tmp_path / "run"))
     page.path.write_text("mine")
     with pytest.warns(UserWarning, match="written"):
         assert not page.write()
-    assert not LivePage(tmp_path / "empty").write()
+    assert not RunPage(tmp_path / "empty").write()

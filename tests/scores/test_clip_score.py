@@ -6,10 +6,10 @@ from transformers import CLIPModel, CLIPProcessor, CLIPTokenizer
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation import Evaluator, evaluate, sampler_of
-from fedgen.evaluation.generation.image_draws import draw_labelled, frequencies_of
-from fedgen.evaluation.real.splits import Split, StandIn
+from fedgen.evaluation.image_sampling import draw_labelled, frequencies_of
+from fedgen.evaluation.splits import Split, StandIn
 from fedgen.scores import ClientSide, GeneratedSet
-from fedgen.scores.definitions.clip_score import ClipScore
+from fedgen.scores.of_model.clip_score import ClipScore
 from tests.evaluation.conditional import CLIENTS, HELD_OUT, TRAINED, Conditional
 from tests.evaluation.samples import CLIENTS as UNLABELLED
 from tests.tiny_clip import save_clip_of_texts

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.scores import FrechetReference
-from fedgen.scores.frechet.federated_fid import fid_from_messages, fid_message
+from fedgen.scores.frechet.frechet import fid_from_messages, fid_message
 from fedgen.statistics import Message, MessageError, add, summarize
 
 

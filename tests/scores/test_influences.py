@@ -13,10 +13,10 @@ from fedgen.scores import (
     ManifoldReference,
     RBFKernel,
     SlicedReference,
+    influences,
     memorisation,
 )
-from fedgen.scores.frechet import influences
-from fedgen.scores.frechet.influences import SharedVariances, client_blocks
+from fedgen.scores.influences import SharedVariances, client_blocks
 
 SCORES: dict[str, Callable[[list[Tensor], Tensor, bool], FederatedScore | Mapping[str, FederatedScore]]] = {
     "kid": lambda parts, made, errors: KernelReference.from_features(parts).score(made, errors),

@@ -9,7 +9,8 @@ from torch_fidelity.metric_prc import prc_features_to_metric
 
 from fedgen.scores import ManifoldReference
 from fedgen.scores.kernel import kernels
-from fedgen.scores.manifold import neighbours, pairwise
+from fedgen.scores.manifold import neighbours
+from fedgen.scores.manifold import neighbours as pairwise
 from fedgen.scores.manifold.manifold import NAMES
 from fedgen.scores.uncertainty import jackknife_variance
 from tests.quick import first_quick
@@ -170,22 +171,22 @@ def test_counts_do_not_depend_on_the_precision_that_training_uses(precision: str
 
 def test_bounds_hold_the_exact_distance_between_them() -> None:
     for dtype in (torch.float32, torch.float64):
-        x, y = pairwise.Points(draw(200, 1, 3.0, 100.0, 64)), pairwise.Points(draw(150, 2, 0.1, 100.0, 64))
-        y = pairwise.Points(y.features, x.origin)
-        low = pairwise.lower_bounds(x, slice(0, 200), y, slice(0, 150), dtype).double()
+        x, y = neighbours.Points(draw(200, 1, 3.0, 100.0, 64)), neighbours.Points(draw(150, 2, 0.1, 100.0, 64))
+        y = neighbours.Points(y.features, x.origin)
+        low = neighbours.lower_bounds(x, slice(0, 200), y, slice(0, 150), dtype).double()
         i, j = torch.meshgrid(torch.arange(200), torch.arange(150), indexing="ij")
-        exact = pairwise.exact_squares(x, i.flatten(), y, j.flatten()).view(200, 150)
+        exact = neighbours.exact_squares(x, i.flatten(), y, j.flatten()).view(200, 150)
         assert (low <= exact).all()
-        assert (low + pairwise.widths(x, i, y, j, dtype) >= exact).all()
+        assert (low + neighbours.widths(x, i, y, j, dtype) >= exact).all()
         assert exact.numpy() == pytest.approx((x.features[:, None] - y.features).square().sum(2).numpy(), rel=1e-13)
 
 
 def test_distances_of_a_pair_do_not_depend_on_the_others() -> None:
-    x = pairwise.Points(draw(700, 1, dim=129).float())
+    x = neighbours.Points(draw(700, 1, dim=129).float())
     i, j = torch.arange(700), torch.arange(699, -1, -1)
-    together = pairwise.exact_squares(x, i, x, j)
+    together = neighbours.exact_squares(x, i, x, j)
     assert torch.equal(together, together.flip(0))
-    assert all(float(pairwise.exact_squares(x, i[p : p + 1], x, j[p : p + 1])) == together[p] for p in (0, 3, 699))
+    assert all(float(neighbours.exact_squares(x, i[p : p + 1], x, j[p : p + 1])) == together[p] for p in (0, 3, 699))
 
 
 def test_identical_images_are_outside_their_own_balls_only_by_the_strict_rule() -> None:

@@ -5,7 +5,7 @@ import torch
 
 from fedgen.scores import frechet_distance
 from fedgen.statistics import Gaussian, summarize
-from fedgen.statistics.eigen import eigh
+from fedgen.statistics.gaussian import eigh
 
 
 def fail(*_, **__):

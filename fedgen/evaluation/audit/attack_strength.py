@@ -6,15 +6,82 @@ and the other way round; for a signal that knows nothing the estimate is then 0 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import torch
 from scipy.stats import binom, rankdata
 from torch import Tensor
 
-from fedgen.evaluation.audit.estimates import LEVEL, IntervalEstimate, combined, proportion, rank_interval
 from fedgen.seeds import subset
+
+LEVEL = 0.95  # of all intervals
+QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
+HALVINGS = 60  # of an interval in which a bound is sought
+
+
+@dataclass(frozen=True)
+class IntervalEstimate:
+    """A number and its interval at 95 %.
+
+    Args:
+        value: the estimate.
+        low: the interval's lower end.
+        high: its upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+    def within(self, least: float, most: float) -> "IntervalEstimate":
+        """The same with an interval that does not leave the quantity's range."""
+        return IntervalEstimate(self.value, max(self.low, least), min(self.high, most))
+
+
+def proportion(hits: int, trials: int) -> IntervalEstimate:
+    """The share of hits, with Wilson's score interval (1927)."""
+    share, square = hits / trials, QUANTILE**2
+    centre = (share + square / (2 * trials)) / (1 + square / trials)
+    reach = QUANTILE * math.sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
+    return IntervalEstimate(share, centre - reach, centre + reach).within(0, 1)
+
+
+def combined(parts: Sequence[IntervalEstimate], factors: Sequence[float]) -> IntervalEstimate:
+    """The sum of factor times estimate, of independent estimates."""
+    value = sum(factor * part.value for part, factor in zip(parts, factors))
+    down = [factor * (part.value - (part.low if factor > 0 else part.high)) for part, factor in zip(parts, factors)]
+    up = [factor * ((part.high if factor > 0 else part.low) - part.value) for part, factor in zip(parts, factors)]
+    return IntervalEstimate(value, value - math.hypot(*down), value + math.hypot(*up))
+
+
+def rank_interval(area: float, positives: int, negatives: int) -> IntervalEstimate:
+    """An area under a ROC curve, with the interval of Newcombe 2006 (doi 10.1002/sim.2324, method 5)."""
+
+    def lower(estimate: float) -> float:
+        """The least area that does not differ from the estimate; below it the difference falls steadily."""
+        low, high = 0.0, estimate
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            error = QUANTILE * math.sqrt(_rank_variance(middle, positives, negatives))
+            low, high = (middle, high) if estimate - middle > error else (low, middle)
+        return low
+
+    return IntervalEstimate(area, lower(area), 1 - lower(1 - area))
+
+
+def _rank_variance(area: float, positives: int, negatives: int) -> float:
+    """Return the variance of an estimated area, of exponential scores (Hanley and McNeil 1982) in numbers that are
+    made alike.
+    """
+    spread = (1 - area) / (2 - area) + area / (1 + area)
+    return area * (1 - area) * (1 + ((positives + negatives) / 2 - 1) * spread) / (positives * negatives)
+
 
 RATE = 0.01  # of others that are taken for members, where the share of members that are found is told
 _LARGEST = 1e300  # in the place of infinity, such as the log-density of what a model holds for impossible
@@ -43,17 +110,7 @@ class AttackStrength:
 
 
 def measure_attack(name: str, members: Tensor, others: Tensor, seed: int) -> AttackStrength:
-    """The strength of a signal.
-
-    Args:
-        name: of the result.
-        members: the signal [n] of images that were trained on; larger where it takes an image for one of these.
-        others: [n], of images from the same distribution.
-        seed: of the halves in which thresholds are chosen.
-
-    Raises:
-        ValueError: for NaN.
-    """
+    """The strength of a signal."""
     inside, outside = (_as_numbers(part, name) for part in (members, others))
     area, error = auc_with_error(inside, outside)
     return AttackStrength(
@@ -67,13 +124,7 @@ def measure_attack(name: str, members: Tensor, others: Tensor, seed: int) -> Att
 
 
 def average_attack(name: str, parts: list[AttackStrength], weights: list[float]) -> AttackStrength:
-    """The weighted mean of attacks on clients, as independent estimates.
-
-    Args:
-        name: of the result.
-        parts: of the clients.
-        weights: of the clients, summing to 1.
-    """
+    """The weighted mean of attacks on clients, as independent estimates."""
     found = [part.found for part in parts if part.found is not None]
     error = sum((weight * part.auc_error) ** 2 for weight, part in zip(weights, parts)) ** 0.5
     return AttackStrength(
@@ -87,12 +138,7 @@ def average_attack(name: str, parts: list[AttackStrength], weights: list[float])
 
 
 def auc_with_error(members: np.ndarray, others: np.ndarray) -> tuple[float, float]:
-    """The area under the ROC curve and its standard error by DeLong et al. 1988; ties count one half.
-
-    Args:
-        members: signals [m].
-        others: signals [n].
-    """
+    """The area under the ROC curve and its standard error by DeLong et al. 1988; ties count one half."""
     count, against = len(members), len(others)
     ranks = rankdata(np.concatenate([members, others]))
     beaten = (ranks[:count] - rankdata(members)) / against  # by each member, a share of the others
@@ -102,14 +148,7 @@ def auc_with_error(members: np.ndarray, others: np.ndarray) -> tuple[float, floa
 
 
 def advantage(members: np.ndarray, others: np.ndarray, seed: int, name: str) -> IntervalEstimate:
-    """True less false positive rate at a threshold of each half of the images, measured on the other half.
-
-    Args:
-        members: signals [n].
-        others: signals [n].
-        seed: of the halves.
-        name: whose images, part of the halves' seed.
-    """
+    """True less false positive rate at a threshold of each half of the images, measured on the other half."""
     first = [_half(len(part), seed, f"{name}, {which}") for part, which in ((members, "members"), (others, "others"))]
     hits = false = 0
     for chosen in (first, [~half for half in first]):
@@ -120,14 +159,7 @@ def advantage(members: np.ndarray, others: np.ndarray, seed: int, name: str) -> 
 
 
 def best_threshold(members: np.ndarray, others: np.ndarray) -> float:
-    """The threshold of the largest difference of true and false positive rates; the middle one of several.
-
-    Thresholds lie halfway between neighbouring signals.
-
-    Args:
-        members: signals [m].
-        others: signals [n].
-    """
+    """The threshold of the largest difference of true and false positive rates; the middle one of several."""
     values = np.unique(np.concatenate([members, others]))
     if len(values) == 1:
         return float(values[0])
@@ -139,20 +171,7 @@ def best_threshold(members: np.ndarray, others: np.ndarray) -> float:
 
 
 def found_at(members: np.ndarray, others: np.ndarray, rate: float = RATE) -> IntervalEstimate | None:
-    """The share of members with a larger signal than all but a share `rate` of other images.
-
-    The threshold is the k-th largest signal of the others, k the whole part of rate (n + 1): a further one of them is
-    above it with a chance of at most `rate`. The interval adds to Wilson's, for the members, where the threshold of all
-    such images may lie: between the order statistics that a binomial number of others gives.
-
-    Args:
-        members: signals [m].
-        others: signals [n].
-        rate: of others taken for members.
-
-    Returns:
-        The estimate; None where so few others tell nothing of how high the threshold may be.
-    """
+    """The share of members with a larger signal than all but a share `rate` of other images."""
     count = len(others)
     fewest, most = (int(binom.ppf(level, count, rate)) for level in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     if fewest < 1:

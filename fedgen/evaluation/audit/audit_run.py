@@ -1,21 +1,143 @@
 """Membership inference attacks on a run's checkpoints, and a picture of what is nearest to training images."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
+from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
+from fedgen.evaluation.audit.attack_strength import AttackStrength, IntervalEstimate
 from fedgen.evaluation.audit.membership import MembershipAudit, membership_inference
-from fedgen.evaluation.audit.nearest_images import NearestImages, nearest_images
-from fedgen.evaluation.personal.own_models import Personal
-from fedgen.evaluation.runs.checkpoints import load_weights, personal_tensors
-from fedgen.evaluation.runs.run_files import MEMBERSHIP, NEAREST
+from fedgen.evaluation.image_sampling import Sample, draw_images, sampler_of
+from fedgen.evaluation.own_models import Personal, own_in_place
+from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors
 from fedgen.evaluation.runs.run_folder import Run
-from fedgen.images import save_png
+from fedgen.evaluation.runs.scores_file import MEMBERSHIP, NEAREST
+from fedgen.images import save_png, tile_titled
 from fedgen.io.files import write_json
+from fedgen.scores.manifold.neighbours import Points, nearest_real
+from fedgen.seeds import resolve, subset
+
+SHOWN = 12  # pairs in a picture
+SIDE = 32  # pixels that smaller images are enlarged to
+STREAM = "nearest"  # names the draws
+
+
+@dataclass(frozen=True, eq=False)
+class NearestPairs:
+    """Images with the training image that is nearest to each, the nearest pair first."""
+
+    images: Tensor
+    training: Tensor
+    distances: Tensor
+    searched: int
+
+
+@dataclass(frozen=True)
+class NearestImages:
+    """Pairs of generated and training images, and of held-out and training images, that lie nearest to each other.
+
+    Images that were never seen are near some training image, too: a generator has copied where its pairs are alike and
+    those of held-out images are not.
+
+    Args:
+        generated: of the model.
+        held_out: of the clients' held-out images; None where they hold out none.
+        training: number of training images.
+        embedding: name of the one that distances were taken in.
+    """
+
+    generated: NearestPairs
+    held_out: NearestPairs | None
+    training: int
+    embedding: str
+
+    def picture(self) -> Tensor:
+        """Rows of generated images, their nearest training images, and likewise of held-out ones; uint8 [C, H, W]."""
+        count, rows = len(self.generated.images), []
+        kinds = [("generated", self.generated), ("held out, never trained on", self.held_out)]
+        for name, pairs in kinds:
+            if pairs is not None:
+                rows.append((f"{name}: nearest of {pairs.searched:,} to a training image", pairs.images))
+                rows.append(
+                    (f"their nearest of {self.training:,} training images, in {self.embedding}", pairs.training)
+                )
+        return tile_titled(rows, count, SIDE)
+
+
+def nearest_images(
+    model: nn.Module | Sample,
+    data: FederatedDataModule,
+    embedding: str | Embedding | None = None,
+    num_images: int = 1000,
+    shown: int = SHOWN,
+    seed: int | None = None,
+    personal: Personal | None = None,
+    cache: FeatureCache | None = None,
+) -> NearestImages:
+    """Find the generated images that are nearest to any training image of any client that trains.
+
+    Args:
+        model: a module with `sample`, or a sampler (number, torch.Generator) to images.
+        data: the clients.
+        embedding: in whose features Euclidean distances are taken; efficientnet-lite0 by default.
+        num_images: generated images to search; no more than clients hold out images, if they do, so that as many of
+            either are searched.
+        shown: pairs to return.
+        seed: of all draws; None takes what `seed_everything` was given, else 0.
+        personal: clients' own tensors by their number among the clients that train; as many images are then drawn of
+            each client's own model.
+        cache: keeps the training images' features on disk.
+
+    Raises:
+        ValueError: for points in place of images, and numbers below 1.
+    """
+    if not data.examples.is_images:
+        raise ValueError(f"nearest images are of images, and {data.examples.name} has points")
+    for what, number in (("num_images", num_images), ("shown", shown)):
+        if number < 1:
+            raise ValueError(f"{what}={number}: give at least 1")
+    seed, network = resolve(seed), load_embedding("efficientnet-lite0" if embedding is None else embedding)
+    inside = data.examples.inputs_at(torch.cat([client.train for client in data.clients]))
+    outside = torch.cat([client.held_out for client in data.clients])
+    count = min(num_images, len(outside)) if len(outside) else num_images
+    chosen = outside[subset(len(outside), count, seed, "held out beside generated")] if len(outside) else outside
+    features = embed(network, inside, description="embedding training images", cache=cache)
+
+    def pairs_of(images: Any) -> NearestPairs:
+        made = Points(embed(network, images, description="embedding images to compare"))
+        found = nearest_real(made, features)
+        best = found.squares.sort(stable=True).indices[:shown]
+        return NearestPairs(images[best], inside[found.places[best]], found.squares[best].sqrt(), len(images))
+
+    generated = pairs_of(_draw(model, count, seed, len(data.clients), personal))
+    held_out = pairs_of(data.examples.inputs_at(chosen)[:]) if len(chosen) else None
+    return NearestImages(generated, held_out, len(inside), network.name)
+
+
+def _draw(model: Any, count: int, seed: int, clients: int, personal: Personal | None) -> Tensor:
+    """Images of the model, or as many of each client's own, uint8 [count, C, H, W]."""
+
+    def draw(number: int, stream: str) -> Tensor:
+        return draw_images(sampler_of(model) if isinstance(model, nn.Module) else model, number, seed, 0, stream)
+
+    if personal is None:
+        return draw(count, STREAM)
+    shares = [count // clients + (client < count % clients) for client in range(clients)]
+    parts = []
+    for client, share in enumerate(shares):
+        if share:
+            with own_in_place(model, personal.get(client, {})):
+                parts.append(draw(share, f"{STREAM} {client}"))
+    return torch.cat(parts)
+
 
 VERSION = 1
 
@@ -83,3 +205,41 @@ def draw_nearest(
 def _loaded(module: LightningModule, path: Path) -> Personal | None:
     """Loads a checkpoint into the module, and returns the clients' own tensors; None where they have none."""
     return personal_tensors(module, load_weights(module, path)) or None
+
+
+CAPTION = (
+    "AUC: how often the signal of a training image is above that of a held-out one of the same client; 0.5 knows"
+    " nothing. Advantage: true less false positive rate, at a threshold chosen on other images; 0 knows nothing. With"
+    " 95 % intervals: of clients whose model knows nothing, one in twenty shows one that excludes this by chance."
+)
+RATE = "found at 1 %"
+
+
+def membership_table(audit: MembershipAudit) -> Table:
+    """The attack on each client, and over all clients.
+
+    Args:
+        audit: of one model.
+    """
+    rates = any(row.found for row in _rows(audit))
+    after = "" if audit.round is None else f"round {audit.round}: "
+    told = f"{CAPTION} {RATE}: share of members found where 1 % of others are taken for some." if rates else CAPTION
+    table = Table(title=escape(f"{after}membership inference by {audit.words}"), caption=told, caption_justify="left")
+    table.add_column("client", overflow="fold")
+    for heading in ("pairs", "AUC", "advantage", *([RATE] if rates else [])):
+        table.add_column(heading, justify="right")
+    for row in audit.clients:
+        table.add_row(*_cells(row, rates))
+    table.add_section()
+    for row in _rows(audit)[len(audit.clients) :]:
+        table.add_row(*_cells(row, rates), style="bold")
+    return table
+
+
+def _rows(audit: MembershipAudit) -> list[AttackStrength]:
+    return [*audit.clients, audit.avg, *([audit.all] if audit.all is not None else [])]
+
+
+def _cells(row: AttackStrength, rates: bool) -> list[str]:
+    found: list[IntervalEstimate | None] = [row.auc, row.advantage, *([row.found] if rates else [])]
+    return [escape(row.name), str(row.pairs), *("" if one is None else escape(str(one)) for one in found)]

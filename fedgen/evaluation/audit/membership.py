@@ -22,13 +22,11 @@ from fedgen.clients import Client, FederatedDataModule
 from fedgen.data import Examples
 from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, embed, load_embedding
-from fedgen.evaluation.audit.attack_strength import AttackStrength, average_attack, measure_attack
-from fedgen.evaluation.audit.estimates import LEVEL
-from fedgen.evaluation.audit.signal_names import SignalName
-from fedgen.evaluation.generation.answers import Answers
-from fedgen.evaluation.generation.density import density_of
-from fedgen.evaluation.generation.image_sampling import Sample, draw_images, sampler_of
-from fedgen.evaluation.personal.own_models import Personal, own_in_place
+from fedgen.evaluation.answers import Answers, density_of
+from fedgen.evaluation.audit.attack_strength import LEVEL, AttackStrength, average_attack, measure_attack
+from fedgen.evaluation.image_sampling import Sample, draw_images, sampler_of
+from fedgen.evaluation.names import SignalName
+from fedgen.evaluation.own_models import Personal, own_in_place
 from fedgen.foreign_text import listed
 from fedgen.images import from_uint8
 from fedgen.models.gan.critic_losses import CriticLosses
@@ -42,13 +40,7 @@ ROWS = 500  # images whose distances are formed at once
 
 
 class AnsweringModel:
-    """A model's methods that say something of single images; all are optional.
-
-    Attributes:
-        example_losses: (images, labels, seed) to losses [N].
-        log_prob: points [N, D] to log-densities [N].
-        bits_per_dim: images [N, C, H, W] in [-1, 1] to negated log-likelihoods [N], in bits per dimension.
-    """
+    """A model's methods that say something of single images; all are optional."""
 
     example_losses: Callable[..., Tensor] | None = None
     log_prob: Callable[..., Tensor] | None = None
@@ -66,18 +58,7 @@ class MembershipPairs:
 
 @dataclass(frozen=True, eq=False)
 class SignalOptions:
-    """Settings of a signal.
-
-    Args:
-        name: of the signal; None for the first of "critic", "loss", "likelihood" and "distance" that the model has.
-        draws: of the noise of losses, each at the noise levels that `example_losses` takes by default.
-        embedding: of distances; efficientnet-lite0 by default, `identity` for points.
-        num_images: generated images, for distances.
-        seed: of all draws.
-
-    Raises:
-        ValueError: for a name that is none, or a number below 1.
-    """
+    """Settings of a signal."""
 
     name: SignalName | None = None
     draws: int = 4
@@ -93,15 +74,7 @@ class SignalOptions:
                 raise ValueError(f"{what}={number}: give at least 1")
 
     def resolved(self, model: Any, is_images: bool) -> "SignalOptions":
-        """The options with the name of a signal that a model has, and of distances the loaded embedding.
-
-        Args:
-            model: a module or a sampler.
-            is_images: whether the clients have images, not points.
-
-        Raises:
-            TypeError: if the model lacks what the signal asks of it.
-        """
+        """The options with the name of a signal that a model has, and of distances the loaded embedding."""
         found = _signals_of(model)
         name = self.name or found[0]
         if name not in found:
@@ -135,12 +108,7 @@ _NEEDS: dict[str, str] = {
 
 
 def make_signal(model: Any, options: SignalOptions) -> Signal:
-    """The signal of a model as it is now.
-
-    Args:
-        model: a module, or a sampler (number, torch.Generator) to images.
-        options: `resolved` for the model.
-    """
+    """The signal of a model as it is now."""
     if options.name == "distance":
         return _NearestSamples(model, options)
     made: dict[str | None, Callable[..., tuple[Tensor, Tensor]]] = {
@@ -217,12 +185,7 @@ def _likelihood_of(model: Any, examples: Examples, part: Tensor, options: Signal
 
 
 class _NearestSamples:
-    """Negated distances to generated images, which are drawn once.
-
-    Args:
-        model: a module or a sampler.
-        options: with the loaded embedding.
-    """
+    """Negated distances to generated images, which are drawn once."""
 
     def __init__(self, model: Any, options: SignalOptions) -> None:
         assert isinstance(options.embedding, Embedding)

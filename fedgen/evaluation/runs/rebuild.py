@@ -1,38 +1,123 @@
 """The model and the clients of a run, made again from the recipe that its folder keeps."""
 
+import filecmp
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
+from torch import Tensor, nn
 
 from fedgen.class_paths import gives, import_object, load_classes
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.client import load_roles, save_roles
 from fedgen.clients.partitions import SavedPartition, load_partition, save_partition
-from fedgen.evaluation.runs.checkpoint_names import list_checkpoints
-from fedgen.evaluation.runs.run_files import PARTITION, RECIPE, ROLES, read_recipe
-from fedgen.models.checkpoint_file import rebuild_model
+from fedgen.evaluation.names import LAST, list_checkpoints
+from fedgen.evaluation.runs.scores_file import (
+    PARTITION,
+    RECIPE,
+    ROLES,
+    is_python_run,
+    read_recipe,
+)
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed, own_models
+from fedgen.io.files import read_yaml
+from fedgen.io.tensor_files import check_state, fill_empty
+from fedgen.models.checkpoint_file import read_checkpoint, rebuild_model
+from fedgen.own_code import warn
 from fedgen.recipe.recipe_errors import explain
+from fedgen.recipe.recipe_keys import check_arguments, check_parts
 from fedgen.recipe.recipe_objects import instantiate
 from fedgen.seeds import isolated
 
 
-def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
-    """The model, with the weights it is born with, and the clients of a run.
+def previous_checkpoint(folder: str | Path) -> Path:
+    """The newest round's checkpoint that can be read and holds something else than `last.ckpt`."""
+    last, damaged = Path(folder) / LAST, []
+    for path in reversed(list_checkpoints(folder).values()):
+        if last.exists() and filecmp.cmp(path, last, shallow=False):  # of the same round, most often the same file
+            continue
+        try:
+            read_checkpoint(path)
+        except (OSError, ValueError):  # a pipe or a folder of that name, too
+            damaged.append(path.name)
+            continue
+        if damaged:
+            warn(f"{folder}: {', '.join(damaged)} cannot be read and is passed over")
+        return path
+    unread = f"; {', '.join(damaged)} cannot be read" if damaged else ""
+    raise FileNotFoundError(f"{folder} has no round's checkpoint before {LAST}{unread}")
 
-    Nothing of its trainer is made and no global generator is touched: a run of another machine's devices can be scored
-    here. The clients are those of the training: of the folder's partition file where there is one, else dealt again; a
-    data module without a seed of its own gets the run's.
 
-    Args:
-        run: the run folder.
+def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
+    """Puts a checkpoint's weights into a model; returns the checkpoint.
 
     Raises:
-        FileNotFoundError: if the folder holds no run.
-        ValueError: if its recipe cannot be read, or its data is not a federation's. A partition file that is damaged or
-            of other data is refused when the clients are first asked for.
+        ValueError: if it is damaged, of a training that diverged, or a checkpoint of another model, naming the tensors
+            that do not fit.
     """
+    checkpoint = read_checkpoint(path)
+    if isinstance(module, LightningModule):
+        module.on_load_checkpoint(checkpoint)
+    try:
+        fill_empty(module, checkpoint["state_dict"])
+        check_state(module, checkpoint["state_dict"])
+        if CHECKPOINT_KEY in checkpoint:
+            check_packed(checkpoint[CHECKPOINT_KEY], module.state_dict())
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    try:
+        module.load_state_dict(checkpoint["state_dict"])
+    except RuntimeError as error:
+        reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
+        raise ValueError(f"{path} is a checkpoint of another model than {type(module).__name__}: {reasons}") from error
+    return checkpoint
+
+
+def local_models(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
+    """The clients' own tensors in a checkpoint of training without any exchange, by client; else nothing."""
+    personal = _known(module, checkpoint.get(CHECKPOINT_KEY, {}).get("personal", {}))
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    kept = {tuple(map(escape, own)) for own in personal.values()}  # names as patterns of themselves alone
+    return {} if any(Exchange(module, trained, names, fixed=True).shared for names in kept) else personal
+
+
+def personal_tensors(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
+    """Those of a model's tensors that are clients' own, in a checkpoint, by client and name."""
+    return _known(module, own_models(checkpoint.get(CHECKPOINT_KEY, {})))
+
+
+def _known(module: nn.Module, personal: Mapping[int, Mapping[str, Tensor]]) -> dict[int, dict[str, Tensor]]:
+    known = module.state_dict().keys()
+    return {client: {name: own[name] for name in own if name in known} for client, own in personal.items()}
+
+
+@contextmanager
+def tensors_in_place(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """The module with some of its tensors replaced while the context lasts."""
+    state = module.state_dict()
+    before = {name: state[name].clone() for name in tensors}
+    try:
+        _copy(state, tensors)
+        yield
+    finally:
+        _copy(state, before)
+
+
+@torch.no_grad()
+def _copy(state: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, value in values.items():
+        state[name].copy_(value)
+
+
+def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
+    """The model, with the weights it is born with, and the clients of a run."""
     path = Path(run) / RECIPE
     recipe = read_recipe(path)
     load_classes()
@@ -57,21 +142,7 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
 
 
 def rebuild_given(run: str | Path, model: str, data: str) -> tuple[LightningModule, FederatedDataModule]:
-    """The model and the clients of a run that was trained in Python, of what its author names.
-
-    The clients are those of the folder's partition file, and `seed_everything` is called with its seed first, as the
-    training was.
-
-    Args:
-        run: the run folder.
-        model: "my_module:make_model", a model or a function without arguments that makes one; or the class of one that
-            keeps its arguments in checkpoints (`save_hyperparameters`), "my_module:MyModel".
-        data: "my_module:make_data", a FederatedDataModule or a function without arguments that makes one.
-
-    Raises:
-        FileNotFoundError: if there is no such folder, or no checkpoint for the class of a model.
-        ValueError: for names of nothing, or of other things, and for data of other examples or another seed.
-    """
+    """The model and the clients of a run that was trained in Python, of what its author names."""
     folder = Path(run)
     if not folder.is_dir():
         raise FileNotFoundError(f"no run folder {folder}; give the folder that training wrote into")
@@ -121,12 +192,94 @@ def keep_clients(data: FederatedDataModule, run: str | Path) -> None:
 
 
 def restore_clients(data: FederatedDataModule, run: str | Path) -> None:
-    """Gives a data module the clients, and who of them trains, that a run's folder keeps; what it lacks stays.
-
-    Raises:
-        ValueError: for a damaged file of who trains; one of the clients is refused when they are first asked for.
-    """
+    """Gives a data module the clients, and who of them trains, that a run's folder keeps; what it lacks stays."""
     if (saved := Path(run) / PARTITION).exists():
         data.partition = SavedPartition(saved)
     if (roles := Path(run) / ROLES).exists():
         data.roles = load_roles(roles)
+
+
+OF_DATA = ("clients", "clients.partitions", "data", "embeddings")
+"""The folders of fedgen that have classes for a recipe's data."""
+
+
+def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> "FederatedDataModule":
+    """The data module of a recipe, whose clients are those that `fedgen fit` would train with its seed."""
+    source = Path(source)
+    if is_python_run(source):
+        return _of_python_run(source, overrides)
+    path = source / RECIPE if source.is_dir() else source
+    recipe = _read(path)
+    if overrides and (source / PARTITION).exists():
+        raise ValueError(f"{source} is a run, whose clients are dealt; leave {overrides[0]} out, or give its recipe")
+    from fedgen.clients import FederatedDataModule
+    from fedgen.evaluation.runs.rebuild import restore_clients
+    from fedgen.seeds import isolated
+
+    settings = _parse(path, recipe, overrides)
+    own = settings.data.get("init_args", {})
+    if "seed" in own and own["seed"] is None:
+        # Lightning takes true and false too, and seeds with 0 or not at all; clients are then dealt by 0
+        own["seed"] = 0 if isinstance(settings.seed_everything, bool) else settings.seed_everything
+    with isolated():
+        data = instantiate(_parser(), settings, path).data
+    if not isinstance(data, FederatedDataModule):
+        raise ValueError(f"the data of {path} is a {type(data).__name__}, which has no clients")
+    restore_clients(data, source)
+    return data
+
+
+def _of_python_run(folder: Path, overrides: Sequence[str]) -> "FederatedDataModule":
+    """The clients of a run that was trained in Python."""
+    from fedgen.clients.partitions import load_partition
+    from fedgen.evaluation.runs.rebuild import clients_given
+
+    named = [text.removeprefix("--data=") for text in overrides if text.startswith("--data=")]
+    if len(named) == 1 == len(overrides):
+        return clients_given(folder, named[0])
+    if others := [text for text in overrides if not text.startswith("--data=")]:
+        raise ValueError(f"{folder} is a run trained in Python, which is over; leave {others[0]} out")
+    saved = folder / PARTITION
+    if saved.exists():
+        kept = load_partition(saved)
+        own = (
+            f"its {PARTITION} says which of the {kept.num_examples} examples of {kept.data} each of its"
+            f" {len(kept.names)} clients has (seed {kept.seed}), and not what they are"
+        )
+    else:
+        own = f"it has no {PARTITION} either, which FederatedEvaluation writes, so its clients would be dealt again"
+    raise ValueError(
+        f"{folder} is of a run trained in Python, which keeps no recipe; {own}. Say what makes its data:"
+        f" fedgen clients {folder} --data my_module:make_data (a FederatedDataModule, or a function without arguments;"
+        " train.py:make_data for a file)"
+    )
+
+
+def _parser() -> ArgumentParser:
+    from lightning.pytorch import LightningDataModule
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--seed_everything", type=bool | int, default=0)
+    parser.add_subclass_arguments(LightningDataModule, "data", required=True, fail_untyped=False)
+    return parser
+
+
+def _parse(path: Path, recipe: dict[str, Any], overrides: Sequence[str]) -> Any:
+    load_classes(OF_DATA)
+    found = {key: recipe[key] for key in ("data", "seed_everything") if key in recipe}
+    try:
+        return _parser().parse_args([f"--config={json.dumps(found)}", *overrides])
+    except (ArgumentError, TypeError) as error:
+        raise ValueError(f"{path}: {explain(str(error))}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give a recipe, or the folder of a run made by `fedgen fit`")
+    recipe = read_yaml(path)
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("data"), dict):
+        raise ValueError(f"{path} is no recipe with clients: it has no 'data' with a class_path")
+    check_parts(path, recipe)
+    check_arguments(path, recipe)
+    return recipe

@@ -4,11 +4,29 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from rich.console import Console
+
+from fedgen.evaluation.names import list_checkpoints
 from fedgen.evaluation.records import Columns, ScoreRecord
-from fedgen.evaluation.runs.checkpoint_names import list_checkpoints
-from fedgen.evaluation.runs.kinds import is_of, one_kind, say_kind, say_others
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
+from fedgen.evaluation.runs.selection import (
+    Ranked,
+    column_of,
+    columns_of,
+    default_column,
+    is_of,
+    one_kind,
+    rank,
+    say_kind,
+    say_others,
+)
+from fedgen.evaluation.tables.gap_table import html_of, run_tables
+from fedgen.evaluation.tables.table import (
+    inversions_found,
+    selection_table,
+)
 from fedgen.own_code import warn
+from fedgen.progress import make_console
 
 
 class Run:
@@ -33,8 +51,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         """The run's scores as tables, for notebooks; its name where nothing was scored."""
-        from fedgen.evaluation.tables.score_html import html_of  # which needs this module
-
         return html_of(self.records if read_records(self.scores_path) else []) or escape(repr(self))
 
     @property
@@ -92,3 +108,54 @@ class Run:
                 f"{self.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}"
             )
         return {round: found[round] for round in chosen}
+
+
+def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None, kind: str = "") -> list[Ranked]:
+    """The scored checkpoints, best first: the lowest value, the highest where higher is better, or for memorisation the
+    nearest to 0.5.
+
+    The earlier of equals comes first.
+
+    Args:
+        run: a run, its folder, or records.
+        by: the column, e.g. "fid_all", "report/kid_avg", "report/vgg16/fid_all"; `default_column` if None.
+        kind: of scores, where a folder has some of several numbers of images, weights or seeds: "50 images"; as `Run`.
+
+    Raises:
+        ValueError: for a column that the run does not have, listing those it has, or has not of that kind.
+
+    Examples:
+        >>> import fedgen
+        >>> from fedgen.evaluation import ScoreRecord
+        >>> about = {"score": "kid", "aggregate": "all", "standard_error": 0.1, "split": "train", "weights": "examples"}
+        >>> about |= {"embedding": "pixels", "embedding_fingerprint": "0", "reference": "digits", "num_generated": 100}
+        >>> about |= {"num_clients": 2, "seed": 0}
+        >>> records = [ScoreRecord(value=2.0, round=0, **about), ScoreRecord(value=1.0, round=1, **about)]
+        >>> [(found.round, found.value) for found in fedgen.select(records)]
+        [(1, 1.0), (0, 2.0)]
+    """
+    folder = None
+    if isinstance(run, (str, Path)):
+        run = Run(run, kind)
+    if isinstance(run, Run):
+        folder, run = run.folder, run.records
+    columns = columns_of(run)
+    return rank(column_of(columns, by or default_column(columns, kind), kind), folder)
+
+
+def print_report(run: Run | str | Path, console: Console | None = None) -> None:
+    """Prints a run's tables: scores by split and embedding, what each column selects, and the inverted pairs.
+
+    Args:
+        run: a run, or its folder.
+        console: where to print; the terminal by default.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or it has no scores.
+    """
+    console = console or make_console()
+    records = (run if isinstance(run, Run) else Run(run)).records
+    for table in run_tables(records, console.width):
+        console.print(table)
+    console.print(selection_table(records))
+    console.print(inversions_found(records))

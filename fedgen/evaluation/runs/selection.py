@@ -1,16 +1,17 @@
 """Selection of checkpoints by a column, and the pairs about which avg and all disagree."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedgen.class_paths import nearest
-from fedgen.evaluation.gaps import GAPS
-from fedgen.evaluation.marks import mark_of, strongest
-from fedgen.evaluation.record_names import REPORT
+from fedgen.evaluation.marks import GAPS, mark_of, strongest
+from fedgen.evaluation.names import REPORT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
-from fedgen.evaluation.runs.kinds import is_of, one_kind, say_kind
-from fedgen.evaluation.runs.run_folder import Run
+from fedgen.evaluation.runs.scores_file import RECIPE
+from fedgen.evaluation.sampling_settings import say_sampling
+from fedgen.io.files import read_yaml
 from fedgen.io.regular_files import is_regular
 from fedgen.scores import rankings
 
@@ -86,51 +87,8 @@ class Comparison:
     marks: tuple[str, str] = ("", "")
 
 
-def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None, kind: str = "") -> list[Ranked]:
-    """The scored checkpoints, best first: the lowest value, the highest where higher is better, or for memorisation the
-    nearest to 0.5.
-
-    The earlier of equals comes first.
-
-    Args:
-        run: a run, its folder, or records.
-        by: the column, e.g. "fid_all", "report/kid_avg", "report/vgg16/fid_all"; `default_column` if None.
-        kind: of scores, where a folder has some of several numbers of images, weights or seeds: "50 images"; as `Run`.
-
-    Raises:
-        ValueError: for a column that the run does not have, listing those it has, or has not of that kind.
-
-    Examples:
-        >>> import fedgen
-        >>> from fedgen.evaluation import ScoreRecord
-        >>> about = {"score": "kid", "aggregate": "all", "standard_error": 0.1, "split": "train", "weights": "examples"}
-        >>> about |= {"embedding": "pixels", "embedding_fingerprint": "0", "reference": "digits", "num_generated": 100}
-        >>> about |= {"num_clients": 2, "seed": 0}
-        >>> records = [ScoreRecord(value=2.0, round=0, **about), ScoreRecord(value=1.0, round=1, **about)]
-        >>> [(found.round, found.value) for found in fedgen.select(records)]
-        [(1, 1.0), (0, 2.0)]
-    """
-    folder = None
-    if isinstance(run, (str, Path)):
-        run = Run(run, kind)
-    if isinstance(run, Run):
-        folder, run = run.folder, run.records
-    columns = _columns(run)
-    return rank(column_of(columns, by or default_column(columns, kind), kind), folder)
-
-
 def default_column(columns: Mapping[str, Sequence[ScoreRecord]], kind: str = "") -> str:
-    """The column that checkpoints are chosen by where none is named: kid_all, else fid_all, else the pool's first.
-
-    KID of few images has no bias and ranks generators the same in avg and all; FID has one, and may not.
-
-    Args:
-        columns: a run's records by column.
-        kind: of scores, which the column has, as for `select`.
-
-    Raises:
-        ValueError: if a run has no scores.
-    """
+    """The column that checkpoints are chosen by where none is named: kid_all, else fid_all, else the pool's first."""
     columns = {name: group for name, group in columns.items() if not kind or is_of(group[0], kind)}
     named = [name for name in DEFAULT_COLUMNS if name in columns]
     usual = [name for name, group in columns.items() if group[0].split not in GAPS and group[0].score != BALANCED]
@@ -141,12 +99,7 @@ def default_column(columns: Mapping[str, Sequence[ScoreRecord]], kind: str = "")
 
 
 def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Ranked]:
-    """The trained checkpoints of one column's records, best first; see `select`.
-
-    Args:
-        column: its records.
-        folder: of the run, which the checkpoints' paths begin with.
-    """
+    """The trained checkpoints of one column's records, best first; see `select`."""
     found = sorted(_trained(column), key=lambda record: (record.badness, record.round))
     return [_ranked(record, folder) for record in found]
 
@@ -160,7 +113,7 @@ def aggregates_compared(records: Sequence[ScoreRecord]) -> list[Comparison]:
     """avg against all, for each score, split and embedding; not of gaps, nor of memorisation, best in the middle."""
     columns = {
         name: group
-        for name, group in _columns(records).items()
+        for name, group in columns_of(records).items()
         if group[0].score != BALANCED and group[0].split not in GAPS
     }
     pairs = [(name, name.removesuffix("avg") + "all") for name in columns if name.endswith("_avg")]
@@ -178,10 +131,10 @@ def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparis
     Raises:
         ValueError: for a column that the run does not have, listing those it has.
     """
-    return _compare(_columns(records), first, second)
+    return _compare(columns_of(records), first, second)
 
 
-def _columns(records: Sequence[ScoreRecord]) -> dict[str, list[ScoreRecord]]:
+def columns_of(records: Sequence[ScoreRecord]) -> dict[str, list[ScoreRecord]]:
     return by_column(one_kind(records), Columns.of(records))
 
 
@@ -208,18 +161,14 @@ def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> 
 
 def unmarked(records: Sequence[ScoreRecord], column: str) -> list[str]:
     """The columns of a column's score, aggregate and split in embeddings that no training loss has a part in."""
-    columns = _columns(records)
+    columns = columns_of(records)
     wanted = column_of(columns, column)[0]
     same = {name: group for name, group in columns.items() if group[0].name == wanted.name and not strongest(group)}
     return [name for name, group in same.items() if group[0].split == wanted.split]
 
 
 def column_of(columns: dict[str, list[ScoreRecord]], name: str, kind: str = "") -> list[ScoreRecord]:
-    """The records of one column.
-
-    Raises:
-        ValueError: for a column that the run does not have, with the nearest, or a few, of those it has.
-    """
+    """The records of one column."""
     if name not in columns:
         few = ", ".join(list(columns)[:4]) + (", ..." if len(columns) > 4 else "")
         raise ValueError(f"no column {name!r} in these scores{nearest(name, list(columns)) or f'; columns: {few}'}")
@@ -244,13 +193,107 @@ def _ranked(record: ScoreRecord, folder: Path | None) -> Ranked:
 def reported(
     columns: dict[str, list[ScoreRecord]], names: Columns, record: ScoreRecord, split: str = REPORT
 ) -> ScoreRecord | None:
-    """The record of a score, embedding and round on the report split, if it was measured.
-
-    Args:
-        columns: a run's records by column.
-        names: the columns' names.
-        record: of another split.
-        split: the report split.
-    """
+    """The record of a score, embedding and round on the report split, if it was measured."""
     wanted = names.name(replace(record, split=split))
     return next((one for one in columns.get(wanted, ()) if one.round == record.round), None)
+
+
+Wanted = Callable[[ScoreRecord], bool]
+
+
+def say_kind(record: ScoreRecord) -> str:
+    """The conditions of a score: "200 images, efficientnet-lite0, weights by examples, seed 0", and its settings."""
+    settings = [f"{name} {value}" for name, value in record.score_settings.items()]
+    said = [f"{record.num_generated} images", record.embedding, say_weights(record), *settings]
+    return ", ".join(filter(None, [*said, say_sampling(record.sampling)]))
+
+
+def say_weights(record: ScoreRecord) -> str:
+    """The clients' weights, and the seed of the generated images: "weights by examples, seed 0"."""
+    return f"weights {'by ' * (record.weights == 'examples')}{record.weights}, seed {record.seed}"
+
+
+def is_of(record: ScoreRecord, kind: str) -> bool:
+    """Whether a record is of a kind by some of its words: "50 images", "weights uniform, seed 1"."""
+    return {word.strip() for word in kind.split(",")} <= {*_words(record)}
+
+
+def _words(record: ScoreRecord) -> list[str]:
+    """A kind's words, and behind them two that its name leaves out."""
+    further = [f"fingerprint {record.embedding_fingerprint}", f"against {record.reference.replace(', ', ' and ')}"]
+    return [*say_kind(record).split(", "), *further]
+
+
+def one_kind(
+    records: Sequence[ScoreRecord], folder: Path | None = None, wanted: Wanted | None = None
+) -> list[ScoreRecord]:
+    """The records without those of other kinds than one for each column."""
+    found: dict[Any, dict[Any, list[ScoreRecord]]] = {}
+    for record in records:
+        found.setdefault(_place(record), {}).setdefault(record.conditions, []).append(record)
+    if all(len(kinds) == 1 for kinds in found.values()):
+        return list(records)
+    own = _of_recipe(folder)
+    first = wanted or own
+
+    def rank(group: Sequence[ScoreRecord]) -> tuple[Any, ...]:
+        best = first(group[0]), own(group[0])
+        return (*best, *((0, 0) if any(best) else (len(group), group[0].num_generated)))
+
+    chosen = {place: max(kinds.values(), key=rank)[0] for place, kinds in found.items()}
+    for place, kinds in found.items():
+        model = chosen.get(place[-1:])
+        if model and len(place) > 1:
+            alike = max((_likeness(group[0], model), kind) for kind, group in kinds.items())
+            chosen[place] = kinds[alike[1]][0]
+    shown = [record for record in records if record.conditions == chosen[_place(record)].conditions]
+    models = {record.column: record.num_generated for record in shown if record.is_model}
+    return [r for r in shown if not r.is_fine_tuned or r.num_generated == models.get(r.column, r.num_generated)]
+
+
+def _place(record: ScoreRecord) -> tuple[Any, ...]:
+    return (record.column,) if record.is_model else (record.generator, record.round, record.column)
+
+
+def _likeness(record: ScoreRecord, model: ScoreRecord) -> tuple[bool, bool, int]:
+    """Agreement of what stands in a model's place with the model's conditions."""
+    mine, its = ((r.embedding_fingerprint, r.reference, r.weights, r.seed, r.score_settings) for r in (record, model))
+    return mine == its, record.num_generated <= model.num_generated, record.num_generated
+
+
+def _of_recipe(folder: Path | None) -> Wanted:
+    """Whether a record is of the evaluation in the recipe that a run's folder keeps, if it does."""
+    try:
+        recipe = read_yaml(folder / RECIPE) if folder else {}
+        callbacks = recipe["trainer"]["callbacks"]
+        asked = next(one["init_args"] for one in callbacks if "FederatedEvaluation" in one["class_path"])
+        weights = asked["weights"] if isinstance(asked["weights"], str) else _name_weights(asked["weights"])
+        seed = recipe["seed_everything"] if asked["seed"] is None else asked["seed"]
+        own = asked["num_images"], weights, seed
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return lambda record: False
+    return lambda record: (record.num_generated, record.weights, record.seed) == own
+
+
+def _name_weights(weights: Sequence[float]) -> str:
+    from fedgen.scores.aggregate import name_weights  # which imports torch
+
+    return name_weights(weights)
+
+
+def say_others(records: Sequence[ScoreRecord], shown: Sequence[ScoreRecord]) -> str:
+    """The kinds that are shown where there are others, these, and how to choose; "" where there are none."""
+    models = {record.column: record for record in shown if record.is_model}
+    rounds: dict[tuple[str, str, str], set[int | None]] = {}
+    for record in records:
+        model = models.get(record.column)
+        if record.is_model and model and record.conditions != model.conditions:
+            further = [word for word in _words(record)[-2:] if word not in _words(model)]
+            words = ", ".join(word for word in _words(record) if word not in _words(model))
+            names = say_kind(model), ", ".join([say_kind(record), *further]), words
+            rounds.setdefault(names, set()).add(record.round)
+    return "; ".join(
+        f"scores of {model} are shown, not those of {other} ({len(found)} checkpoint{'s' * (len(found) > 1)}: fedgen"
+        f" select --kind {words!r})"
+        for (model, other, words), found in rounds.items()
+    )

@@ -4,42 +4,39 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fedgen.data.formats.image_files import total_unread
 from fedgen.embeddings import FeatureCache
 from fedgen.embeddings.embed import embed_batches
-from fedgen.evaluation.aggregates import check_aggregates, choose_aggregates
-from fedgen.evaluation.panels import DEFAULT_SCORES, check_embedding
-from fedgen.evaluation.presets import find_preset
-from fedgen.evaluation.real.reference import (
-    Reference,
-    check_clients_of,
-    check_count,
-    passes,
-    shared,
-)
-from fedgen.evaluation.real.splits import LEAST
-from fedgen.evaluation.record_maker import records_of, remarks_by_score
+from fedgen.evaluation.panels import DEFAULT_SCORES, check_embedding, find_preset
+from fedgen.evaluation.plan import records_of, remarks_by_score
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
-from fedgen.evaluation.stored.stored_embedding import (
+from fedgen.evaluation.reference import Reference, check_clients_of, check_count, passes, shared
+from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, check_aggregates, choose_aggregates, choose_scores
+from fedgen.evaluation.splits import LEAST
+from fedgen.evaluation.stored.stored_images import Images, Reading, UnreadableFilesError
+from fedgen.evaluation.stored.stored_sets import (
     DEFAULT,
+    Kind,
     Named,
     StoredNetwork,
+    StoredSet,
     check_dims,
     check_images,
+    open_sets,
     settle_embedding,
 )
-from fedgen.evaluation.stored.stored_images import Images, Reading, UnreadableFilesError
-from fedgen.evaluation.stored.stored_sets import StoredSet, open_sets
 from fedgen.foreign_text import listed
+from fedgen.io.files import atomic_write
 from fedgen.progress import track
 from fedgen.scores import resolve_weights
 from fedgen.scores.aggregate import Weights, name_weights
 from fedgen.scores.definition import BY_CLASS
-from fedgen.statistics import Gaussian
+from fedgen.statistics import Gaussian, save_npz, summarize
 
 # what scores need that is known of a run alone
 RUN_ONLY = {"points": "a model's density", "held out": "the images that clients held out"}
@@ -332,3 +329,48 @@ def score_stored(
 ) -> list[ScoreRecord]:
     """The score records of a stored generated set against stored clients; arguments as for `StoredEvaluation`."""
     return StoredEvaluation(generated, clients, embedding, weights, options).records()
+
+
+STATISTICS_OF: tuple[Kind, ...] = ("images", "features")
+FEATURES_OF: tuple[Kind, ...] = ("images",)
+
+
+def files_in(evaluation: StoredEvaluation, folder: str | Path, kinds: Sequence[Kind]) -> list[tuple[int, Path]]:
+    """The place of each set of some kinds with its file in a folder; ValueError if two sets or files are one."""
+    found: dict[Path, int] = {}
+    inputs = {stored.path.resolve() for stored in evaluation.sets}
+    for place, stored in enumerate(evaluation.sets):
+        path = Path(folder) / f"{stored.name.replace('/', '_')}.npz"
+        other = evaluation.sets[found.setdefault(path, place)]
+        if other.path.absolute() != stored.path.absolute():
+            raise ValueError(f"several sets would be written to {path.name}; rename their folders")
+        if path.resolve() in inputs and stored.kind in kinds:
+            raise ValueError(f"{path} is one of the sets to score and would be overwritten; choose another folder")
+    return [(place, path) for path, place in found.items() if evaluation.sets[place].kind in kinds]
+
+
+def save_statistics(evaluation: StoredEvaluation, folder: str | Path) -> list[Path]:
+    """Writes mu and sigma of every set that is not statistics already, with their embedding; returns the paths.
+
+    pytorch-fid reads the files as they are; with `counts` in them they are stored sets again.
+    """
+    identity, paths = evaluation.identity, []
+    for place, path in files_in(evaluation, folder, STATISTICS_OF):
+        value = evaluation.values()[place]
+        summary = summarize(value) if isinstance(value, Tensor) else value
+        paths.append(save_npz(path, summary, identity.name, identity.fingerprint, identity.resize))
+    return paths
+
+
+def save_features(evaluation: StoredEvaluation, folder: str | Path) -> list[Path]:
+    """Writes the features [N, D] of every set of images under "features", with their embedding; returns the paths."""
+    identity, paths = evaluation.identity, []
+    said = {"embedding": identity.name, "weights": identity.fingerprint, "resize": identity.resize}
+    words: dict[str, Any] = {key: np.asarray(value) for key, value in said.items()}
+    for place, path in files_in(evaluation, folder, FEATURES_OF):
+        value = evaluation.values()[place]
+        assert isinstance(value, Tensor)  # images have features
+        with atomic_write(path) as file:
+            np.savez(file, features=value.numpy(), **words)
+        paths.append(path)
+    return paths

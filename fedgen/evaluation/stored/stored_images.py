@@ -47,12 +47,7 @@ class Reading:
 
 
 class UnreadableFilesError(ValueError):
-    """Files that cannot be read, all of them.
-
-    Args:
-        reasons: one a file, the path first.
-        total: files in all.
-    """
+    """Files that cannot be read, all of them."""
 
     def __init__(self, reasons: Sequence[str], total: int) -> None:
         self.reasons, self.total = list(reasons), total
@@ -64,16 +59,7 @@ class UnreadableFilesError(ValueError):
 
 
 class Images(Protocol):
-    """Images on disk.
-
-    Attributes:
-        sizes: (height, width) of the images, as read, with one example each.
-        grey: whether all are grey.
-        deep: whether any has more than 8 bits, which peers read otherwise.
-        suffixes: of a folder's files, in lower case.
-        unread: what the folder and its images hold beside what is read.
-        skipped: reasons, one for each file that was left out.
-    """
+    """Images on disk."""
 
     sizes: dict[tuple[int, int], str]
     grey: bool
@@ -92,12 +78,7 @@ class Images(Protocol):
 
 
 class FolderImages:
-    """The image files of a folder, in the order of their real paths; their headers are read at once.
-
-    Args:
-        folder: the folder.
-        reading: how to read them.
-    """
+    """The image files of a folder, in the order of their real paths; their headers are read at once."""
 
     def __init__(self, folder: Path, reading: Reading) -> None:
         self.reading = reading
@@ -126,11 +107,7 @@ class FolderImages:
         return len(self.files)
 
     def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
-        """Yield batches as `Images` does.
-
-        Raises:
-            UnreadableFilesError: once all files were tried, unless they are to be skipped.
-        """
+        """Yield batches as `Images` does."""
         broken = 0
         for part in self._read(channels, batch_size):
             images = [image for image in part if isinstance(image, Tensor)]

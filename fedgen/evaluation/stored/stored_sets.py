@@ -4,29 +4,102 @@ Everything is looked at when a set is opened and nothing is embedded, so that a 
 """
 
 import math
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgen.data.formats.image_files import SUFFIXES
-from fedgen.evaluation.real.splits import LEAST
-from fedgen.evaluation.stored.array_choice import Kind, choose_arrays
-from fedgen.evaluation.stored.stored_images import (
-    ArrayImages,
-    FolderImages,
-    Images,
-    Reading,
-    UnreadableFilesError,
-)
+from fedgen.embeddings import Embedding, Pixels, load_embedding
+from fedgen.evaluation.evaluate import require_device
+from fedgen.evaluation.splits import LEAST
+from fedgen.evaluation.stored.stored_images import ArrayImages, FolderImages, Images, Reading, UnreadableFilesError
+from fedgen.foreign_text import listed, printable
+from fedgen.io.archives import Header
 from fedgen.io.files import read_headers, read_npz
 from fedgen.statistics import Gaussian, Provenance, load_npz
-from fedgen.statistics.gaussian import check_features
-from fedgen.statistics.npz import read_provenance
+from fedgen.statistics.gaussian import check_features, is_covariance
+from fedgen.statistics.npz import NAMES, read_provenance
+
+Kind = Literal["images", "features", "statistics"]
+Shapes = Mapping[str, tuple[int, ...]]
+SLACK = 1e-3  # of a matrix's largest entry, for rounding
+# a word in the name of an array [N, D] that says what else it is
+OTHERS = "zs?|ws?|latents?|codes?|noise|eps|seeds?|ys?|labels?|classes|targets?|(one)?hot|images?|imgs?|pixels?"
+OTHER = re.compile(rf"(?i)(?!.*(feat|embed)).*(?<![a-z])({OTHERS})(?![a-z])")
+REMEDIES = {
+    (4, False): "images are one array of uint8: store floats of [0, 1] as (255 * x).round().astype('uint8')",
+    (3, False): "grey images [N, H, W] need a channel: x[..., None]",
+    (2, False): "store rows as images by x.reshape(N, H, W, C), as features by x.astype('float32')",
+    (2, True): "of several such arrays, and of latents, labels or pixels, features are those stored as 'features'",
+}
+
+
+def choose_arrays(path: Path, headers: Mapping[str, Header]) -> tuple[Kind, tuple[str, ...], str]:
+    """The images, else the array 'features', else mean and covariance of any names, else the only floats [N, D]."""
+    pictures = [key for key, header in headers.items() if len(header.shape) == 4 and header.dtype == np.uint8]
+    floats = {key: h.shape for key, h in headers.items() if h.dtype.kind == "f" and 0 not in h.shape}
+    rows = [key for key, shape in floats.items() if len(shape) == 2 and not OTHER.match(key)]
+    kind: Kind = "features"
+    if len(pictures) == 1:
+        kind, keys = "images", tuple(pictures)
+    elif "features" in rows:
+        keys = ("features",)
+    elif statistics := NAMES if set(NAMES) <= set(headers) else _find_statistics(path, floats):
+        kind, keys = "statistics", statistics
+    elif len(rows) == 1:
+        _check_features(path, rows[0], floats)
+        keys = (rows[0],)
+    else:
+        held = listed(f"{printable(key)} {header.dtype} {list(header.shape)}" for key, header in headers.items())
+        forms = dict.fromkeys((len(h.shape), len(h.shape) == 2 and h.dtype.kind == "f") for h in headers.values())
+        raise ValueError(
+            f"{path} holds neither features [N, D] (floats, under 'features' or alone), nor images (uint8, four axes),"
+            f" nor statistics ([D] beside a covariance [D, D]), but {held or 'nothing'}"
+            + "".join(f"; {REMEDIES[form]}" for form in forms if form in REMEDIES)
+        )
+    unread = [key for key, header in headers.items() if key not in keys and header.shape]
+    remark = f"{kind} from {_quoted(keys)}" + (f", not read: {_quoted(unread)}" if unread else "")
+    return kind, keys, remark if unread or (kind == "statistics" and keys != NAMES) else ""
+
+
+def _find_statistics(path: Path, floats: Shapes) -> tuple[str, ...]:
+    """Names of the mean [D] and the covariance [D, D] that a file holds; none if it holds none."""
+    pairs = [
+        (mean, key)
+        for key, shape in floats.items()
+        if (means := [mean for mean, other in floats.items() if other * 2 == shape and len(shape) == 2])
+        and is_covariance(torch.from_numpy(read_npz(path, [key])[key].astype(np.float64)), SLACK)
+        for mean in means
+    ]
+    if len(pairs) > 1:
+        found = "; ".join(map(_quoted, pairs))
+        raise ValueError(f"{path} stores several means beside covariances: {found}; name one pair 'mu' and 'sigma'")
+    return pairs[0] if pairs else ()
+
+
+def _check_features(path: Path, key: str, floats: Shapes) -> None:
+    """Raise ValueError for floats [N, D] that may be something else, unless they are named as features."""
+    rows, reason = read_npz(path, [key])[key], ""
+    if means := [mean for mean, shape in floats.items() if shape * 2 == floats[key]]:
+        reason = f"is a square matrix beside {_quoted(means)}, and no covariance"
+    elif len(rows) == rows.shape[1] and np.abs(rows - rows.T).max() <= SLACK * np.abs(rows).max():
+        reason = "is a symmetric matrix, as a covariance without its mean"
+    elif ((rows[:1000] == 0) | (rows[:1000] == 1)).all() and (rows[:1000].sum(axis=1) == 1).all():
+        reason = "has one-hot rows, as labels"
+    if reason:
+        raise ValueError(f"{path}: '{printable(key)}' {reason}; name features 'features', statistics 'mu' and 'sigma'")
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return listed(f"'{printable(name)}'" for name in names)
+
 
 ARRAYS = (".npz", ".npy", ".zip")  # suffixes in any case; a .zip of arrays is an .npz
 UNKNOWN = "unknown"
@@ -35,19 +108,7 @@ UNCOUNTED = 2.0  # stands for the number of images of statistics where no result
 
 @dataclass(frozen=True, eq=False)
 class StoredSet:
-    """One set of images, features or statistics on disk.
-
-    Args:
-        name: a client's name; the shortest end of the path that tells it from the others.
-        path: where it lies.
-        kind: what it holds.
-        count: number of images; None for statistics that do not say.
-        images: to be embedded, for kind "images".
-        keys: the array of features, or those of mean and covariance.
-        dim: length of a feature vector, where no embedding decides it.
-        provenance: what the file says of its embedding.
-        remark: which arrays were taken and which were not, where a reader must know.
-    """
+    """One set of images, features or statistics on disk."""
 
     name: str
     path: Path
@@ -79,12 +140,7 @@ class StoredSet:
 def open_sets(
     paths: Sequence[str | Path], reading: Reading, counts: Mapping[str, float] | None = None, clients: bool = False
 ) -> list[StoredSet]:
-    """The sets of paths; the first may come again as a client, and the others are `clients` or none.
-
-    Raises:
-        ValueError: for everything that is wrong with any path, all at once.
-        UnreadableFilesError: for image files whose headers cannot be read, all of them.
-    """
+    """The sets of paths; the first may come again as a client, and the others are `clients` or none."""
     _check_distinct([Path(path) for path in paths[1:]])
     names = short_names([Path(path) for path in paths])
     found: list[StoredSet] = []
@@ -206,3 +262,109 @@ def say_sizes(sizes: Mapping[tuple[int, int], str]) -> str:
     listed = ", ".join(f"{h} x {w} ({example})" for (h, w), example in list(sizes.items())[:5])
     more = f", and {len(sizes) - 5} more" if len(sizes) > 5 else ""
     return f"{listed}{more}; with a resize (--resize N) all are fitted to N x N"
+
+
+STATISTICS_OF: tuple[Kind, ...] = ("images", "features")
+FEATURES_OF: tuple[Kind, ...] = ("images",)
+
+
+DEFAULT = "efficientnet-lite0"  # its weights install with the kit
+FITTED = "images fitted to"
+Named = str | nn.Module
+
+
+@dataclass(frozen=True)
+class StoredNetwork:
+    """The embedding that is asked for."""
+
+    embedding: Named | None
+    weights: str | Path | None
+    default: str
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """The name that is asked for; "unknown" for none."""
+        if isinstance(self.embedding, nn.Module):
+            # embeddings have a name, anybody's module may
+            return str(getattr(self.embedding, "name", type(self.embedding).__name__))
+        return self.embedding or UNKNOWN
+
+    def load(self) -> Embedding:
+        """The embedding itself; ConnectionError if its weights cannot be downloaded, ValueError for no such device."""
+        loaded = load_embedding(self.default if self.embedding is None else self.embedding, self.weights)
+        return loaded.to(require_device(self.device))
+
+
+@dataclass(frozen=True)
+class EmbeddingIdentity:
+    """The facts of an embedding; "unknown" where files do not say."""
+
+    name: str = UNKNOWN
+    fingerprint: str = UNKNOWN
+    resize: str = UNKNOWN
+    source: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def settle_embedding(
+    sets: Sequence[StoredSet], network: StoredNetwork, resize: int | None
+) -> tuple[EmbeddingIdentity, Embedding | None]:
+    """The embedding that all sets share, and the network where a set has images, which is loaded only then."""
+    loaded = None
+    if any(stored.kind == "images" for stored in sets):
+        loaded = network.load()
+        before = f"; {FITTED} {resize}" if resize else ""
+        how = f"{loaded.settings.get('resize', 'none')}{before}"
+        identity = EmbeddingIdentity(
+            loaded.name, loaded.fingerprint(), how, "the embedding asked for", dict(loaded.settings)
+        )
+    elif network.weights is not None:
+        raise ValueError(f"weights={str(network.weights)!r} are of no use: no set has images that must be embedded")
+    else:
+        identity = EmbeddingIdentity(
+            network.name, source="" if network.embedding is None else "the embedding asked for"
+        )
+    for stored in sets:
+        identity = _agreed(identity, stored)
+    return identity, loaded
+
+
+def check_images(embedding: Embedding, sets: Sequence[StoredSet]) -> int:
+    """The channels with which images are read; ValueError if the embedding does not take all images."""
+    images = [stored.images for stored in sets if stored.images]
+    channels = embedding.channels or (1 if all(part.grey for part in images) else 3)
+    sizes = {size: example for part in images for size, example in part.sizes.items()}
+    for size in sizes:
+        embedding.check((2, channels, *size))
+    if len(sizes) > 1 and isinstance(embedding, Pixels):
+        raise ValueError(f"embedding pixels does not resize, so all images must have one size, got {say_sizes(sizes)}")
+    return channels
+
+
+def check_dims(dims: Mapping[Path, int]) -> None:
+    """Raise ValueError unless the features of all paths have one length."""
+    if len(set(dims.values())) > 1:
+        first, *others = dims.items()
+        path, dim = next(other for other in others if other[1] != first[1])
+        raise ValueError(
+            f"{path} has features of length {dim}, {first[0]} of length {first[1]}; use one embedding for all"
+        )
+
+
+def _agreed(identity: EmbeddingIdentity, stored: StoredSet) -> EmbeddingIdentity:
+    """The identity with what a set adds to it."""
+    said = stored.provenance
+    found = {"name": said.embedding, "fingerprint": said.weights, "resize": said.resize}
+    merged: dict[str, str] = {}
+    for key, theirs in found.items():
+        ours = getattr(identity, key)
+        if UNKNOWN not in (ours, theirs) and ours != theirs:
+            what = {"name": "embedding", "fingerprint": "weights (hash)", "resize": "resize"}[key]
+            raise ValueError(
+                f"{stored.path} was made with {what} {theirs!r}, but {identity.source} has {ours!r}; features compare"
+                " within one embedding: make them again, or choose the embedding that the file names"
+            )
+        merged[key] = theirs if ours == UNKNOWN else ours
+    known = identity.source or (str(stored.path) if said.embedding != UNKNOWN else "")
+    return EmbeddingIdentity(**merged, source=known, settings=identity.settings)

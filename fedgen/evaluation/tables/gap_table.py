@@ -1,16 +1,22 @@
 """A run's generalisation gaps, as tables: the three splits and the two differences, round by round."""
 
+import io
 import math
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.gaps import AGGREGATES, GAPS, gap_title, interval
-from fedgen.evaluation.marks import marked
-from fedgen.evaluation.record_names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, UNPART
+from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, gap_title, interval, marked
+from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, UNPART
 from fedgen.evaluation.records import FLOOR, MEMORISER, MODEL, PARTICIPANTS, ScoreRecord
-from fedgen.evaluation.tables.table import format_value, round_label, tuned_label
+from fedgen.evaluation.tables.table import (
+    format_value,
+    round_label,
+    score_tables,
+    tuned_label,
+)
 
 SPLITS = (PART_TRAIN, PART_VAL, UNPART)
 CONTROLS = {
@@ -26,12 +32,8 @@ def has_gaps(records: Sequence[ScoreRecord]) -> bool:
 
 
 def gap_tables(records: Sequence[ScoreRecord]) -> list[Table]:
-    """One table a score, aggregate and embedding; none where no client was kept from training.
-
-    Args:
-        records: a run's.
-    """
-    shown = [record for record in records if record.aggregate in AGGREGATES and record.split in (*SPLITS, *GAPS)]
+    """One table a score, aggregate and embedding; none where no client was kept from training."""
+    shown = [record for record in records if record.aggregate in GAP_AGGREGATES and record.split in (*SPLITS, *GAPS)]
     groups: dict[tuple[str, str, str], list[ScoreRecord]] = {}
     for record in shown:
         groups.setdefault((record.embedding, record.score, record.aggregate), []).append(record)
@@ -63,12 +65,7 @@ def _table(records: Sequence[ScoreRecord]) -> Table:
 
 
 def distribution_table(records: Sequence[ScoreRecord]) -> Table | None:
-    """Return how the clients of each split are served by the last model; None where their distribution was not
-    measured.
-
-    Args:
-        records: a run's.
-    """
+    """Return how the clients of each split are served by the last model."""
     models = [record for record in records if record.is_model and record.round is not None]
     last = max((record.round or 0 for record in models), default=None)
     rows: dict[tuple[str, str, str], dict[str, ScoreRecord]] = {}
@@ -105,3 +102,24 @@ def _say(generator: str) -> str:
 def _with_interval(record: ScoreRecord) -> str:
     ends = interval(record)
     return f"{record.value:.3g}" if ends is None else f"{record.value:.3g} [{ends[0]:.3g}, {ends[1]:.3g}]"
+
+
+def run_tables(records: Sequence[ScoreRecord], width: int = 80) -> list[Table]:
+    """The scores of every split and embedding; where some clients never train, the gaps and the clients' spread."""
+    places = dict.fromkeys((record.split, record.embedding) for record in records if record.split not in GAPS)
+    tables = [table for place in places for table in score_tables(records, *place, width)]
+    found = distribution_table(records)
+    return [*tables, *gap_tables(records), *([found] if found else [])]
+
+
+WIDTH = 120  # columns
+
+
+def html_of(records: Sequence[ScoreRecord]) -> str:
+    """The tables of some records as a preformatted block; "" for none."""
+    if not records:
+        return ""
+    console = Console(record=True, file=io.StringIO(), width=WIDTH, force_jupyter=False)
+    for table in run_tables(records, WIDTH):
+        console.print(table)
+    return console.export_html(inline_styles=True, code_format='<pre style="line-height: 1.2">{code}</pre>')

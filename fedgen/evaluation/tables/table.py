@@ -1,19 +1,17 @@
 """A run's scores as tables: every round, what each column selects, and where avg and all disagree."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.directions import say_directions
-from fedgen.evaluation.gaps import GAPS
-from fedgen.evaluation.generation.sampling_settings import say_sampling
-from fedgen.evaluation.marks import explained, mark_of, marked, say_marks
-from fedgen.evaluation.record_names import DISTRIBUTION, PART_TRAIN, PART_VAL, REPORT, UNPART
+from fedgen.evaluation.marks import GAPS, explained, mark_of, marked, say_directions, say_marks
+from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
-from fedgen.evaluation.runs.kinds import say_kind, say_weights
-from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported
+from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported, say_kind, say_weights
+from fedgen.evaluation.sampling_settings import say_sampling
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
 MOST_TOLD = 3  # comparisons in a title
@@ -243,10 +241,7 @@ def _tau(comparison: Comparison) -> str:
 
 
 def format_value(value: float, error: float | None) -> str:
-    """ "12.34±0.06": as many digits as the error lets stand (its first, or two if that is a 1); four without one.
-
-    An error below a millionth is told apart from 0 by its exponent: "2.8e-14±1e-14".
-    """
+    """ "12.34±0.06": as many digits as the error lets stand (its first, or two if that is a 1); four without one."""
     if not error or not math.isfinite(error) or not math.isfinite(value):
         return f"{value:.4g}"
     if error < 1e-6:
@@ -296,12 +291,7 @@ MEANINGS = {
 
 
 def say_columns(records: Sequence[ScoreRecord], shown: Collection[str]) -> list[str]:
-    """In words, what a split or an embedding in front of a score's name means; none where no shown column has one.
-
-    Args:
-        records: a run's.
-        shown: names of columns in a table.
-    """
+    """In words, what a split or an embedding in front of a score's name means; none where no shown column has one."""
     columns = Columns.of(records)
     own = [one for one in records if one.split not in GAPS and columns.name(one) in shown]
     splits = dict.fromkeys(one.split for one in own if columns.name(one).startswith(f"{one.split}/"))
@@ -310,3 +300,54 @@ def say_columns(records: Sequence[ScoreRecord], shown: Collection[str]) -> list[
     if embeddings:
         found.append(f"{', '.join(f'{name}/' for name in embeddings)}: in that embedding, else {columns.embedding}")
     return found
+
+
+AVG, ALL = "avg", "all"
+
+
+def evaluation_line(
+    records: Sequence[ScoreRecord], floor: Iterable[ScoreRecord], columns: Columns, column: str | None = None
+) -> list[str]:
+    """The parts of the line, most important first."""
+    found = {columns.name(record): record for record in records}
+    if not found:
+        return []
+    first = found.get(column or "", records[0])
+    floors = {record.column: record for record in floor if record.is_floor}
+    alike = [r for r in records if (r.split, r.embedding) == (first.split, first.embedding)]
+    both = [r for r in alike if r.score == first.score and r.aggregate in (AVG, ALL)]
+    others = [r for r in alike if r.score != first.score and r.aggregate == ALL]
+    return [_part(group, floors, columns) for group in (both or [first], *([record] for record in others))]
+
+
+def join_parts(head: str, parts: Sequence[str], width: int) -> str:
+    """Head and parts in one line: the first whatever the width, further ones as far as they fit."""
+    line = f"{head}: {', '.join(parts[:1])}"
+    for part in parts[1:]:
+        if len(line) + len(part) + 2 > width:
+            break
+        line += f", {part}"
+    return line
+
+
+def headline(records: Sequence[ScoreRecord], columns: Columns, column: str | None = None) -> str:
+    """One score for a progress bar: that of a column, or of the first score's aggregate all: "fid_all 9.1±0.3"."""
+    found = {columns.name(record): record for record in records}
+    if not found:
+        return ""
+    first = records[0]
+    default = next((r for r in records if r.column[:-1] == first.column[:-1] and r.aggregate == ALL), first)
+    return _part([found.get(column or "", default)], {}, columns)
+
+
+def say_round(round: int) -> str:
+    """ "round 399 (400 done)": rounds count from 0; "before training" for -1."""
+    return "before training" if round < 0 else f"round {round} ({round + 1} done)"
+
+
+def _part(records: Sequence[ScoreRecord], floors: Mapping[tuple[Any, ...], ScoreRecord], columns: Columns) -> str:
+    """Records of one score, and behind them the floors of those that have one."""
+    told = [f"{columns.name(record)} {format_value(record.value, record.standard_error)}" for record in records]
+    found = [floors[record.column] for record in records if record.column in floors]
+    real = [format_value(record.value, record.standard_error).split("±")[0] for record in found]
+    return ", ".join(told) + (f" (real {', '.join(real)})" if real else "")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.real.reference import Reference
+from fedgen.evaluation.reference import Reference
 from fedgen.experiments.engine.aggregate_rankings import CLIENTS, IID
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import Weights

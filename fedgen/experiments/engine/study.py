@@ -12,7 +12,7 @@ from rich.table import Table
 from fedgen.experiments.engine.results import RESULTS, read_results, save_results
 from fedgen.io.files import atomic_write, require_writable
 from fedgen.progress import make_console, track
-from fedgen.reports.kept import CONCLUSIONS
+from fedgen.reports.contents import CONCLUSIONS
 
 T = TypeVar("T")
 FOLDER = Path("checkpoints")  # where experiments go that are not told otherwise

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fedgen.evaluation.runs.checkpoint_names import LAST
+from fedgen.evaluation.names import LAST
 from fedgen.experiments.engine.processes.fit_process import run_fit, run_new_fit
 from fedgen.experiments.engine.recipe_file import component, read_recipe, start_of
 from fedgen.progress import track

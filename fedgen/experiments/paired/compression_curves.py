@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from rich.table import Table
 
 from fedgen.evaluation import Run, by_column
-from fedgen.evaluation.directions import title_of
+from fedgen.evaluation.marks import title_of
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.arms.message_bytes import message_bytes
 from fedgen.experiments.engine.arms.score_curves import (

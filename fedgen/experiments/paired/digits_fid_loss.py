@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 from rich.table import Table
 
 from fedgen.evaluation import Run, ScoreRecord, by_column
-from fedgen.evaluation.directions import direction_of, title_of
-from fedgen.evaluation.marks import mark_of, say_marks
-from fedgen.evaluation.record_names import REPORT, SELECT
+from fedgen.evaluation.marks import direction_of, mark_of, say_marks, title_of
+from fedgen.evaluation.names import REPORT, SELECT
 from fedgen.experiments.engine.arms.arm_panels import ArmPanel, draw_panels, pairs_panel
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_of

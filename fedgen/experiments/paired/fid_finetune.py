@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.embeddings import load_embedding
-from fedgen.evaluation.runs.checkpoint_names import LAST, checkpoint_name
+from fedgen.evaluation.names import LAST, checkpoint_name
 from fedgen.experiments.engine.arms.arm_panels import REAL, draw_images, draw_panels
 from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, Line, ScoredArms, states_in

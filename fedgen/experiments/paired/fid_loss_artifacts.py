@@ -19,10 +19,9 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.embeddings import load_embedding
-from fedgen.evaluation.generation.image_sampling import draw_images, sampler_of
-from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
-from fedgen.evaluation.runs.checkpoints import load_weights
-from fedgen.evaluation.runs.rebuild import rebuild
+from fedgen.evaluation.image_sampling import draw_images, sampler_of
+from fedgen.evaluation.names import checkpoint_name
+from fedgen.evaluation.runs.rebuild import load_weights, rebuild
 from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, draw_panels
 from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, ScoredArms, states_in

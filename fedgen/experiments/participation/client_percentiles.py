@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.record_names import PERCENTILES
+from fedgen.evaluation.names import PERCENTILES
 from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
@@ -24,7 +24,7 @@ from fedgen.experiments.engine.results import make_table, save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.participation_gap import PartitionChoice
-from fedgen.reports.figures.generalisation import COLOURS
+from fedgen.reports.figures.run_report import COLOURS
 
 SCORES = ("loss", "kid")
 TAIL = "pct95"  # of scores by which less is better, where the badly served are

@@ -21,7 +21,7 @@ from rich.table import Table
 from fedgen.clients.partitions import Semantic
 from fedgen.embeddings import load_embedding, network_of
 from fedgen.evaluation import Evaluator
-from fedgen.evaluation.gaps import GAPS, gap_title
+from fedgen.evaluation.marks import GAPS, gap_title
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_numbers import (

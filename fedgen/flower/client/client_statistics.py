@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedgen.clients.client import Client
 from fedgen.embeddings import FeatureCache, embed
+from fedgen.evaluation.names import REPORT, SELECT
 from fedgen.evaluation.panels import Panel, make_panels
-from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.federated.left_out import shorten
 from fedgen.flower.app.run_config import LEDGER
@@ -36,7 +36,7 @@ from fedgen.flower.wire.messages import Item, Question
 from fedgen.io.files import write_once
 from fedgen.io.hashing import hash_tensors
 from fedgen.scores import KernelReference
-from fedgen.scores.frechet.federated_fid import fid_message
+from fedgen.scores.frechet.frechet import fid_message
 from fedgen.scores.kernel.federated_kid import kid_message
 from fedgen.scores.kernel.kernels import RBFKernel
 from fedgen.statistics import (

@@ -7,10 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.aggregates import with_further
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.real.reference import FittedScores
-from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.evaluation.reference import FittedScores
+from fedgen.evaluation.score_choice import ScoreChoice, with_further
 from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key
 from fedgen.flower.evaluation.kept_answers import KeptAnswers
 from fedgen.flower.evaluation.told_reference import ToldReference, WorkOut, moments_of
@@ -22,8 +21,7 @@ from fedgen.scores.aggregate import combine
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet
 from fedgen.scores.kernel.federated_kid import kid_from_messages
 from fedgen.statistics import Gaussian, add, gaussian_from_message
-from fedgen.statistics.fourier import FourierMoments
-from fedgen.statistics.sketches import KernelMoments
+from fedgen.statistics.sketches import FourierMoments, KernelMoments
 from fedgen.statistics.statistic_messages import Message, MessageError
 
 

@@ -9,12 +9,12 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
+from fedgen.evaluation.names import AGGREGATES
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.real.reference import FittedScores
-from fedgen.evaluation.real.splits import Split
-from fedgen.evaluation.record_names import AGGREGATES
+from fedgen.evaluation.reference import FittedScores
 from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.evaluation.splits import Split
 from fedgen.federated.left_out import EVALUATION, LONGEST_REASON, shorten
 from fedgen.flower.client.client_statistics import meta_of, sketch_of
 from fedgen.flower.server.remote_data import RemoteClients
@@ -23,7 +23,7 @@ from fedgen.flower.wire.answer_forms import WEIGHT, check_form
 from fedgen.flower.wire.messages import Asked, Item
 from fedgen.flower.wire.ranges import RANGES, Largest, largest, name_of, range_key
 from fedgen.own_code import rank_zero_warn
-from fedgen.scores.definitions.fid_score import FrechetScore
+from fedgen.scores.frechet.frechet import FrechetScore
 from fedgen.scores.kernel.federated_kid import kernel_label
 from fedgen.statistics import Privacy, private_sums
 from fedgen.statistics.gaussian import is_covariance

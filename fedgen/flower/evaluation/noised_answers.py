@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.real.reference import FittedScores
+from fedgen.evaluation.reference import FittedScores
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.app.run_statistics import EPSILON
 from fedgen.flower.client.client_statistics import meta_of

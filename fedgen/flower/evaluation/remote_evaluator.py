@@ -10,13 +10,12 @@ from torch import Tensor
 
 from fedgen.embeddings import FeatureCache
 from fedgen.evaluation import Evaluator, ScoreRecord
-from fedgen.evaluation.generation.answers import Answers
-from fedgen.evaluation.generation.image_sampling import Sample
-from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.real.real_side import RealSide
-from fedgen.evaluation.real.reference import Found
-from fedgen.evaluation.real.splits import LEAST, Split
-from fedgen.evaluation.record_names import REPORT, SELECT
+from fedgen.evaluation.answers import Answers
+from fedgen.evaluation.image_sampling import Sample
+from fedgen.evaluation.names import REPORT, SELECT
+from fedgen.evaluation.plan import EvaluationPlan, RealSide
+from fedgen.evaluation.reference import Found
+from fedgen.evaluation.splits import LEAST, Split
 from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.own_code import rank_zero_warn

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.real.reference import FittedScores
+from fedgen.evaluation.reference import FittedScores
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.client.client_statistics import shared_key
 from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key, hide_clients, is_frechet

@@ -12,12 +12,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.real.splits import Split
 from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.evaluation.splits import Split
 from fedgen.flower.evaluation.told_reference import moments_of
 from fedgen.scores import FederatedScore, FrechetReference
-from fedgen.scores.frechet.federated_fid import fid_from_messages
-from fedgen.scores.frechet.frechet import frechet_distance
+from fedgen.scores.frechet.frechet import fid_from_messages, frechet_distance
 from fedgen.scores.kernel.federated_kid import kid_from_messages
 from fedgen.seeds import generator
 from fedgen.statistics import Gaussian, gaussian_from_message, summarize

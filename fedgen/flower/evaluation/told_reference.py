@@ -7,15 +7,14 @@ from dataclasses import replace
 from torch import Tensor
 from torch.linalg import LinAlgError
 
-from fedgen.evaluation.generation.answers import SeededAnswers
-from fedgen.evaluation.real.reference import scaled
+from fedgen.evaluation.answers import SeededAnswers
+from fedgen.evaluation.reference import scaled
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.client.client_statistics import sketch_of
 from fedgen.own_code import rank_zero_warn
 from fedgen.scores import Density, FederatedScore
 from fedgen.statistics import FourierSketch, Gaussian
-from fedgen.statistics.fourier import FourierMoments
-from fedgen.statistics.sketches import KernelMoments
+from fedgen.statistics.sketches import FourierMoments, KernelMoments
 from fedgen.statistics.statistic_messages import Message
 
 WorkOut = Callable[[Tensor | Gaussian, bool], FederatedScore]  # of generated features, and whether with errors

@@ -19,7 +19,7 @@ from fedgen.flower.wire.messages import LossQuestion, Told, pack
 from fedgen.flower.wire.sending import Silence
 from fedgen.flower.wire.serialization import to_bytes
 from fedgen.flower.wire.transport import Transport
-from fedgen.losses.distributed.distributed import Traffic
+from fedgen.losses.distributed import Traffic
 from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import Message, MessageError, add
 

@@ -11,7 +11,7 @@ from fedgen.flower.server.asked_clients import AskedClients, LostClientError, Ma
 from fedgen.flower.server.connection import Connection
 from fedgen.flower.wire.messages import LossQuestion
 from fedgen.losses import DistributedLoss, EmbeddedLoss, OneMessageLoss
-from fedgen.losses.distributed.distributed import message_weights
+from fedgen.losses.distributed import message_weights
 
 
 def connect(

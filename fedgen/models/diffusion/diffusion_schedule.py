@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedgen.extras import need
-from fedgen.losses.keeps_precision import KeepsPrecision
+from fedgen.losses.feature_loss import KeepsPrecision
 
 MOST_TIMESTEPS = 1_000_000  # papers use 1000; a damaged checkpoint may ask for more than memory holds
 Kind = Literal["linear", "cosine", "scaled_linear"]

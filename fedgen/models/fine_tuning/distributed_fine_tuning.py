@@ -14,7 +14,7 @@ from fedgen.data.examples import Batch, draw_batches, to_batch
 from fedgen.data.optional_attributes import optional
 from fedgen.io.files import in_bytes
 from fedgen.losses import EmbeddedLoss, OneMessageLoss
-from fedgen.losses.distributed.distributed import Traffic
+from fedgen.losses.distributed import Traffic
 from fedgen.models.checkpoint_file import OPTIMISED_ON
 from fedgen.models.fine_tuning.fine_tuning_forms import FORMS, Form, TrafficAccount, bring_into_form, check_strategy
 from fedgen.models.latent_generator import LatentGenerator

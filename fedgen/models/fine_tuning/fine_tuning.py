@@ -47,7 +47,7 @@ class FineTuning(LatentGenerator):
             images, except for an `EmbeddedLoss(separate=True)`, which makes its own, with its own `num_images` (`batch`
             by default) and `chunk`.
         batch: images of a step.
-        chunk: images made and embedded at once, the gradient cached (see `fedgen.losses.gradient_cache`): the memory of
+        chunk: images made and embedded at once, the gradient cached (see `fedgen.losses.embedded`): the memory of
             a small batch with the gradient of the large one, for one more forward pass. None: all at once.
         lr: learning rate of Adam.
         betas: its moments' decays.

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from torch import nn
 
 from fedgen.losses import AdaptiveWeight, DistributedLoss, EmbeddedLoss, FeatureLoss, OneMessageLoss
-from fedgen.losses.distributed.distributed import Traffic, check_mean_of_clients
+from fedgen.losses.distributed import Traffic, check_mean_of_clients
 from fedgen.models.require import require
 
 Form = Literal["exact", "local", "message"]

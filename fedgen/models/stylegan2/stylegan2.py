@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedgen.data.optional_attributes import optional
-from fedgen.losses.keeps_precision import KeepsPrecision
+from fedgen.losses.feature_loss import KeepsPrecision
 from fedgen.models.ema import EMA
 from fedgen.models.gan.critic_losses import CriticLosses
 from fedgen.models.gan.game_checks import check_images

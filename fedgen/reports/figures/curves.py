@@ -2,16 +2,45 @@
 
 import math
 import textwrap
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.directions import axis_of, title_of
-from fedgen.evaluation.generation.sampling_settings import say_sampling
-from fedgen.evaluation.marks import explained, marked
+from fedgen.evaluation import Columns, Run, ScoreRecord, by_column
+from fedgen.evaluation.marks import axis_of, explained, marked, title_of
+from fedgen.evaluation.runs.selection import default_column
+from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.federated.left_out import shorten
-from fedgen.reports.figures.saving import save_picture
+from fedgen.federated.run_files import TIME_FILE, read_times
+from fedgen.foreign_text import printable
+from fedgen.io.files import atomic_write
+
+LONGEST_LINE = 200  # characters; the layout takes the more time the longer one is
+
+
+def save_picture(figure: Any, path: str | Path, dpi: int = 130) -> Path:
+    """Writes a figure as PNG, whole or not at all; returns its path."""
+    from matplotlib.text import Text
+
+    powers = {
+        label
+        for axes in figure.findobj(lambda artist: hasattr(artist, "get_xscale"))
+        for axis in (axes.xaxis, axes.yaxis)
+        if axis.get_scale() != "linear"
+        for label in axis.get_ticklabels(which="both")
+    }
+    for text in figure.findobj(Text):
+        if text not in powers:
+            text.set_parse_math(False)
+            shown = "\n".join(printable(line, LONGEST_LINE) for line in text.get_text().split("\n"))
+            if shown != text.get_text():
+                text.set_text(shown)
+    with atomic_write(path) as file, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # names in scripts that the font lacks show as boxes
+        figure.savefig(file, format="png", dpi=dpi)
+    return Path(path)
+
 
 LONGEST_REMARK = 600  # characters; panels get what room their title leaves
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
@@ -95,15 +124,7 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
 
 
 def free_side(at: tuple[float, float], points: Sequence[tuple[float, float]]) -> tuple[bool, bool]:
-    """Whether a point's name stands to its right, and above it: where it lies on fewest of the points.
-
-    Args:
-        at: the point, one of the points.
-        points: all of them.
-
-    Returns:
-        Of equally free sides the one towards the middle, and above.
-    """
+    """Whether a point's name stands to its right, and above it: where it lies on fewest of the points."""
     low, high = ([end(values) for values in zip(*points)] for end in (min, max))
     size = [top - bottom or 1.0 for bottom, top in zip(low, high)]
     apart = [[(one - own) / wide for one, own, wide in zip(point, at, size)] for point in points]
@@ -134,3 +155,68 @@ def _line(records: Sequence[ScoreRecord], aggregate: str) -> list[ScoreRecord]:
     """The models' records of one aggregate with finite values, by round."""
     own = [r for r in records if r.is_model and r.aggregate == aggregate and math.isfinite(r.value)]
     return sorted(own, key=lambda record: -1 if record.round is None else record.round)
+
+
+LONGEST_NAME = 60  # characters of a run's
+
+
+def scores_over_time(run: str | Path, column: str) -> tuple[list[float], list[ScoreRecord]]:
+    """Return a run's seconds on the simulated clock and its scores at them, of one column."""
+    if not (times := read_times(run)):
+        raise FileNotFoundError(
+            f"{run} has no {TIME_FILE}: train with FedBuffStrategy, or with FedAvgStrategy(speeds=...), and evaluate"
+        )
+    columns = by_column(Run(run).records)
+    if column not in columns:
+        raise ValueError(f"{run} has no column {column!r}; it has {', '.join(columns)}")
+    known = [one for one in columns[column] if one.round == -1 or one.round in times]
+    return [0.0 if one.round is None or one.round < 0 else times[one.round].seconds for one in known], known
+
+
+def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str | None = None) -> Path:
+    """Draw one column of several runs against simulated seconds, with bands of two standard errors; gives the path.
+
+    The first run's floor, real images scored as if generated, is a dashed line.
+
+    Args:
+        runs: folders, each with the simulated time that its strategy has kept.
+        path: of the picture (PNG).
+        column: e.g. "fid_all"; the one that `fedgen.select` takes for the first run by default.
+
+    Raises:
+        FileNotFoundError: for a run that has kept no simulated time.
+        ValueError: for a column that a run has not, naming those it has.
+    """
+    from matplotlib.figure import Figure
+
+    column = column or default_column(by_column(Run(runs[0]).records))
+    found = {str(run): scores_over_time(run, column) for run in runs}
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, (seconds, records) in found.items():
+        _draw_run(axes, shorten(Path(name).name, LONGEST_NAME), seconds, records)
+    _draw_floor(axes, runs[0], column)
+    axes.set_xlabel("simulated seconds")
+    axes.set_ylabel(f"{axis_of(next(iter(found.values()))[1][0])}, {column}")
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=9)
+    return save_picture(figure, path)
+
+
+def _draw_run(axes: Any, name: str, seconds: Sequence[float], records: Sequence[ScoreRecord]) -> None:
+    values = [record.value for record in records]
+    spread = [2 * finite(record.standard_error) for record in records]
+    (line,) = axes.plot(seconds, values, marker="o", markersize=3.5, linewidth=1.5, label=name)
+    low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
+    axes.fill_between(seconds, low, high, color=line.get_color(), alpha=BAND, linewidth=0)
+
+
+def _draw_floor(axes: Any, run: str | Path, column: str) -> None:
+    records = Run(run).records
+    columns = Columns.of(records)
+    for record in records:
+        if record.is_floor and columns.name(record) == column:
+            label = f"{record.num_generated} real images"
+            axes.axhline(record.value, color="black", linestyle="--", linewidth=1, label=label)
+            return

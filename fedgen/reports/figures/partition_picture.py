@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedgen.clients import Client
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, HeterogeneityMeasure
-from fedgen.evaluation.tables.partition_summary import PartitionSummary
-from fedgen.reports.figures.picture_panels import show_rows
-from fedgen.reports.figures.saving import save_picture
+from fedgen.evaluation.tables.partition_table import PartitionSummary
+from fedgen.reports.figures.aggregate_panels import show_rows
+from fedgen.reports.figures.curves import save_picture
 from fedgen.seeds import generator, subset
 
 ROWS, COLUMNS = 14, 10  # clients whose images are shown, and images of each

@@ -1,20 +1,102 @@
 """The end of a run: tables and figures of its scores."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 from rich.console import Console
 
 from fedgen.called_as import program
 from fedgen.evaluation import Run, ScoreRecord, print_report
+from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, axis_of, gap_title, interval
+from fedgen.evaluation.panels import OWN_MODEL
 from fedgen.evaluation.runs.rebuild import RECIPE
-from fedgen.evaluation.tables.gap_table import has_gaps
+from fedgen.evaluation.tables.gap_table import SPLITS, has_gaps
 from fedgen.progress import make_console
-from fedgen.reports.figures.curves import draw_curves
-from fedgen.reports.figures.generalisation import draw_generalisation
+from fedgen.reports.figures.curves import draw_curves, remarks, save_picture
 from fedgen.reports.sentences import findings, next_steps
+
+COLOURS = dict(zip(SPLITS, ("#777777", "#1f5fa8", "#c4560b")))
+GAP_COLOURS = dict(zip(GAPS, ("#1f5fa8", "#c4560b")))
+
+
+def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Path:
+    """Draws a run's scores on seen and unseen clients and returns the path of the picture (PNG).
+
+    A row for each score, avg on the left and all on the right of it: the three splits against the round, and the gaps
+    with 95 % intervals over clients, dashed where real images of all clients stand in for generated ones (the floor).
+    Shows the run's first embedding, and the model's own losses.
+
+    Raises:
+        ValueError: if no client was kept from training.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    models = [record for record in records if record.is_model]
+    if not has_gaps(models):
+        raise ValueError("no gaps to draw: no client was kept from training (give the data module a `split`)")
+    shown_in = (models[0].embedding, OWN_MODEL)
+    shown = [r for r in records if r.embedding in shown_in and r.aggregate in GAP_AGGREGATES and math.isfinite(r.value)]
+    scores = list(dict.fromkeys(record.score for record in shown if record.split in GAPS))
+    figure = Figure(figsize=(13.5, 3.5 * len(scores) + 0.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(scores), 4, squeeze=False)
+    for row, score in zip(panels, scores):
+        for aggregate, (left, right) in zip(GAP_AGGREGATES, (row[:2], row[2:])):
+            own = [record for record in shown if (record.score, record.aggregate) == (score, aggregate)]
+            _draw_splits(left, own, aggregate)
+            _draw_gaps(right, own, aggregate)
+    for axes in panels[-1]:
+        axes.set_xlabel("round")
+    gap = next(record for record in shown if record.split in GAPS and record.is_model)
+    title = f"{gap.num_clients} clients of either kind"
+    if gap.num_generated:
+        title = f"{gap.num_generated:,} generated images, {title}, embedding {gap.embedding}"
+    title += "\nbands: 95 % intervals over clients; dashed: real images of all clients in place of generated ones"
+    figure.suptitle("\n".join([title, *remarks(shown, figure)]), fontsize=11)
+    return save_picture(figure, path)
+
+
+def _draw_splits(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:
+    for split, colour in COLOURS.items():
+        line = _line(records, split)
+        rounds, values = [record.round for record in line], [record.value for record in line]
+        axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=split)
+    own = [record for record in records if record.split in SPLITS]
+    axes.set_ylabel(f"{aggregate}: {axis_of(own[0])}" if own else aggregate)
+    _finish(axes)
+
+
+def _draw_gaps(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:
+    axes.axhline(0, color="0.4", linewidth=0.8)
+    for gap, colour in GAP_COLOURS.items():
+        line = _line(records, gap)
+        rounds, values = [record.round for record in line], [record.value for record in line]
+        axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=gap_title(gap))
+        ends = [interval(record) or (record.value, record.value) for record in line]
+        low, high = ([end[side] for end in ends] for side in (0, 1))
+        axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
+        for floor in (record for record in records if record.is_floor and record.split == gap):
+            axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1)
+    axes.set_ylabel(f"{aggregate}: gap (how much worse)")
+    _finish(axes)
+
+
+def _finish(axes: Any) -> None:
+    axes.margins(x=0.02)
+    axes.grid(alpha=0.25)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(fontsize=8, framealpha=0.8)
+
+
+def _line(records: Sequence[ScoreRecord], split: str) -> list[ScoreRecord]:
+    own = [record for record in records if record.is_model and record.split == split]
+    return sorted(own, key=lambda record: -1 if record.round is None else record.round)
+
 
 EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
 INDENT = "  "
@@ -27,15 +109,7 @@ def closing_lines(
     recipe: str | None = None,
     width: int = 160,
 ) -> list[str]:
-    """A run's conclusion, its pictures and logs, and the commands that go on from here, under a heading each.
-
-    Args:
-        folder: the run's.
-        records: its scores.
-        pictures: drawn of them just now.
-        recipe: its name or path, as it was given to `fedgen fit`; None of runs in Python.
-        width: of the terminal: sentences are wrapped, and words on commands are put above them where there is no room.
-    """
+    """A run's conclusion, its pictures and logs, and the commands that go on from here, under a heading each."""
     room, models = width - len(INDENT), any(record.is_model for record in records)
     said = findings(records, folder) if models else []
     steps = {f"{program()} report {_quoted(folder)}": "shows the run as one page"} if models else {}

@@ -5,14 +5,16 @@ smaller side of each pair and in float64; equal to torch-fidelity's and torchmet
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedgen.ranks import spread
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfClients, OverClients, Weights, combine, resolve_weights
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.frechet.frechet_errors import (
     POOL_IMAGES,
     Batch,
@@ -21,9 +23,30 @@ from fedgen.scores.frechet.frechet_errors import (
     sample_deviations,
     sample_pool,
 )
-from fedgen.scores.frechet.roots import Roots, factor, stack, stackable, trace_sqrt
-from fedgen.scores.over_clients import OverClients
+from fedgen.scores.frechet.roots import Roots, factor, squared_norms, stack, stackable, trace_sqrt
 from fedgen.statistics.gaussian import Gaussian, RunningPool, refuse_size, summarize
+from fedgen.statistics.statistic_messages import Message, MessageError
+
+
+def few_images(name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
+    """A line that says which sets have fewer images than features; "" if none has."""
+    known = [count for count in clients if count is not None]
+    few = [count for count in known if count < dim]
+    parts = []
+    if few and len(known) == 1:
+        parts.append(f"{few[0]:,.12g} real")
+    elif few:
+        parts.append(f"{len(few):,} of {len(clients):,} clients, from {min(few):,.12g}")
+    if few and 1 < len(known) == len(clients) and sum(known) < dim:
+        parts.append(f"their pool of {sum(known):,.12g}")
+    if generated is not None and generated < dim:
+        parts.append(f"{generated:,.12g} generated")
+    if not parts:
+        return ""
+    return (
+        f"{name} of fewer images than the {dim:,} features ({', '.join(parts)}) is too large: compare it at equal"
+        " numbers of images only"
+    )
 
 
 def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, dict[str, float]]:
@@ -47,8 +70,8 @@ def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, 
         9.0
     """
     _check_dim(a.dim, b.dim)
-    _check_size(a, "the first summary")
-    _check_size(b, "the second summary")
+    refuse_size(_size_of(a), "the first summary is of features of size")
+    refuse_size(_size_of(b), "the second summary is of features of size")
     thin, other = (b, a) if b.is_low_rank and not a.is_low_rank else (a, b)
     trace = float(trace_sqrt(factor(thin, ddof), _opposite(other, ddof))[0])
     terms = {"mean": float((a.mean - b.mean).square().sum())}
@@ -58,14 +81,7 @@ def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, 
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """Distances to every client, and to their pool as the last one where there are several.
-
-    Args:
-        values: float64 [K + 1], or [1].
-        terms: {"mean", "covariance"}, which add up to them, of the same shape.
-        influences: of the images on each; None without errors.
-        of_pool: what each client adds to the pool's distance [K], up to a constant; None of one client.
-    """
+    """Distances to every client, and to their pool as the last one where there are several."""
 
     values: Tensor
     terms: dict[str, Tensor]
@@ -122,6 +138,8 @@ class FrechetReference(OfClients):
         self.pooled = running.result()
         self._batches = _group(batches)
         self._pool = self._batches[0] if len(batches) == 1 else self._pool_batch(batches, positions)
+        every = [self._pool, *self._batches] if len(batches) > 1 else self._batches
+        self._longest_first = sorted(every, key=lambda batch: -batch.roots.size * len(batch.members))
 
     @classmethod
     def from_features(
@@ -174,10 +192,8 @@ class FrechetReference(OfClients):
         summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu(), "generated features")
         self._check_generated(summary)
         influences = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights) if errors else None
-        batches = ([self._pool] if len(self.counts) > 1 else []) + self._batches
-        distances, terms = self._distances(batches, summary, influences)
-        of_pool = self._of_pool(influences) if influences else None
-        return Distances(distances, terms, influences, of_pool)
+        distances, terms = self._distances(self._longest_first, summary, influences)
+        return Distances(distances, terms, influences, self._of_pool(influences) if influences else None)
 
     def combined(self, name: str, found: Distances) -> FederatedScore:
         """The score of distances, as they were measured or multiplied by factors."""
@@ -188,8 +204,7 @@ class FrechetReference(OfClients):
             for key, term in found.terms.items()
         }
         worst = int(per_client.masked_fill(self.weights == 0, -1.0).argmax())
-        parts = found.influences.parts(worst, pool) if found.influences else None
-        own = found.influences.of_clients() if found.influences else None
+        parts, own = found.influences.errors(worst, pool) if found.influences else (None, None)
         over_clients = None if found.of_pool is None else OverClients(per_client, found.of_pool, self.weights)
         pooled = float(found.values[pool])
         return combine(name, per_client, pooled, self.weights, named, parts, own, over_clients=over_clients)
@@ -201,25 +216,24 @@ class FrechetReference(OfClients):
         return self._distances(self._batches, summary, None)[0][: len(self.counts)]
 
     def _check_generated(self, summary: Gaussian) -> None:
-        _check_dim(len(self._means[0]), summary.dim)
-        _check_size(summary, "the generated features' summary")
+        _check_dim(len(self._means[0]), len(summary.mean))
+        refuse_size(_size_of(summary), "the generated features' summary is of features of size")
         refuse_size(self._size, "the clients' summary is of features of size")
 
     def _distances(
         self, batches: list[Batch], summary: Gaussian, influences: InfluenceErrors | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Distances to the batches' members, clients before the pool, and their terms; ranks `together` share them."""
-        traces = torch.zeros(len(self._means), dtype=torch.float64)
-        batches = sorted(batches, key=lambda batch: -batch.roots.size * len(batch.members))  # the longest first
         if influences:
-            visits = spread(lambda batch: influences.visit(batch, self._means, self._scales), batches)
-            for batch, visit in zip(batches, visits):
-                influences.note(batch, visit)
-                traces[batch.members] = visit.traces.to(traces)
+            visits = list(spread(lambda batch: influences.visit(batch, self._means, self._scales), batches))
+            influences.gather(batches, visits)
+            found = [visit.traces for visit in visits]
         else:
             opposite = _opposite(summary, self.ddof)
-            for batch, found in zip(batches, spread(lambda batch: trace_sqrt(batch.roots, opposite), batches)):
-                traces[batch.members] = found.to(traces)
+            found = spread(lambda batch: trace_sqrt(batch.roots, opposite), batches)
+        traces = torch.zeros(len(self._means), dtype=torch.float64)
+        for batch, part in zip(batches, found):
+            traces[batch.members] = part.to(traces)
         means = torch.stack([(mean - summary.mean).square().sum() for mean in self._means])
         covariances = torch.stack(self._traces) + summary.trace(self.ddof) - 2 * traces
         terms = {"mean": means, "covariance": covariances.clamp(min=0)}
@@ -227,12 +241,13 @@ class FrechetReference(OfClients):
 
     def _of_pool(self, influences: InfluenceErrors) -> Tensor | None:
         """Slopes of the pool's distance by client [K]; None of a single client."""
-        if (slopes := influences.slopes) is None:
-            return None
-        moved = spread(lambda batch: slopes.transported(batch.roots), self._batches)
-        for batch, transported in zip(self._batches, moved):
-            slopes.note(batch.members, transported)
-        return slopes.result(self._means, influences.summary.mean, self._traces, self._scales)
+        if (pool := influences.pool) is None or (map := pool.map) is None:
+            return None if pool is None else pool.slopes
+        moved = torch.zeros(len(self.counts), dtype=torch.float64)
+        found = spread(lambda batch: squared_norms(batch.roots, map).double(), self._batches)
+        for batch, part in zip(self._batches, found):
+            moved[batch.members] = part
+        return influences.slopes(map, moved, self._means, self._traces, self._scales)
 
     def _factor(self, number: int, summary: Gaussian) -> Roots:
         try:
@@ -293,17 +308,62 @@ def _summarized(clients: Iterable[Tensor | Gaussian]) -> Iterator[tuple[Gaussian
         yield summarize(features, f"features of client {number}"), features
 
 
-def _check_size(summary: Gaussian, name: str) -> None:
-    """Raises ValueError for features so large that a product of covariances would be infinite."""
-    refuse_size(_size_of(summary), f"{name} is of features of size")
-
-
 def _size_of(summary: Gaussian) -> float:
     """The size of a summary's features: that of the mean, or a feature's root mean square; NaN of none."""
-    spread = float(summary.trace(ddof=0)) / summary.dim
+    spread = float(summary.trace(ddof=0)) / len(summary.mean)
     return max(math.sqrt(spread) if spread > 0 else 0.0, float(summary.mean.abs().max()))  # noise can make it negative
 
 
 def _check_dim(expected: int, given: int) -> None:
     if expected != given:
         raise ValueError(f"{given} features cannot be compared with {expected}; use one embedding for all")
+
+
+# FID-avg of clients that share neither images nor statistics: each scores a public generated set, and scores add up.
+#
+# FID-all does not follow from it, as KID-all does from KID-avg; it comes from summed moments (`statistics.messages`).
+
+
+def fid_message(client: Tensor, generated: Gaussian, ddof: float = 1, **meta: str) -> Message:
+    """A client's part: the summable "fid" message of n_i and n_i FID_i."""
+    value, _ = frechet_distance(summarize(client.cpu()), generated, ddof)
+    tensors = {"count": float(len(client)), "score": len(client) * value}
+    made = {"ddof": f"{ddof:g}", "generated": f"{generated.count:g}"}
+    return Message("fid", {n: torch.tensor(v, dtype=torch.float64) for n, v in tensors.items()}, {**meta, **made})
+
+
+def fid_from_messages(total: Message) -> float:
+    """The server's part: FID-avg, clients weighing n_i / n, from what `statistics.add` made of their messages."""
+    if total.kind != "fid":
+        raise MessageError(f"expected a 'fid' message, got {total.kind!r}")
+    if not (count := float(total.tensors["count"])) >= 1:
+        raise MessageError(f"a 'fid' message must count at least one image, got {count:g}")
+    return float(total.tensors["score"]) / count
+
+
+@dataclass(frozen=True)
+class FrechetScore(ScoreDefinition):
+    """Fréchet distance between Gaussians of features; a summary of either side will do.
+
+    Args:
+        ddof: 1 for covariances with divisor n - 1, 0 for n.
+    """
+
+    name: ClassVar[str] = "fid"
+    needs: ClassVar[Needs] = "summaries"
+    shares_out: ClassVar[bool] = True
+
+    ddof: Literal[0, 1] = 1
+
+    def __post_init__(self) -> None:
+        if self.ddof not in (0, 1):
+            raise ValueError(f"ddof must be 0 or 1, got {self.ddof!r}")
+
+    def prepare(self, clients: ClientSide) -> FrechetReference:
+        return FrechetReference.from_features(clients.parts, clients.weights, self.ddof)
+
+    def compare(self, prepared: FrechetReference, generated: GeneratedSet, errors: bool) -> FederatedScore:
+        return prepared.score(generated.features, errors)
+
+    def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
+        return few_images(name, dim, generated, clients)

@@ -4,6 +4,12 @@ Images of a low-rank summary are the rows of its root and all of them count. Of 
 spaced: 512 give a standard error to a few percent. Where only the summary is known, as from a message or a file, normal
 draws with its moments stand in for them.
 
+The influence of an image x of P on FD(P, Q) is the closed-form gradient at x,
+    h(x) = 2 (mu_P - mu_Q)^T (x - mu_P) + c (x - mu_P)^T (I - T) (x - mu_P) + const,
+with T = R^T (R Q R^T)^(1/2 -> -1/2) R the optimal transport map between the two Gaussians and c = n / (n - ddof).
+Its variance over n is the infinitesimal jackknife. A bootstrap would not do: duplicates lower the covariance's rank and
+its interval misses its own estimate.
+
 The slope of the distance to the pool as its mixture moves towards a client is the influence of that client as a whole:
 the mean of the images' influence h over the client's images, which needs no images. With the transport map
 T = W W^T of the pool, its scale c, d_i = mu_i - mu_pool and population covariances C_i = R_i^T R_i it is
@@ -16,68 +22,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgen.scores.frechet.roots import Roots, coordinates, factor, in_float32, solved, squared_norms
-from fedgen.scores.uncertainty import Spectrum, influence, mean_variance, spectrum
+from fedgen.scores.frechet.roots import (
+    Roots,
+    coordinates,
+    eigenvalues,
+    factor,
+    in_float32,
+    of_scales,
+    sandwich,
+    solved,
+)
+from fedgen.scores.uncertainty import mean_variance
 from fedgen.seeds import generator
-from fedgen.statistics.gaussian import Gaussian
-
-
-class PoolSlopes:
-    """Slopes of the pool's distance towards K clients; of a map W it has still to be told the clients.
-
-    Args:
-        number: of clients K.
-        found: the slopes themselves, float64 [K].
-        map: W, float64 [D, r].
-    """
-
-    def __init__(self, number: int, found: Tensor | None = None, map: Tensor | None = None) -> None:
-        self._transported = torch.zeros(number, dtype=torch.float64)
-        self._found, self._map = found, map
-
-    @classmethod
-    def from_images(cls, number: int, influences: Tensor, shares: Tensor, clients: Tensor) -> "PoolSlopes":
-        """Those that the influences [p] of all the pool's images give, with their shares and their clients."""
-        sums, masses = torch.zeros(number, dtype=torch.float64), torch.zeros(number, dtype=torch.float64)
-        sums.index_add_(0, clients, (influences * shares).to(sums))
-        masses.index_add_(0, clients, shares.to(masses))
-        return cls(number, found=torch.where(masses > 0, sums / masses, 0.0))
-
-    @classmethod
-    def from_map(cls, number: int, roots: Roots, seen: Spectrum) -> "PoolSlopes":
-        """Those of the pool's transport map, from its root and spectrum."""
-        rank = int(seen.ranks[0])
-        vectors, sizes = seen.vectors[0][:, -rank:], seen.roots()[0][-rank:]
-        return cls(number, map=solved(roots, vectors * sizes.sqrt()))
-
-    def transported(self, roots: Roots) -> Tensor | None:
-        """|R_i W|^2 float64 [k] of some clients by their covariances' roots; None where no map is needed."""
-        return None if self._map is None else squared_norms(roots, self._map).double()
-
-    def note(self, members: list[int], transported: Tensor | None) -> None:
-        """Keeps what `transported` gave for clients."""
-        if transported is not None:
-            self._transported[members] = transported
-
-    def result(
-        self, means: Sequence[Tensor], generated: Tensor, traces: Sequence[Tensor], scales: Sequence[float]
-    ) -> Tensor:
-        """The slopes, float64 [K], up to a constant.
-
-        Args:
-            means: of the clients' features, then the pool's.
-            generated: mean of the generated features [D].
-            traces: of the clients' covariances, then the pool's.
-            scales: n / (n - ddof) of the clients, then the pool: what the covariances are of the populations'.
-        """
-        if self._found is not None:
-            return self._found
-        assert self._map is not None
-        away = torch.stack(list(means[:-1])) - means[-1]
-        own = (torch.stack(list(traces[:-1])) - self._transported) / torch.tensor(scales[:-1], dtype=torch.float64)
-        between = away.square().sum(1) - (away @ self._map).square().sum(1)
-        return 2 * (away @ (means[-1] - generated)) + scales[-1] * (own + between)
-
+from fedgen.statistics.gaussian import Gaussian, eigh
 
 CLIENT_IMAGES = 512  # of each client with more images than features, for its own score
 POOL_IMAGES = 128  # of each client, for the pool's score
@@ -86,13 +43,7 @@ GENERATED_IMAGES = 1024
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Images of one distribution, each of a client.
-
-    Args:
-        places: coordinates z float32 [p, r] with deviations z R; None if the images are the rows of R, in order.
-        shares: weight of each image in the distribution [p], or None where they are a subset.
-        clients: which client each image is of, int64 [p].
-    """
+    """Images of one distribution, each of a client."""
 
     places: Tensor | None
     shares: Tensor | None
@@ -110,30 +61,17 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """The findings of one batch of distributions.
+    """The findings of one batch of distributions."""
 
-    Args:
-        traces: tr sqrt(C_i C_G) of each [k].
-        generated: influences of generated images [p] on each one's distance.
-        real: each one's variance from real images.
-        pool: of the pool where it is not the only client, how clients move it; None of others.
-    """
-
-    traces: Tensor
+    traces: Tensor  # tr sqrt(C_i C) float64 [k]
     generated: list[Tensor]
     real: list[float]
-    pool: PoolSlopes | None = None
+    slopes: Tensor | None = None  # of the pool's distance towards each client [K], where its images are at hand
+    map: Tensor | None = None  # W of the pool's transport map, otherwise
 
 
 def sample_deviations(summary: Gaussian, images: Tensor | None, number: int, root: Roots | None = None) -> Tensor:
-    """Deviations from the mean, float64 [p, D], of at most `number` images, or normal draws where none are known.
-
-    Args:
-        summary: of the images.
-        images: their features, or None.
-        number: how many are wanted.
-        root: of the summary's covariance, where it is known; computed if it is needed and None.
-    """
+    """Deviations from the mean, float64 [p, D], of at most `number` images, or normal draws where none are known."""
     if images is not None:
         return spaced(images.detach(), number).to(summary.mean) - summary.mean
     if summary.deviations is not None:
@@ -153,14 +91,7 @@ def sample_client(client: int, summary: Gaussian, root: Roots, images: Tensor | 
 
 
 def sample_pool(pooled: Gaussian, root: Roots, positions: Sequence[Tensor], clients: Tensor) -> Sample:
-    """The images that show how the pool's score varies.
-
-    Args:
-        pooled: the pool's summary.
-        root: its root.
-        positions: some features of each client [p_i, D], used if the pool is dense.
-        clients: which client each image of a low-rank pool is of.
-    """
+    """The images that show how the pool's score varies."""
     if pooled.is_low_rank:
         return Sample(None, pooled.image_shares(), clients)
     places = [coordinates(root, part - pooled.mean).float() for part in positions]
@@ -168,58 +99,102 @@ def sample_pool(pooled: Gaussian, root: Roots, positions: Sequence[Tensor], clie
 
 
 class InfluenceErrors:
-    """Influences of generated and real images on the distances to batches of distributions, gathered batch by batch.
-
-    Args:
-        summary: the generated set's.
-        features: its features, or None.
-        ddof: divisor n - ddof of the covariances.
-        counts: images of each client.
-        weights: of each client.
-    """
+    """Influences of generated and real images on the distances to batches of distributions, gathered batch by batch."""
 
     def __init__(
         self, summary: Gaussian, features: Tensor | None, ddof: float, counts: Sequence[float], weights: Tensor
     ) -> None:
         self.summary, self.counts, self.weights = summary, counts, weights
         self.covariance = summary.covariance(ddof)
-        self.rank = summary.dim if summary.deviations is None else len(summary.deviations) - 1
-        self.scale = summary.count / summary.divisor(ddof)
+        self.has_scales = of_scales(self.covariance.diagonal())
+        self.rank = len(summary.mean) if summary.deviations is None else len(summary.deviations) - 1
+        self.scale = summary.count / (summary.count - ddof)
         self.images = sample_deviations(summary, features, GENERATED_IMAGES)
         self.squares = self.images.square().sum(1)
+        self._single = in_float32(self.images)
         self.generated: dict[int, Tensor] = {}  # influences of generated images [p] on each distribution's distance
         self.real: dict[int, float] = {}  # variance from real images
-        self.slopes: PoolSlopes | None = None
+        self.pool: Visit | None = None
 
     def visit(self, batch: Batch, means: Sequence[Tensor], scales: Sequence[float]) -> Visit:
-        """Return what a batch's distributions say; it changes nothing here."""
-        seen = spectrum(batch.roots, self.covariance, self.rank)
-        rows = batch.roots.rows
-        transported, at_images = seen.at_others(rows, self.images), None
+        """Return the findings of a batch's distributions; it changes nothing here."""
+        roots, rows = batch.roots, batch.roots.rows
+        values, vectors = eigh(sandwich(roots, self.covariance))
+        if self.has_scales:  # those found with vectors are right to 1e-16 of the largest only
+            values = eigenvalues(roots, self.covariance)
+        ranks, size = roots.ranks.clamp(max=self.rank), values.shape[-1]
+        sizes = values.clamp(min=0).sqrt() * (torch.arange(size) >= size - ranks.unsqueeze(1)).to(values)
+        single, unit = in_float32(rows)
+        transported = self._transported(sizes, vectors, single, unit)
+        # e_j^T (R_i C R_i^T)^(1/2) e_j [k, r]: the transport map i -> C at the images that the rows of R_i are
+        at_rows = None if batch.samples[0].places is not None else torch.einsum("kjs,ks->kj", vectors.square(), sizes)
         generated, real = [], []
         for slot, (member, sample) in enumerate(zip(batch.members, batch.samples)):
             shift = means[member] - self.summary.mean
-            generated.append(influence(self.squares, self.images @ -shift, transported[slot], self.scale))
-            if sample.places is None:
-                at_images = seen.at_images() if at_images is None else at_images  # of the whole batch
-                own = _influence_of_rows(rows[slot], at_images[slot], sample, shift, scales[member])
-            else:
-                own = _influence_at_places(rows[slot], seen, sample.places, shift, scales[member])
+            away = self.squares - transported[slot]
+            generated.append(2 * (self.images @ -shift) + self.scale * away)
+            if at_rows is not None:
+                own = _influence_of_rows(rows[slot], at_rows[slot], sample, shift, scales[member])
+            else:  # at coordinates z of images, of a root that is alone
+                assert sample.places is not None
+                deviations = (sample.places @ single[0]).to(rows) * unit
+                mapped = (sample.places @ vectors[0].to(sample.places)).square().double() @ sizes[0]
+                own = 2 * (deviations @ shift) + scales[member] * (deviations.square().sum(1) - mapped)
             real.append(self._real_variance(own, sample))
-        pool = self._slopes(batch, seen, own) if batch.members == [len(self.weights)] else None
-        return Visit(seen.traces(), generated, real, pool)
+        traces = sizes.sum(-1)
+        if batch.members != [len(self.weights)]:
+            return Visit(traces, generated, real)
+        if sample.shares is not None:
+            return Visit(traces, generated, real, slopes=self._slopes_of_images(own, sample.shares, sample.clients))
+        rank = int(ranks[0])
+        columns = vectors[0][:, -rank:] * sizes[0][-rank:].sqrt()
+        return Visit(traces, generated, real, map=solved(roots, columns))
 
-    def _slopes(self, batch: Batch, seen: Spectrum, own: Tensor) -> PoolSlopes:
-        sample = batch.samples[0]
-        if sample.shares is None:
-            return PoolSlopes.from_map(len(self.weights), batch.roots, seen)
-        return PoolSlopes.from_images(len(self.weights), own, sample.shares, sample.clients)
+    def _transported(self, sizes: Tensor, vectors: Tensor, single: Tensor, unit: Tensor) -> Tensor:
+        """y^T (R_i C R_i^T)^(-1/2) y [k, p] with y = R_i x: the transport map C -> i at generated images x."""
+        if not sizes.shape[1]:  # a constant client
+            return sizes.new_zeros(len(sizes), len(self.images))
+        tiny = torch.finfo(sizes.dtype).tiny
+        largest = sizes[:, -1:].clamp(min=tiny)
+        floor = (sizes.shape[1] * torch.finfo(sizes.dtype).eps) ** 0.5
+        inverse = torch.where(sizes > floor * largest, largest / sizes.clamp(min=tiny), 0.0)
+        points, one = self._single
+        projected = torch.einsum("pd,krd->kpr", points, single)
+        found = torch.bmm(torch.bmm(projected, vectors.float()).square_(), inverse.float().unsqueeze(2)).squeeze(2)
+        return found.to(sizes) * ((one * unit) ** 2 / largest)
 
-    def note(self, batch: Batch, visit: Visit) -> None:
-        """Keeps what a visit of the batch has found."""
-        self.generated |= dict(zip(batch.members, visit.generated))
-        self.real |= dict(zip(batch.members, visit.real))
-        self.slopes = visit.pool or self.slopes
+    def _slopes_of_images(self, influences: Tensor, shares: Tensor, clients: Tensor) -> Tensor:
+        """The mean influence of each client's images on the pool's distance, float64 [K]."""
+        number = len(self.weights)
+        sums, masses = torch.zeros(number, dtype=torch.float64), torch.zeros(number, dtype=torch.float64)
+        sums.index_add_(0, clients, (influences * shares).to(sums))
+        masses.index_add_(0, clients, shares.to(masses))
+        return torch.where(masses > 0, sums / masses, 0.0)
+
+    def gather(self, batches: Sequence[Batch], visits: Sequence[Visit]) -> None:
+        """Keep the findings of visits."""
+        for batch, visit in zip(batches, visits):
+            self.generated |= dict(zip(batch.members, visit.generated))
+            self.real |= dict(zip(batch.members, visit.real))
+            if batch.members == [len(self.weights)]:
+                self.pool = visit
+
+    def slopes(
+        self, map: Tensor, moved: Tensor, means: Sequence[Tensor], traces: Sequence[Tensor], scales: Sequence[float]
+    ) -> Tensor:
+        """The slopes of the pool's distance towards each client, float64 [K], up to a constant.
+
+        Args:
+            map: W [D, q] of the pool.
+            moved: |R_i W|^2 float64 [K] of each client.
+            means: of the clients, then of the pool; `traces` and `scales` likewise.
+            traces: of their covariances.
+            scales: n / (n - ddof).
+        """
+        away = torch.stack(list(means[:-1])) - means[-1]
+        own = (torch.stack(list(traces[:-1])) - moved) / torch.tensor(scales[:-1], dtype=torch.float64)
+        between = away.square().sum(1) - (away @ map).square().sum(1)
+        return 2 * (away @ (means[-1] - self.summary.mean)) + scales[-1] * (own + between)
 
     def rescale(self, factors: Tensor, moved: Tensor) -> None:
         """Turns influences on distances F into those on factors times F, where generated images move the factors too.
@@ -232,36 +207,25 @@ class InfluenceErrors:
             self.generated[place] = self.generated[place] * scale + moved[place].to(self.generated[place])
             self.real[place] *= scale**2
 
-    def parts(self, worst: int, pool: int) -> dict[str, dict[str, float]]:
-        """Standard errors {"generated": ..., "real": ...} of avg, all and worst.
-
-        Args:
-            worst: place of the worst client.
-            pool: place of the pool.
-        """
-        number = len(self.weights)
-        average = sum(self.weights[i] * self.generated[i] for i in range(number))
+    def errors(self, worst: int, pool: int) -> tuple[dict[str, dict[str, float]], dict[str, Tensor]]:
+        """Standard errors {"generated", "real"} of avg, all and worst, and of each client's own score float64 [K]."""
+        places, count = range(len(self.weights)), self.summary.count
+        average = sum(self.weights[i] * self.generated[i] for i in places)
         assert isinstance(average, Tensor)
-        generated = {"avg": average, "all": self.generated[pool], "worst": self.generated[worst]}
+        influences = [*(self.generated[i] for i in places), self.generated[pool], average]
+        made = torch.stack([h.var(dim=-1) / count if len(h) > 1 else h.new_zeros(()) for h in influences])
+        generated = {"avg": made[-1], "all": made[-2], "worst": made[worst]}
         real = {
-            "avg": sum(float(self.weights[i]) ** 2 * self.real[i] for i in range(number)),
+            "avg": sum(float(self.weights[i]) ** 2 * self.real[i] for i in places),
             "all": self.real[pool],
             "worst": self.real[worst],
         }
-        return {
-            "generated": {key: self._generated_variance(h) ** 0.5 for key, h in generated.items()},
+        parts = {
+            "generated": {key: float(variance) ** 0.5 for key, variance in generated.items()},
             "real": {key: variance**0.5 for key, variance in real.items()},
         }
-
-    def of_clients(self) -> dict[str, Tensor]:
-        """Standard errors of each client's own score {"generated": float64 [K], "real": [K]}."""
-        places = range(len(self.weights))
-        variances = {"generated": [self._generated_variance(self.generated[i]) for i in places]}
-        variances["real"] = [self.real[i] for i in places]
-        return {side: torch.tensor(values, dtype=torch.float64).sqrt() for side, values in variances.items()}
-
-    def _generated_variance(self, influences: Tensor) -> float:
-        return float(mean_variance(influences, count=self.summary.count))
+        own = {"generated": made[: len(places)].tolist(), "real": [self.real[i] for i in places]}
+        return parts, {side: torch.tensor(values, dtype=torch.float64).sqrt() for side, values in own.items()}
 
     def _real_variance(self, influences: Tensor, sample: Sample) -> float:
         """Variance when each client's images vary on their own: sum_i w_i^2 var(mean_i), w = 1 for one client."""
@@ -278,15 +242,8 @@ class InfluenceErrors:
         return total
 
 
-def _influence_at_places(rows: Tensor, seen: Spectrum, places: Tensor, shift: Tensor, scale: float) -> Tensor:
-    """h(x) [p] at coordinates of images: `shift` is the mean minus the generator's, `scale` n / (n - ddof)."""
-    single, unit = in_float32(rows)
-    deviations = (places @ single).to(rows) * unit
-    return influence(deviations.square().sum(1), deviations @ shift, seen.at_coordinates(places), scale)
-
-
 def _influence_of_rows(rows: Tensor, transported: Tensor, sample: Sample, shift: Tensor, scale: float) -> Tensor:
-    """h(x) [p] at the images that a root's rows are, with e_j^T (R C R^T)^(1/2) e_j [r] of its rows."""
+    """h(x) [p] at the images that a root's rows are, with the transport map [r] at each."""
     assert sample.shares is not None
     rows, transported = rows[: len(sample.shares)], transported[: len(sample.shares)]
     along = rows @ shift / (scale * sample.shares).sqrt()  # the j-th row is x_j sqrt(scale * share_j)

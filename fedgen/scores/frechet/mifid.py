@@ -11,14 +11,20 @@ sets change places. It leaves out images whose features add up to 0; here those 
 direction.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights
-from fedgen.scores.frechet.frechet import Distances, FrechetReference
+from fedgen.scores.definition import (
+    ClientSide,
+    ScoreDefinition,
+    require_finite,
+)
+from fedgen.scores.frechet.frechet import Distances, FrechetReference, few_images
 from fedgen.scores.frechet.frechet_errors import GENERATED_IMAGES, spaced
 from fedgen.scores.kernel.kernels import block_pairs
 from fedgen.statistics.gaussian import check_clients, check_features
@@ -142,3 +148,35 @@ def _penalised(found: Distances, means: Tensor, nearest: Tensor, known: Tensor, 
         terms={name: term * factors for name, term in found.terms.items()},
         of_pool=None if found.of_pool is None else found.of_pool * factors[-1],
     )
+
+
+@dataclass(frozen=True)
+class MemorisationInformedScore(ScoreDefinition):
+    """Fréchet distance over the mean cosine distance to the nearest training image, where that is small (Bai et al.
+    2021, arXiv 2106.03062); the Fréchet distance itself otherwise.
+
+    It asks about training images: read it in the first split.
+
+    Args:
+        threshold: mean cosine distance from which on nothing is called memorised, in (0, 1].
+        ddof: 1 for covariances with divisor n - 1, 0 for n.
+    """
+
+    name: ClassVar[str] = "mifid"
+    shares_out: ClassVar[bool] = True
+
+    threshold: float = THRESHOLD
+    ddof: Literal[0, 1] = 1
+
+    def __post_init__(self) -> None:
+        require_finite(threshold=self.threshold)
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f"threshold is a cosine distance in (0, 1], got {self.threshold!r}")
+        if self.ddof not in (0, 1):
+            raise ValueError(f"ddof must be 0 or 1, got {self.ddof!r}")
+
+    def prepare(self, clients: ClientSide) -> MiFIDReference:
+        return MiFIDReference.from_features(clients.features, clients.weights, self.threshold, self.ddof)
+
+    def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
+        return few_images(name, dim, generated, clients)

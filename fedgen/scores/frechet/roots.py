@@ -7,14 +7,14 @@ from its first row on and the solver begins there: features of differing scale a
 and the lower triangle is read. At condition numbers of 1e10 the distance is then right to 1e-12, in place of 1e-7.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedgen.statistics.eigen import eigh
-from fedgen.statistics.gaussian import Gaussian
+from fedgen.statistics.gaussian import Gaussian, eigh
 
 BLOCK = 256  # rows of a triangular matrix kept and multiplied together
 ROWS = 8192  # rows of stacked roots multiplied together, to bound memory
@@ -25,14 +25,7 @@ PAD = 16  # with others of as many rows, rounded up to a multiple of this
 
 @dataclass(frozen=True, eq=False)
 class Triangle:
-    """An upper triangular matrix [D, D] as strips of BLOCK rows from the diagonal on: 18.9 MB for 33.5 at D = 2048.
-
-    Args:
-        strips: the strips' values one after another, float64.
-        dim: D.
-        height: rows of a strip.
-        order: which feature each column is of, int64 [D]; all in their own order by default.
-    """
+    """An upper triangular matrix [D, D] as strips of BLOCK rows from the diagonal on: 18.9 MB for 33.5 at D = 2048."""
 
     strips: Tensor
     dim: int
@@ -45,30 +38,27 @@ class Triangle:
         parts = [upper[i : i + BLOCK, i:].reshape(-1) for i in range(0, len(upper), BLOCK)]
         return Triangle(torch.cat(parts), len(upper), BLOCK, order)
 
-    def rows(self) -> Iterator[tuple[int, Tensor]]:
+    @cached_property
+    def parts(self) -> list[tuple[int, Tensor]]:
         """The first row's number i and the values [i : i + height, i :] of each strip."""
-        start = 0
+        found, start = [], 0
         for i in range(0, self.dim, self.height):
             shape = min(self.height, self.dim - i), self.dim - i
-            yield i, self.strips[start : start + shape[0] * shape[1]].view(shape)
+            found.append((i, self.strips[start : start + shape[0] * shape[1]].view(shape)))
             start += shape[0] * shape[1]
+        return found
 
     def dense(self) -> Tensor:
         """The matrix [D, D]."""
         upper = self.strips.new_zeros(self.dim, self.dim)
-        for i, strip in self.rows():
+        for i, strip in self.parts:
             upper[i : i + self.height, i:] = strip
         return upper
 
 
 @dataclass(frozen=True, eq=False)
 class Roots:
-    """Roots of k covariances, padded with zero rows to one size.
-
-    Args:
-        stored: float64 [k, r, D], R_i with R_i^T R_i = C_i; or the triangle of a single one, r = D.
-        ranks: int64 [k], upper bounds of the ranks: the smallest r - rank eigenvalues of R_i C R_i^T are zero.
-    """
+    """Roots of k covariances, padded with zero rows to one size."""
 
     stored: Tensor | Triangle
     ranks: Tensor
@@ -78,9 +68,10 @@ class Roots:
         """R_i, float64 [k, r, D]; a triangle's is made anew."""
         if isinstance(self.stored, Tensor):
             return self.stored
-        upper = self.stored.dense()
-        rows = torch.empty_like(upper)
-        rows[:, self.stored.order] = upper
+        rows = self.stored.strips.new_zeros(self.stored.dim, self.stored.dim)
+        columns = torch.arange(self.stored.dim, device=rows.device)[self.stored.order]
+        for i, strip in self.stored.parts:
+            rows[i : i + self.stored.height, columns[i:]] = strip
         return rows.unsqueeze(0)
 
     @property
@@ -154,20 +145,19 @@ def solved(root: Roots, columns: Tensor) -> Tensor:
 
 def squared_norms(root: Roots, columns: Tensor) -> Tensor:
     """|R_i W|^2 = tr(W^T C_i W), float64 [k], for columns W [D, q]; products in float32, good to six digits."""
-    columns = columns.float()
+    columns, norms = columns.float(), []
     if isinstance(root.stored, Triangle):
         columns = columns[root.stored.order]
-        strips = [_norms(strip.unsqueeze(0), columns[i:]) for i, strip in root.stored.rows()]
-        return torch.cat(strips).square().sum(0, keepdim=True)
+        for i, strip in root.stored.parts:
+            single, unit = in_float32(strip)
+            norms.append(torch.linalg.vector_norm(single @ columns[i:]).to(strip) * unit)
+        return torch.stack(norms).square().sum(0, keepdim=True)
     step = max(1, ROWS // max(root.size, 1))
-    return torch.cat([_norms(rows, columns) for rows in root.stored.split(step)]).square()
-
-
-def _norms(rows: Tensor, columns: Tensor) -> Tensor:
-    """|R_i W| float64 [k] of rows float64 [k, r, D] and columns float32 [D, q]."""
-    single, unit = in_float32(rows)
-    product = single.flatten(0, 1) @ columns
-    return torch.linalg.vector_norm(product.view(len(rows), -1), dim=1).to(rows) * unit
+    for rows in root.stored.split(step):
+        single, unit = in_float32(rows)
+        product = single.flatten(0, 1) @ columns
+        norms.append(torch.linalg.vector_norm(product.view(len(rows), -1), dim=1).to(rows) * unit)
+    return torch.cat(norms).square()
 
 
 def in_float32(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,28 +168,23 @@ def in_float32(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sandwich(root: Roots, covariance: Tensor) -> Tensor:
-    """R_i C R_i^T [k, r, r]; only the lower triangle is filled if the root is triangular."""
-    if isinstance(root.stored, Triangle):
-        return _triangular_sandwich(root.stored, covariance).unsqueeze(0)
-    k, r, dim = root.stored.shape
-    result = root.stored.new_empty(k, r, r)
+    """R_i C R_i^T [k, r, r]; of a triangular root the lower triangle alone, for a third of the multiplications."""
+    stored = root.stored
+    if isinstance(stored, Triangle):
+        covariance = covariance[stored.order][:, stored.order]
+        result = torch.zeros_like(covariance)
+        for i, left in stored.parts:
+            product = left @ covariance[i:, i:]
+            for j, right in stored.parts[i // stored.height :]:
+                result[j : j + len(right), i : i + len(left)] = right @ product[:, j - i :].T
+        return result.unsqueeze(0)
+    k, r, dim = stored.shape
+    result = stored.new_empty(k, r, r)
     step = max(1, ROWS // max(r, 1))
     for start in range(0, k, step):
-        rows = root.stored[start : start + step]
+        rows = stored[start : start + step]
         product = (rows.reshape(-1, dim) @ covariance).view(rows.shape)
         torch.bmm(product, rows.transpose(1, 2), out=result[start : start + step])
-    return result
-
-
-def _triangular_sandwich(triangle: Triangle, covariance: Tensor) -> Tensor:
-    """The lower triangle of U C U^T, strip by strip: a third of the multiplications of two full products."""
-    covariance = covariance[triangle.order][:, triangle.order]
-    result = torch.zeros_like(covariance)
-    strips = list(triangle.rows())
-    for i, left in strips:
-        product = left @ covariance[i:, i:]
-        for j, right in strips[i // triangle.height :]:
-            result[j : j + len(right), i : i + len(left)] = right @ product[:, j - i :].T
     return result
 
 
@@ -237,10 +222,7 @@ def eigenvalues(root: Roots, covariance: Tensor) -> Tensor:
 
 
 def sum_of_roots(eigenvalues: Tensor, ranks: Tensor) -> Tensor:
-    """Sum of the square roots of the `ranks` largest of ascending eigenvalues [k, r], as [k].
-
-    Eigenvalues known to be zero are left out: rounding makes them 1e-16 of the largest, and their roots 1e-8.
-    """
+    """Sum of the square roots of the `ranks` largest of ascending eigenvalues [k, r], as [k]."""
     return (eigenvalues.clamp(min=0).sqrt() * top(eigenvalues.shape[-1], ranks).to(eigenvalues)).sum(-1)
 
 

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel
 from fedgen.scores.kernel.mmd import KernelReference
-from fedgen.statistics.fourier import FourierMoments
-from fedgen.statistics.sketches import KernelMoments
+from fedgen.statistics.sketches import FourierMoments, KernelMoments
 from fedgen.statistics.statistic_messages import Message, MessageError
 
 
@@ -120,11 +119,7 @@ def kid_from_messages(total: Message, pool: KernelMoments | FourierMoments) -> S
 
 
 def kernel_label(kernel: Kernel, dim: int) -> str:
-    """The name that a kernel's messages and sketches have in common.
-
-    Raises:
-        ValueError: for a kernel that has no sketch.
-    """
+    """The name that a kernel's messages and sketches have in common."""
     if isinstance(kernel, RBFKernel):
         return f"rbf {float(kernel.sigma or dim**0.5)!r}"
     if kernel == PolynomialKernel() or kernel == PolynomialKernel(gamma=1 / dim):

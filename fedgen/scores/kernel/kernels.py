@@ -228,17 +228,7 @@ def within_sums(x: Tensor, kernel: Kernel, clients: Tensor, shares: Tensor) -> t
 
 
 def cross_sums(x: Tensor, clients: Tensor, number: int, y: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
-    """Kernel sums between clients' images and generated ones: [K, m] over each client's images, [n] over all of y.
-
-    Ranks that are `together` share the blocks.
-
-    Args:
-        x: features of the clients' images [n, D].
-        clients: which client each image is of, int64 [n], ascending.
-        number: of clients K.
-        y: features of the generated images [m, D].
-        kernel: the kernel.
-    """
+    """Kernel sums between clients' images and generated ones: [K, m] over each client's images, [n] over all of y."""
     if kernel.monomials(x[:1]) is not None:
         single = torch.zeros(len(y), dtype=torch.int64, device=y.device)
         of_clients, generated = _monomial_sums(x, clients, number, kernel), _monomial_sums(y, single, 1, kernel)[0]

@@ -10,36 +10,26 @@ Leaving out image a removes its row and its column, so every mean without it fol
 of a U-statistic errs towards too large, also where MMD^2 is zero and first-order formulas give nothing.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.frechet.influences import SharedVariances, client_blocks
-from fedgen.scores.joined import joined
-from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, cross_sums, within_sums
-from fedgen.scores.over_clients import OverClients
+from fedgen.scores.aggregate import FederatedScore, OfClients, OverClients, Weights, combine, resolve_weights
+from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
+from fedgen.scores.influences import SharedVariances, client_blocks, joined
+from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel, cross_sums, within_sums
 from fedgen.scores.uncertainty import jackknife_variance
 from fedgen.statistics.gaussian import check_clients, check_features
 
 
 @dataclass(frozen=True, eq=False)
 class ClientSums:
-    """Kernel sums of the clients' images among themselves.
-
-    Args:
-        own: sum of each image's kernel over its client's other images [n].
-        weighted: sum over all other images b of share_b k(a, b) [n].
-        diagonal: k(a, a) [n].
-        clients: which client each image is of [n].
-        counts: images of each client [K].
-        weights: of each client [K]; an image's share is weight / count.
-        unbiased: whether means leave out the diagonal (U-statistic).
-    """
+    """Kernel sums of the clients' images among themselves."""
 
     own: Tensor
     weighted: Tensor
@@ -68,11 +58,7 @@ class ClientSums:
         return _weighted_mean(*self.pool_moments(), self.unbiased)
 
     def slopes(self, between: Tensor) -> Tensor:
-        """Slope [K] of the pool's MMD^2 as its mixture moves towards each client, up to a constant.
-
-        Args:
-            between: mean kernel of each client with the generated images [K].
-        """
+        """Slope [K] of the pool's MMD^2 as its mixture moves towards each client, up to a constant."""
         total, squares, norm = self.pool_moments()
         shares = self.weights / self.counts
         slope = 2 * (self.per_client(self.weighted) / self.counts - total)
@@ -85,13 +71,7 @@ class ClientSums:
 
 
 def real_variances(sums: ClientSums, between: Tensor, worst: int) -> tuple[dict[str, float], Tensor]:
-    """Variances over real images, which vary within each client on its own: of avg, all and worst, and each client [K].
-
-    Args:
-        sums: kernel sums among the clients' images.
-        between: mean kernel of each real image with the generated ones [n].
-        worst: place of the worst client.
-    """
+    """Variances over real images, which vary within each client on its own."""
     moments = sums.pool_moments()
     variances = {"avg": 0.0, "all": 0.0, "worst": 0.0}
     of_clients = torch.zeros_like(sums.weights)
@@ -353,16 +333,7 @@ def _check_pair(x: Tensor, y: Tensor) -> None:
 
 
 def checked_diagonal(features: Tensor, kernel: Kernel, name: str) -> Tensor:
-    """The kernel of each of the features with itself, float64 [n], which no kernel with another exceeds.
-
-    Args:
-        features: [n, D].
-        kernel: the kernel.
-        name: of the features, in errors.
-
-    Raises:
-        ValueError: if sums of kernels would be infinite.
-    """
+    """The kernel of each of the features with itself, float64 [n], which no kernel with another exceeds."""
     diagonal = kernel.diagonal(features)
     if not (largest := float(diagonal.max())) <= LARGEST:
         raise ValueError(
@@ -380,3 +351,81 @@ def check_means(clients: Sequence[Tensor], estimator: Estimator) -> None:
             raise ValueError(
                 f"client {number} has one image, the U-statistic needs two; use estimator='v' or leave the client out"
             )
+
+
+@dataclass(frozen=True)
+class KernelScore(ScoreDefinition):
+    """MMD^2 with a kernel.
+
+    Args:
+        estimator: "u" (unbiased, may be negative) or "v".
+    """
+
+    shares_out: ClassVar[bool] = True
+
+    estimator: Estimator = "u"
+
+    def __post_init__(self) -> None:
+        if self.estimator not in get_args(Estimator):
+            raise ValueError(f"estimator must be 'u' or 'v', got {self.estimator!r}")
+
+    @property
+    @abstractmethod
+    def kernel(self) -> Kernel:
+        """The kernel."""
+
+    @property
+    def has_powers(self) -> bool:
+        return self.estimator != "u"
+
+    def prepare(self, clients: ClientSide) -> KernelReference:
+        return KernelReference.from_features(clients.features, self.kernel, self.estimator, clients.weights)
+
+
+@dataclass(frozen=True)
+class PolynomialScore(KernelScore):
+    """KID (Binkowski et al. 2018, arXiv 1801.01401): MMD^2 with the kernel (gamma x.y + coef0)^degree, of all images.
+
+    Args:
+        degree: of the polynomial.
+        gamma: 1 / D if None.
+        coef0: the constant.
+    """
+
+    name: ClassVar[str] = "kid"
+
+    degree: int = PolynomialKernel.degree
+    gamma: float | None = PolynomialKernel.gamma
+    coef0: float = PolynomialKernel.coef0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_finite(degree=self.degree, **({} if self.gamma is None else {"gamma": self.gamma}), coef0=self.coef0)
+        _ = self.kernel  # which refuses numbers out of range
+
+    @property
+    def kernel(self) -> PolynomialKernel:
+        return PolynomialKernel(self.degree, self.gamma, self.coef0)
+
+
+@dataclass(frozen=True)
+class GaussianKernelScore(KernelScore):
+    """MMD^2 with the Gaussian kernel. CMMD (Jayasumana et al. 2024, arXiv 2401.09603) is 1000 times estimator "v".
+
+    Args:
+        sigma: the kernel's bandwidth; see `RBFKernel`.
+    """
+
+    name: ClassVar[str] = "kid-rbf"
+
+    sigma: float | None = RBFKernel.sigma
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sigma is not None:
+            require_finite(sigma=self.sigma)
+        _ = self.kernel
+
+    @property
+    def kernel(self) -> RBFKernel:
+        return RBFKernel(self.sigma)

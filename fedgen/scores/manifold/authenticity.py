@@ -8,16 +8,19 @@ floor, that of held-out images.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.frechet.influences import SharedVariances, client_blocks
-from fedgen.scores.joined import joined
-from fedgen.scores.manifold.nearest_real import NearestReal, nearest_real
-from fedgen.scores.manifold.neighbours import nearest, refuse_weight_zero
-from fedgen.scores.manifold.pairwise import Points
+from fedgen.scores.definition import (
+    ClientSide,
+    ScoreDefinition,
+)
+from fedgen.scores.influences import SharedVariances, client_blocks, joined
+from fedgen.scores.manifold.neighbours import NearestReal, Points, nearest, nearest_real, refuse_weight_zero
 from fedgen.statistics.gaussian import check_clients, check_features
 
 
@@ -111,3 +114,28 @@ class AuthenticityReference(OfClients):
         return combine(
             "authenticity", per_client, float(pooled.mean()), self.weights, None, of_generated, own_errors, True
         )
+
+
+@dataclass(frozen=True)
+class AuthenticityScore(ScoreDefinition):
+    """Share of generated images farther from their nearest training image than its nearest other one (Alaa et al. 2022,
+    arXiv 2102.08921).
+
+    It asks about training images: read it in the first split, beside its floor there, the value of held-out images.
+    `all` counts every image once, whatever the clients' weights.
+    """
+
+    name: ClassVar[str] = "authenticity"
+    knows_weights: ClassVar[bool] = False
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def too_few(self, count: float, whose: str) -> str:
+        if count > 1:
+            return ""
+        return f"{whose} has {count:g} image(s), and {self.name} needs 2, to find the nearest other one: more images"
+
+    def prepare(self, clients: ClientSide) -> AuthenticityReference:
+        return AuthenticityReference.from_features(clients.features, clients.weights)

@@ -21,14 +21,21 @@ generated ones. The density itself has no such part. Sums and gradients here are
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.joined import joined
-from fedgen.scores.manifold.neighbours import refuse_weight_zero
-from fedgen.scores.manifold.pairwise import Points, exact_squares
+from fedgen.scores.definition import (
+    ClientSide,
+    GeneratedSet,
+    Needs,
+    ScoreDefinition,
+    require_whole,
+)
+from fedgen.scores.influences import joined
+from fedgen.scores.manifold.neighbours import Points, exact_squares, refuse_weight_zero
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import check_features
@@ -44,26 +51,14 @@ CLOSE = 1e-8  # of |x|^2 + |y|^2: squared distances below are formed from differ
 
 
 class AdaptiveDensity:
-    """The fitted mixture.
-
-    Holds 4 bytes for each pair of a generated and a training image while it fits.
-
-    Args:
-        centres: generated features, float64 [m, D].
-        training: training features, float64 [n, D].
-    """
+    """The fitted mixture."""
 
     def __init__(self, centres: Tensor, training: Tensor) -> None:
         self._centres = _points(centres)
         self.log_variances = _fitted(self._centres, training)
 
     def log_density(self, features: Tensor, of_others: bool = False) -> Tensor:
-        """The log-density of features float64 [h, D]: float64 [h].
-
-        Args:
-            features: where.
-            of_others: whether normals around a point itself are left out of its density.
-        """
+        """The log-density of features float64 [h, D]: float64 [h]."""
         points, dim = _points(features), features.shape[1]
         found = []
         for rows in torch.arange(len(features), device=features.device).split(ROWS):
@@ -243,10 +238,7 @@ class FeatureLikelihoodReference(OfClients):
 
 @dataclass(frozen=True, eq=False)
 class _Scale:
-    """The held-out images' mean and standard deviation (divisor h - 1) by feature.
-
-    Features in which all held-out images are alike have no scale and are left out; D is the number of the others.
-    """
+    """The held-out images' mean and standard deviation (divisor h - 1) by feature."""
 
     mean: Tensor
     deviation: Tensor
@@ -305,3 +297,46 @@ def _check(train: Sequence[Tensor], held_out: Sequence[Tensor]) -> int:
                     f"client {client} has {features.shape[1]} {side} features, client 0 has {train[0].shape[1]}"
                 )
     return train[0].shape[1]
+
+
+@dataclass(frozen=True)
+class FeatureLikelihoodScore(ScoreDefinition):
+    """Loss of held-out images under a density of generated ones that is fitted to training images, less that under one
+    of half of them (Jiralerspong et al. 2023, arXiv 2302.04440): about 0 for real images, and less of few.
+
+    Measured in the first split, where a split "report" has held-out images of the same clients; read it beside its
+    floor there. `all` counts every image once, whatever the clients' weights.
+
+    Args:
+        seed: of the halves of training images that it compares with, over which it is a mean.
+    """
+
+    name: ClassVar[str] = "fld"
+    needs: ClassVar[Needs] = "held out"
+    knows_weights: ClassVar[bool] = False
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_whole(0, seed=self.seed)
+
+    @property
+    def has_floor(self) -> bool:
+        return True  # of held-out images, each left out where it is itself asked about
+
+    @property
+    def has_powers(self) -> bool:
+        return False  # it is below 0 where generated images are better than half of the training images
+
+    def too_few(self, count: float, whose: str) -> str:
+        if count > 1:
+            return ""
+        return f"{whose} has {count:g} image(s), and {self.name} needs 2, of which it takes halves: more images"
+
+    def prepare(self, clients: ClientSide) -> FeatureLikelihoodReference:
+        if clients.held_out is None:
+            raise ValueError("score fld needs held-out images of every client; none are given")
+        return FeatureLikelihoodReference.from_features(clients.features, clients.held_out, clients.weights, self.seed)
+
+    def compare(self, prepared: FeatureLikelihoodReference, generated: GeneratedSet, errors: bool) -> FederatedScore:
+        return prepared.score(generated.rows, errors, generated.real)

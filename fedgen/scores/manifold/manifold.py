@@ -13,17 +13,31 @@ any ball it errs towards too large.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.frechet.influences import SharedVariances, client_blocks
-from fedgen.scores.joined import joined
+from fedgen.scores.aggregate import (
+    FederatedScore,
+    OfClients,
+    OverClients,
+    Weights,
+    client_means,
+    combine,
+    resolve_weights,
+)
+from fedgen.scores.definition import ClientSide, ScoreDefinition, require_whole
+from fedgen.scores.influences import SharedVariances, client_blocks, joined
 from fedgen.scores.kernel.kernels import block_pairs
-from fedgen.scores.manifold.neighbours import Neighbours, nearest, refuse_weight_zero
-from fedgen.scores.manifold.pairwise import Points, lower_bounds, pairs_within
-from fedgen.scores.over_clients import OverClients, client_means
+from fedgen.scores.manifold.neighbours import (
+    Neighbours,
+    Points,
+    lower_bounds,
+    nearest,
+    pairs_within,
+    refuse_weight_zero,
+)
 from fedgen.scores.uncertainty import jackknife_variance
 from fedgen.statistics.gaussian import check_clients, check_features
 
@@ -37,23 +51,7 @@ class Rings:
 
 
 class Balls:
-    """Counts of points in balls, taken in a block of pairs at a time.
-
-    Args:
-        neighbours: of the balls' centres; a ball's squared radius is the first of its squares.
-        groups: which group each ball is of, int64 [n].
-        number: of groups.
-        points: how many points there are.
-        strict: whether a point on a ball's surface is outside.
-        rings: whether to keep what jackknives need.
-
-    Attributes:
-        inside: points in each ball, int64 [n].
-        wider: points in it once one of its k nearest centres is left out, int64 [n].
-        sole: the point of each ball that holds one, int64 [n].
-        cover: balls of each group that hold a point, int64 [groups, points].
-        owner: the ball of each group that holds a point which no other of the group holds, int64 [groups, points].
-    """
+    """Counts of points in balls, taken in a block of pairs at a time."""
 
     def __init__(
         self, neighbours: Neighbours, groups: Tensor, number: int, points: int, strict: bool, rings: bool
@@ -100,15 +98,7 @@ class Balls:
 
 
 def cover_changes(balls: Balls, targets: Tensor, number: int) -> Tensor:
-    """Count the points that are in some ball of a group more once one of its balls is left out, float64 [number, n].
-
-    The radii of the others follow: a ball that had the image among its k nearest reaches to the next one.
-
-    Args:
-        balls: with rings.
-        targets: which kind each point is of, int64 [points]; kinds are counted apart.
-        number: of kinds.
-    """
+    """Count the points that are in some ball of a group more once one of its balls is left out, float64 [number, n]."""
     group, point = (balls.cover == 1).nonzero(as_tuple=True)
     lost = balls.owner[group, point]
     changes = torch.zeros(number, len(balls.groups), dtype=torch.float64, device=targets.device)
@@ -143,15 +133,7 @@ Parts = dict[str, float]
 
 
 def real_variances(own: Tensor, pool: Tensor, counts: list[int], weights: Tensor, worst: int) -> tuple[Parts, Tensor]:
-    """Variances over real images, which vary within each client on its own: of avg, all and worst, and clients [K].
-
-    Args:
-        own: the client's score without each of its images, up to a constant of the client [n].
-        pool: the pool's score without each image, likewise.
-        counts: images of each client.
-        weights: of the clients [K].
-        worst: place of the worst client.
-    """
+    """Variances over real images, which vary within each client on its own: of avg, all and worst, and clients [K]."""
     of_clients = torch.stack([jackknife_variance(part) for part in own.split(counts)])
     pooled = sum(float(jackknife_variance(part)) for part in pool.split(counts))
     average = float(weights.square() @ of_clients)
@@ -372,3 +354,68 @@ def _check_count(part: Tensor, k: int, whose: str) -> None:
             f"{whose} has {few}, but a radius to the {k}-th neighbour needs {k + 1}; lower k to at most "
             f"{len(part) - 1}, or add images" + (" or leave the client out" if whose.startswith("client") else "")
         )
+
+
+@dataclass(frozen=True)
+class NeighbourScore(ScoreDefinition):
+    """One of the four; `all` counts every image once, whatever the clients' weights.
+
+    Args:
+        k: the neighbour that a ball around an image reaches to.
+        strict: whether a point on a ball's border is outside.
+    """
+
+    family: ClassVar[str] = "manifold"
+    knows_weights: ClassVar[bool] = False
+
+    k: int = 5
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        require_whole(1, k=self.k)
+        if not isinstance(self.strict, bool):
+            raise ValueError(f"strict must be true or false, got {self.strict!r}")
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def too_few(self, count: float, whose: str) -> str:
+        if count > self.k:
+            return ""
+        remedy = f"k={int(count) - 1} at most, or more images" if count > 1 else "more images"
+        return (
+            f"{whose} has {count:g} image(s), and {self.name} needs {self.k + 1}, to reach the {self.k}-th neighbour of"
+            f" each: {remedy}"
+        )
+
+    def prepare(self, clients: ClientSide) -> ManifoldReference:
+        return ManifoldReference.from_features(clients.features, weights=clients.weights, **self.options)
+
+
+@dataclass(frozen=True)
+class PrecisionScore(NeighbourScore):
+    """Share of generated images within a ball of real ones (Kynkaanniemi et al. 2019, arXiv 1904.06991)."""
+
+    name: ClassVar[str] = "precision"
+
+
+@dataclass(frozen=True)
+class RecallScore(NeighbourScore):
+    """Share of real images within a ball of generated ones (Kynkaanniemi et al. 2019)."""
+
+    name: ClassVar[str] = "recall"
+
+
+@dataclass(frozen=True)
+class DensityScore(NeighbourScore):
+    """Number of real images' balls that a generated image lies in, over k (Naeem et al. 2020, arXiv 2002.09797)."""
+
+    name: ClassVar[str] = "density"
+
+
+@dataclass(frozen=True)
+class CoverageScore(NeighbourScore):
+    """Share of real images whose ball holds a generated one (Naeem et al. 2020)."""
+
+    name: ClassVar[str] = "coverage"

@@ -8,14 +8,15 @@ isolate memorisation (Stein et al. 2023, arXiv 2306.04675).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
-from fedgen.scores.manifold.nearest_real import NearestReal, nearest_real
-from fedgen.scores.manifold.pairwise import Points
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
+from fedgen.scores.manifold.neighbours import NearestReal, Points, nearest_real
 from fedgen.statistics.gaussian import check_features
 
 
@@ -88,11 +89,7 @@ def _credit(sides: Sequence[NearestReal]) -> list[Tensor]:
 
 
 def _balance(sides: Sequence[Sequence[Tensor]], weights: Sequence[float]) -> tuple[float, float]:
-    """T / (T + H) from the counts of each client's images, and its standard error under exchange of the sides.
-
-    Around T = H the score moves by (dT - dH) / (4 T); exchanging a client's images at random, the difference of its
-    means varies by the variance of its counts times 1/n + 1/h.
-    """
+    """T / (T + H) from the counts of each client's images, and its standard error under exchange of the sides."""
     ours, theirs = (sum(w * float(counts.mean()) for w, counts in zip(weights, side)) for side in sides)
     both = [torch.cat(pair) for pair in zip(*sides)]
     level = sum(w * float(counts.mean()) for w, counts in zip(weights, both))
@@ -108,3 +105,26 @@ def _check_side(parts: Sequence[Tensor], side: str, dim: int) -> None:
         check_features(features, f"{side} features of client {client}")
         if features.shape[1] != dim:
             raise ValueError(f"client {client} has {features.shape[1]} {side} features, generated images have {dim}")
+
+
+@dataclass(frozen=True)
+class MemorisationScore(ScoreDefinition):
+    """The share of images by which generated ones are closer to the clients' training images than to held-out ones.
+
+    Measured in the first split, where a split "report" has held-out images of the same clients.
+    """
+
+    name: ClassVar[str] = "memorisation"
+    needs: ClassVar[Needs] = "held out"
+
+    @property
+    def has_powers(self) -> bool:
+        return False  # the middle is best
+
+    def prepare(self, clients: ClientSide) -> ClientSide:
+        if clients.held_out is None:
+            raise ValueError("score memorisation needs held-out images of every client; none are given")
+        return clients
+
+    def compare(self, prepared: ClientSide, generated: GeneratedSet, errors: bool) -> FederatedScore:
+        return memorisation(prepared.features, prepared.held_out or (), generated.rows, prepared.weights)

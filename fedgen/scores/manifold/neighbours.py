@@ -1,12 +1,133 @@
 """Nearest neighbours of every image within its client and within the pool, in one pass over the distances."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedgen.scores.kernel.kernels import block_pairs
-from fedgen.scores.manifold.pairwise import Points, exact_squares, lower_bounds, widths
+
+# Squared Euclidean distances that compare as those of float64 differences do, mostly from float32 products.
+#
+# A block |x|^2 + |y|^2 - 2 <x, y> in float32 misses the distance by at most b (|x|^2 + |y|^2), with x and y taken
+# from a common origin and b = (1.1 D + 64) / 2^24: a worst case over every order of summation. Where a comparison
+# falls within that bound, the distance is formed again from float64 differences, so the outcome is theirs.
+
+
+NUMBERS = 2**18  # of differences formed at a time, within a cache: those of 128 pairs at D = 2048
+ROWS = 256  # converted to float64 at a time, likewise: ten times as fast as thousands
+CROWDED = 100  # a float32 block with more than 1 pair in so many within its bound is formed in float64
+Rows = slice | Tensor
+
+
+class Points:
+    """Features [n, D] about an origin, with what bounds the rounding of products with them."""
+
+    def __init__(self, features: Tensor, origin: Tensor | None = None) -> None:
+        self.features = features
+        self.origin = _mean(features) if origin is None else origin
+        self.squares = torch.cat([(part.double() - self.origin).square_().sum(1) for part in features.split(ROWS)])
+        spread, far = float(self.squares.max()), float(self.origin.abs().max())
+        if not spread < 1e300:
+            raise ValueError("squared distances between these features overflow; rescale them")
+        self.dtype = torch.float32 if 1e-25 < spread < 1e30 and far < 1e15 else torch.float64
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def about_origin(self, rows: Rows, dtype: torch.dtype) -> Tensor:
+        """Features less the origin [b, D], each rounded once."""
+        part = self.features[rows]
+        if dtype == torch.float32 and part.dtype != torch.float64:
+            return part.float() - self.origin.float()
+        return (part.double() - self.origin).to(dtype)
+
+
+def lower_bounds(x: Points, rows: Rows, y: Points, columns: Rows, dtype: torch.dtype) -> Tensor:
+    """Numbers [b, c] below the squared distances of rows of x and of y by at most `widths`; may be negative."""
+    shrink, floor = 1 - _rounding(x, dtype), _floor(x, dtype)
+    left = (x.squares[rows] * shrink - floor).to(dtype)
+    right = (y.squares[columns] * shrink).to(dtype)
+    with full_precision(x.features.device.type):
+        products = x.about_origin(rows, dtype) @ y.about_origin(columns, dtype).T
+    return products.mul_(-2).add_(left.unsqueeze(1)).add_(right)
+
+
+def widths(x: Points, rows: Tensor, y: Points, columns: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return how far squared distances of pairs may be above their `lower_bounds`, float64, of the indices' shape."""
+    return 2 * _rounding(x, dtype) * (x.squares[rows] + y.squares[columns]) + 2 * _floor(x, dtype)
+
+
+def exact_squares(x: Points, rows: Tensor, y: Points, columns: Tensor) -> Tensor:
+    """Squared distances of the pairs, float64 [p], from differences."""
+    found = torch.empty(len(rows), dtype=torch.float64, device=x.features.device)
+    size = max(1, NUMBERS // x.features.shape[1])
+    for part, i, j in zip(found.split(size), rows.split(size), columns.split(size)):
+        part.copy_(_folded(x, i, y, j))
+    return found
+
+
+def pairs_within(
+    x: Points, rows: slice, y: Points, columns: slice, low: Tensor, limits: Tensor, by_row: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The block's pairs that may be within their limits."""
+    reach = torch.nextafter(limits.amax(0).to(low.dtype), torch.tensor(torch.inf, dtype=low.dtype, device=low.device))
+    i, j = (low <= (reach.unsqueeze(1) if by_row else reach)).nonzero(as_tuple=True)
+    squares, own_limits = low[i, j].double(), limits[:, i if by_row else j]
+    i, j = i + rows.start, j + columns.start
+    high = squares + widths(x, i, y, j, low.dtype)
+    near = ((own_limits >= squares) & (own_limits <= high)).any(0).nonzero().flatten()
+    if low.dtype == torch.float32 and len(near) * CROWDED > low.numel():
+        sharper = lower_bounds(x, rows, y, columns, torch.float64)
+        return pairs_within(x, rows, y, columns, sharper, limits, by_row)
+    squares[near] = exact_squares(x, i[near], y, j[near])
+    return i, j, squares
+
+
+@contextmanager
+def full_precision(device: str) -> Iterator[None]:
+    """Float32 products in float32, whatever precision or autocast the caller trains with."""
+    mkldnn: Any = torch.backends.mkldnn
+    backends = torch.backends.cuda.matmul, mkldnn.matmul
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        with torch.autocast(device, enabled=False):
+            yield
+    finally:
+        for backend, precision in zip(backends, before):
+            backend.fp32_precision = precision
+
+
+def _folded(x: Points, rows: Tensor, y: Points, columns: Tensor) -> Tensor:
+    squares = (x.features[rows].double() - y.features[columns].double()).square_()
+    width = squares.shape[1]
+    while width > 1:
+        half = width // 2
+        squares[:, :half] += squares[:, width - half : width]
+        width -= half
+    return squares[:, 0]
+
+
+def _mean(features: Tensor) -> Tensor:
+    """Mean float64 [D], rounded to float32 so that float32 features lose nothing more by it."""
+    total = sum(part.double().sum(0) / len(features) for part in features.split(ROWS))
+    rounded = torch.as_tensor(total).float().double()
+    return rounded if torch.isfinite(rounded).all() else torch.as_tensor(total)
+
+
+def _rounding(x: Points, dtype: torch.dtype) -> float:
+    return (1.1 * x.features.shape[1] + 64) * torch.finfo(dtype).eps / 2
+
+
+def _floor(x: Points, dtype: torch.dtype) -> float:
+    """Rounding of products too small for the dtype."""
+    return 8 * x.features.shape[1] * torch.finfo(dtype).tiny
+
 
 SPARE = 8  # neighbours kept beyond those asked for, as rounding may order them otherwise
 PANEL = 1 << 22  # distances of a panel of rows that need more than their shortlist
@@ -14,28 +135,14 @@ PANEL = 1 << 22  # distances of a panel of rows that need more than their shortl
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """The nearest others of each image.
-
-    Args:
-        squares: squared distances to the k-th and the (k + 1)-th nearest, float64 [n, 2]; the second repeats the first
-            where there are only k others.
-        places: the k nearest, int64 [n, k].
-    """
+    """The nearest others of each image."""
 
     squares: Tensor
     places: Tensor
 
 
 def nearest(points: Points, k: int, clients: Tensor | None = None) -> tuple[Neighbours, Neighbours]:
-    """Neighbours within each image's client and among all images; the same object twice for a single client.
-
-    Every block of the symmetric matrix of distances is formed once.
-
-    Args:
-        points: the images.
-        k: neighbours of each; every client needs k + 1 images.
-        clients: which client each image is of, int64 [n], ascending, on the CPU; all of one if None.
-    """
+    """Neighbours within each image's client and among all images; the same object twice for a single client."""
     everyone = _Shortlist(points, k, None)
     single = clients is None or bool(clients[0] == clients[-1])
     own = everyone if clients is None or single else _Shortlist(points, k, clients)
@@ -131,15 +238,7 @@ class _Shortlist:
 
 
 def _settle(points: Points, rows: Tensor, low: Tensor, places: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Squares [r, 2] at k and k + 1, places [r, k], and whether the candidates are known to hold them [r].
-
-    Args:
-        points: the images.
-        rows: places of the images [r].
-        low: lower bounds of the squared distances to their candidates [r, c]; infinite for no candidate.
-        places: the candidates [r, c].
-        k: which neighbour.
-    """
+    """Squares [r, 2] at k and k + 1, places [r, k], and whether the candidates are known to hold them [r]."""
     dtype, bounds = low.dtype, low.double()
     high = bounds + widths(points, rows.unsqueeze(1), points, places, dtype)
     near = torch.zeros_like(low, dtype=torch.bool)
@@ -156,3 +255,32 @@ def _settle(points: Points, rows: Tensor, low: Tensor, places: Tensor, k: int) -
     squares = ordered[:, [k - 1, -1]]
     squares[:, 1] = torch.where(squares[:, 1].isinf(), squares[:, 0], squares[:, 1])
     return squares, places.gather(1, order[:, :k]), complete
+
+
+@dataclass(frozen=True, eq=False)
+class NearestReal:
+    """The nearest of a set's images to each generated one: squared distances float64 [m] and places int64 [m]."""
+
+    squares: Tensor
+    places: Tensor
+    count: int
+
+    def beside(self, other: "NearestReal") -> "NearestReal":
+        """The nearest of both sets' images, the other's after these; in a tie one of these."""
+        closer = other.squares < self.squares
+        places = torch.where(closer, other.places + self.count, self.places)
+        return NearestReal(torch.minimum(self.squares, other.squares), places, self.count + other.count)
+
+
+def nearest_real(made: Points, features: Tensor) -> NearestReal:
+    """The nearest of features [n, D] to each generated image."""
+    others = Points(features.to(made.features.device), made.origin)
+    squares = torch.full((len(made),), torch.inf, dtype=torch.float64, device=made.squares.device)
+    places = torch.zeros(len(made), dtype=torch.int64, device=made.squares.device)
+    for rows, columns in block_pairs(len(made), len(others), symmetric=False):
+        low, column = lower_bounds(made, rows, others, columns, torch.float64).min(1)
+        closer = low < squares[rows]
+        squares[rows] = torch.where(closer, low, squares[rows])
+        places[rows] = torch.where(closer, column + columns.start, places[rows])
+    everyone = torch.arange(len(made), device=places.device)
+    return NearestReal(exact_squares(made, everyone, others, places), places, len(others))

@@ -5,12 +5,16 @@ images, so it is the same for all of them. Feed it the published network's logit
 `inception-v3-compat-logits_unbiased` (1008 classes, no bias in the last layer).
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedgen.scores.aggregate import FederatedScore, combine, resolve_weights
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.uncertainty import jackknife_variance
 from fedgen.statistics.gaussian import check_features
 
@@ -94,3 +98,29 @@ def _marginal_entropies(logits: Tensor, total: Tensor, count: int) -> Tensor:
     """Entropy of q without each of these images [n], from the sum of all images' probabilities."""
     rest = total - logits.double().softmax(1)
     return torch.special.entr((rest / (count - 1)).clamp(min=0)).sum(1)  # rounding may leave -1e-17
+
+
+@dataclass(frozen=True)
+class LogitsScore(ScoreDefinition):
+    """The Inception Score, which knows generated images only: one value for every client, as avg, all and worst.
+
+    Of an embedding whose features are logits.
+    """
+
+    name: ClassVar[str] = "is"
+    needs: ClassVar[Needs] = "logits"
+    has_distribution: ClassVar[bool] = False
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def prepare(self, clients: ClientSide) -> Tensor:
+        return resolve_weights(clients.weights, clients.counts)
+
+    def compare(self, prepared: Tensor, generated: GeneratedSet, errors: bool) -> FederatedScore:
+        value, error = inception_score(generated.rows)
+        per_client = torch.full_like(prepared, value)
+        parts = {"generated": dict.fromkeys(("avg", "all", "worst"), error)} if errors else None
+        own = {"generated": torch.full_like(prepared, error)} if errors else None
+        return combine("is", per_client, value, prepared, None, parts, own, higher_is_better=True)

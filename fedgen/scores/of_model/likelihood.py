@@ -5,35 +5,20 @@ it is the one that cannot rank generators in two ways.
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.over_clients import OverClients
+from fedgen.data.lazy_examples import join_inputs
+from fedgen.scores.aggregate import FederatedScore, OfClients, OverClients, Weights, combine, resolve_weights
+from fedgen.scores.definition import ClientSide, Density, GeneratedSet, Needs, ScoreDefinition
+from fedgen.scores.influences import mean_score
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics.gaussian import check_features
 
 CHUNK = 65536  # points whose densities are asked for together
-
-
-class Density(Protocol):
-    """A generator with a density; `torch.distributions` are such objects.
-
-    Examples:
-        >>> import torch
-        >>> from fedgen.scores import LikelihoodReference
-        >>> uniform = torch.distributions.Uniform(torch.zeros(1), torch.full((1,), 2.0))
-        >>> density = torch.distributions.Independent(uniform, 1)
-        >>> reference = LikelihoodReference.from_points([torch.tensor([[0.5], [1.5]])])
-        >>> round(reference.score(density, errors=False).values["all"], 4)  # log(1 / 2)
-        -0.6931
-    """
-
-    def log_prob(self, points: Tensor, /) -> Tensor:
-        """Natural logarithm of the density, [N], at points [N, D]; -inf where the density is zero."""
-        ...
 
 
 class LikelihoodReference(OfClients):
@@ -126,3 +111,53 @@ def _log_densities(density: Density, points: Tensor, client: int) -> Tensor:
 def _variance(logs: Tensor) -> Tensor:
     """Variance of their mean; infinite where one of them is."""
     return mean_variance(logs) if torch.isfinite(logs).all() else torch.tensor(torch.inf, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class DensityOfPointsScore(ScoreDefinition):
+    """Mean log-density of the clients' points under a model with `log_prob`."""
+
+    name: ClassVar[str] = "ll"
+    needs: ClassVar[Needs] = "points"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    @property
+    def has_powers(self) -> bool:
+        return False  # a density may be above or below 1
+
+    def prepare(self, clients: ClientSide) -> LikelihoodReference:
+        return LikelihoodReference.from_points(clients.features, clients.weights)
+
+    def compare(self, prepared: LikelihoodReference, generated: GeneratedSet, errors: bool) -> FederatedScore:
+        if generated.density is None:
+            raise ValueError("score ll needs a generator's density, log_prob(points [N, D]) -> [N]; none is given")
+        return prepared.score(generated.density, errors)
+
+
+@dataclass(frozen=True)
+class LossScore(ScoreDefinition):
+    """The model's own loss of all examples at once, so that draws are common to equal splits.
+
+    Of models with `example_losses`; it has no embedding.
+    """
+
+    name: ClassVar[str] = "loss"
+    needs: ClassVar[Needs] = "model"
+
+    @property
+    def has_powers(self) -> bool:
+        return False  # a loss may be below 0
+
+    def prepare(self, clients: ClientSide) -> ClientSide:
+        return clients
+
+    def compare(self, prepared: ClientSide, generated: GeneratedSet, errors: bool) -> FederatedScore:
+        if generated.answers is None:
+            raise ValueError("score loss needs the model's own losses, example_losses(images, labels, seed)")
+        labels = None if prepared.labels is None else torch.cat(list(prepared.labels))
+        sizes = [len(part) for part in prepared.parts]
+        losses = generated.answers.losses(join_inputs(prepared.parts), labels).split(sizes)
+        return mean_score("loss", losses, resolve_weights(prepared.weights, sizes), errors)

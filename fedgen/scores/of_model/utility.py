@@ -5,16 +5,19 @@ class-conditional generator for what its images are made for, and falls where it
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedgen.data.lazy_examples import LazyInputs
 from fedgen.embeddings import ClassifierOptions, train_classifier
-from fedgen.embeddings.small_classifier import BATCH, check_labelled
+from fedgen.embeddings.classifiers import BATCH, check_labelled
 from fedgen.progress import track
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, resolve_weights
-from fedgen.scores.linear import mean_score
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
+from fedgen.scores.influences import mean_score
 
 
 class UtilityReference(OfClients):
@@ -83,3 +86,28 @@ class UtilityReference(OfClients):
         guesses = torch.cat([classifier.classify(chunk) for chunk in tested]).split(sizes)
         hits = [(own == real).double() for own, real in zip(guesses, self._labels)]
         return mean_score("utility", hits, self.weights, errors, higher_is_better=True)
+
+
+@dataclass(frozen=True)
+class UtilityScore(ClassifierOptions, ScoreDefinition):
+    """Accuracy on the clients' held-out images; options are the classifier's, and parts are images, not features.
+
+    Of class-conditional models, whose generated images train the classifier; it has no embedding.
+    """
+
+    name: ClassVar[str] = "utility"
+    needs: ClassVar[Needs] = "labels"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def prepare(self, clients: ClientSide) -> UtilityReference:
+        if clients.labels is None:
+            raise ValueError("score utility needs the labels of every client's images; none are given")
+        return UtilityReference(clients.parts, clients.labels, clients.num_classes, clients.weights, self)
+
+    def compare(self, prepared: UtilityReference, generated: GeneratedSet, errors: bool) -> FederatedScore:
+        if generated.labels is None:
+            raise ValueError("score utility needs the labels that generated images were asked for; none are given")
+        return prepared.score(generated.rows, generated.labels, errors)

@@ -31,11 +31,7 @@ class GroupSort(nn.Module):
 
 
 def check_network(kind: str, hidden: int, blocks: int, last_activation: bool) -> None:
-    """Refuses what a `LipschitzNetwork` cannot be made of, without making one.
-
-    Raises:
-        ValueError: for another kind, no block, an odd width, or a last activation that would change nothing.
-    """
+    """Refuses what a `LipschitzNetwork` cannot be made of, without making one."""
     if kind not in get_args(Kind):
         raise ValueError(f"a Lipschitz network is one of {', '.join(get_args(Kind))}, got {kind!r}")
     if blocks < 1 or hidden < 2 or hidden % 2:
@@ -45,19 +41,7 @@ def check_network(kind: str, hidden: int, blocks: int, last_activation: bool) ->
 
 
 class LipschitzNetwork(nn.Module):
-    """A function of features [N, D], values [N], with |f(x) - f(y)| <= |x - y|.
-
-    Args:
-        dim: D.
-        kind: "groupsort" or "relu".
-        hidden: width of the layers but the last, even for "groupsort".
-        blocks: linear layers, an activation after each; the last has width 1.
-        last_activation: whether the activation also follows the last layer; only "relu" has one for a single value.
-        generator: of the first weights.
-
-    Raises:
-        ValueError: for an unknown kind or sizes out of range.
-    """
+    """A function of features [N, D], values [N], with |f(x) - f(y)| <= |x - y|."""
 
     def __init__(
         self,
@@ -194,13 +178,7 @@ class CriticOptions:
 
 @dataclass(frozen=True, eq=False)
 class CriticSide:
-    """Some of the images of one side, with weights.
-
-    Args:
-        features: [N, D] of more images than these, so that nothing is copied.
-        positions: which of them, int64 [n].
-        shares: weight of each, float64 [n], summing to 1.
-    """
+    """Some of the images of one side, with weights."""
 
     features: Tensor
     positions: Tensor
@@ -220,16 +198,7 @@ class CriticSide:
 
 
 class TrainedCritic:
-    """A trained f.
-
-    Attributes:
-        network: on features that are centred and divided by `spread`; its values are multiplied by it again, so f is
-            1-Lipschitz in the features' own unit.
-        centre: [D].
-        spread: root of the features' mean variance along an axis.
-        steps: of training.
-        converged: whether the stop rule ended it, not `max_steps`.
-    """
+    """A trained f."""
 
     def __init__(self, network: LipschitzNetwork, centre: Tensor, spread: float) -> None:
         self.network, self.centre, self.spread = network, centre, spread
@@ -258,14 +227,7 @@ def train_critic(
     options: CriticOptions,
     generator: torch.Generator,
 ) -> TrainedCritic:
-    """The critic that separates generated from real images best.
-
-    Args:
-        fit: generated and real images to train on.
-        check: those on which the stop rule measures it and the best weights are chosen.
-        options: the rest.
-        generator: of weights and batches.
-    """
+    """The critic that separates generated from real images best."""
     critic = _untrained(fit, options, generator)
     optimizer = torch.optim.Adam(_groups(critic.network, options.learning_rate), betas=(0.9, 0.99))
     best, weights = critic.objective(*check), copy.deepcopy(critic.network.state_dict())

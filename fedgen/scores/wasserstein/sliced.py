@@ -8,13 +8,15 @@ the standard errors cost no second pass.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedgen import seeds
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.frechet.influences import Influences, SharedVariances, client_blocks
+from fedgen.scores.definition import ClientSide, ScoreDefinition, require_whole
+from fedgen.scores.influences import Influences, SharedVariances, client_blocks
 from fedgen.statistics.gaussian import check_clients, check_features
 
 VALUES = 2**22  # projected values of one side held at once: 34 MB
@@ -22,10 +24,7 @@ VALUES = 2**22  # projected values of one side held at once: 34 MB
 
 @dataclass(frozen=True, eq=False)
 class Projected:
-    """One side on some directions, sorted: values [L, n], and the cumulative weights of the images, [n] or [L, n].
-
-    `order` [L, n] are the images' places before they were sorted; `shares` [n] their weights, summing to 1.
-    """
+    """One side on some directions, sorted: values [L, n], and the cumulative weights of the images, [n] or [L, n]."""
 
     values: Tensor
     order: Tensor
@@ -43,12 +42,7 @@ class Projected:
 
 
 def transport_1d(x: Projected, y: Projected, p: int) -> tuple[Tensor, Tensor, Tensor]:
-    """W_p^p on every direction, [L], with the potentials phi [L, n] and psi [L, m] in the images' own order.
-
-    phi grows from one sorted x to the next by |x' - y*|^p - |x - y*|^p, y* being the y at the level between them, as
-    complementary slackness wants it; psi likewise. Where a level of both sides is the same, phi takes the y above and
-    psi the x below, so that both belong to one path of matches.
-    """
+    """W_p^p on every direction, [L], with the potentials phi [L, n] and psi [L, m] in the images' own order."""
     above = _place(y.levels, x.levels, right=True)
     below = _place(x.levels, y.levels, right=False)
     phi = _potential(x.values, _at(y.values, above), p)
@@ -213,13 +207,7 @@ class SlicedReference(OfClients):
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Sums over directions for some sides: clients, or their pool.
-
-    Args:
-        powers: W_p^p on each direction [k, L].
-        generated: potentials of the generated images [k, m].
-        real: potentials of each side's images against the generated ones, k tensors.
-    """
+    """Sums over directions for some sides: clients, or their pool."""
 
     powers: Tensor
     generated: Tensor
@@ -270,3 +258,41 @@ def _potential(values: Tensor, partners: Tensor, p: int) -> Tensor:
     """Potential of sorted values [L, n], 0 at the first, from the other side's values at the steps [L, n - 1]."""
     steps = (values[:, 1:] - partners).abs() ** p - (values[:, :-1] - partners).abs() ** p
     return torch.cat([torch.zeros_like(values[:, :1]), steps.cumsum(1)], 1)
+
+
+@dataclass(frozen=True)
+class SlicedScore(ScoreDefinition):
+    """Sliced p-Wasserstein distance.
+
+    Args:
+        projections: random directions.
+        seed: of the directions.
+    """
+
+    p: ClassVar[int]
+
+    projections: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_whole(2, projections=self.projections)
+        require_whole(0, seed=self.seed)
+
+    def prepare(self, clients: ClientSide) -> SlicedReference:
+        return SlicedReference.from_features(clients.features, p=self.p, weights=clients.weights, **self.options)
+
+
+@dataclass(frozen=True)
+class SlicedScore1(SlicedScore):
+    """The sliced 1-Wasserstein distance."""
+
+    name: ClassVar[str] = "sw1"
+    p: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class SlicedScore2(SlicedScore):
+    """The sliced 2-Wasserstein distance."""
+
+    name: ClassVar[str] = "sw2"
+    p: ClassVar[int] = 2

@@ -8,6 +8,8 @@ train on ("relu" 0.82: it overfits less); N(0, I) against N(0, 4 I) in the plane
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,8 +17,8 @@ from torch import Tensor
 from fedgen import seeds
 from fedgen.ranks import spread
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.frechet.influences import Influences, SharedVariances
-from fedgen.scores.joined import joined
+from fedgen.scores.definition import ClientSide, ScoreDefinition
+from fedgen.scores.influences import Influences, SharedVariances, joined
 from fedgen.scores.wasserstein.critic import CriticOptions, CriticSide, TrainedCritic, train_critic
 from fedgen.statistics.gaussian import check_clients, check_features
 
@@ -172,3 +174,28 @@ def wasserstein_critic(generated: Tensor, real: Tensor, options: CriticOptions |
     """
     score = WassersteinReference.from_features([real], options).score(generated)
     return score.values["all"], score.errors["all"]
+
+
+@dataclass(frozen=True)
+class CriticScore(CriticOptions, ScoreDefinition):
+    """Lower bound of the 1-Wasserstein distance by a critic a client and one for the pool; options are the critics'.
+
+    They are trained at every evaluation, which takes minutes.
+    """
+
+    name: ClassVar[str] = "w1"
+    shares_out: ClassVar[bool] = True
+
+    @property
+    def has_powers(self) -> bool:
+        return False  # a lower bound from held-out images may be below 0
+
+    def prepare(self, clients: ClientSide) -> WassersteinReference:
+        return WassersteinReference.from_features(clients.features, self, clients.weights)
+
+    def too_few(self, count: float, whose: str) -> str:
+        try:  # its rule of how many are held out, on features that cost nothing
+            WassersteinReference.from_features([torch.zeros(int(count), 1)], self)
+        except ValueError as error:
+            return str(error).replace("client 0", whose)
+        return ""

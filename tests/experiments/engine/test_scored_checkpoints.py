@@ -8,7 +8,7 @@ from torch import nn
 
 from fedgen.embeddings import load_embedding
 from fedgen.embeddings.module import ModuleEmbedding
-from fedgen.evaluation.generation.image_sampling import draw_images, sampler_of
+from fedgen.evaluation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.engine.aggregate_rankings import ScoredRows
 from fedgen.experiments.engine.feature_federation import FeatureFederation

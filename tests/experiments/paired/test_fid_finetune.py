@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
+from fedgen.evaluation.names import checkpoint_name
 from fedgen.experiments.engine.arms.scored_arms import ScoredArms
 from fedgen.experiments.engine.image_scores import TITLES
 from fedgen.experiments.engine.unrelated import require_unrelated

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation import append_records
-from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
+from fedgen.evaluation.names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.experiments.engine.scored_checkpoints import Scorers

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks, scale_by_size
+from fedgen.reports.figures.aggregate_panels import add_size_bar, draw_bands, draw_path, draw_ranks, scale_by_size
 
 SIZES = (10, 100, 1000)
 AVG, ALL = [[3.0, 1.0, 2.0], [5.0, 1.0, 4.0]], [[6.0, 4.0, 2.0], [8.0, 4.0, 2.0]]

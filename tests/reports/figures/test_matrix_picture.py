@@ -5,8 +5,8 @@ import torch
 from matplotlib.image import imread
 
 from fedgen.evaluation import ClientMatrix
-from fedgen.reports.figures import matrix_picture
-from fedgen.reports.figures.matrix_picture import draw_matrices
+from fedgen.reports.figures import client_scores
+from fedgen.reports.figures.client_scores import draw_matrices
 
 
 def make(count, score="fid", split="train", higher=False, name="client"):
@@ -20,9 +20,9 @@ def make(count, score="fid", split="train", higher=False, name="client"):
 def drawn(monkeypatch):
     """The figures that are saved."""
     figures = []
-    save = matrix_picture.save_picture
+    save = client_scores.save_picture
     monkeypatch.setattr(
-        matrix_picture, "save_picture", lambda figure, path: figures.append(figure) or save(figure, path)
+        client_scores, "save_picture", lambda figure, path: figures.append(figure) or save(figure, path)
     )
     return figures
 

@@ -5,7 +5,7 @@ import pytest
 from fedgen.__main__ import main
 from fedgen.federated.run_files import RoundTime, write_times
 from fedgen.reports.figures import draw_over_time
-from fedgen.reports.figures.over_time import scores_over_time
+from fedgen.reports.figures.curves import scores_over_time
 from tests.reports.folders import write_run
 
 

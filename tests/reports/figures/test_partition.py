@@ -8,7 +8,7 @@ from fedgen.clients.heterogeneity.heterogeneity import measure_clients
 from fedgen.clients.partitions import IID, ByClass, BySize, Natural
 from fedgen.data import Digits, Examples, GaussianMixture
 from fedgen.embeddings import load_embedding
-from fedgen.evaluation.tables.partition_summary import PartitionSummary
+from fedgen.evaluation.tables.partition_table import PartitionSummary
 from fedgen.reports.figures.partition_picture import draw_partition
 from tests.quick import first_quick
 from tests.reports.figures.test_curves import size

@@ -4,7 +4,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fedgen.images import save_png
-from fedgen.reports.figures.picture_panels import show_picture, show_rows
+from fedgen.reports.figures.aggregate_panels import show_picture, show_rows
 
 
 def test_a_panel_has_every_pixel_the_title_and_no_ticks(tmp_path):

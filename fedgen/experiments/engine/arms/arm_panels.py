@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedgen.experiments.engine.results import save_figure
-from fedgen.reports.figures.picture_panels import show_picture, show_rows
+from fedgen.reports.figures.aggregate_panels import show_picture, show_rows
 
 REAL: Mapping[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1.2}
 """the stroke of what real images have"""

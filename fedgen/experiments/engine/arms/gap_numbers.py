@@ -11,7 +11,7 @@ from rich.table import Table
 from scipy import optimize, stats
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.gaps import GAPS, gap_title
+from fedgen.evaluation.marks import GAPS, gap_title
 from fedgen.evaluation.records import FLOOR
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.aggregate_rankings import expectation

@@ -10,14 +10,14 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.gaps import gap_title
+from fedgen.evaluation.marks import gap_title
 from fedgen.experiments.engine.arms.gap_numbers import AVERAGES, Curve, GapScores, controls_of, curves_of, gap_lines
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.paired_seeds import beside_zero
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, train_all
-from fedgen.reports.figures.generalisation import COLOURS, GAP_COLOURS
+from fedgen.reports.figures.run_report import COLOURS, GAP_COLOURS
 
 SHOWN = (*AVERAGES, "kid all", "fid all")
 DRAWN = 3  # of them

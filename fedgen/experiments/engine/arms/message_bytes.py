@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedgen.class_paths import import_by_path
-from fedgen.evaluation.runs.checkpoint_names import LAST
+from fedgen.evaluation.names import LAST
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments.engine.trainings import Training
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.device import require_device
-from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
+from fedgen.evaluation.evaluate import require_device
+from fedgen.evaluation.names import checkpoint_name
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.recipe_file import component, embedded_loss, start_of
 from fedgen.experiments.engine.trainings import Training, kept_rounds
 from fedgen.experiments.engine.unrelated import require_unrelated
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles, read_styles
 from fedgen.experiments.ranking.truncation.truncation_choice import NETWORK
-from fedgen.losses.distributed.distributed import Traffic
+from fedgen.losses.distributed import Traffic
 from fedgen.models.checkpoint_file import read_checkpoint, read_generator
 from fedgen.models.fine_tuning.distributed_fine_tuning import TRAFFIC
 

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from fedgen.clients import FederatedDataModule
 from fedgen.data import Examples
 from fedgen.embeddings import Embedding, FeatureCache, embed
-from fedgen.evaluation.real.reference import Reference
+from fedgen.evaluation.reference import Reference
 from fedgen.experiments.engine.image_sources import CACHE
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles
 from fedgen.losses import EmbeddedLoss, MMD2Loss
-from fedgen.losses.distributed.local_drift import local_drift
-from fedgen.losses.distributed.one_message import approximation_errors
-from fedgen.losses.distributed.summaries import Nystrom, Sketches
+from fedgen.losses.one_message import approximation_errors, local_drift
+from fedgen.losses.summaries import Nystrom, Sketches
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.scores import frechet_distance
 from fedgen.seeds import generator

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from rich.table import Table
 
 from fedgen.evaluation import Run
-from fedgen.evaluation.record_names import REPORT
+from fedgen.evaluation.names import REPORT
 from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.experiments.engine.aggregate_rankings import expectation
 from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, Styles, draw_panels

@@ -33,7 +33,7 @@ from fedgen.experiments.ranking.classes.class_scores import measure_all
 from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference, wasserstein_critic
 from fedgen.seeds import generator
 from fedgen.statistics import summarize
-from fedgen.statistics.eigen import eigh
+from fedgen.statistics.gaussian import eigh
 
 SHIFTS = (0.25, 0.5, 1.0, 2.0)  # in units of the root of the features' total variance
 WIDTHS = (2.0, 4.0)  # of the widest axis

@@ -30,7 +30,7 @@ from fedgen.experiments.engine.scored_checkpoints import PCA, Checkpoint, Traine
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trained_choice import TrainedChoice
 from fedgen.images import save_png, tile
-from fedgen.reports.figures.picture_panels import show_picture
+from fedgen.reports.figures.aggregate_panels import show_picture
 
 PAPER = {"all": math.log(63.99 / 72.13), "avg": math.log(126.05 / 119.06)}  # checkpoint over class
 KERNELS = ("kid", "kid-rbf")

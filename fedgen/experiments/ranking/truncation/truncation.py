@@ -32,9 +32,8 @@ from fedgen.experiments.engine.scored_checkpoints import PCA, Scorers, title_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.truncation.truncated_styles import MEAN_STYLES, TruncatedStyles, read_styles
 from fedgen.experiments.ranking.truncation.truncation_choice import StyleFederation, TruncationChoice
-from fedgen.reports.figures.aggregate_panels import CONTROL
+from fedgen.reports.figures.aggregate_panels import CONTROL, show_rows
 from fedgen.reports.figures.curves import COLOURS
-from fedgen.reports.figures.picture_panels import show_rows
 from fedgen.scores.rankings import Z
 from fedgen.seeds import generator
 

@@ -43,7 +43,7 @@ from fedgen.experiments.ranking.variance.variance import (
     rising_panels,
     spread_of,
 )
-from fedgen.reports.figures.bands import scale_by_size
+from fedgen.reports.figures.aggregate_panels import scale_by_size
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores import FrechetReference, KernelReference
 from fedgen.statistics import Projection, summarize

@@ -16,8 +16,14 @@ from fedgen.experiments.engine.rankings.ranking_figures import panels
 from fedgen.experiments.engine.rankings.valleys import valley
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import Neighbourhoods, draw_images
-from fedgen.reports.figures.aggregate_panels import draw_gap
-from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks, scale_by_size
+from fedgen.reports.figures.aggregate_panels import (
+    add_size_bar,
+    draw_bands,
+    draw_gap,
+    draw_path,
+    draw_ranks,
+    scale_by_size,
+)
 from fedgen.statistics import Gaussian, RunningPool, summarize
 
 SIZE = "neighbours M of the generator"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.losses.keeps_precision import KeepsPrecision
+from fedgen.losses.feature_loss import KeepsPrecision
 from fedgen.models.networks.network import build, describe
 from fedgen.models.require import require
 from fedgen.models.stylegan2.augment.augment import Augment

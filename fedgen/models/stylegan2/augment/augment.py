@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedgen.losses.keeps_precision import KeepsPrecision
+from fedgen.losses.feature_loss import KeepsPrecision
 from fedgen.models.require import require
 from fedgen.models.stylegan2.augment.augment_filter import SYM2, filter_bank, normalised_gain, scale_bands
 from fedgen.models.stylegan2.augment.augment_geometry import SYM6, Affine, per_axis, resample

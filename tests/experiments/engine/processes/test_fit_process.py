@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from fedgen.cli import fit_server
-from fedgen.evaluation.runs.checkpoint_names import LAST
+from fedgen.evaluation.names import LAST
 from fedgen.experiments.engine.processes import fit_process, fit_server_calls
 from fedgen.experiments.engine.processes.fit_process import FitServers, can_fork, run_fit, run_new_fit
 from fedgen.experiments.engine.trainings import Training, train_all

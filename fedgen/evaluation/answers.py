@@ -1,0 +1,172 @@
+"""Answers of a model about real examples, for the scores that ask it: its own losses, and predictions for a metric."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from inspect import isclass, isroutine, signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.data.lazy_examples import CHUNK, LazyInputs
+from fedgen.data.optional_attributes import optional
+from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.images import from_uint8
+from fedgen.models.optional_hooks import GenerativeModel
+from fedgen.models.sampling import evaluating
+from fedgen.progress import track
+from fedgen.scores import Density
+from fedgen.seeds import derive
+
+
+def require_method(model: Any, method: str, gives: str, score: str) -> None:
+    """Says so if a model lacks a method that a score needs."""
+    if not callable(getattr(model, method.partition("(")[0], None)):
+        name = model.__name__ if isclass(model) or isroutine(model) else type(model).__name__
+        raise TypeError(f"{name} has no method {method}, which gives {gives}; add one, or leave the score {score} out")
+
+
+Inputs = Tensor | LazyInputs
+"""Images uint8 [N, C, H, W], points float32 [N, D], texts int64 [N, T], or items of any structure, to be read."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A model that is asked by its methods `example_losses(examples, labels, seed)`, which gives losses [N], and
+    `predictions(examples, labels, seed)`, which gives what a metric's `update` takes.
+
+    Both get images [N, C, H, W] in [-1, 1], points [N, D] or texts [N, T], and their labels if the model has classes
+    (`num_classes`), otherwise None. Of data without images they get batches of at most 64 items in their place, of the
+    structure that `training_step` gets and on the module's device, without labels. Images on disk come by 64 too, and
+    are forgotten before the next. What is drawn follows from the seed and the place of an example alone, so that sets
+    of one size are compared at common draws: of chunks each has a seed of its own, unless `example_losses` takes
+    `start`, the place of a chunk's first example; then its losses can be those of all examples at once.
+
+    Args:
+        model: with those methods that are asked for.
+        has_losses: whether a score needs its losses.
+        has_predictions: whether one needs its predictions.
+    """
+
+    model: Any
+    has_losses: bool = True
+    has_predictions: bool = False
+
+    @classmethod
+    def of(cls, model: Any, choices: Sequence[ScoreChoice]) -> "Answers | None":
+        """Return the answers that scores ask of a model; None where none asks."""
+        asking = {choice.kind: choice.name for choice in choices if choice.needs == "model"}
+        if "loss" in asking:
+            require_method(model, "example_losses(images, labels, seed)", "losses [N] of images [N, C, H, W]", "loss")
+        if "metric" in asking:
+            gives = "what the metric's update takes"
+            require_method(model, "predictions(images, labels, seed)", gives, asking["metric"])
+        return cls(model, "loss" in asking, "metric" in asking) if asking else None
+
+    def losses(self, examples: Inputs, labels: Tensor | None, seed: int) -> Tensor:
+        """The model's losses float64 [N] of examples: of all at once, or where they lie on disk, chunk by chunk."""
+        if isinstance(examples, Tensor):
+            own = self.model.example_losses(_as_given(examples), self._labels(labels), seed=seed)
+            return _checked(own, len(examples), "images")
+        knows_places = "start" in signature(self.model.example_losses).parameters
+        found, start = [], 0
+        parts = self._parts(examples, labels)
+        for place, one in enumerate(track(parts, "the model's own losses", len(examples), "examples", _count_of)):
+            draws = {"seed": seed, "start": start} if knows_places else {"seed": derive(seed, "losses", place)}
+            found.append(_checked(self.model.example_losses(one.given, one.labels, **draws), one.count, "items"))
+            start += one.count
+        return torch.cat(found)
+
+    def predictions(self, examples: Inputs, labels: Tensor | None, seed: int) -> Iterator[tuple[Any, ...]]:
+        """Yield what a metric's `update` takes, of at most 64 examples at a time, on the CPU."""
+        parts = self._parts(examples, labels)
+        for place, one in enumerate(track(parts, "the model's predictions", len(examples), "examples", _count_of)):
+            found = self.model.predictions(one.given, one.labels, seed=derive(seed, "predictions", place))
+            told = found if isinstance(found, tuple) else (found,)
+            yield tuple(part.detach().cpu() if isinstance(part, Tensor) else part for part in told)
+
+    def try_out(self, examples: Inputs, labels: Tensor | None, seed: int) -> list[Tensor]:
+        """All that the model says of a few examples, as tensors."""
+        found = [self.losses(examples, labels, seed)] if self.has_losses else []
+        if self.has_predictions:
+            parts = self.predictions(examples, labels, seed)
+            found += [one for part in parts for one in part if isinstance(one, Tensor)]
+        return found
+
+    def _parts(self, examples: Inputs, labels: Tensor | None) -> Iterator["_Part"]:
+        """The examples in chunks, of which those on disk are read when it is their turn."""
+        if isinstance(examples, LazyInputs) and not examples.has_images:
+            from lightning.fabric.utilities import move_data_to_device  # its models have Lightning loaded
+
+            device = optional(self.model, GenerativeModel, "device")
+            for batch, count in examples.batches():
+                yield _Part(move_data_to_device(batch, device), None, count)
+            return
+        asked, start = self._labels(labels), 0
+        for chunk in examples.split(CHUNK):
+            end = start + len(chunk)
+            yield _Part(_as_given(chunk), None if asked is None else asked[start:end], len(chunk))
+            start = end
+
+    def _labels(self, labels: Tensor | None) -> Tensor | None:
+        return labels if optional(self.model, GenerativeModel, "num_classes") is not None else None
+
+
+@dataclass(frozen=True)
+class SeededAnswers:
+    """Answers at the draws of one seed."""
+
+    answers: Answers
+    seed: int
+
+    def losses(self, examples: Inputs, labels: Tensor | None) -> Tensor:
+        """See `Answers`."""
+        return self.answers.losses(examples, labels, self.seed)
+
+    def predictions(self, examples: Inputs, labels: Tensor | None) -> Iterator[tuple[Any, ...]]:
+        """See `Answers`."""
+        return self.answers.predictions(examples, labels, self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some examples as models take them, their labels, and how many they are."""
+
+    given: Any
+    labels: Tensor | None
+    count: int
+
+
+def _count_of(part: _Part) -> float:
+    return part.count
+
+
+def _as_given(examples: Tensor) -> Tensor:
+    """Inputs as models take them."""
+    return from_uint8(examples) if examples.dtype == torch.uint8 else examples
+
+
+def _checked(losses: Tensor, count: int, what: str) -> Tensor:
+    if losses.shape != (count,):
+        raise ValueError(f"example_losses of {count} {what} must be [{count}], got {list(losses.shape)}")
+    return losses.detach().double().cpu()
+
+
+class ModuleDensity:
+    """The log-density of a module in eval mode, on its device and in its precision, without gradients."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module: Any = module
+
+    @torch.no_grad()
+    def log_prob(self, points: Tensor, /) -> Tensor:
+        """Natural logarithm of the density, float64 [N] on the CPU, at points [N, D]."""
+        own = next((tensor for tensor in self.module.parameters() if tensor.is_floating_point()), points)
+        with evaluating(self.module):
+            return self.module.log_prob(points.to(own.device, own.dtype)).double().cpu()
+
+
+def density_of(model: Any) -> Density:
+    """The density of a model."""
+    require_method(model, "log_prob(points)", "the log-density [N] at points [N, D]", "ll")
+    return ModuleDensity(model) if isinstance(model, nn.Module) else model

@@ -1,5 +1,0 @@
-"""Names of what a membership inference attack looks at."""
-
-from typing import Literal
-
-SignalName = Literal["loss", "critic", "likelihood", "distance"]

@@ -1,1 +1,0 @@
-"""The clients' real images: splits, embeddings, and each score's references, computed once."""

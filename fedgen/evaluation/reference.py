@@ -1,0 +1,163 @@
+"""The clients' side of every score, computed once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fedgen.data.lazy_examples import LazyInputs
+from fedgen.evaluation.answers import SeededAnswers
+from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_aggregates, choose_scores, with_further
+from fedgen.ranks import spread
+from fedgen.scores import Density, FederatedScore
+from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, TextFeatures
+from fedgen.scores.influences import joined
+from fedgen.statistics import Gaussian
+
+Found = dict[tuple[str, str], list[FederatedScore]]
+"""Scores of one generated set, by the names of split and embedding."""
+
+
+class FittedScores(Protocol):
+    """The scores of one split in one embedding, with what each keeps of the clients."""
+
+    def score(
+        self,
+        generated: Tensor | Gaussian,
+        errors: bool = True,
+        density: Density | None = None,
+        only: Sequence[str] | None = None,
+        labels: Tensor | None = None,
+        answers: SeededAnswers | None = None,
+    ) -> list[FederatedScore]:
+        """Return the scores of generated features; arguments as for `Reference.score`."""
+
+
+class Reference:
+    """Clients in one embedding, with what each score keeps of them."""
+
+    def __init__(
+        self,
+        clients: Sequence[Tensor | Gaussian | LazyInputs],
+        scores: ScoreLike | Sequence[ScoreLike],
+        weights: Weights = "examples",
+        aggregates: Sequence[str] = (),
+        held_out: Sequence[Tensor] | None = None,
+        labels: Sequence[Tensor] | None = None,
+        num_classes: int = 0,
+        texts: TextFeatures | None = None,
+    ) -> None:
+        self.choices = choose_scores(scores)
+        self.aggregates = choose_aggregates(aggregates)
+        counts = [part.count if isinstance(part, Gaussian) else len(part) for part in clients]
+        self._weights = resolve_weights(weights, counts)
+        check_clients_of(self.choices, counts, [f"client {k}" for k in range(len(counts))], weights)
+        side = ClientSide(shared(clients), weights, held_out, labels, num_classes, texts)
+        self._passes = [(group, group[0].definition.fit(side)) for group in passes(self.choices)]
+
+    def __repr__(self) -> str:
+        clients = "1 client" if len(self._weights) == 1 else f"{len(self._weights)} clients"
+        return f"Reference({clients}, {', '.join(choice.name for choice in self.choices)})"
+
+    def score(
+        self,
+        generated: Tensor | Gaussian,
+        errors: bool = True,
+        density: Density | None = None,
+        only: Sequence[str] | None = None,
+        labels: Tensor | None = None,
+        answers: SeededAnswers | None = None,
+        real: bool = False,
+    ) -> list[FederatedScore]:
+        """Every score of generated features [m, D] against every client and their pool, in the order asked for."""
+        wanted = [choice.name for choice in self.choices] if only is None else list(only)
+        made = GeneratedSet(generated, density, labels, answers, real)
+        chosen = [([choice for choice in group if choice.name in wanted], score) for group, score in self._passes]
+        ready = [(choices, score) for choices, score in chosen if choices]
+        found: dict[str, FederatedScore] = {}
+        for choices, score in ready:
+            if choices[0].definition.shares_out:
+                found |= self._score(choices, score, made, errors)
+        whole = [(choices, score) for choices, score in ready if not choices[0].definition.shares_out]
+        for scores in spread(lambda one: self._score(*one, made, errors), whole):
+            found |= scores
+        return [found[name] for name in wanted]
+
+    def _score(
+        self, choices: Sequence[ScoreChoice], score: FittedScore, made: GeneratedSet, errors: bool
+    ) -> dict[str, FederatedScore]:
+        values = score.score(made, errors)
+        found = {}
+        for choice in choices:
+            own = with_further(values[choice.kind], choice, self.aggregates, self._weights)
+            found[choice.name] = replace(
+                scaled(own, choice.scale), name=choice.name, higher_is_better=choice.higher_is_better
+            )
+        return found
+
+
+def passes(choices: Sequence[ScoreChoice]) -> list[list[ScoreChoice]]:
+    """The choices in groups that one computation gives, in the order of first appearance."""
+    groups: list[list[ScoreChoice]] = []
+    for choice in choices:
+        for group in groups:
+            if choice.definition.same_pass(group[0].definition):
+                group.append(choice)
+                break
+        else:
+            groups.append([choice])
+    return groups
+
+
+def check_clients_of(
+    choices: Sequence[ScoreChoice], counts: Sequence[float], names: Sequence[str], weights: Weights
+) -> None:
+    """Raise ValueError for clients of whom a score cannot be computed, naming the client."""
+    for count, name in zip(counts, names):
+        check_count(choices, count, name)
+    shares = resolve_weights(weights, counts).tolist()
+    for choice in choices:
+        if not choice.definition.knows_weights and 0 in shares:
+            raise ValueError(
+                f"{names[shares.index(0)]} has weight 0, but {choice.name} asks for neighbours, which know no weights;"
+                " leave the client out"
+            )
+
+
+def check_count(choices: Sequence[ScoreChoice], count: float, whose: str) -> None:
+    """Raise ValueError for a set of images that is too small for a score, naming it."""
+    for choice in choices:
+        problem = choice.definition.too_few(count, whose)
+        if problem:
+            raise ValueError(problem)
+
+
+def scaled(score: FederatedScore, factor: float) -> FederatedScore:
+    """A score in another unit: values, terms and errors times a positive factor."""
+    if factor == 1:
+        return score
+    return replace(
+        score,
+        per_client=score.per_client * factor,
+        values=_times(score.values, factor),
+        errors=_times(score.errors, factor),
+        terms={term: _times(values, factor) for term, values in score.terms.items()},
+        error_parts={side: _times(values, factor) for side, values in score.error_parts.items()},
+        client_errors=None if score.client_errors is None else score.client_errors * factor,
+        over_clients=score.over_clients and score.over_clients.times(factor),
+        client_error_parts={side: part * factor for side, part in score.client_error_parts.items()},
+    )
+
+
+def _times(values: Mapping[str, float], factor: float) -> dict[str, float]:
+    return {key: value * factor for key, value in values.items()}
+
+
+def shared(clients: Sequence[Any]) -> Sequence[Any]:
+    """The clients' features as views of one tensor, where all are known by features of one length and dtype."""
+    parts = [part.detach() for part in clients if isinstance(part, Tensor)]
+    if len(parts) < len(clients) or len({(part.ndim, part.shape[-1], part.dtype, part.device) for part in parts}) != 1:
+        return clients  # the scores say what is wrong
+    return joined(parts).split([len(part) for part in parts])

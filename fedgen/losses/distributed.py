@@ -1,0 +1,219 @@
+"""A score of generated images against clients who keep their images: questions to all of them, and answers that add.
+
+A server sends every client the features x of a batch. Client i answers with w_i D_i(x) and w_i dD_i / dx of its own
+score D_i, and what the server sees is the answers' sum, never one of them: sum_i w_i D_i and its gradient, from which
+it goes on backwards through its embedding and its generator. For MMD^2 the gradient of sum_i lambda_i D_i is that of
+the score to the clients' mixture sum_i lambda_i P_i, for any batch: the two differ by a number of the real images alone
+(`scores.mmd`). So the weights of "avg" and of "all" make one loss.
+
+Questions and answers are messages of `statistics.messages`: a server that talks to real clients puts its own `Clients`
+in place of the simulated ones, as `fedgen.flower` does over Flower. What adds can be masked and summed by secure
+aggregation; here nothing is masked. What a sum over few clients, asked about many batches, says of their images is not
+bounded: this is not differential privacy.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.losses.fastfid import FastFIDLoss
+from fedgen.losses.feature_loss import ClosedForm, FeatureLoss, KeepsPrecision
+from fedgen.losses.mmd2 import MMD2Loss, features_of
+from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.statistics import Gaussian
+from fedgen.statistics.gaussian import check_clients, check_features
+from fedgen.statistics.statistic_messages import Message, add
+
+PRECISIONS = (torch.float64, torch.float32)
+
+
+@dataclass
+class Traffic:
+    """The bytes between a server and all its clients: whole messages, headers included."""
+
+    down: int = 0
+    up: int = 0
+    questions: int = 0
+
+
+class Clients(Protocol):
+    """The clients as their server sees them: all of them are asked at once, and the sum of their answers is seen."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes that were sent so far."""
+
+    def ask(self, question: Message) -> Message:
+        """The sum of the clients' answers, entry by entry."""
+
+
+class SimulatedClients(nn.Module):
+    """Clients in this process, who receive and send bytes as they would over a line."""
+
+    def __init__(self, clients: Sequence[nn.Module], precision: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.clients, self.precision, self.traffic = nn.ModuleList(clients), precision, Traffic()
+
+    def ask(self, question: Message) -> Message:
+        """The sum of the clients' answers; no client's own is kept."""
+        sent = question.to_bytes(self.precision)
+        received = Message.from_bytes(sent)
+        total: Message | None = None
+        for client in self.clients:
+            data = client(received).to_bytes(self.precision)
+            self.traffic.down += len(sent)
+            self.traffic.up += len(data)
+            answer = Message.from_bytes(data)
+            total = answer if total is None else add(total, answer)
+        assert total is not None
+        self.traffic.questions += 1
+        return total
+
+
+class ScoringClient(KeepsPrecision):
+    """A client that answers a batch's "features" with its own score of them and the gradient, both times its weight."""
+
+    def __init__(self, loss: FeatureLoss, weight: float) -> None:
+        super().__init__()
+        self.loss, self.weight = loss, weight
+
+    def forward(self, question: Message) -> Message:
+        """The "terms" message of the question; without the gradient, if that is not asked for."""
+        features = question.tensors["features"].to(self._device)
+        value, gradient = term(self.loss, features, question.meta.get("gradient") == "yes")
+        weight = torch.tensor(self.weight, dtype=torch.float64)
+        tensors = {"weight": weight, "value": value.cpu() * weight, "gradient": gradient.cpu() * weight}
+        return Message("terms", tensors)
+
+
+def term(loss: Callable[[Tensor], Tensor], features: Tensor, needed: bool = True) -> tuple[Tensor, Tensor]:
+    """A client's score of features [m, D], scalar, and its gradient in them [m, D]; [0, D] if it is not needed."""
+    points = features.detach().requires_grad_(needed)
+    with torch.set_grad_enabled(needed):
+        value = loss(points)
+    return value.detach(), torch.autograd.grad(value, points)[0] if needed else features[:0]
+
+
+class DistributedLoss(FeatureLoss):
+    """A score against clients who keep their images, exact at every step: they are asked about every batch.
+
+    Value and gradient are those of the mean of the clients' scores with their weights. For MMD^2 the gradient is that
+    of the score to their pool as well; for FID it is not, so only `FastFIDLoss(aggregate="avg")` is taken. In a
+    simulation `set_references` makes the clients of their features; others are given by `connect`.
+
+    Args:
+        loss: the score, which remembers nothing of past batches; MMD2Loss() if None.
+        precision: of the numbers that are sent, torch.float64 or torch.float32.
+
+    Raises:
+        ValueError: for another precision, a score that remembers batches, or one to the clients' pool that is no mean
+            of the clients' scores.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import DistributedLoss, MMD2Loss
+        >>> from fedgen.scores import PolynomialKernel
+        >>> loss = DistributedLoss(MMD2Loss(PolynomialKernel(1, 1.0, 0.0), estimator="v"))
+        >>> _ = loss.set_references([torch.tensor([[-1.0]]), torch.tensor([[1.0]])])
+        >>> float(loss(torch.tensor([[0.0]])))  # the mean of the clients' squared distances
+        1.0
+        >>> loss.traffic.questions
+        1
+    """
+
+    def __init__(self, loss: FeatureLoss | None = None, precision: torch.dtype = torch.float64) -> None:
+        loss = loss or MMD2Loss()
+        check_precision(precision)
+        check_mean_of_clients(loss)
+        if isinstance(loss, FastFIDLoss) and loss.moments.remembers:
+            raise ValueError(
+                "clients that are asked about every batch remember none: use BatchMoments(), or a OneMessageLoss, whose"
+                " moments the server keeps"
+            )
+        super().__init__("avg", loss.dtype)
+        self.loss, self.precision, self.score = loss, precision, loss.score
+        self.clients: Clients | None = None
+        self._dim: int | None = None
+
+    @property
+    def dim(self) -> int | None:
+        """D of the clients' features; None before they are known."""
+        return self._dim
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes that were sent so far."""
+        return Traffic() if self.clients is None else self.clients.traffic
+
+    def connect(self, clients: Clients, dim: int) -> Self:
+        """The loss itself, which asks these clients from now on.
+
+        Args:
+            clients: answer "features" by "terms", as `ScoringClient` does.
+            dim: features D.
+        """
+        self._modules.pop("clients", None)
+        self.clients, self._dim = clients, dim
+        return self
+
+    def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
+        """The loss itself, which from now on asks simulated clients of these features [n_i, D].
+
+        Raises:
+            ValueError: for summaries, unusable features or weights, or a client with fewer images than its score needs.
+        """
+        parts = features_of(clients)
+        check_clients(parts)
+        scoring = []
+        for number, weight in enumerate(message_weights(weights, [len(part) for part in parts])):
+            try:
+                scoring.append(self.client_of(parts[number], weight))
+            except ValueError as error:  # alone, each client is client 0
+                raise ValueError(str(error).replace("client 0", f"client {number}")) from error
+        return self.connect(SimulatedClients(scoring, self.precision), parts[0].shape[1])
+
+    def client_of(self, features: Tensor, weight: float) -> ScoringClient:
+        """The client of these features [n, D] and weight, who answers what this loss asks.
+
+        Raises:
+            ValueError: for unusable features, or fewer than the score needs.
+        """
+        return ScoringClient(copy.deepcopy(self.loss).set_references([features]), weight)
+
+    def evaluate(self, features: Tensor) -> Tensor:
+        """The scalar of `forward`, with its gradient beside it where the features ask for one."""
+        check_features(features, "generated features")
+        assert self.clients is not None
+        needed = features.requires_grad and torch.is_grad_enabled()
+        question = Message("features", {"features": features.detach()}, {"gradient": "yes" if needed else "no"})
+        sums = self.clients.ask(question).tensors
+        value = (sums["value"] / sums["weight"]).to(features.device, self.dtype)
+        if not needed:
+            return value
+        return ClosedForm.apply(features, value, (sums["gradient"] / sums["weight"]).to(features.device, self.dtype))
+
+
+def message_weights(weights: Weights, counts: Sequence[int]) -> list[float]:
+    """Return the factor of each client's answer: n_i by "examples", else a number whose mean over clients is 1."""
+    if isinstance(weights, str) and weights == "examples":
+        return [float(count) for count in counts]
+    return (resolve_weights(weights, counts) * len(counts)).tolist()
+
+
+def check_precision(precision: torch.dtype) -> None:
+    """Raises ValueError unless numbers can be sent in it."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be torch.float64 or torch.float32, got {precision}")
+
+
+def check_mean_of_clients(loss: FeatureLoss) -> None:
+    """Raises ValueError if a loss's aim is no mean of the clients' own scores, up to a number of the real images."""
+    if isinstance(loss, FastFIDLoss) and loss.aggregate == "all":
+        raise ValueError(
+            "FID-all is no mean of the clients' FIDs: use FastFIDLoss(aggregate='avg'), or a OneMessageLoss, which"
+            " pools the clients' moments"
+        )

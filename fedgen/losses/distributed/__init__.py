@@ -1,1 +1,0 @@
-"""Losses over clients that keep their images: questions, summable answers, messages sent once."""

@@ -1,1 +1,0 @@
-"""The parts of the Fréchet loss: what it pulls to, eigendecompositions that are kept, buffers of late shapes."""

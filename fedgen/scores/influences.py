@@ -1,0 +1,117 @@
+"""Standard errors of avg, all and worst from the influence of every image on every client's score and on the pool's.
+
+A score that is, to first order, a mean of some function over the generated images and another over the real ones has
+the variance of these means. Generated images vary as one sample that all clients share, real ones within each client.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from fedgen.scores.aggregate import FederatedScore, OverClients, aggregate, combine
+from fedgen.scores.uncertainty import mean_variance
+
+
+def mean_score(
+    name: str, values: Sequence[Tensor], weights: Tensor, errors: bool = True, higher_is_better: bool = False
+) -> FederatedScore:
+    """The score of values float64 [n_i] of each client's images."""
+    per_client = torch.stack([part.mean() for part in values])
+    pooled = aggregate(per_client, weights)  # the same to the last digit, so that no rounding ranks in two ways
+    if not errors:
+        return combine(name, per_client, pooled, weights, higher_is_better=higher_is_better)
+    spread = torch.stack([mean_variance(part) for part in values])
+    sign = 1.0 if higher_is_better else -1.0
+    worst = int((sign * per_client).masked_fill(weights == 0, torch.inf).argmin())
+    average = float((weights.square() @ spread).sqrt())
+    over_clients = OverClients(per_client, per_client, weights)
+    score = combine(name, per_client, pooled, weights, None, None, None, higher_is_better, over_clients)
+    # no parts: whatever varies with the generated images is not known, so these stand for both sides
+    found = {"avg": average, "all": average, "worst": float(spread[worst].sqrt())}
+    return replace(score, errors=found, client_errors=spread.sqrt())
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """The values of torch.cat(parts), [n, D]: a view where the parts are consecutive rows of one tensor (a split's)."""
+    if any(not _follows(before, after) for before, after in pairwise(parts)):
+        return torch.cat(list(parts))
+    first = parts[0]
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride(), first.storage_offset())
+
+
+def _follows(before: Tensor, after: Tensor) -> bool:
+    """Whether the second tensor's rows come right after the first's in the same memory."""
+    same = before.shape[1:] == after.shape[1:] and before.dtype == after.dtype and before.device == after.device
+    if not same or before.stride() != after.stride():
+        return False
+    if before.untyped_storage().data_ptr() != after.untyped_storage().data_ptr():
+        return False
+    return bool(after.storage_offset() == before.storage_offset() + len(before) * before.stride(0))
+
+
+PAIRS = 2**22  # of clients and generated images whose numbers are held at once: 34 MB of float64
+
+
+def client_blocks(counts: Sequence[int], generated: int) -> Iterator[tuple[slice, slice]]:
+    """Places of clients, and of their images, by blocks of at most `PAIRS` pairs with generated images, or a client."""
+    ends, step = [0, *accumulate(counts)], max(1, PAIRS // generated)
+    for start in range(0, len(counts), step):
+        stop = min(start + step, len(counts))
+        yield slice(start, stop), slice(ends[start], ends[stop])
+
+
+class SharedVariances:
+    """Variances over what all clients share, as generated images are, from rows of one block of clients at a time."""
+
+    def __init__(self, weights: Tensor, variance: Callable[[Tensor], Tensor] = mean_variance) -> None:
+        self._weights, self._variance = weights, variance
+        self.of_clients = torch.zeros_like(weights)
+        self._average: Tensor | float = 0.0
+
+    def add(self, clients: slice, rows: Tensor) -> None:
+        """Take in the rows [b, m] of some clients; each client's once."""
+        self.of_clients[clients] = self._variance(rows)
+        self._average = self._average + self._weights[clients] @ rows
+
+    def errors(self, worst: int, pool: Tensor | None = None) -> dict[str, float]:
+        """Standard errors of avg, all and worst, with the pool's row [m]; None where it is the clients' mean."""
+        assert isinstance(self._average, Tensor)
+        average = float(self._variance(self._average))
+        of_pool = average if pool is None else float(self._variance(pool))
+        variances = {"avg": average, "all": of_pool, "worst": float(self.of_clients[worst])}
+        return {key: variance**0.5 for key, variance in variances.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Influences:
+    """Influences of images on the scores of K clients and of their pool, each up to a constant."""
+
+    shared: SharedVariances
+    generated: Tensor
+    real: list[Tensor]
+    pool: list[Tensor]
+    weights: Tensor
+    worst: int
+
+    def parts(self) -> dict[str, dict[str, float]]:
+        """Standard errors {"generated": {"avg", "all", "worst"}, "real": {...}}."""
+        own = torch.stack([mean_variance(part) for part in self.real])
+        of_pool = torch.stack([mean_variance(part) for part in self.pool])
+        squares = self.weights.square()
+        real = {"avg": squares @ own, "all": squares @ of_pool, "worst": own[self.worst]}
+        return {
+            "generated": self.shared.errors(self.worst, self.generated),
+            "real": {key: float(value) ** 0.5 for key, value in real.items()},
+        }
+
+    def client_parts(self) -> dict[str, Tensor]:
+        """Standard errors {"generated": [K], "real": [K]} of the clients' own scores."""
+        real = torch.stack([mean_variance(part) for part in self.real])
+        return {"generated": self.shared.of_clients.sqrt(), "real": real.sqrt()}
+
+    def over_clients(self, per_client: Tensor) -> OverClients:
+        """Return what clients of these scores [K] add to avg and all."""
+        return OverClients(per_client, torch.stack([part.mean() for part in self.pool]), self.weights)

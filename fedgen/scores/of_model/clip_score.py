@@ -1,0 +1,102 @@
+"""CLIPScore: how well the images of a class fit the text that stands for it, for each client's classes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedgen.scores.aggregate import FederatedScore, combine, resolve_weights
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
+from fedgen.scores.influences import mean_score
+from fedgen.scores.uncertainty import mean_variance
+
+
+class _Prompted(NamedTuple):
+    labels: Sequence[Tensor]  # int64 [n_i] of each client's images
+    texts: Tensor  # features [C, D] of the classes' prompts, of length 1
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class ClipScore(ScoreDefinition):
+    """100 max(cos, 0) of generated images and the prompts of the classes that they were asked for, in a CLIP.
+
+    After Hessel et al. (2021, arXiv 2104.08718), with torchmetrics' factor of 100 in place of their 2.5. Client i's
+    score is sum_c p_i(c) m_c, with m_c the mean over generated images of class c and p_i(c) that class's share of the
+    client's images: how well the images that the client would ask for fit their texts. It is linear in the client, so
+    all is avg. A class of which no image was generated is left out, and the client's other classes count for it.
+
+    Args:
+        prompts: one text a class, in the order of the data's classes.
+
+    Raises:
+        ValueError: for no prompt, or one that is no text.
+    """
+
+    name: ClassVar[str] = "clip_score"
+    needs: ClassVar[Needs] = "prompts"
+
+    prompts: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.prompts, str) or not self.prompts or not all(isinstance(one, str) for one in self.prompts):
+            raise ValueError(f"prompts must be a list of texts, one a class, got {self.prompts!r}")
+        object.__setattr__(self, "prompts", list(self.prompts))
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def check_classes(self, classes: Sequence[str]) -> None:
+        if len(self.prompts) != len(classes):
+            raise ValueError(
+                f"{len(self.prompts)} prompts for {len(classes)} classes ({', '.join(classes)}); give one of each, in"
+                " this order"
+            )
+
+    def prepare(self, clients: ClientSide) -> "_Prompted":
+        if clients.labels is None:
+            raise ValueError("score clip_score needs the labels of every client's images; none are given")
+        if clients.texts is None:
+            raise ValueError("score clip_score needs features of texts, and the embedding has none; use a CLIP")
+        texts = F.normalize(clients.texts(self.prompts).double(), dim=1)
+        return _Prompted(clients.labels, texts, resolve_weights(clients.weights, clients.counts))
+
+    def compare(self, prepared: "_Prompted", generated: GeneratedSet, errors: bool) -> FederatedScore:
+        if generated.labels is None:
+            raise ValueError("score clip_score needs the labels that generated images were asked for; none are given")
+        asked = generated.labels.to(generated.rows.device)
+        images = F.normalize(generated.rows.double(), dim=1)
+        fits = 100 * (images * prepared.texts.to(images.device)[asked]).sum(1).clamp(min=0)
+        of_class = [fits[asked == c].cpu() for c in range(len(prepared.texts))]
+        means = torch.stack([part.mean() for part in of_class])  # nan of a class that no image was asked for
+        own_classes = [own[~means[own].isnan()] for own in (labels.cpu() for labels in prepared.labels)]
+        for client, own in enumerate(own_classes):
+            if not len(own):
+                raise ValueError(f"no image was generated of any class of client {client}; generate more of them")
+        found = mean_score(
+            self.name, [means[own] for own in own_classes], prepared.weights, errors, higher_is_better=True
+        )
+        return _with_generated(found, own_classes, of_class, prepared.weights) if errors else found
+
+
+def _with_generated(
+    found: FederatedScore, own_classes: Sequence[Tensor], parts: Sequence[Tensor], weights: Tensor
+) -> FederatedScore:
+    """Return a score whose errors are over the real images with those over the generated ones beside them."""
+    shares = torch.stack(
+        [torch.bincount(own, minlength=len(parts)).double() / len(own) for own in own_classes]
+    )  # [K, C]
+    variances = torch.stack([mean_variance(part) if len(part) else part.new_zeros(()) for part in parts])
+    of_client = (shares.square() @ variances).sqrt()
+    of_pool = float(((weights @ shares).square() @ variances).sqrt())
+    worst = int(found.per_client.masked_fill(weights == 0, torch.inf).argmin())
+    generated = {"avg": of_pool, "all": of_pool, "worst": float(of_client[worst])}
+    assert found.client_errors is not None  # which were asked for
+    sides = {"generated": generated, "real": found.errors}
+    of_clients = {"generated": of_client, "real": found.client_errors}
+    values = found.per_client, found.values["all"], weights
+    return combine("clip_score", *values, None, sides, of_clients, True, found.over_clients)
