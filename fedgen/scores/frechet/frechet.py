@@ -227,7 +227,7 @@ class FrechetReference(OfClients):
         if influences:
             visits = list(spread(lambda batch: influences.visit(batch, self._means, self._scales), batches))
             influences.gather(batches, visits)
-            found = [visit.traces for visit in visits]
+            found: Iterable[Tensor] = [visit.traces for visit in visits]
         else:
             opposite = _opposite(summary, self.ddof)
             found = spread(lambda batch: trace_sqrt(batch.roots, opposite), batches)
