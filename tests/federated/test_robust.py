@@ -186,3 +186,34 @@ def test_what_clients_would_send_past_a_robust_rule_is_refused(rule):
         trainer = make_trainer(FedAvgStrategy(1, aggregator=rule, **options), 1)
         with pytest.raises(MisconfigurationException, match=f"{type(rule).__name__} bounds .* {said}"):
             trainer.fit(TwoOptimizers(), make_data())
+
+
+def test_complex_tensors_are_measured_by_both_parts():
+    def combined(rule, values):
+        rule.start([torch.zeros(1, dtype=torch.complex64)])
+        for client, value in enumerate(values):
+            rule.add(client, [torch.tensor([value], dtype=torch.complex64)], weight=1.0)
+        return rule.result()[0].item()
+
+    assert combined(NormClipping(1.0), [3 + 4j]) == pytest.approx(0.6 + 0.8j)
+    assert combined(Median(), [1 + 1j, 2 + 9j, 3 + 2j]) == 2 + 2j
+    assert combined(TrimmedMean(0.4), [0j, 1 + 1j, 9j]) == 0 + 1j
+    krum = Krum(bad=1)
+    combined(krum, [0j, 0.1j, 0.2j, 0.3j, 100j])
+    assert set(krum.remarks()) >= {4}
+
+
+def test_the_rule_behind_clipping_keeps_its_state_in_checkpoints():
+    class Counting(Mean):
+        count = 0
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    rule = NormClipping(1.0, Counting())
+    rule.load_state_dict({"count": 3})
+    assert rule.then.count == 3
+    assert rule.state_dict() == {"count": 3}

@@ -8,12 +8,14 @@ class each, say) they leave rare data out even without an attack, as Karimireddy
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from fedgen.federated.aggregators.mean import Aggregator, Federation, Mean, wide
+from fedgen.federated.server_optimizers import as_real, from_real
 from fedgen.own_code import rank_zero_warn
 from fedgen.ranks import Ranks
 
@@ -44,21 +46,23 @@ class CollectingAggregator(Aggregator):
     def __init__(self) -> None:
         self.clients: list[int] = []
         self._updates: list[list[Tensor]] = []
+        self._server: list[Tensor] = []
         self._far: dict[int, str] = {}
 
     def start(self, server: Sequence[Tensor]) -> None:
-        self.clients, self._updates, self._far = [], [], {}
+        self.clients, self._updates, self._server, self._far = [], [], list(server), {}
 
     @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         self.clients.append(client)
-        self._updates.append([wide(tensor).clone() for tensor in update])
+        self._updates.append([as_real(wide(tensor)).clone() for tensor in update])
 
     @torch.no_grad()
     def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
-        for update in self._updates:
-            for place, tensor in zip(places, server):
-                update.insert(place, wide(tensor).clone())
+        for place, tensor in zip(places, server):
+            self._server.insert(place, tensor)
+            for update in self._updates:
+                update.insert(place, as_real(wide(tensor)).clone())
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:
         if ranks.size == 1:
@@ -73,7 +77,7 @@ class CollectingAggregator(Aggregator):
         stacked = [torch.stack(parts) for parts in zip(*self._updates, strict=True)]
         found = self.combine(stacked)
         self._updates, self._far = [], self._remarks_on_far(stacked, found)
-        return found
+        return [from_real(part, like) for part, like in zip(found, self._server, strict=True)]
 
     def _remarks_on_far(self, stacked: Sequence[Tensor], combined: Sequence[Tensor]) -> dict[int, str]:
         """Return remarks on clients that stand out in the tensors [clients, ...]; the furthest first."""
@@ -97,7 +101,10 @@ class CollectingAggregator(Aggregator):
 
     @abstractmethod
     def combine(self, stacked: list[Tensor]) -> list[Tensor]:
-        """Return one tensor [...] of each [clients, ...], in float32 at least and on its device."""
+        """Return one tensor [...] of each [clients, ...], in float32 at least and on its device.
+
+        Complex tensors come, and go, as pairs of real numbers [..., 2].
+        """
 
 
 class NormClipping(Aggregator):
@@ -143,6 +150,12 @@ class NormClipping(Aggregator):
     def metrics(self, rounds: int) -> dict[str, float]:
         return self.then.metrics(rounds)
 
+    def state_dict(self) -> Any:
+        return self.then.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.then.load_state_dict(state)
+
     def on_client_loss(self, client: int, loss: float) -> None:
         self.then.on_client_loss(client, loss)
 
@@ -152,11 +165,12 @@ class NormClipping(Aggregator):
 
     @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
-        moved = [wide(new) - wide(old) for new, old in zip(update, self._server, strict=True)]
+        moved = [as_real(wide(new) - wide(old)) for new, old in zip(update, self._server, strict=True)]
         norm = float(torch.stack([part.double().norm() for part in moved]).norm()) if moved else 0.0
         if norm > self.max_norm:
             self._norms[client] = norm
-            update = [wide(old) + part * (self.max_norm / norm) for old, part in zip(self._server, moved)]
+            scale = self.max_norm / norm
+            update = [wide(old) + from_real(part * scale, old) for old, part in zip(self._server, moved)]
         self.then.add(client, update, weight)
 
     def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
