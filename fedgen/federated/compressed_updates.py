@@ -101,7 +101,6 @@ class CompressedUpdates:
         return {"clients": {client: kept._asdict() for client, kept in self._memory.unsent.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, with tensors where the model's are."""
         clients, trainable = state["clients"], self._model.trainable
         if clients and not self.keeps_clients:
             kind = "there is no `compression`" if self.compressor is None else f"{type(self.compressor).__name__} does"

@@ -125,7 +125,6 @@ class FedBuffStrategy(FedAvgStrategy):
 
     @refuses
     def _check_asynchronous(self, clients: int) -> Iterator[str]:
-        """Refuse settings that need a cohort that starts together."""
         for name, value in (("buffer_size", self.buffer_size), ("concurrency", self.concurrency)):
             if value > clients:
                 yield f"{name}={value}, but {clients} clients train; choose 1 to {clients}"
@@ -229,7 +228,6 @@ class ServerVersions:
 
 
 def _check_same(kept: Mapping[str, Tensor], live: Mapping[str, Tensor]) -> None:
-    """Refuse a version of other tensors than the module has."""
     for name, tensor in live.items():
         if name not in kept or kept[name].shape != tensor.shape or kept[name].dtype != tensor.dtype:
             raise MisconfigurationException(

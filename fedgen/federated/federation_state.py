@@ -60,7 +60,6 @@ def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exc
 
 
 def check_packed(state: Any, tensors: Mapping[str, Any], parts: Iterable[str] = _PARTS) -> None:
-    """Refuse what `pack_state` never packs."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version not in (OLD_CLOCKS, CHECKPOINT_VERSION):
         raise ValueError(

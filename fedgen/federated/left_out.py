@@ -188,7 +188,6 @@ def _turns(entries: Sequence[Entry]) -> int:
 
 
 def _rest(clients: int) -> list[str]:
-    """Return what stands for clients that are not listed, if any."""
     return [f"and {_count(clients - MOST_LINES, 'more client')}"] if clients > MOST_LINES else []
 
 
@@ -218,7 +217,6 @@ def write_left_out(folder: str | Path, entries: Sequence[Entry]) -> None:
 
 
 def read_left_out(folder: str | Path) -> list[Entry]:
-    """Read what `write_left_out` kept; nothing if there is no file."""
     path = Path(folder) / LEFT_OUT_FILE
     if not path.exists():
         return []

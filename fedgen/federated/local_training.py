@@ -107,7 +107,6 @@ class LocalTraining:
         vars(owner)[name] = hook
 
     def release(self) -> None:
-        """Put the module's and callbacks' hooks back."""
         for owner, name, before in self._replaced:
             if before is None:
                 vars(owner).pop(name, None)

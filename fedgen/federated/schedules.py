@@ -181,7 +181,6 @@ class Cooldown(Schedule):
 
 
 def factor_in(schedule: Schedule, round: int) -> float:
-    """Return a schedule's factor in a round."""
     factor = float(schedule.factor(round))
     if not 0 <= factor < math.inf:
         raise ValueError(
@@ -192,7 +191,6 @@ def factor_in(schedule: Schedule, round: int) -> float:
 
 
 def check_rates(schedule: Schedule, optimizers: Iterable[Optimizer | None]) -> None:
-    """Refuse optimizers that a schedule cannot act on."""
     for optimizer in optimizers:
         if optimizer is not None and not all("lr" in group for group in optimizer.param_groups):
             raise ValueError(

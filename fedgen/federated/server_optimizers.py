@@ -176,5 +176,4 @@ def as_real(tensor: Tensor) -> Tensor:
 
 
 def from_real(numbers: Tensor, like: Tensor) -> Tensor:
-    """Undo `as_real`, for a tensor of this kind."""
     return torch.view_as_complex(numbers) if like.is_complex() else numbers

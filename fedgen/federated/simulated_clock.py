@@ -35,7 +35,6 @@ class SimulatedClock:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The values that are logged at the end of a round."""
         return {"simulated_seconds": self.seconds}
 
     def state_dict(self) -> dict[str, Any]:
@@ -50,8 +49,6 @@ class SimulatedClock:
 
 
 class TurnUnderWay(NamedTuple):
-    """A turn between its start and its arrival."""
-
     arrival: Annotated[float, Between(0)]
     client: Annotated[int, Between(0)]
     version: Annotated[int, Between(0)]

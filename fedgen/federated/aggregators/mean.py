@@ -252,7 +252,6 @@ class SumOfUpdates(Aggregator):
             self._sums.insert(place, torch.zeros_like(as_real(wide(tensor))))
 
     def _moved(self, update: Sequence[Tensor]) -> list[Tensor]:
-        """Return the differences of a client's tensors to the server's."""
         return [as_real(wide(new) - wide(old)) for old, new in zip(self._server, update, strict=True)]
 
     def _plus_sums(self, divisor: float) -> list[Tensor]:

@@ -112,7 +112,6 @@ class ClientAlgorithm:
 
 
 def parameter_names(model: Mapping[str, Tensor]) -> dict[int, str]:
-    """Return the names of a model's parameters by their identity."""
     return {id(tensor): name for name, tensor in model.items() if isinstance(tensor, nn.Parameter)}
 
 

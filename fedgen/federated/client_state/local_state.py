@@ -48,10 +48,6 @@ class Continuing(PythonState):
     def __init__(self, objects: Sequence[Any]) -> None:
         super().__init__([Attributes(str(place), one) for place, one in enumerate(objects)])
 
-    def plain_changes(self) -> dict[str, Any]:
-        changes = [change for node in self.changed() for change in node.changes()]
-        return {change.path: copied(change.after) for change in changes if is_plain(change.after)}
-
     def plain_values(self) -> dict[str, Any]:
         """Return the snapshot's plain values: numbers and texts one by one, lists and tensors as a whole."""
         single = [c for node in self.nodes if isinstance(node, Keyed) for c in node.children()]
@@ -60,7 +56,6 @@ class Continuing(PythonState):
         return found | {path: copied(value) for path, value in whole.items() if is_plain(value)}
 
     def check(self, values: Mapping[str, Any]) -> None:
-        """Refuse values by path that are not like the snapshot's."""
         for path, value in values.items():
             if (place := self.find(path)) is None or not _alike(place[0].before(place[1]), value):
                 raise ValueError(f"{path[:80]!r} of a schedule or quasi-random generator is not like the server's")
@@ -123,18 +118,14 @@ class LocalState:
         if self.mode == "average":
             self._server = self._read_all()
 
-    def starting_contents(self, client: int) -> list[Contents]:
-        """Return, by optimizer, what a client's turn in the present round begins with."""
-        return self._kept(client) or [contents.fresh for contents in self.contents]
-
-    def _kept(self, client: int) -> list[Contents] | None:
+    def kept(self, client: int) -> list[Contents] | None:
         return self._server if self.mode == "average" else self.clients.get(client)
 
     def start_turn(self, client: int) -> None:
         if self._objects:
             self._continuing.restore()
         self._write_settings(self._before)
-        kept = self._kept(client)
+        kept = self.kept(client)
         for i, contents in enumerate(self.contents):
             if kept:
                 contents.write(kept[i])  # copies, which steps change: a turn that fails leaves them as they were
@@ -195,7 +186,8 @@ class LocalState:
 
     def _read_settings(self) -> Settings:
         scaler = copy.copy(self.scaler.state_dict()) if self.scaler is not None else None
-        changes = self._continuing.plain_changes() if self._objects else {}
+        found = [change for node in self._continuing.changed() for change in node.changes()] if self._objects else []
+        changes = {change.path: copied(change.after) for change in found if is_plain(change.after)}
         return [[contents.hyperparameters for contents in self.contents], changes, scaler]
 
     def _write_settings(self, settings: Settings) -> None:

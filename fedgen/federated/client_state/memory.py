@@ -56,7 +56,6 @@ class ClientMemory:
 
     @property
     def lost(self) -> list[Entry]:
-        """The clients left out of this round."""
         return self.left_out[self._known :]
 
     def _warn(self) -> None:
@@ -100,7 +99,6 @@ class ClientMemory:
             slot.update(kept)
 
     def keep_personal(self, client: int, exchange: Exchange) -> None:
-        """Keeps a copy of the model's personal tensors as the client's."""
         if exchange.personal:
             empty = {name: torch.empty_like(tensor) for name, tensor in exchange.personal.items()}
             slot = self.personal.setdefault(client, empty)
@@ -115,7 +113,6 @@ class ClientMemory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], exchange: Exchange) -> None:
-        """Restores `state_dict`, with tensors where the model's are."""
         for slot in state["personal"].values():
             if slot.keys() != exchange.personal.keys():
                 name = sorted(slot.keys() ^ exchange.personal.keys())[0]

@@ -33,7 +33,6 @@ _ROUNDING = 1e-12  # of learning rates: LinearLR's way to 0 may end a little bel
 
 
 def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
-    """Refuses what no `state_dict` of such an optimizer holds."""
     groups = optimizer.state_dict()["param_groups"]
     found: Any = state.get("param_groups") if isinstance(state, Mapping) else None
     if not _is_list(found, len(groups)) or "state" not in state:

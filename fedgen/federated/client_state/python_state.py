@@ -134,7 +134,6 @@ class _Noted:
         return self.contents.get(key, MISSING) if isinstance(self.contents, dict) else self.contents[key]
 
     def after(self, key: Any) -> Any:
-        """Return the value under a key now; MISSING if there is none."""
         now = self.now()
         return (now if isinstance(now, dict) else dict(enumerate(now))).get(key, MISSING)
 
@@ -300,7 +299,6 @@ class _Whole(_Noted):
         write(self.holder, self.contents)
 
     def seed(self, seed: int) -> None:
-        """Seed a random generator anew."""
         generator = self.holder
         if isinstance(generator, torch.Generator):
             generator.manual_seed(seed)
@@ -313,13 +311,10 @@ class _Whole(_Noted):
         write(self.holder, value)
 
 
+ISOLATED = nn.Module, nn.Parameter, Optimizer  # otherwise, so that a snapshot does not enter them
 Node = Keyed | _Sequence | _Whole
 Place = tuple[Node, Any]  # what holds a value and its key there; None for all that the node holds
 PLAIN: dict[type, type[Keyed | _Sequence]] = {dict: Keyed, list: _Sequence, tuple: _Constant}
-
-
-def not_isolated_otherwise(path: str, value: Any) -> bool:
-    return not isinstance(value, (nn.Module, nn.Parameter, Optimizer))
 
 
 class PythonState:
@@ -328,7 +323,7 @@ class PythonState:
     def __init__(
         self,
         roots: Sequence[Node],
-        enter: Callable[[str, Any], bool] = not_isolated_otherwise,
+        enter: Callable[[str, Any], bool] = lambda path, value: not isinstance(value, ISOLATED),
         parts: Sequence[tuple[str, nn.Module]] = (),
         owned: Collection[int] = (),
         asks_all: bool = True,
@@ -459,7 +454,6 @@ class PythonState:
         return next(((node, key) for node in nodes if not node.is_left_out(key)), None)
 
     def value(self, path: str) -> Any:
-        """Return a value at the snapshot; None if it was not there."""
         node, key = self._places.get(path, (None, None))
         return None if node is None else node.before(key)
 

@@ -11,7 +11,6 @@ from fedgen.federated.lightning.lightning_internals import coordinates_and_value
 
 
 def _parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The dense tensors that hold a tensor's numbers."""
     if tensor.layout is torch.strided:
         return (tensor,)
     if tensor.layout is torch.sparse_coo:

@@ -354,5 +354,4 @@ class PowerSGD(Compressor):
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return rows and columns of a tensor as a matrix."""
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)

@@ -242,7 +242,6 @@ def check_simulated(state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
 
 @contextmanager
 def naming_checkpoint(trainer: Trainer) -> Iterator[None]:
-    """Name the checkpoint in errors."""
     try:
         yield
     except (ValueError, MisconfigurationException) as error:

@@ -43,7 +43,6 @@ def refuses(faults: Callable[Given, Iterator[str]]) -> Callable[Given, None]:
 
 
 def check_settings(interval: int, cohort_size: int | None, weights: str, optimizer_state: str, batch_idx: str) -> None:
-    """Refuse settings of the strategy that are out of range."""
     for name, value in (("communication_interval", interval), ("cohort_size", cohort_size)):
         if value is not None and value < 1:
             raise ValueError(f"{name}={value}: choose 1 or more")
@@ -56,7 +55,6 @@ def check_settings(interval: int, cohort_size: int | None, weights: str, optimiz
 
 
 def refuse_batch(batch: Any) -> None:
-    """Refuse a batch that is not a client's turn."""
     raise MisconfigurationException(
         f"FedAvgStrategy got a batch of type {type(batch).__name__}; train with a FederatedDataModule, whose"
         " loader yields one client's turn at a time"

@@ -151,8 +151,6 @@ os.register_at_fork(after_in_child=lambda: [_watches.popitem()[1]() for _ in lis
 
 
 class RankShares:
-    """The clients of each rank."""
-
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self.owners: dict[int, int] = {}  # ranks by client

@@ -130,7 +130,8 @@ class StackedClients:
         shared = {name: tensor.detach() for name, tensor in named}  # the module is at a turn's beginning
         kept, server = [round.memory.personal.get(turn.client, {}) for turn in turns], round.exchange.server
         starts = [shared | {name: own.get(name, server[name]) for name in round.exchange.personal} for own in kept]
-        contents = [round.local.starting_contents(turn.client) for turn in turns]
+        local = round.local
+        contents = [local.kept(turn.client) or [one.fresh for one in local.contents] for turn in turns]
         self._optimizers: dict[int, StackedOptimizer] = {}
         for place, names in trial.stepped.items():
             optimizer = setting.optimizers[place]
