@@ -64,7 +64,7 @@ PACKAGES = [
 ]
 
 
-SCORES = "scores.definition"  # a page of every score's class
+SCORES = "scores.definitions"  # a page of every score's class
 
 
 def directive(package: str, name: str) -> str:

@@ -15,7 +15,7 @@ from fedgen.data.optional_attributes import optional
 from fedgen.evaluation import Columns, ScoreRecord
 from fedgen.evaluation.names import AGGREGATES, POWER
 from fedgen.evaluation.panels import PRESETS
-from fedgen.scores.definition import definitions
+from fedgen.scores.definitions import definitions
 
 PERCENTILES = (10, 50, 90)
 

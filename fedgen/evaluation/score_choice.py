@@ -10,7 +10,8 @@ from torch import Tensor
 from fedgen.class_paths import import_by_path, is_class_path
 from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, PERCENTILES, POWER
 from fedgen.scores import FederatedScore, Kernel, aggregate
-from fedgen.scores.definition import Needs, ScoreDefinition, definitions
+from fedgen.scores.definition import Needs, ScoreDefinition
+from fedgen.scores.definitions import definitions
 from fedgen.scores.of_model.metric_score import MetricScore
 
 if TYPE_CHECKING:

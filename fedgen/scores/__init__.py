@@ -6,7 +6,7 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.scores.aggregate import FederatedScore, aggregate, resolve_weights
-    from fedgen.scores.definition import ClientSide, Density, FittedScore, GeneratedSet, ScoreDefinition, definitions
+    from fedgen.scores.definition import ClientSide, Density, FittedScore, GeneratedSet, ScoreDefinition
     from fedgen.scores.frechet.extrapolation import Extrapolation, fid_infinity
     from fedgen.scores.frechet.frechet import FrechetReference, frechet_distance
     from fedgen.scores.frechet.mifid import MiFIDReference
@@ -52,7 +52,6 @@ __all__ = [
     "UtilityReference",
     "WassersteinReference",
     "aggregate",
-    "definitions",
     "excess_inversions",
     "fid_infinity",
     "frechet_distance",

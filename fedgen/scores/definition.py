@@ -9,9 +9,6 @@ import math
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cache
-from importlib import import_module
-from pkgutil import walk_packages
 from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
@@ -296,26 +293,6 @@ class _Fitted:
     def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
         found = self._definition.compare(self._prepared, generated, errors)
         return found if isinstance(found, Mapping) else {self._definition.name: found}
-
-
-@cache
-def definitions() -> dict[str, type[ScoreDefinition]]:
-    """The kit's scores by name: every subclass of `ScoreDefinition` with a name in `fedgen.scores`.
-
-    Examples:
-        >>> from fedgen.scores import definitions
-        >>> definitions()["fid"].needs
-        'summaries'
-    """
-    package = import_module("fedgen.scores")
-    names = [module.name for module in walk_packages(package.__path__, "fedgen.scores.") if not module.ispkg]
-    found = {
-        value.name: value
-        for module in map(import_module, names)
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, ScoreDefinition) and hasattr(value, "name")
-    }
-    return dict(sorted(found.items()))
 
 
 def require_finite(**values: Any) -> None:

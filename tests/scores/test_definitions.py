@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import pytest
 
 from fedgen.__main__ import main
-from fedgen.scores.definition import definitions
+from fedgen.scores.definitions import definitions
 
 
 def faults(definition):
