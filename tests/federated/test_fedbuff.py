@@ -47,7 +47,7 @@ from tests.federated.modules import (
 from tests.federated.test_compressed_updates import Two
 from tests.federated.test_strategy import make_turn, plain_step
 
-PAGE = Path(__file__).parents[3] / "docs" / "asynchronous.md"
+PAGE = Path(__file__).parents[2] / "docs" / "asynchronous.md"
 SIZES = (12, 20, 8, 16, 9)
 SECONDS = [1.0, 1.3, 4.7, 2.2, 0.9]
 EQUAL = ClientSpeeds(1.0, "equal")
