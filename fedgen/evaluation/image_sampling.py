@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.plan import RealSide
 from fedgen.evaluation.sampling_settings import sampling_of
 from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange, to_uint8
@@ -94,11 +93,15 @@ def draw_images(
         chunk = max(1, num_images)
 
     def drawn(i: int) -> Tensor:
+        """Chunk i on the CPU: uint8, or float32 for points."""
         seed_all(seed, "sample", stream, round, i)
-        part = _checked(sample(chunk, chunk_draws(seed, round, stream, i)), chunk, "the sampler")
+        part = _checked(sample(chunk, generator(seed, "sample", stream, round, i)), chunk, "the sampler")
         if part.ndim == 4:
             seen.see(part)
-        return _stored(part)
+            return (part if part.dtype == torch.uint8 else to_uint8(part)).cpu()
+        if not torch.isfinite(part).all():
+            raise ValueError("points hold NaN or infinity; check the generator that made them")
+        return part.float().cpu()
 
     with isolated():
         parts = spread(drawn, range(-(-num_images // chunk)))
@@ -114,13 +117,7 @@ def draw_images(
     return images
 
 
-def chunk_draws(seed: int, round: int, stream: str, i: int) -> torch.Generator:
-    """The generator with which `draw_images` draws chunk i."""
-    return generator(seed, "sample", stream, round, i)
-
-
 def _checked(made: Any, count: int, whose: str) -> Tensor:
-    """A sampler's tensor, once it is known to be so many images or points."""
     wanted = f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1] or [{count}, D]"
     if not isinstance(made, Tensor):
         parts = f" of {', '.join(type(part).__name__ for part in made)}" if isinstance(made, tuple | list) else ""
@@ -130,15 +127,6 @@ def _checked(made: Any, count: int, whose: str) -> Tensor:
     if made.ndim == 4 and not (made.is_floating_point() or made.dtype == torch.uint8):
         raise ValueError(f"{wanted}, and gave {made.dtype}; grey levels are torch.uint8")
     return made
-
-
-def _stored(images: Tensor) -> Tensor:
-    """Images as stored, on the CPU: uint8, or float32 for points."""
-    if images.ndim == 4:
-        return (images if images.dtype == torch.uint8 else to_uint8(images)).cpu()
-    if not torch.isfinite(images).all():
-        raise ValueError("points hold NaN or infinity; check the generator that made them")
-    return images.float().cpu()
 
 
 def sampler_of(module: nn.Module) -> ImageSampler:
@@ -203,7 +191,7 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
 
 
 def frequencies_of(split: Split) -> LabelFrequencies | None:
-    """Return how often each class occurs among a split's images; None where they have no labels."""
+    """The frequencies of the classes among a split's images; None where they have no labels."""
     if split.labels is None:
         return None
     found = LabelFrequencies(len(split.classes))
@@ -236,12 +224,17 @@ def draw_labelled(
     num_images: int,
     seed: int,
     round: int,
-    frequencies: LabelFrequencies,
+    frequencies: LabelFrequencies | None,
     stream: str = "train",
     chunk: int = CHUNK,
     **options: Any,
-) -> tuple[Tensor, Tensor]:
-    """Images as `draw_images` gives them, and the labels int64 [num_images] that a conditional sampler made them of."""
+) -> tuple[Tensor, Tensor | None]:
+    """Images as `draw_images` gives them, and the labels int64 [num_images] that a conditional sampler made them of.
+
+    Of data without labels, or a sampler that takes none, there are none.
+    """
+    if frequencies is None or not takes_labels(sample, frequencies):
+        return draw_images(sample, num_images, seed, round, stream, chunk, **options), None
 
     def labelled(count: int, draws: torch.Generator) -> Tensor:
         conditional: Any = sample
@@ -249,15 +242,22 @@ def draw_labelled(
 
     images = draw_images(labelled, num_images, seed, round, stream, chunk, **options)
     # drawn once more: another rank may have drawn the chunk's images
-    draws = [chunk_draws(seed, round, stream, i) for i in range(-(-num_images // chunk))]
+    draws = [generator(seed, "sample", stream, round, i) for i in range(-(-num_images // chunk))]
     return images, torch.cat([frequencies.draw(chunk, one) for one in draws])[:num_images]
 
 
 class GeneratedImages:
-    """The generated images of one model, drawn once a stream and embedded once a stream and embedding."""
+    """The generated images of one model, drawn once a stream and embedded once a stream and embedding.
 
-    def __init__(self, real: RealSide, draw: Callable[..., tuple[Tensor, Tensor | None]]) -> None:
-        self._real, self._draw = real, draw
+    Args:
+        draw: gives images and labels, of a `stream`.
+        embed: gives features of images for a panel.
+    """
+
+    def __init__(
+        self, draw: Callable[..., tuple[Tensor, Tensor | None]], embed: Callable[[Panel, Tensor], Tensor]
+    ) -> None:
+        self._draw, self._embed = draw, embed
         self._stream = ""
         self._features: dict[str, Tensor] = {}
         self._images = self.first = torch.empty(0)
@@ -273,30 +273,5 @@ class GeneratedImages:
             self._stream, self._features = split.stream, {}
         name = panel.embedding.name
         if name not in self._features:
-            self._features[name] = self._real.embed(panel, self._images) if len(self._images) else self._images
+            self._features[name] = self._embed(panel, self._images) if len(self._images) else self._images
         return self._features[name], self._labels
-
-
-class ImageDraws:
-    """Draws images of models; of a class-conditional one, by the classes of the data as often as they occur."""
-
-    def __init__(self, split: Split, seed: int, chunk: int = CHUNK, needed: bool = True) -> None:
-        self._frequencies = frequencies_of(split)
-        self._seed, self._chunk, self._needed = seed, chunk, needed
-        self._seen = SeenRange(*SAMPLES)
-
-    def check_labels(self, sample: Sample, score: str) -> None:
-        """Raise ValueError for a model that cannot be asked for the data's classes, where a score needs that."""
-        check_takes_labels(sample, self._frequencies, score)
-
-    def draw(
-        self, sample: Sample, count: int, round: int, chunk: int | None = None, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """Images, and the labels that they were asked for if the data have labels and the model takes them."""
-        if not self._needed:
-            return torch.empty(0), None
-        self._seen = SeenRange(*SAMPLES, told=self._seen.told)
-        options |= {"chunk": self._chunk if chunk is None else chunk, "seen": self._seen}
-        if self._frequencies is not None and takes_labels(sample, self._frequencies):
-            return draw_labelled(sample, count, self._seed, round, self._frequencies, **options)
-        return draw_images(sample, count, self._seed, round, **options), None

@@ -142,20 +142,20 @@ def _signals_of(model: Any) -> list[SignalName]:
 
 def _losses(model: Any, options: SignalOptions, pairs: MembershipPairs) -> tuple[Tensor, Tensor]:
     """Negated losses; draws after the second are left out of a model that draws nothing."""
-    answers, found = Answers(model), []
+    found = []
     for place in range(options.draws):
-        found.append([-_loss_of(answers, pairs, part, options, place) for part in (pairs.members, pairs.others)])
+        found.append([-_loss_of(model, pairs, part, options, place) for part in (pairs.members, pairs.others)])
         if place == 1 and all(torch.equal(*both) for both in zip(*found)):
             break
     members, others = (torch.stack(part).mean(0) for part in zip(*found))
     return members, others
 
 
-def _loss_of(answers: Answers, pairs: MembershipPairs, part: Tensor, options: SignalOptions, place: int) -> Tensor:
+def _loss_of(model: Any, pairs: MembershipPairs, part: Tensor, options: SignalOptions, place: int) -> Tensor:
     with isolated():
         seed_all(options.seed, "membership", place)  # for models that draw from global generators
-        seed = derive(options.seed, "membership", place)
-        return answers.losses(pairs.examples.inputs_at(part), pairs.examples.labels[part], seed)
+        answers = Answers(model, derive(options.seed, "membership", place))
+        return answers.losses(pairs.examples.inputs_at(part), pairs.examples.labels[part])
 
 
 def _critic_values(model: Any, options: SignalOptions, pairs: MembershipPairs) -> tuple[Tensor, Tensor]:
@@ -163,7 +163,7 @@ def _critic_values(model: Any, options: SignalOptions, pairs: MembershipPairs) -
     both, count = torch.cat([pairs.members, pairs.others]), len(pairs.members)
     order = torch.randperm(len(both), generator=generator(options.seed, "critic's batches"))
     values = torch.empty(len(both), dtype=torch.float64)
-    values[order] = -_loss_of(Answers(model), pairs, both[order], options, 0)
+    values[order] = -_loss_of(model, pairs, both[order], options, 0)
     return values[:count], values[count:]
 
 

@@ -69,7 +69,7 @@ class LocalFineTuning:
             )
         for network, average in averages_of(module):
             network.load_state_dict(average.network.state_dict())
-        singles, everyone = SingleClients(evaluator), self.data.everyone
+        singles, everyone = SingleClients(evaluator, evaluator.splits, evaluator.panels), self.data.everyone
         scored = [number for number, client in enumerate(everyone) if client.name in singles.places]
 
         def score(turn: int) -> None:
@@ -80,7 +80,7 @@ class LocalFineTuning:
         details = {"round": round, "checkpoint": path.name, "optimised_on": list(optimised_on)}
         note = f"each client's own model, {self.iterations} iterations from the server's"
         number = evaluator.num_images if evaluator.needs_images else 0
-        return evaluator.records(singles.take(), self.generator, number, note=note, **details)
+        return evaluator.real.records(singles.take(), self.generator, number, note=note, **details)
 
     def _train(self, module: L.LightningModule, scored: Sequence[int], score: Callable[[int], None], seed: int) -> None:
         """One round without exchange, in which each of the clients takes its turn; then `score` of each turn."""
