@@ -43,12 +43,6 @@ class Answers:
     are forgotten before the next. What is drawn follows from the seed and the place of an example alone, so that sets
     of one size are compared at common draws: of chunks each has a seed of its own, unless `example_losses` takes
     `start`, the place of a chunk's first example; then its losses can be those of all examples at once.
-
-    Args:
-        model: with those methods that are asked for.
-        seed: of what they draw.
-        has_losses: whether a score needs its losses.
-        has_predictions: whether one needs its predictions.
     """
 
     model: Any

@@ -4,7 +4,6 @@ Its diagonal holds what each client's own model scores on that client's images. 
 models are made for their own clients alone: whether others would be served as well, or better, by another's model.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,14 +96,9 @@ class ClientMatrix:
 
     def to_json(self) -> dict[str, Any]:
         """All as plain values, rows of the matrix as lists."""
-        tensors = {name: None if part is None else part.tolist() for name, part in self._tensors.items()}
-        names = ("score", "split", "embedding", "reference", "models", "clients", "higher_is_better", "num_generated")
-        plain = {name: vars(self)[name] for name in (*names, "round", "checkpoint")}
-        return {**plain, "models": list(self.models), "clients": list(self.clients), **tensors}
-
-    @property
-    def _tensors(self) -> dict[str, Tensor | None]:
-        return {"values": self.values, "errors": self.errors}
+        plain = {**vars(self), "models": list(self.models), "clients": list(self.clients)}
+        values, errors = plain.pop("values"), plain.pop("errors")
+        return {**plain, "values": values.tolist(), "errors": None if errors is None else errors.tolist()}
 
 
 def client_matrices(
@@ -141,37 +135,20 @@ def client_matrices(
             made = evaluator.generated(evaluator.sampler_of(module), round)
             asked = evaluator.asked_of(module)
             found = evaluator.measured(made, **asked, where=lambda split, panel: panel in panels)
-        for (split, embedding), scores in found.items():
+        for (place, embedding), scores in found.items():
             for score in scores:
-                rows.setdefault((split, embedding, score.name), []).append(score)
+                rows.setdefault((place, embedding, score.name), []).append(score)
     number = evaluator.num_images if evaluator.needs_images else 0
-    details: dict[str, Any] = {"num_generated": number, "round": round, "checkpoint": checkpoint}
-    return [_joined(evaluator, key, tuple(models), own, details) for key, own in rows.items()]
-
-
-def _joined(
-    evaluator: Evaluator,
-    key: tuple[str, str, str],
-    models: tuple[str, ...],
-    rows: Sequence[FederatedScore],
-    details: dict[str, Any],
-) -> ClientMatrix:
-    """Return the matrix of the models' scores on every client of a split."""
-    name, embedding, score = key
-    split = next(split for split in evaluator.splits if split.name == name)
-    errors = [row.client_errors for row in rows if row.client_errors is not None]
-    return ClientMatrix(
-        score,
-        name,
-        embedding,
-        split.reference,
-        models,
-        split.client_names,
-        torch.stack([row.per_client for row in rows]).double().cpu(),
-        torch.stack(errors).double().cpu() if len(errors) == len(rows) else None,
-        rows[0].higher_is_better,
-        **details,
-    )
+    splits, matrices = {split.name: split for split in evaluator.splits}, []
+    for (place, embedding, name), of_models in rows.items():
+        own_errors = [score.client_errors for score in of_models if score.client_errors is not None]
+        values = torch.stack([score.per_client for score in of_models]).double().cpu()
+        errors = torch.stack(own_errors).double().cpu() if len(own_errors) == len(of_models) else None
+        better, about = of_models[0].higher_is_better, (number, round, checkpoint)
+        split = splits[place]
+        axes = split.reference, tuple(models), split.client_names
+        matrices.append(ClientMatrix(name, place, embedding, *axes, values, errors, better, *about))
+    return matrices
 
 
 def matrix_of_run(

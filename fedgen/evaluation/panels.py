@@ -14,15 +14,20 @@ from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, check_distinc
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import Weights
 
-# Scores under their usual names: embedding, resize, kernel, estimator and scale as the published code has them.
-#
-# Not checked: the printed values with the published weights, which are downloaded. Checked on random weights: resizes
-# to the bit, and scores on features to rounding.
+DEFAULT_EMBEDDINGS = ("efficientnet-lite0",)
+DEFAULT_SCORES = ("fid", "kid")
+OWN_MODEL = "own-model"  # stands in an embedding's place where a model is asked for its own losses
+
+PresetLike = str | Mapping[str, Any]
+EmbeddingLike = str | Mapping[str, Any] | Embedding
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One score with all that its name promises.
+    """One score under its usual name: embedding, resize, kernel, estimator and scale as the published code has them.
+
+    Checked on random weights: resizes to the bit, and scores on features to rounding; not checked: the printed values
+    with the published weights, which are downloaded.
 
     Args:
         name: what the score is called.
@@ -78,8 +83,7 @@ class PresetReference:
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """The score of generated features [m, D], under the preset's name and in its unit."""
-        (score,) = self._reference.score(generated, errors)
-        return score
+        return self._reference.score(generated, errors)[0]
 
 
 FID = Preset(
@@ -134,14 +138,6 @@ def find_preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-DEFAULT_EMBEDDINGS = ("efficientnet-lite0",)
-DEFAULT_SCORES = ("fid", "kid")
-OWN_MODEL = "own-model"  # stands in an embedding's place where a model is asked for its own losses
-
-PresetLike = str | Mapping[str, Any]
-EmbeddingLike = str | Mapping[str, Any] | Embedding
-
-
 @dataclass(frozen=True, eq=False)
 class Panel:
     """The scores on one embedding."""
@@ -161,21 +157,21 @@ class Panel:
 
 
 class NoEmbedding(Embedding):
-    """The embedding of records whose scores take the images themselves."""
+    """The place of an embedding, for scores that take the images themselves."""
 
     def features(self, levels: Tensor) -> Tensor:
         return levels.flatten(1)
 
 
 class OwnClassifier(NoEmbedding):
-    """The embedding of scores that train a small classifier on images with labels."""
+    """The place of an embedding, for scores that train a small classifier on images with labels."""
 
     def __init__(self) -> None:
         super().__init__("own-classifier", dim=None, settings={"network": "SmallClassifier", "version": 1})
 
 
 class OwnModel(NoEmbedding):
-    """The embedding of scores that ask the model about images, or points."""
+    """The place of an embedding, for scores that ask the model about images, or points."""
 
     def __init__(self) -> None:
         super().__init__(OWN_MODEL, dim=None)
@@ -185,7 +181,7 @@ class OwnModel(NoEmbedding):
 
 
 UNEMBEDDED: dict[str, Callable[[], NoEmbedding]] = {"labels": OwnClassifier, "model": OwnModel}
-"""What scores need -> what stands in an embedding's place."""
+"""What scores need, and what stands in an embedding's place."""
 
 
 def make_panels(

@@ -1,6 +1,7 @@
 """Plans of evaluations: which scores on which split and embedding, checked before any long work."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -187,25 +188,18 @@ class EvaluationPlan:
         return dict(self._columns())
 
     def _columns(self) -> Iterator[tuple[str, bool]]:
-        for split in self.splits:
-            for panel in self.panels:
-                for choice in self.choices(split, panel):
-                    score = self.columns.score(split.name, panel.embedding.name, choice.name)
-                    names = [name for name in self.aggregates if applies(name, choice)]
-                    yield from ((f"{score}_{name}", choice.higher_is_better and name != "var") for name in names)
-        for gap, sides in GAPS.items():
-            for panel in self.panels:
-                for choice in self._on_all(sides, panel):
+        splits = {split.name: split for split in self.splits}
+        for split, panel in product(self.splits, self.panels):
+            for choice in self.choices(split, panel):
+                score = self.columns.score(split.name, panel.embedding.name, choice.name)
+                names = [name for name in self.aggregates if applies(name, choice)]
+                yield from ((f"{score}_{name}", choice.higher_is_better and name != "var") for name in names)
+        for (gap, sides), panel in product(GAPS.items(), self.panels):
+            if set(sides) <= splits.keys():
+                better, worse = (self.choices(splits[name], panel) for name in sides)
+                for choice in (choice for choice in better if choice in worse):
                     score = self.columns.score(gap, panel.embedding.name, choice.name)
                     yield from ((f"{score}_{name}", False) for name in GAP_AGGREGATES)
-
-    def _on_all(self, names: Sequence[str], panel: Panel) -> list[ScoreChoice]:
-        """The scores of a panel that are measured on all of these splits."""
-        splits = {split.name: split for split in self.splits}
-        if not set(names) <= set(splits):
-            return []
-        found = [self.choices(splits[name], panel) for name in names]
-        return [choice for choice in found[0] if all(choice in other for other in found[1:])]
 
 
 def records_of(
@@ -225,8 +219,7 @@ def records_of(
 
     return [
         _record(score, aggregate, client_names, own(score.name))
-        for score in scores
-        for aggregate in aggregates
+        for score, aggregate in product(scores, aggregates)
         if aggregate in score.values
     ]
 
@@ -342,14 +335,7 @@ class RealSide:
     def records(
         self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
     ) -> list[ScoreRecord]:
-        """The records of scores, and those of the gaps between splits.
-
-        Args:
-            found: by split and embedding.
-            generator: what stands in the model's place.
-            counts: generated images; by split and embedding where they differ.
-            details: the records' other fields.
-        """
+        """The records of scores and of gaps; the `counts` of generated images may differ by split and embedding."""
         splits = {split.name: split for split in self.plan.splits}
         panels = {panel.embedding.name: panel for panel in self.plan.panels}
 

@@ -1,6 +1,6 @@
 """The clients' side of every score, computed once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -20,18 +20,10 @@ Found = dict[tuple[str, str], list[FederatedScore]]
 
 
 class FittedScores(Protocol):
-    """The scores of one split in one embedding, with what each keeps of the clients."""
+    """The scores of one split in one embedding, with what each keeps of the clients; see `Reference.score`."""
 
-    def score(
-        self,
-        generated: Tensor | Gaussian,
-        errors: bool = True,
-        density: Density | None = None,
-        only: Sequence[str] | None = None,
-        labels: Tensor | None = None,
-        answers: ModelAnswers | None = None,
-    ) -> list[FederatedScore]:
-        """Return the scores of generated features; arguments as for `Reference.score`."""
+    @property
+    def score(self) -> Callable[..., list[FederatedScore]]: ...
 
 
 class Reference:
