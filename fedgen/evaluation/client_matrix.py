@@ -164,8 +164,6 @@ def matrix_of_run(
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
-        ValueError: as for `client_matrices`, before any long work.
-        TypeError: for a model without a method that a score needs.
     """
     run = run if isinstance(run, Run) else Run(run)
     ((number, path),) = run.checkpoints_of(None if round is None else [round], only_last=True).items()

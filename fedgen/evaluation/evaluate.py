@@ -28,7 +28,7 @@ from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, Prese
 from fedgen.evaluation.plan import EvaluationPlan, RealSide
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.reference import Found, Reference
-from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike
+from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import Clients, Split, as_splits
 from fedgen.images import SeenRange
 from fedgen.models.optional_hooks import FederatedModule
@@ -94,6 +94,7 @@ class Evaluator:
 
     Attributes:
         trained: names of the clients that train, in their order; None where only splits are known.
+        needs_images: whether a score needs generated images; those that ask the model about examples do not.
 
     Raises:
         ValueError: for images that an embedding or a score cannot take, clients with too few images, unknown or
@@ -127,8 +128,7 @@ class Evaluator:
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
         self.batch_size, self.device, self.chunk = batch_size, device, chunk
         self.real = real_side(self.plan, self.seed, cache, batch_size, device)
-        # whether a score needs generated images; those that ask the model about examples do not
-        self.needs_images = any(choice.needs not in ("model", "points") for choice in self._choices)
+        self.needs_images = any(choice.needs not in ("model", "points") for choice in self.plan.all_choices)
         self._frequencies, self._seen = frequencies_of(self.splits[0]), SeenRange(*SAMPLES)
         self._floor: list[ScoreRecord] | None = None
 
@@ -143,10 +143,6 @@ class Evaluator:
         """All embeddings, those of presets last."""
         return [panel.embedding for panel in self.panels]
 
-    @property
-    def _choices(self) -> list[ScoreChoice]:
-        return [choice for panel in self.panels for choice in panel.choices]
-
     def asked_of(self, model: Any) -> dict[str, Any]:
         """The interfaces that scores need of a model besides images, for `try_out` and `evaluate`.
 
@@ -158,7 +154,7 @@ class Evaluator:
             TypeError: if it lacks one that is needed.
         """
         density = density_of(model) if self.plan.asking("points") else None
-        return {"density": density, "answers": Answers.of(model, self._choices, self.seed)}
+        return {"density": density, "answers": Answers.of(model, self.plan.all_choices, self.seed)}
 
     def sampler_of(self, model: nn.Module) -> Sample:
         """A model's sampler; where no score needs images, a placeholder, and the model needs no `sample`.
@@ -175,10 +171,7 @@ class Evaluator:
     def try_out(self, sample: Sample, density: Density | None = None, answers: Answers | None = None) -> None:
         """Draws and embeds two images, if a score needs some: what would fail after a long training fails before it.
 
-        Args:
-            sample: the model's sampler.
-            density: the model's, of `asked_of`; asked for the log-density at two points.
-            answers: the model's, of `asked_of`; asked about two examples.
+        What `asked_of` gives of the model is tried on two points or examples.
 
         Raises:
             ValueError: if the images are not of the clients' shape, or an embedding fails on them, or a density is
@@ -210,8 +203,7 @@ class Evaluator:
         checkpoint: str | None = None,
         optimised_on: Sequence[str] = (),
         note: str = "",
-        density: Density | None = None,
-        answers: Answers | None = None,
+        **asked: Any,
     ) -> Evaluation:
         """The scores of one model against every split and embedding.
 
@@ -224,20 +216,17 @@ class Evaluator:
             checkpoint: file name of the model's checkpoint.
             optimised_on: scores or embeddings that a training loss used.
             note: what else a reader must know.
-            density: the model's, of `asked_of`.
-            answers: the model's, of `asked_of`.
+            asked: the model's `density` and `answers`, of `asked_of`.
         """
         sampling = dict(optional(sample, DescribedSampler, "sampling"))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
-        found, images = self._of_model(sample, round, density, answers)
+        found, images = self._of_model(sample, round, **asked)
         return Evaluation(self.real.records(found, MODEL, len(images), sampling=sampling, **details), images)
 
-    def _of_model(
-        self, sample: Sample, round: int, density: Density | None, answers: Answers | None
-    ) -> tuple[Found, Tensor]:
+    def _of_model(self, sample: Sample, round: int, **asked: Any) -> tuple[Found, Tensor]:
         """The scores of one model, and the first split's generated images."""
         made = self.generated(sample, round)
-        return self.measured(made, density, answers), made.first
+        return self.measured(made, **asked), made.first
 
     def generated(self, sample: Sample, round: int) -> GeneratedImages:
         """The images of one model, drawn when first needed; the round is part of their seed."""
@@ -255,11 +244,7 @@ class Evaluator:
         return draw_labelled(sample, count, self.seed, round, self._frequencies, stream, chunk, **options)
 
     def measured(
-        self,
-        made: GeneratedImages,
-        density: Density | None,
-        answers: Answers | None,
-        where: Callable[[Split, Panel], bool] = lambda split, panel: True,
+        self, made: GeneratedImages, where: Callable[[Split, Panel], bool] = lambda split, panel: True, **asked: Any
     ) -> Found:
         """The scores of one model's images by split and embedding, on those `where` they are wanted.
 
@@ -271,7 +256,7 @@ class Evaluator:
             key = split.name, panel.embedding.name
             if where(split, panel) and key in self.real.references:  # not all of its scores are left out
                 features, labels = made.of(split, panel)
-                found[key] = self.real.score(split, panel, features, density=density, labels=labels, answers=answers)
+                found[key] = self.real.score(split, panel, features, labels=labels, **asked)
         return found
 
     def of_one(self, split: Split, place: int, among: Sequence[Panel]) -> "Evaluator":
@@ -336,11 +321,6 @@ def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **opti
             one a client; splits; or {split: [examples of each client]}.
         round: stored in the records, and part of the images' seed.
         options: as for `Evaluator`.
-
-    Raises:
-        TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it; for other
-            clients; for an unknown option.
-        ValueError: as for `Evaluator`.
 
     Examples:
         >>> import torch

@@ -229,10 +229,7 @@ def draw_labelled(
     chunk: int = CHUNK,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Images as `draw_images` gives them, and the labels int64 [num_images] that a conditional sampler made them of.
-
-    Of data without labels, or a sampler that takes none, there are none.
-    """
+    """Images as `draw_images` gives them, and the labels int64 [num_images] that a conditional sampler made them of."""
     if frequencies is None or not takes_labels(sample, frequencies):
         return draw_images(sample, num_images, seed, round, stream, chunk, **options), None
 
@@ -247,12 +244,7 @@ def draw_labelled(
 
 
 class GeneratedImages:
-    """The generated images of one model, drawn once a stream and embedded once a stream and embedding.
-
-    Args:
-        draw: gives images and labels, of a `stream`.
-        embed: gives features of images for a panel.
-    """
+    """The generated images of one model, drawn once a stream and embedded once a stream and embedding."""
 
     def __init__(
         self, draw: Callable[..., tuple[Tensor, Tensor | None]], embed: Callable[[Panel, Tensor], Tensor]

@@ -137,7 +137,8 @@ class OwnModels:
         names = tuple(panel.embedding.name for panel in own)
         if names not in self._singles:
             self._singles[names] = SingleClients(self.evaluator, self._splits, own)
-        singles, by_name = self._singles[names], self._by_name(personal)
+        singles, trained = self._singles[names], self.evaluator.trained or []
+        by_name = {trained[number]: tensors for number, tensors in personal.items()}
         each, drawn = -(-self.evaluator.num_images // len(singles.places)), []
         for client in track(list(singles.places), "scoring clients' own models", len(singles.places), "clients"):
             with own_in_place(module, by_name.get(client, {})):
@@ -186,10 +187,6 @@ class OwnModels:
             name(p, panel.embedding.name, choice.name) for p in places for panel in own for choice in panel.choices
         }
         return [column for column in self.evaluator.plan.column_names() if column.removesuffix("_all") not in scores]
-
-    def _by_name(self, personal: Personal) -> dict[str, Tensors]:
-        trained = self.evaluator.trained or []
-        return {trained[number]: own for number, own in personal.items()}
 
     def _changed(self, module: nn.Module, models: Sequence[Tensors]) -> list[Panel]:
         """The embeddings on which some model answers otherwise than the server's."""

@@ -128,11 +128,7 @@ PRESETS = dict(zip(NAMES, (FID, KID, FD_DINOV2, CMMD, IS)))
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of a name: "fid", "kid", "fd-dinov2", "cmmd" or "is".
-
-    Raises:
-        ValueError: for another name.
-    """
+    """The preset of a name: "fid", "kid", "fd-dinov2", "cmmd" or "is"; ValueError for another name."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
     return PRESETS[name]

@@ -40,6 +40,7 @@ class EvaluationPlan:
         self.splits, self.panels, self.num_images, self.weights = list(splits), list(panels), num_images, weights
         three_way = any(split.name == UNPART for split in self.splits)
         self.aggregates = choose_aggregates([*aggregates, *(DISTRIBUTION if three_way else ())])
+        self.all_choices = [choice for panel in panels for choice in panel.choices]
         self.columns = Columns(self.splits[0].name, self.panels[0].embedding.name)
         self._left_out: set[tuple[str, str]] = set()  # split and score
         self._check()
@@ -59,7 +60,7 @@ class EvaluationPlan:
         self._check_tested()
         self._check_classes()
         check_distinct("column", self.column_names())
-        check_aggregates(self.aggregates, [choice for panel in self.panels for choice in panel.choices])
+        check_aggregates(self.aggregates, self.all_choices)
 
     def _check_images(self, split: Split) -> None:
         shape = self.splits[0].shape
@@ -122,7 +123,7 @@ class EvaluationPlan:
 
     def _check_classes(self) -> None:
         """Check the classes of scores that compare images with their labels' prompts, on every split."""
-        for choice in (choice for panel in self.panels for choice in panel.choices if choice.needs == "prompts"):
+        for choice in (choice for choice in self.all_choices if choice.needs == "prompts"):
             self._check_labels(choice.name, self.splits, self.splits[0], 1)
             try:
                 choice.definition.check_classes(self.splits[0].classes)
@@ -158,7 +159,7 @@ class EvaluationPlan:
 
     def asking(self, needs: Needs) -> list[str]:
         """The names of the scores with a need."""
-        return [choice.name for panel in self.panels for choice in panel.choices if choice.needs == needs]
+        return [choice.name for choice in self.all_choices if choice.needs == needs]
 
     def refuse(self, whole: Mapping[Needs, str], why: str) -> None:
         """Raise ValueError if a score needs one model."""
@@ -174,10 +175,6 @@ class EvaluationPlan:
             for choice in panel.choices
             if where.get(choice.needs, True) and (split.name, choice.name) not in self._left_out
         ]
-
-    def keep_aggregates(self, names: Sequence[str]) -> None:
-        """Leave all other aggregates out, where what they are made of is not to be known."""
-        self.aggregates = tuple(name for name in self.aggregates if name in names)
 
     def column_names(self) -> list[str]:
         """All columns that the evaluation fills, e.g. "fid_avg", "report/kid_all"."""
@@ -211,17 +208,13 @@ def records_of(
     remarks: Mapping[str, str] | None = None,
 ) -> list[ScoreRecord]:
     """The records of scores, one an aggregate; avg carries the clients' own scores, where they are known."""
-    settings = {choice.name: choice.settings for choice in choices}
-
-    def own(name: str) -> dict[str, Any]:
-        note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(name, "")]))
-        return {**common, "score_settings": settings.get(name, {}), "note": note}
-
-    return [
-        _record(score, aggregate, client_names, own(score.name))
-        for score, aggregate in product(scores, aggregates)
-        if aggregate in score.values
-    ]
+    settings, records = {choice.name: choice.settings for choice in choices}, []
+    for score in scores:
+        note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(score.name, "")]))
+        details = {**common, "score_settings": settings.get(score.name, {}), "note": note}
+        present = [aggregate for aggregate in aggregates if aggregate in score.values]
+        records += [_record(score, aggregate, client_names, details) for aggregate in present]
+    return records
 
 
 def remarks_by_score(
@@ -253,12 +246,7 @@ def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common:
 
 
 class RealSide:
-    """The clients' side of a plan's scores, embedded once by `prepare`, and the records that they give.
-
-    Attributes:
-        references: by the names of split and embedding.
-        stand_ins: features of the stand-ins' images, or those themselves, and labels, by split, embedding and name.
-    """
+    """The clients' side of a plan's scores, embedded once by `prepare`, and the records that they give."""
 
     def __init__(
         self,
@@ -270,6 +258,7 @@ class RealSide:
     ) -> None:
         self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
         self.references: dict[tuple[str, str], FittedScores] = {}
+        # features of the stand-ins' images, or those themselves, and labels, by split, embedding and name
         self.stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
 
     def prepare(self) -> None:

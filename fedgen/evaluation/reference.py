@@ -81,10 +81,8 @@ class Reference:
         values = score.score(made, errors)
         found = {}
         for choice in choices:
-            own = with_further(values[choice.kind], choice, self.aggregates, self._weights)
-            found[choice.name] = replace(
-                scaled(own, choice.scale), name=choice.name, higher_is_better=choice.higher_is_better
-            )
+            own = scaled(with_further(values[choice.kind], choice, self.aggregates, self._weights), choice.scale)
+            found[choice.name] = replace(own, name=choice.name, higher_is_better=choice.higher_is_better)
         return found
 
 
@@ -92,10 +90,9 @@ def passes(choices: Sequence[ScoreChoice]) -> list[list[ScoreChoice]]:
     """The choices in groups that one computation gives, in the order of first appearance."""
     groups: list[list[ScoreChoice]] = []
     for choice in choices:
-        for group in groups:
-            if choice.definition.same_pass(group[0].definition):
-                group.append(choice)
-                break
+        same = [group for group in groups if choice.definition.same_pass(group[0].definition)]
+        if same:
+            same[0].append(choice)
         else:
             groups.append([choice])
     return groups

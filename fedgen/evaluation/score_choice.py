@@ -169,7 +169,7 @@ def with_further(
     """The score with the other aggregates that were asked for among its values; they have no standard errors."""
     names = [name for name in aggregates if name not in AGGREGATES and applies(name, choice)]
     found = {name: _further(name, score.per_client, choice, weights) for name in names}
-    return replace(score, values={**score.values, **found}) if found else score
+    return replace(score, values={**score.values, **found})
 
 
 def _further(name: str, per_client: Tensor, choice: ScoreChoice, weights: Tensor) -> float:

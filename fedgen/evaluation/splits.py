@@ -144,11 +144,7 @@ class Split:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one image, (C, H, W), point, (D,), or text, (T,).
-
-        Raises:
-            ValueError: for items without images.
-        """
+        """The shape of one image, (C, H, W), point, (D,), or text, (T,); ValueError for items without images."""
         return tuple(self.images.shape[1:])
 
     @property
@@ -200,11 +196,13 @@ class _Pair:
     @property
     def rest_of_seen(self) -> Tensor:
         """The participating client's positions that are not scored, rising."""
-        return _without(self.seen.everything, torch.cat([self.train, self.held_out]))
+        positions = self.seen.everything
+        return positions[~torch.isin(positions, torch.cat([self.train, self.held_out]))]
 
     def rests(self, seed: int, place: int) -> list[Tensor]:
         """Draw either client's positions that are not scored, equally many, at (seed, place of the pair)."""
-        parts = {"seen": self.rest_of_seen, "unseen": _without(self.unseen.everything, self.of_unseen)}
+        everything = self.unseen.everything
+        parts = {"seen": self.rest_of_seen, "unseen": everything[~torch.isin(everything, self.of_unseen)]}
         least = min(map(len, parts.values()))
         return [part[subset(len(part), least, seed, f"rest of {name}", place)] for name, part in parts.items()]
 
@@ -281,18 +279,14 @@ def _controls(data: FederatedDataModule, pairs: Sequence[_Pair]) -> dict[str, St
     def of_others(clients: Sequence[Client]) -> list[Tensor]:
         return [one.everything for one in clients if id(one) not in scored]
 
+    rests = [part for place, pair in enumerate(pairs) for part in pair.rests(data.seed, place)]
     positions = {
-        FLOOR: [part for place, pair in enumerate(pairs) for part in pair.rests(data.seed, place)]
-        + of_others(data.everyone),
+        FLOOR: rests + of_others(data.everyone),
         PARTICIPANTS: [pair.rest_of_seen for pair in pairs] + of_others(data.clients),
         MEMORISER: [pair.train for pair in pairs],
     }
     found = {name: torch.cat(parts) for name, parts in positions.items()}
     return {name: _stand_in(data.examples, chosen) for name, chosen in found.items() if len(chosen) >= LEAST}
-
-
-def _without(positions: Tensor, some: Tensor) -> Tensor:
-    return positions[~torch.isin(positions, some)]
 
 
 def _stand_in(examples: Examples, positions: Tensor) -> StandIn:
@@ -343,8 +337,8 @@ def _of_clients(clients: Sequence[Client]) -> Split:
 
 
 def splits_of(data: FederatedDataModule) -> list[Split]:
-    """A federation's splits, the one to select by first: those of `three_way_splits` where clients are kept from
-    training, else "train" and "report".
+    """A federation's splits, the one to select by first: "part_train", "part_val" and "unpart" where clients are kept
+    from training, else "train" and "report".
 
     Raises:
         ValueError: for a client with fewer than two training images.

@@ -161,7 +161,6 @@ def audit_run(
 
     Raises:
         FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
-        TypeError, ValueError: as for `membership_inference`.
     """
     run = run if isinstance(run, Run) else Run(run)
     found = run.checkpoints_of(rounds, only_last=True)
@@ -183,16 +182,7 @@ def draw_nearest(
     """Finds the generated images that are nearest to training images, and draws them beside these into the run's folder
     (`nearest.png`).
 
-    Args:
-        run: the run or its folder.
-        module: a model of the run's kind; it is left with the checkpoint's weights.
-        data: the run's clients.
-        rounds: of the checkpoint, the last of them; the run's last one by default.
-        options: as for `nearest_images`.
-
-    Raises:
-        FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
-        ValueError: as for `nearest_images`.
+    Arguments as for `audit_run`, but of the last of `rounds` alone; options as for `nearest_images`.
     """
     run = run if isinstance(run, Run) else Run(run)
     path = list(run.checkpoints_of(rounds, only_last=True).values())[-1]
@@ -207,11 +197,7 @@ def _loaded(module: LightningModule, path: Path) -> Personal | None:
 
 
 def membership_table(audit: MembershipAudit) -> Table:
-    """The attack on each client, and over all clients.
-
-    Args:
-        audit: of one model.
-    """
+    """The attack on each client, and over all clients."""
     totals = [audit.avg, *([audit.all] if audit.all is not None else [])]
     rates = any(row.found for row in (*audit.clients, *totals))
     after = "" if audit.round is None else f"round {audit.round}: "

@@ -118,14 +118,14 @@ def _signals_of(model: Any) -> list[SignalName]:
     loss, log_prob, bits = (
         optional(model, AnsweringModel, name) for name in ("example_losses", "log_prob", "bits_per_dim")
     )
-    found: list[SignalName] = ["critic"] if isinstance(model, CriticLosses) else []
-    if callable(loss):
-        found.append("loss")
-    if callable(log_prob) or callable(bits):
-        found.append("likelihood")
     is_sampler = callable(model) and not isinstance(model, nn.Module)
-    if is_sampler or callable(optional(model, GenerativeModel, "sample")):
-        found.append("distance")
+    has: dict[SignalName, bool] = {
+        "critic": isinstance(model, CriticLosses),
+        "loss": callable(loss),
+        "likelihood": callable(log_prob) or callable(bits),
+        "distance": is_sampler or callable(optional(model, GenerativeModel, "sample")),
+    }
+    found = [name for name, present in has.items() if present]
     if not found:
         raise TypeError(
             f"{type(model).__name__} cannot be attacked: it has none of example_losses, log_prob, bits_per_dim, sample"

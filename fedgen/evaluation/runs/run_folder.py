@@ -132,11 +132,7 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None,
 
 
 def print_report(run: Run | str | Path, console: Console | None = None) -> None:
-    """Prints a run's tables: scores by split and embedding, what each column selects, and the inverted pairs.
-
-    Args:
-        run: a run, or its folder.
-        console: where to print; the terminal by default.
+    """Prints a run's tables, in the terminal by default: scores, what each column selects, and the inverted pairs.
 
     Raises:
         FileNotFoundError: if there is no such folder, or it has no scores.

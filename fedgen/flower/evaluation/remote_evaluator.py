@@ -52,9 +52,7 @@ class RemoteEvaluator(Evaluator):
         features = {panel.embedding.name: self.real.embed(panel, images) for panel in self.panels}
         self.answers.look({key: features[key[1]] for key in self.answers.places})
 
-    def _of_model(
-        self, sample: Sample, round: int, density: Density | None, answers: Answers | None
-    ) -> tuple[Found, Tensor]:
+    def _of_model(self, sample: Sample, round: int, **asked: Any) -> tuple[Found, Tensor]:
         """Score a model as `Evaluator` does, with the clients asked about all generated images at once."""
         made = self.generated(sample, round)
         features = {key: made.of(*place)[0] for key, place in self.answers.places.items()}
