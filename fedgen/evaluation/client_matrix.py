@@ -138,16 +138,14 @@ def client_matrices(
         for (place, embedding), scores in found.items():
             for score in scores:
                 rows.setdefault((place, embedding, score.name), []).append(score)
-    number = evaluator.num_images if evaluator.needs_images else 0
     splits, matrices = {split.name: split for split in evaluator.splits}, []
     for (place, embedding, name), of_models in rows.items():
         own_errors = [score.client_errors for score in of_models if score.client_errors is not None]
         values = torch.stack([score.per_client for score in of_models]).double().cpu()
         errors = torch.stack(own_errors).double().cpu() if len(own_errors) == len(of_models) else None
-        better, about = of_models[0].higher_is_better, (number, round, checkpoint)
-        split = splits[place]
-        axes = split.reference, tuple(models), split.client_names
-        matrices.append(ClientMatrix(name, place, embedding, *axes, values, errors, better, *about))
+        axes = splits[place].reference, tuple(models), splits[place].client_names
+        about = of_models[0].higher_is_better, evaluator.num_generated, round, checkpoint
+        matrices.append(ClientMatrix(name, place, embedding, *axes, values, errors, *about))
     return matrices
 
 

@@ -19,9 +19,9 @@ from fedgen.evaluation.image_sampling import (
     DescribedSampler,
     GeneratedImages,
     Sample,
-    check_takes_labels,
     draw_labelled,
     frequencies_of,
+    labels_problem,
     sampler_of,
 )
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
@@ -129,6 +129,7 @@ class Evaluator:
         self.batch_size, self.device, self.chunk = batch_size, device, chunk
         self.real = real_side(self.plan, self.seed, cache, batch_size, device)
         self.needs_images = any(choice.needs not in ("model", "points") for choice in self.plan.all_choices)
+        self.num_generated = num_images if self.needs_images else 0
         self._frequencies, self._seen = frequencies_of(self.splits[0]), SeenRange(*SAMPLES)
         self._floor: list[ScoreRecord] | None = None
 
@@ -178,7 +179,8 @@ class Evaluator:
                 needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
         for score in [score for needs in BY_CLASS for score in self.plan.asking(needs)]:
-            check_takes_labels(sample, self._frequencies, score)
+            if problem := labels_problem(sample, self._frequencies):
+                raise ValueError(f"score {score} {problem}")
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]
             Reference([points], "ll").score(points, errors=False, density=density)

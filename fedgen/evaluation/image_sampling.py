@@ -152,9 +152,8 @@ def sampler_of(module: nn.Module) -> ImageSampler:
         with evaluating(module):
             return _checked(method(num_images, **options), num_images, type(module).__name__)
 
-    return ImageSampler(
-        sample, sampling_of(module), classes if "labels" in taken and isinstance(classes, int) else None
-    )
+    is_conditional = "labels" in taken and isinstance(classes, int)
+    return ImageSampler(sample, sampling_of(module), classes if is_conditional else None)
 
 
 def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -> ImageSampler:
@@ -199,24 +198,16 @@ def frequencies_of(split: Split) -> LabelFrequencies | None:
     return found
 
 
-def takes_labels(sample: Sample, frequencies: LabelFrequencies | None) -> bool:
-    """Whether images can be asked for by the data's classes: a conditional model that knows all of them."""
-    classes = optional(sample, DescribedSampler, "num_classes")
-    return frequencies is not None and classes is not None and classes >= frequencies.num_classes
-
-
-def check_takes_labels(sample: Sample, frequencies: LabelFrequencies | None, score: str) -> None:
-    """Raise ValueError for a sampler that cannot be asked for the data's classes."""
-    if takes_labels(sample, frequencies):
-        return
+def labels_problem(sample: Sample, frequencies: LabelFrequencies | None) -> str:
+    """Why images cannot be asked for by the data's classes; "" for a conditional model that knows all of them."""
     classes = optional(sample, DescribedSampler, "num_classes")
     if classes is None:
-        raise ValueError(
-            f"score {score} needs images of given classes, and this model is unconditional: use one"
-            f" with num_classes and sample(num_images, generator, labels), or leave {score} out"
+        return (
+            "needs images of given classes, and this model is unconditional: use one with num_classes and"
+            " sample(num_images, generator, labels), or leave the score out"
         )
     wanted = 0 if frequencies is None else frequencies.num_classes
-    raise ValueError(f"score {score} needs a model of the data's {wanted} classes, and this one has {classes}")
+    return "" if 0 < wanted <= classes else f"needs a model of the data's {wanted} classes, and this one has {classes}"
 
 
 def draw_labelled(
@@ -230,7 +221,7 @@ def draw_labelled(
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Images as `draw_images` gives them, and the labels int64 [num_images] that a conditional sampler made them of."""
-    if frequencies is None or not takes_labels(sample, frequencies):
+    if frequencies is None or labels_problem(sample, frequencies):
         return draw_images(sample, num_images, seed, round, stream, chunk, **options), None
 
     def labelled(count: int, draws: torch.Generator) -> Tensor:

@@ -15,7 +15,6 @@ average of what is shared.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +35,15 @@ from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import resolve_weights, without_pool
 from fedgen.scores.definition import BY_CLASS
 from fedgen.seeds import generator, isolated, seed_all
+
+OWN_NOTE = "each participating client's own model"
+EXAMPLES = 8  # on which it is tried whether clients' tensors change anything
+PROBE = "own models"  # names the draws of such a trial
+MOVE = 0.1  # standard deviation of what is added to tensors to see what depends on them
+
+Tensors = Mapping[str, Tensor]
+Personal = Mapping[int, Tensors]
+"""Clients' tensors by name, by their numbers among the clients that train."""
 
 
 class SingleClients:
@@ -78,16 +86,6 @@ class SingleClients:
         return joined
 
 
-OWN_NOTE = "each participating client's own model"
-EXAMPLES = 8  # on which it is tried whether clients' tensors change anything
-PROBE = "own models"  # names the draws of such a trial
-MOVE = 0.1  # standard deviation of what is added to tensors to see what depends on them
-
-Tensors = Mapping[str, Tensor]
-Personal = Mapping[int, Tensors]
-"""Clients' tensors by name, by their numbers among the clients that train."""
-
-
 class OwnModels:
     """Evaluations of models some of whose tensors stay with the clients."""
 
@@ -119,17 +117,12 @@ class OwnModels:
         )
         mine, images = self._of_each(module, own, personal, round)
         names = {panel.embedding.name for panel in own}
-        number = evaluator.num_images if evaluator.needs_images else 0
-        details: dict[str, Any] = {
-            "round": round,
-            "checkpoint": checkpoint,
-            "optimised_on": list(optimised_on),
-            "sampling": dict(optional(sample, DescribedSampler, "sampling")),
-        }
+        sampling = dict(optional(sample, DescribedSampler, "sampling"))
+        details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "sampling": sampling}
         whole = {key: scores for key, scores in found.items() if key[1] not in names}
         mine |= {key: scores for key, scores in found.items() if key[1] in names}
-        records = evaluator.real.records(whole, MODEL, number, note=note, **details)
-        records += evaluator.real.records(mine, MODEL, number, note=OWN_NOTE, **details)
+        records = evaluator.real.records(whole, MODEL, evaluator.num_generated, note=note, **details)
+        records += evaluator.real.records(mine, MODEL, evaluator.num_generated, note=OWN_NOTE, **details)
         return Evaluation(records, images if len(images) else made.first)
 
     def _of_each(self, module: nn.Module, own: Sequence[Panel], personal: Personal, round: int) -> tuple[Found, Tensor]:

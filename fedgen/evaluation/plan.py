@@ -111,9 +111,8 @@ class EvaluationPlan:
             )
 
     def _check_tested(self) -> None:
-        held_out = self.held_out
         for score in self.asking("labels"):
-            if held_out is None:
+            if (held_out := self.held_out) is None:
                 raise ValueError(
                     f"score {score} tests a classifier on the clients' held-out images, and there is no split"
                     f" {REPORT!r}: let each client hold out at least two images (held_out of the data module), or leave"
@@ -291,7 +290,7 @@ class RealSide:
                 elif id(images) not in found:
                     try:
                         with name_clients(images, self.plan.splits):
-                            found[id(images)] = self._embed(panel, images, f"embedding {what} with", self.cache)
+                            found[id(images)] = self.embed(panel, images, f"{what} with", self.cache)
                     except NotFiniteError as error:
                         client = f", client {split.client_of(error.place)!r}" if images is split.images else ""
                         raise ValueError(f"{what}{client}: {error}") from error
@@ -367,13 +366,12 @@ class RealSide:
         }
         return records_of(scores, client_names, common, self.plan.aggregates, panel.choices, remarks)
 
-    def embed(self, panel: Panel, images: Tensor | LazyInputs) -> Tensor:
-        """Features of images in a generator's place, or for a panel of image scores the images, on the device."""
+    def embed(
+        self, panel: Panel, images: Tensor | LazyInputs, what: str = "with", cache: FeatureCache | None = None
+    ) -> Tensor:
+        """Features of images, or for a panel of image scores the images, on the device."""
         if panel.on_images:
             images = images[:]
             return images if self.device is None else images.to(self.device)
-        return self._embed(panel, images, "embedding with", None)
-
-    def _embed(self, panel: Panel, images: Tensor | LazyInputs, what: str, cache: FeatureCache | None) -> Tensor:
-        description = f"{what} {panel.embedding.name}"
-        return embed(panel.embedding, images, self.batch_size, self.device, description, cache)
+        name = panel.embedding.name
+        return embed(panel.embedding, images, self.batch_size, self.device, f"embedding {what} {name}", cache)

@@ -258,8 +258,8 @@ def _able(
 
 def _drawn(clients: Sequence[_Numbered], count: int, seed: int) -> list[_Numbered]:
     """Some of the clients, those that hold out most first."""
-    chosen = subset(len(clients), count, seed, "scored clients")
-    return sorted((clients[place] for place in chosen.tolist()), key=lambda one: -len(one[1].held_out))
+    chosen = subset(len(clients), count, seed, "scored clients").tolist()
+    return sorted((clients[place] for place in chosen), key=lambda one: -len(one[1].held_out))
 
 
 def _cut(seen: _Numbered, unseen: _Numbered, seed: int) -> _Pair:

@@ -287,18 +287,18 @@ def membership_inference(
 
 def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> tuple[list[Attacked], list[str]]:
     """The clients with enough images, and the names of the others, of which there is a warning."""
-    found = []
+    found, few = [], []
     for number, client in enumerate(clients):
         count = min(len(client.train), len(client.held_out))
         count = count if most is None else min(count, most)
-        if count >= LEAST_PAIRS:
-            members, others = (
-                positions[subset(len(positions), count, seed, f"attacked {part}", number)]
-                for part, positions in (("train", client.train), ("held out", client.held_out))
-            )
-            found.append(Attacked(client.name, number, len(client.train), client.data, members, others))
-    known = {one.number for one in found}
-    few = [client.name for number, client in enumerate(clients) if number not in known]
+        if count < LEAST_PAIRS:
+            few.append(client.name)
+            continue
+        members, others = (
+            positions[subset(len(positions), count, seed, f"attacked {part}", number)]
+            for part, positions in (("train", client.train), ("held out", client.held_out))
+        )
+        found.append(Attacked(client.name, number, len(client.train), client.data, members, others))
     if not found:
         most = max(min(len(client.train), len(client.held_out)) for client in clients)
         raise ValueError(

@@ -1,6 +1,6 @@
 """Scoring the checkpoints of a run folder again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -63,27 +63,23 @@ class LocalFineTuning:
         for network, average in averages_of(module):
             network.load_state_dict(average.network.state_dict())
         singles, everyone = SingleClients(evaluator, evaluator.splits, evaluator.panels), self.data.everyone
-        scored = [number for number, client in enumerate(everyone) if client.name in singles.places]
-
-        def score(turn: int) -> None:
-            singles.score(everyone[scored[turn]].name, module, round)
-
-        self._train(module, scored, score, derive(self.data.seed, "fine-tuning", round))
+        scored = {client.name: number for number, client in enumerate(everyone) if client.name in singles.places}
+        scoring = _Scoring(list(scored), singles, round)
+        self._train(module, list(scored.values()), scoring, derive(self.data.seed, "fine-tuning", round))
         details = {"round": round, "checkpoint": path.name, "optimised_on": list(optimised_on)}
         note = f"each client's own model, {self.iterations} iterations from the server's"
-        number = evaluator.num_images if evaluator.needs_images else 0
         name = f"{FINE_TUNED} {self.iterations}"
-        return evaluator.real.records(singles.take(), name, number, note=note, **details)
+        return evaluator.real.records(singles.take(), name, evaluator.num_generated, note=note, **details)
 
-    def _train(self, module: L.LightningModule, scored: Sequence[int], score: Callable[[int], None], seed: int) -> None:
-        """One round without exchange, in which each of the clients takes its turn; then `score` of each turn."""
+    def _train(self, module: L.LightningModule, scored: Sequence[int], scoring: L.Callback, seed: int) -> None:
+        """One round without exchange, in which each of the clients takes its turn and is scored at the end."""
         strategy = FedAvgStrategy(communication_interval=self.iterations, personal=["*"], seed=seed)
         quiet: dict[str, Any] = dict.fromkeys(
             ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
         )
         trainer = L.Trainer(
             strategy=strategy,
-            callbacks=[_Each(len(scored), score)],
+            callbacks=[scoring],
             accelerator=self.accelerator,
             devices=1,
             max_epochs=1,
@@ -96,19 +92,20 @@ class LocalFineTuning:
             trainer.fit(module, self.data.with_roles(Roles(tuple(scored), (), tuple(others))))
 
 
-class _Each(L.Callback):
-    """Asks for every client's model at the end of the one round."""
+class _Scoring(L.Callback):
+    """Scores every client's model at the end of the one round."""
 
-    def __init__(self, count: int, score: Callable[[int], None]) -> None:
-        self.count, self.score = count, score
+    def __init__(self, clients: Sequence[str], singles: SingleClients, round: int) -> None:
+        self.clients, self.singles, self.round = clients, singles, round
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         strategy: Any = trainer.strategy
-        for turn in track(range(self.count), "scoring fine-tuned models", total=self.count, unit="clients"):
+        clients = track(self.clients, "scoring fine-tuned models", total=len(self.clients), unit="clients")
+        for turn, client in enumerate(clients):
             with strategy.client_model(turn), torch.no_grad():
                 for network, average in averages_of(pl_module):
                     average.network.load_state_dict(network.state_dict())
-                self.score(turn)
+                self.singles.score(client, pl_module, self.round)
 
 
 def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str, Personal]:
