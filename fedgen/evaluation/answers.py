@@ -41,7 +41,7 @@ class Answers:
     (`num_classes`), otherwise None. Of data without images they get batches of at most 64 items in their place, of the
     structure that `training_step` gets and on the module's device, without labels. Images on disk come by 64 too, and
     are forgotten before the next. What is drawn follows from the seed and the place of an example alone, so that sets
-    of one size are compared at common draws: of chunks each has a seed of its own, unless `example_losses` takes
+    of one size are compared at common draws: each chunk has another seed, unless `example_losses` takes
     `start`, the place of a chunk's first example; then its losses can be those of all examples at once.
     """
 
@@ -84,7 +84,7 @@ class Answers:
             yield tuple(part.detach().cpu() if isinstance(part, Tensor) else part for part in found)
 
     def try_out(self, examples: Inputs, labels: Tensor | None) -> list[Tensor]:
-        """All that the model says of a few examples, as tensors."""
+        """What the model gives of a few examples, as tensors."""
         found = [self.losses(examples, labels)] if self.has_losses else []
         if self.has_predictions:
             parts = self.predictions(examples, labels)

@@ -29,7 +29,7 @@ Sample = Callable[[int, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class ImageSampler:
-    """A sampler that says how it samples."""
+    """A sampler with its settings."""
 
     draw: Callable[..., Tensor]
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class ImageSampler:
 
 
 class DescribedSampler:
-    """A sampler that says how it samples; a bare function of (number, torch.Generator) is one that does not.
+    """A sampler with its settings, all of them optional: a bare function of (number, torch.Generator) has none.
 
     Attributes:
         sampling: settings that its images depend on beside the weights, as records keep them.
@@ -133,10 +133,10 @@ def sampler_of(module: nn.Module) -> ImageSampler:
     """The sampler of a model: its `sample` in eval mode, each submodule back in its own mode afterwards.
 
     A model is class-conditional if its attribute `num_classes` is a number and `sample` takes `labels`, int64 [N]. What
-    its images depend on beside its weights it says in its attribute `sampling` (see `sampling_of`), read here.
+    its images depend on beside its weights is its attribute `sampling` (see `sampling_of`), read here.
 
     Raises:
-        TypeError: if the model has no `sample(num_images, ...)`; of the sampler, for what is no tensor.
+        TypeError: if the model has no `sample(num_images, ...)`; of the sampler, for what is not a tensor.
     """
     method, classes = (optional(module, GenerativeModel, name) for name in ("sample", "num_classes"))
     if not callable(method):

@@ -1,4 +1,4 @@
-"""Marks on scores whose embedding a training loss used: they prove little, and every table and figure says so."""
+"""Marks on scores whose embedding a training loss used: they prove little, and every table and figure marks them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The names that records carry: of splits and of aggregates, and notes that readers tell runs by."""
+"""The names that records carry: of splits and of aggregates, and notes that distinguish runs."""
 
 import re
 from pathlib import Path

@@ -71,7 +71,7 @@ class SingleClients:
         return made.first
 
     def take(self) -> Found:
-        """The scores over all clients, each of whom was scored since the last call, by split and embedding."""
+        """The scores over all clients, each of which was scored since the last call, by split and embedding."""
         found, self._found, plan = self._found, {}, self.evaluator.plan
         joined: Found = {}
         for split in self.splits:

@@ -312,8 +312,8 @@ class RealSide:
         with name_clients(split.images, [split]):
             return reference.score(features, **options) if reference else []
 
-    def told_counts(self, split: Split) -> Sequence[float]:
-        """The numbers of images that records may tell: each client's."""
+    def recorded_counts(self, split: Split) -> Sequence[float]:
+        """The numbers of images that records may hold: each client's."""
         return split.counts
 
     def described(self, record: ScoreRecord) -> ScoreRecord:
@@ -336,7 +336,7 @@ class RealSide:
         records: list[ScoreRecord] = []
         for (name, embedding), scores in found.items():
             split, panel, fields = splits[name], panels[embedding], common(name, splits[name], embedding)
-            sizes = fields["num_generated"], self.told_counts(split)
+            sizes = fields["num_generated"], self.recorded_counts(split)
             remarks = {} if panel.on_images else remarks_by_score(panel.choices, panel.embedding.dim, *sizes)
             records += self._of_scores(scores, panel, split.client_names, fields, remarks)
         for embedding, panel in panels.items():

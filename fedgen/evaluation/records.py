@@ -98,7 +98,7 @@ class ScoreRecord:
     def badness(self) -> float:
         """A number by which less is better, whatever the score: the value with a sign, or its distance from balance.
 
-        A value that is no number is worse than any other.
+        A value that is not a number is worse than any other.
         """
         if math.isnan(self.value):
             return math.inf

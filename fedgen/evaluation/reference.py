@@ -101,7 +101,7 @@ def passes(choices: Sequence[ScoreChoice]) -> list[list[ScoreChoice]]:
 def check_clients_of(
     choices: Sequence[ScoreChoice], counts: Sequence[float], names: Sequence[str], weights: Weights
 ) -> None:
-    """Raise ValueError for clients of whom a score cannot be computed, naming the client."""
+    """Raise ValueError for clients of which a score cannot be computed, naming the client."""
     for count, name in zip(counts, names):
         check_count(choices, count, name)
     shares = resolve_weights(weights, counts).tolist()

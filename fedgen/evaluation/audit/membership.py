@@ -1,4 +1,4 @@
-"""Membership inference: how well an attacker who has a model tells its training images from others of the same clients.
+"""Membership inference: how well an attacker who has a model finds its training images among the clients' others.
 
 Signals of a membership inference attack: a number of each image, larger where a model seems to have trained on it.
 
@@ -43,7 +43,7 @@ AVG, ALL = "avg", "all"
 
 
 class AnsweringModel:
-    """A model's methods that say something of single images; all are optional."""
+    """A model's methods that give something of single images; all are optional."""
 
     example_losses: Callable[..., Tensor] | None = None
     log_prob: Callable[..., Tensor] | None = None
@@ -239,7 +239,7 @@ def membership_inference(
     personal: Personal | None = None,
     pairs: int | None = None,
 ) -> MembershipAudit:
-    """Attack a model: how well does a signal of it tell each client's training images from its held-out ones?
+    """Attack a model: how well does a signal of it separate each client's training images from held-out ones?
 
     Members and others of a client are equally many, drawn from its training and its held-out images. The data module
     holds out a random part of each client's images, so that both come from one distribution: what a signal finds is

@@ -130,7 +130,7 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
     try:
         settings = parser.parse_object({key: recipe[key] for key in ("model", "data")})
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no recipe of `fedgen fit`: it lacks a model or data ({error!r})") from error
+        raise ValueError(f"{path} is not a recipe of `fedgen fit`: it lacks a model or data ({error!r})") from error
     except ArgumentError as error:
         raise ValueError(f"{path} cannot be made again with this fedgen: {explain(str(error))}") from error
     made = _made(parser, settings, path, recipe.get("seed_everything", 0), run)
@@ -260,7 +260,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} does not exist; give a recipe, or the folder of a run made by `fedgen fit`")
     recipe = read_yaml(path)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("data"), dict):
-        raise ValueError(f"{path} is no recipe with clients: it has no 'data' with a class_path")
+        raise ValueError(f"{path} is not a recipe with clients: it has no 'data' with a class_path")
     check_parts(path, recipe)
     check_arguments(path, recipe)
     return recipe

@@ -56,7 +56,7 @@ def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
 
 
 def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> None:
-    """Rewrites the file, atomically, with only the records that `keep` says yes to, and clears up after kills."""
+    """Rewrites the file, atomically, with only the records that `keep` accepts, and clears up after kills."""
     path = Path(path)
     with _only_writer(path):
         remove_unfinished(path.parent)
@@ -97,7 +97,7 @@ def _split(path: Path) -> tuple[bytes, bytes]:
     content = read_regular(path) if path.exists() else b""
     end = content.rfind(b"\n") + 1
     if content and not end and not content.startswith(_START):
-        raise ValueError(f"{path} is no file of score records; remove it, or choose another folder")
+        raise ValueError(f"{path} is not a file of score records; remove it, or choose another folder")
     return content[:end], content[end:]
 
 

@@ -90,7 +90,7 @@ class RemoteSide(RealSide):
         """Asks clients what they tell once."""
         self.answers.prepare()
 
-    def told_counts(self, split: Split) -> Sequence[float]:
+    def recorded_counts(self, split: Split) -> Sequence[float]:
         """Each client's number of images; that of all together where single clients are hidden."""
         return split.counts if self.answers.shows_clients else [sum(split.counts)]
 
