@@ -117,8 +117,8 @@ def client_matrices(
         checkpoint: file name of their checkpoint.
 
     Raises:
-        ValueError: if clients have no tensors of their own, or none that changes a score, or a score needs one model
-            for all, or the evaluation knows too few clients.
+        ValueError: if clients keep no tensors, or none that changes a score, or a score needs one model for all, or
+            the evaluation knows too few clients.
     """
     trained = evaluator.trained or []
     panels = OwnModels(evaluator).check(module, personal)
@@ -173,12 +173,7 @@ def matrix_of_run(
 
 
 def matrix_table(matrix: ClientMatrix, errors: bool = True) -> Table:
-    """A row for each client's own model, a column for each client's images; the best of a column is bold.
-
-    Args:
-        matrix: of few clients, to be readable.
-        errors: whether values have their standard errors.
-    """
+    """A row for each client's own model, a column for each client's images; the best of a column is bold."""
     title = f"{matrix.score} of each client's own model, round {matrix.round}: {matrix.num_generated} images of each"
     place = f"against {matrix.reference}, embedding {matrix.embedding}"
     table = Table(title=escape(f"{title}\n{place}"), caption=escape(matrix.words), caption_justify="left")

@@ -145,14 +145,10 @@ class Evaluator:
         return [panel.embedding for panel in self.panels]
 
     def asked_of(self, model: Any) -> dict[str, Any]:
-        """The interfaces that scores need of a model besides images, for `try_out` and `evaluate`.
-
-        Args:
-            model: with `log_prob(points)` where a score needs its density, `example_losses(images, labels, seed)`
-                where one needs its losses, and `predictions(images, labels, seed)` for a metric; see `Answers`.
+        """The model's `density` and `answers` where scores need them, for `try_out` and `evaluate`; see `Answers`.
 
         Raises:
-            TypeError: if it lacks one that is needed.
+            TypeError: if it lacks a method that is needed, such as `log_prob(points)`.
         """
         density = density_of(model) if self.plan.asking("points") else None
         return {"density": density, "answers": Answers.of(model, self.plan.all_choices, self.seed)}

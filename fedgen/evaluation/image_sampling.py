@@ -171,11 +171,7 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
 
     Within a chunk the shares are exact up to one image (systematic sampling with a random offset, so no small share is
     always rounded away), and the images come in random order, so that any first n are a sample of the mixture too. It
-    takes no labels.
-
-    Args:
-        samplers: K of them.
-        weights: [K], summing to 1.
+    takes no labels. The weights [K] of the K samplers sum to 1.
     """
     ends = torch.cat([torch.zeros(1, dtype=torch.float64), weights.double().cumsum(0)])
     ends[-1] = 1.0

@@ -66,12 +66,7 @@ class Preset:
         return load_embedding({**self.embedding, **options}, weights=weights)
 
     def reference(self, features: Iterable[Tensor], weights: Weights = "examples") -> "PresetReference":
-        """The clients' side of the score.
-
-        Args:
-            features: of each client [n_i, D], in the preset's embedding.
-            weights: "examples" (n_i / n), "uniform" or K numbers.
-        """
+        """The clients' side of the score, of each client's features [n_i, D] in the preset's embedding."""
         return PresetReference(Reference(list(features), self.choice, weights))
 
 

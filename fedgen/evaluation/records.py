@@ -41,7 +41,7 @@ class ScoreRecord:
         weights: the clients' weights, "examples", "uniform", or "given" with a hash.
         round: the round after which the model was measured; -1 before training, None for the floor.
         generator: "model", or what stood in for one, all of them real images: "floor", images of others; "participants"
-            and "memoriser", see `evaluation.three_way`.
+            and "memoriser", see `evaluation.splits`.
         checkpoint: file name of the model's checkpoint.
         embedding_settings: resize, layer, dtype and whatever else decides the features.
         optimised_on: names of the scores or embeddings that a training loss used.
@@ -199,10 +199,6 @@ class Columns:
     """Names of columns: "fid_avg", with split and embedding in front where they are not the run's first.
 
     Scores that mean one embedding, such as "cmmd", never have it in front.
-
-    Args:
-        split: the run's first split.
-        embedding: the run's first embedding.
     """
 
     split: str

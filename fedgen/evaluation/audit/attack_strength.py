@@ -26,13 +26,7 @@ _LARGEST = 1e300  # in the place of infinity, such as the log-density of what a 
 
 @dataclass(frozen=True)
 class IntervalEstimate:
-    """A number and its interval at 95 %.
-
-    Args:
-        value: the estimate.
-        low: the interval's lower end.
-        high: its upper end.
-    """
+    """A number and its interval at 95 %, from `low` to `high`."""
 
     value: float
     low: float

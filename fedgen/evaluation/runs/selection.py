@@ -127,12 +127,7 @@ def aggregates_compared(records: Sequence[ScoreRecord]) -> list[Comparison]:
 
 
 def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparison:
-    """Compare how two columns rank the checkpoints that have both.
-
-    Args:
-        records: a run's.
-        first: a column, e.g. "fid_all".
-        second: another, e.g. "kid_all"; it may be of another score, split or embedding.
+    """Compare how two columns, of any score, split and embedding, rank the checkpoints that have both.
 
     Raises:
         ValueError: for a column that the run does not have, listing those it has.
