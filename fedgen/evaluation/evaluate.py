@@ -237,7 +237,7 @@ class Evaluator:
         if not self.needs_images:
             return torch.empty(0), None
         self._seen = SeenRange(*SAMPLES, told=self._seen.told)
-        options = {"description": description, "seen": self._seen}
+        options: dict[str, Any] = {"description": description, "seen": self._seen}
         chunk = self.chunk if chunk is None else chunk
         return draw_labelled(sample, count, self.seed, round, self._frequencies, stream, chunk, **options)
 

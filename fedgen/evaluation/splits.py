@@ -125,9 +125,10 @@ class Split:
 
     def first(self, count: int) -> tuple[Tensor | LazyInputs, Tensor | None]:
         """The first images and their labels; items without images to be read later."""
-        own, later = slice(0, count), isinstance(self.images, LazyInputs) and not self.images.has_images
-        images = self.images.part(own) if later else self.images[own]
-        return images, None if self.labels is None else self.labels[own]
+        own, labels = slice(0, count), None if self.labels is None else self.labels[:count]
+        if isinstance(self.images, LazyInputs) and not self.images.has_images:
+            return self.images.part(own), labels
+        return self.images[own], labels
 
     def in_turn(self, count: int) -> Tensor:
         """At most `count` images, of the clients in turn, in memory: [M, ...]; of more clients, of an even choice."""

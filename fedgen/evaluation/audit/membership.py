@@ -270,11 +270,12 @@ def membership_inference(
     seed = resolve(seed)
     attacked, left_out = _pairs_of(data.clients, seed, pairs)
     options = SignalOptions(signal, draws, embedding, num_images, seed).resolved(model, data.examples.is_images)
+    target: Any = model
     shared, signals = None if personal is not None else make_signal(model, options), []
     for one in track(attacked, "attacking clients", len(attacked), "clients"):
-        with nullcontext() if personal is None else own_in_place(model, personal.get(one.number, {})):
+        with nullcontext() if personal is None else own_in_place(target, personal.get(one.number, {})):
             signals.append((shared or make_signal(model, options))(one))
-    clients = [measure_attack(one.name, *own, seed) for one, own in zip(attacked, signals)]
+    clients = [measure_attack(one.name, inside, outside, seed) for one, (inside, outside) in zip(attacked, signals)]
     weights = resolve_weights("examples", [one.trained_on for one in attacked]).tolist()
     pooled = None
     if personal is None:

@@ -125,9 +125,10 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None,
         >>> [(found.round, found.value) for found in fedgen.select(records)]
         [(1, 1.0), (0, 2.0)]
     """
-    run = Run(run, kind) if isinstance(run, (str, Path)) else run
-    folder, records = (run.folder, run.records) if isinstance(run, Run) else (None, run)
-    columns = columns_of(records)
+    if isinstance(run, (str, Path)):
+        run = Run(run, kind)
+    folder = run.folder if isinstance(run, Run) else None
+    columns = columns_of(run.records if isinstance(run, Run) else run)
     return rank(column_of(columns, by or default_column(columns, kind), kind), folder)
 
 
