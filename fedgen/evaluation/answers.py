@@ -84,7 +84,7 @@ class Answers:
             yield tuple(part.detach().cpu() if isinstance(part, Tensor) else part for part in found)
 
     def try_out(self, examples: Inputs, labels: Tensor | None) -> list[Tensor]:
-        """What the model gives of a few examples, as tensors."""
+        """The model's answers about a few examples, as tensors."""
         found = [self.losses(examples, labels)] if self.has_losses else []
         if self.has_predictions:
             parts = self.predictions(examples, labels)

@@ -4,6 +4,7 @@ Its diagonal holds what each client's own model scores on that client's images. 
 models are made for their own clients alone: whether others would be served as well, or better, by another's model.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,15 +139,28 @@ def client_matrices(
         for (place, embedding), scores in found.items():
             for score in scores:
                 rows.setdefault((place, embedding, score.name), []).append(score)
-    splits, matrices = {split.name: split for split in evaluator.splits}, []
-    for (place, embedding, name), of_models in rows.items():
-        own_errors = [score.client_errors for score in of_models if score.client_errors is not None]
-        values = torch.stack([score.per_client for score in of_models]).double().cpu()
-        errors = torch.stack(own_errors).double().cpu() if len(own_errors) == len(of_models) else None
-        axes = splits[place].reference, tuple(models), splits[place].client_names
-        about = of_models[0].higher_is_better, evaluator.num_generated, round, checkpoint
-        matrices.append(ClientMatrix(name, place, embedding, *axes, values, errors, *about))
-    return matrices
+    details = {"models": tuple(models), "round": round, "checkpoint": checkpoint}
+    return [_joined(evaluator, *key, own, **details) for key, own in rows.items()]
+
+
+def _joined(
+    evaluator: Evaluator, place: str, embedding: str, name: str, rows: Sequence[FederatedScore], **details: Any
+) -> ClientMatrix:
+    """The matrix of the models' scores on every client of a split."""
+    split = next(split for split in evaluator.splits if split.name == place)
+    errors = [row.client_errors for row in rows if row.client_errors is not None]
+    return ClientMatrix(
+        score=name,
+        split=place,
+        embedding=embedding,
+        reference=split.reference,
+        clients=split.client_names,
+        values=torch.stack([row.per_client for row in rows]).double().cpu(),
+        errors=torch.stack(errors).double().cpu() if len(errors) == len(rows) else None,
+        higher_is_better=rows[0].higher_is_better,
+        num_generated=evaluator.num_generated,
+        **details,
+    )
 
 
 def matrix_of_run(

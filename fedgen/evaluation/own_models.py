@@ -201,7 +201,7 @@ class OwnModels:
         )
 
     def _answer(self, module: nn.Module, own: Tensors, on_model: bool) -> list[Tensor]:
-        """What scores use of a client's own model, on a few examples: its images and density, or its answers."""
+        """Images and density, or answers, of a client's own model on a few examples, as scores use them."""
         evaluator = self.evaluator
         (images, labels), asked = evaluator.splits[0].first(EXAMPLES), evaluator.asked_of(module)
         with isolated(), own_in_place(module, own):
