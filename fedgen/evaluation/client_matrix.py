@@ -139,7 +139,7 @@ def client_matrices(
         for (place, embedding), scores in found.items():
             for score in scores:
                 rows.setdefault((place, embedding, score.name), []).append(score)
-    details = {"models": tuple(models), "round": round, "checkpoint": checkpoint}
+    details: dict[str, Any] = {"models": tuple(models), "round": round, "checkpoint": checkpoint}
     return [_joined(evaluator, *key, own, **details) for key, own in rows.items()]
 
 

@@ -195,7 +195,7 @@ def frequencies_of(split: Split) -> LabelFrequencies | None:
 
 
 def labels_problem(sample: Sample, frequencies: LabelFrequencies | None) -> str:
-    """The reason why images cannot be asked for by the data's classes; "" for a conditional model that knows all of them."""
+    """The reason why images cannot be asked for by the data's classes; "" for a model that knows all of them."""
     classes = optional(sample, DescribedSampler, "num_classes")
     if classes is None:
         return (
