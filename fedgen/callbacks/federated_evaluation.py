@@ -185,7 +185,9 @@ class FederatedEvaluation(Callback):
         self.evaluator.sampler_of(pl_module)
         self.evaluator.asked_of(pl_module)
         self._models = OwnModels(self.evaluator)
-        _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
+        _warn_of_modes(
+            watchers(trainer.callbacks, self.evaluator.plan.column_names()), self.evaluator.plan.directions()
+        )
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
         data = data_module_of(trainer)
@@ -272,7 +274,7 @@ class FederatedEvaluation(Callback):
             if self._page is not None:
                 self._page.write(live=True)
         self.evaluated_round = round
-        values = {self.evaluator.columns.name(record): record.value for record in evaluation.records}
+        values = {self.evaluator.plan.columns.name(record): record.value for record in evaluation.records}
         watchers(trainer.callbacks, list(values))  # what depends on personal tensors may show in training alone
         return values
 
@@ -286,16 +288,16 @@ class FederatedEvaluation(Callback):
         """Prints a line of an evaluation."""
         assert self.evaluator is not None  # setup made it
         monitored = next((watcher.monitor for watcher in self._watchers), None)
-        self.headline = headline(evaluation.records, self.evaluator.columns, monitored)
+        self.headline = headline(evaluation.records, self.evaluator.plan.columns, monitored)
         if self.report and trainer.is_global_zero:
-            parts = evaluation_line(evaluation.records, self.evaluator.floor(), self.evaluator.columns, monitored)
+            parts = evaluation_line(evaluation.records, self.evaluator.floor(), self.evaluator.plan.columns, monitored)
             console = make_console()
             line = join_parts(say_round(round), parts, console.width)
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         assert self.evaluator is not None  # setup made it
-        log_scores(trainer.loggers, evaluation.records, self.evaluator.columns, round, self.evaluator.floor())
+        log_scores(trainer.loggers, evaluation.records, self.evaluator.plan.columns, round, self.evaluator.floor())
         images = evaluation.images[: self.grid]
         if images.ndim == 4 and images.shape[1] in (1, 3) and len(images):
             picture = sample_picture(images, self._real_images(len(images)), f"generated, {say_round(round)}")

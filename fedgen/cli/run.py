@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `sel
     from fedgen.clients import FederatedDataModule
     from fedgen.evaluation import Ranked, ScoreRecord
     from fedgen.evaluation.client_matrix import ClientMatrix
-    from fedgen.evaluation.evaluate import Evaluator, EvaluatorOptions
+    from fedgen.evaluation.evaluate import Evaluator
 
 HELP = """\
 usage: fedgen evaluate --generated PATH --clients PATH ... [--option VALUE ...]
@@ -115,7 +115,7 @@ class CheckpointScoring:
         return rounds_in(self.rounds)
 
     @property
-    def evaluator_options(self) -> "EvaluatorOptions":
+    def evaluator_options(self) -> dict[str, Any]:
         """The options of `Evaluator` that can be told without the run.
 
         Raises:
@@ -153,7 +153,7 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
 
 
 def _model_and_evaluator(
-    asked: CheckpointScoring, options: "EvaluatorOptions"
+    asked: CheckpointScoring, options: dict[str, Any]
 ) -> "tuple[LightningModule, Evaluator, FederatedDataModule]":
     """The run's model and the evaluation of its clients."""
     from fedgen.embeddings import FeatureCache
@@ -230,7 +230,7 @@ def model_and_clients(
 
 def _scores_and_networks(
     embeddings: str | None, preset: str | None, scores: str | None, weights: str | None
-) -> "EvaluatorOptions":
+) -> dict[str, Any]:
     """Return the scores and embeddings to measure, as options of `Evaluator`.
 
     Raises:

@@ -28,6 +28,8 @@ def require_method(model: Any, method: str, gives: str, score: str) -> None:
 
 Inputs = Tensor | LazyInputs
 """Images uint8 [N, C, H, W], points float32 [N, D], texts int64 [N, T], or items of any structure, to be read."""
+Part = tuple[Any, Tensor | None, int]
+"""Some examples as models take them, their labels, and their number."""
 
 
 @dataclass(frozen=True)
@@ -39,106 +41,76 @@ class Answers:
     (`num_classes`), otherwise None. Of data without images they get batches of at most 64 items in their place, of the
     structure that `training_step` gets and on the module's device, without labels. Images on disk come by 64 too, and
     are forgotten before the next. What is drawn follows from the seed and the place of an example alone, so that sets
-    of one size are compared at common draws: of chunks each has a seed of its own, unless `example_losses` takes
+    of one size are compared at common draws: each chunk has another seed, unless `example_losses` takes
     `start`, the place of a chunk's first example; then its losses can be those of all examples at once.
-
-    Args:
-        model: with those methods that are asked for.
-        has_losses: whether a score needs its losses.
-        has_predictions: whether one needs its predictions.
     """
 
     model: Any
+    seed: int
     has_losses: bool = True
     has_predictions: bool = False
 
     @classmethod
-    def of(cls, model: Any, choices: Sequence[ScoreChoice]) -> "Answers | None":
-        """Return the answers that scores ask of a model; None where none asks."""
+    def of(cls, model: Any, choices: Sequence[ScoreChoice], seed: int) -> "Answers | None":
+        """The answers that scores need of a model; None where none needs some."""
         asking = {choice.kind: choice.name for choice in choices if choice.needs == "model"}
         if "loss" in asking:
             require_method(model, "example_losses(images, labels, seed)", "losses [N] of images [N, C, H, W]", "loss")
         if "metric" in asking:
             gives = "what the metric's update takes"
             require_method(model, "predictions(images, labels, seed)", gives, asking["metric"])
-        return cls(model, "loss" in asking, "metric" in asking) if asking else None
+        return cls(model, seed, "loss" in asking, "metric" in asking) if asking else None
 
-    def losses(self, examples: Inputs, labels: Tensor | None, seed: int) -> Tensor:
+    def losses(self, examples: Inputs, labels: Tensor | None) -> Tensor:
         """The model's losses float64 [N] of examples: of all at once, or where they lie on disk, chunk by chunk."""
         if isinstance(examples, Tensor):
-            own = self.model.example_losses(_as_given(examples), self._labels(labels), seed=seed)
+            own = self.model.example_losses(_as_given(examples), self._labels(labels), seed=self.seed)
             return _checked(own, len(examples), "images")
         knows_places = "start" in signature(self.model.example_losses).parameters
         found, start = [], 0
-        parts = self._parts(examples, labels)
-        for place, one in enumerate(track(parts, "the model's own losses", len(examples), "examples", _count_of)):
-            draws = {"seed": seed, "start": start} if knows_places else {"seed": derive(seed, "losses", place)}
-            found.append(_checked(self.model.example_losses(one.given, one.labels, **draws), one.count, "items"))
-            start += one.count
+        parts = self._parts(examples, labels, "the model's own losses")
+        for place, (given, own_labels, count) in enumerate(parts):
+            seed = self.seed if knows_places else derive(self.seed, "losses", place)
+            draws = {"seed": seed, "start": start} if knows_places else {"seed": seed}
+            found.append(_checked(self.model.example_losses(given, own_labels, **draws), count, "items"))
+            start += count
         return torch.cat(found)
 
-    def predictions(self, examples: Inputs, labels: Tensor | None, seed: int) -> Iterator[tuple[Any, ...]]:
+    def predictions(self, examples: Inputs, labels: Tensor | None) -> Iterator[tuple[Any, ...]]:
         """Yield what a metric's `update` takes, of at most 64 examples at a time, on the CPU."""
-        parts = self._parts(examples, labels)
-        for place, one in enumerate(track(parts, "the model's predictions", len(examples), "examples", _count_of)):
-            found = self.model.predictions(one.given, one.labels, seed=derive(seed, "predictions", place))
-            told = found if isinstance(found, tuple) else (found,)
-            yield tuple(part.detach().cpu() if isinstance(part, Tensor) else part for part in told)
+        for place, (given, own_labels, _) in enumerate(self._parts(examples, labels, "the model's predictions")):
+            found = self.model.predictions(given, own_labels, seed=derive(self.seed, "predictions", place))
+            found = found if isinstance(found, tuple) else (found,)
+            yield tuple(part.detach().cpu() if isinstance(part, Tensor) else part for part in found)
 
-    def try_out(self, examples: Inputs, labels: Tensor | None, seed: int) -> list[Tensor]:
-        """All that the model says of a few examples, as tensors."""
-        found = [self.losses(examples, labels, seed)] if self.has_losses else []
+    def try_out(self, examples: Inputs, labels: Tensor | None) -> list[Tensor]:
+        """The model's answers about a few examples, as tensors."""
+        found = [self.losses(examples, labels)] if self.has_losses else []
         if self.has_predictions:
-            parts = self.predictions(examples, labels, seed)
+            parts = self.predictions(examples, labels)
             found += [one for part in parts for one in part if isinstance(one, Tensor)]
         return found
 
-    def _parts(self, examples: Inputs, labels: Tensor | None) -> Iterator["_Part"]:
-        """The examples in chunks, of which those on disk are read when it is their turn."""
+    def _parts(self, examples: Inputs, labels: Tensor | None, doing: str) -> Iterator[Part]:
+        """The examples in chunks, read in their turn where they are on disk."""
+        return track(self._chunks(examples, labels), doing, len(examples), "examples", lambda part: part[2])
+
+    def _chunks(self, examples: Inputs, labels: Tensor | None) -> Iterator[Part]:
         if isinstance(examples, LazyInputs) and not examples.has_images:
             from lightning.fabric.utilities import move_data_to_device  # its models have Lightning loaded
 
             device = optional(self.model, GenerativeModel, "device")
             for batch, count in examples.batches():
-                yield _Part(move_data_to_device(batch, device), None, count)
+                yield move_data_to_device(batch, device), None, count
             return
-        asked, start = self._labels(labels), 0
+        given, start = self._labels(labels), 0
         for chunk in examples.split(CHUNK):
             end = start + len(chunk)
-            yield _Part(_as_given(chunk), None if asked is None else asked[start:end], len(chunk))
+            yield _as_given(chunk), None if given is None else given[start:end], len(chunk)
             start = end
 
     def _labels(self, labels: Tensor | None) -> Tensor | None:
         return labels if optional(self.model, GenerativeModel, "num_classes") is not None else None
-
-
-@dataclass(frozen=True)
-class SeededAnswers:
-    """Answers at the draws of one seed."""
-
-    answers: Answers
-    seed: int
-
-    def losses(self, examples: Inputs, labels: Tensor | None) -> Tensor:
-        """See `Answers`."""
-        return self.answers.losses(examples, labels, self.seed)
-
-    def predictions(self, examples: Inputs, labels: Tensor | None) -> Iterator[tuple[Any, ...]]:
-        """See `Answers`."""
-        return self.answers.predictions(examples, labels, self.seed)
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """Some examples as models take them, their labels, and how many they are."""
-
-    given: Any
-    labels: Tensor | None
-    count: int
-
-
-def _count_of(part: _Part) -> float:
-    return part.count
 
 
 def _as_given(examples: Tensor) -> Tensor:

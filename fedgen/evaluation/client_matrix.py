@@ -97,14 +97,9 @@ class ClientMatrix:
 
     def to_json(self) -> dict[str, Any]:
         """All as plain values, rows of the matrix as lists."""
-        tensors = {name: None if part is None else part.tolist() for name, part in self._tensors.items()}
-        names = ("score", "split", "embedding", "reference", "models", "clients", "higher_is_better", "num_generated")
-        plain = {name: vars(self)[name] for name in (*names, "round", "checkpoint")}
-        return {**plain, "models": list(self.models), "clients": list(self.clients), **tensors}
-
-    @property
-    def _tensors(self) -> dict[str, Tensor | None]:
-        return {"values": self.values, "errors": self.errors}
+        plain = {**vars(self), "models": list(self.models), "clients": list(self.clients)}
+        values, errors = plain.pop("values"), plain.pop("errors")
+        return {**plain, "values": values.tolist(), "errors": None if errors is None else errors.tolist()}
 
 
 def client_matrices(
@@ -123,8 +118,8 @@ def client_matrices(
         checkpoint: file name of their checkpoint.
 
     Raises:
-        ValueError: if clients have no tensors of their own, or none that changes a score, or a score needs one model
-            for all, or the evaluation knows too few clients.
+        ValueError: if clients keep no tensors, or none that changes a score, or a score needs one model for all, or
+            the evaluation knows too few clients.
     """
     trained = evaluator.trained or []
     panels = OwnModels(evaluator).check(module, personal)
@@ -141,35 +136,29 @@ def client_matrices(
             made = evaluator.generated(evaluator.sampler_of(module), round)
             asked = evaluator.asked_of(module)
             found = evaluator.measured(made, **asked, where=lambda split, panel: panel in panels)
-        for (split, embedding), scores in found.items():
+        for (place, embedding), scores in found.items():
             for score in scores:
-                rows.setdefault((split, embedding, score.name), []).append(score)
-    number = evaluator.num_images if evaluator.needs_images else 0
-    details: dict[str, Any] = {"num_generated": number, "round": round, "checkpoint": checkpoint}
-    return [_joined(evaluator, key, tuple(models), own, details) for key, own in rows.items()]
+                rows.setdefault((place, embedding, score.name), []).append(score)
+    details: dict[str, Any] = {"models": tuple(models), "round": round, "checkpoint": checkpoint}
+    return [_joined(evaluator, *key, own, **details) for key, own in rows.items()]
 
 
 def _joined(
-    evaluator: Evaluator,
-    key: tuple[str, str, str],
-    models: tuple[str, ...],
-    rows: Sequence[FederatedScore],
-    details: dict[str, Any],
+    evaluator: Evaluator, place: str, embedding: str, name: str, rows: Sequence[FederatedScore], **details: Any
 ) -> ClientMatrix:
-    """Return the matrix of the models' scores on every client of a split."""
-    name, embedding, score = key
-    split = next(split for split in evaluator.splits if split.name == name)
+    """The matrix of the models' scores on every client of a split."""
+    split = next(split for split in evaluator.splits if split.name == place)
     errors = [row.client_errors for row in rows if row.client_errors is not None]
     return ClientMatrix(
-        score,
-        name,
-        embedding,
-        split.reference,
-        models,
-        split.client_names,
-        torch.stack([row.per_client for row in rows]).double().cpu(),
-        torch.stack(errors).double().cpu() if len(errors) == len(rows) else None,
-        rows[0].higher_is_better,
+        score=name,
+        split=place,
+        embedding=embedding,
+        reference=split.reference,
+        clients=split.client_names,
+        values=torch.stack([row.per_client for row in rows]).double().cpu(),
+        errors=torch.stack(errors).double().cpu() if len(errors) == len(rows) else None,
+        higher_is_better=rows[0].higher_is_better,
+        num_generated=evaluator.num_generated,
         **details,
     )
 
@@ -187,8 +176,6 @@ def matrix_of_run(
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
-        ValueError: as for `client_matrices`, before any long work.
-        TypeError: for a model without a method that a score needs.
     """
     run = run if isinstance(run, Run) else Run(run)
     ((number, path),) = run.checkpoints_of(None if round is None else [round], only_last=True).items()
@@ -200,12 +187,7 @@ def matrix_of_run(
 
 
 def matrix_table(matrix: ClientMatrix, errors: bool = True) -> Table:
-    """A row for each client's own model, a column for each client's images; the best of a column is bold.
-
-    Args:
-        matrix: of few clients, to be readable.
-        errors: whether values have their standard errors.
-    """
+    """A row for each client's own model, a column for each client's images; the best of a column is bold."""
     title = f"{matrix.score} of each client's own model, round {matrix.round}: {matrix.num_generated} images of each"
     place = f"against {matrix.reference}, embedding {matrix.embedding}"
     table = Table(title=escape(f"{title}\n{place}"), caption=escape(matrix.words), caption_justify="left")

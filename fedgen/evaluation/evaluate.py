@@ -1,10 +1,10 @@
 """Models to score records: the one evaluation that callback, command line and experiments use."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,25 @@ from torch import Tensor, nn
 from fedgen.clients import FederatedDataModule
 from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, FeatureCache
-from fedgen.evaluation.answers import Answers, SeededAnswers, density_of
-from fedgen.evaluation.image_sampling import CHUNK, DescribedSampler, GeneratedImages, ImageDraws, Sample, sampler_of
+from fedgen.evaluation.answers import Answers, density_of
+from fedgen.evaluation.image_sampling import (
+    CHUNK,
+    SAMPLES,
+    DescribedSampler,
+    GeneratedImages,
+    Sample,
+    draw_labelled,
+    frequencies_of,
+    labels_problem,
+    sampler_of,
+)
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
-from fedgen.evaluation.plan import EvaluationPlan, RealSide, RecordMaker
+from fedgen.evaluation.plan import EvaluationPlan, RealSide
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.reference import Found, Reference
 from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import Clients, Split, as_splits
+from fedgen.images import SeenRange
 from fedgen.models.optional_hooks import FederatedModule
 from fedgen.scores import Density
 from fedgen.scores.aggregate import Weights, resolve_weights
@@ -45,30 +56,6 @@ class Evaluation:
         from fedgen.evaluation.tables.gap_table import html_of  # which needs this module
 
         return html_of(self.records)
-
-
-class Asked(TypedDict):
-    """The interfaces of a model besides images; None where no score needs it."""
-
-    density: Density | None
-    answers: Answers | None
-
-
-class EvaluatorOptions(TypedDict, total=False):
-    """Arguments of `Evaluator` beside the clients."""
-
-    embeddings: Sequence[EmbeddingLike] | None
-    num_images: int
-    scores: ScoreLike | Sequence[ScoreLike]
-    weights: Weights
-    seed: int | None
-    cache: FeatureCache | None
-    batch_size: int
-    device: torch.device | str | None
-    chunk: int
-    aggregates: Sequence[str]
-    presets: Sequence[PresetLike | Panel]
-    controls: bool
 
 
 class Evaluator:
@@ -107,6 +94,7 @@ class Evaluator:
 
     Attributes:
         trained: names of the clients that train, in their order; None where only splits are known.
+        needs_images: whether a score needs generated images; those that ask the model about examples do not.
 
     Raises:
         ValueError: for images that an embedding or a score cannot take, clients with too few images, unknown or
@@ -139,9 +127,10 @@ class Evaluator:
         self.plan = EvaluationPlan(self.splits, self.panels, num_images, weights, aggregates, controls)
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
         self.batch_size, self.device, self.chunk = batch_size, device, chunk
-        self._real = real_side(self.plan, self.seed, cache, batch_size, device)
-        self._draws = ImageDraws(self.splits[0], self.seed, chunk, self.needs_images)
-        self._records = RecordMaker(self.plan, self._real, self.seed)
+        self.real = real_side(self.plan, self.seed, cache, batch_size, device)
+        self.needs_images = any(choice.needs not in ("model", "points") for choice in self.plan.all_choices)
+        self.num_generated = num_images if self.needs_images else 0
+        self._frequencies, self._seen = frequencies_of(self.splits[0]), SeenRange(*SAMPLES)
         self._floor: list[ScoreRecord] | None = None
 
     def __repr__(self) -> str:
@@ -155,24 +144,14 @@ class Evaluator:
         """All embeddings, those of presets last."""
         return [panel.embedding for panel in self.panels]
 
-    def asked_of(self, model: Any) -> "Asked":
-        """Return the interfaces that scores need of a model besides images, for `try_out` and `evaluate`.
-
-        Args:
-            model: with `log_prob(points)` where a score needs its density, `example_losses(images, labels, seed)`
-                where one needs its losses, and `predictions(images, labels, seed)` for a metric; see `Answers`.
+    def asked_of(self, model: Any) -> dict[str, Any]:
+        """The model's `density` and `answers` where scores need them, for `try_out` and `evaluate`; see `Answers`.
 
         Raises:
-            TypeError: if it lacks one that is needed.
+            TypeError: if it lacks a method that is needed, such as `log_prob(points)`.
         """
         density = density_of(model) if self.plan.asking("points") else None
-        choices = [choice for panel in self.panels for choice in panel.choices]
-        return {"density": density, "answers": Answers.of(model, choices)}
-
-    @property
-    def needs_images(self) -> bool:
-        """Whether a score needs generated images; those that ask the model about examples do not."""
-        return any(choice.needs not in ("model", "points") for panel in self.panels for choice in panel.choices)
+        return {"density": density, "answers": Answers.of(model, self.plan.all_choices, self.seed)}
 
     def sampler_of(self, model: nn.Module) -> Sample:
         """A model's sampler; where no score needs images, a placeholder, and the model needs no `sample`.
@@ -182,49 +161,30 @@ class Evaluator:
         """
         return sampler_of(model) if self.needs_images else _never
 
-    @property
-    def columns(self) -> Columns:
-        """The names of this evaluation's columns."""
-        return self.plan.columns
-
-    def column_names(self) -> list[str]:
-        """All columns that `evaluate` fills, e.g. "fid_avg", "report/kid_all"."""
-        return self.plan.column_names()
-
-    def directions(self) -> dict[str, bool]:
-        """Return by column whether higher is better."""
-        return self.plan.directions()
-
     def client_weights(self) -> Tensor:
         """The weights of all clients that train, or else of the first split's: float64 [K], summing to 1."""
         return resolve_weights(self.weights, self._trained_on)
 
-    def prepare(self) -> None:
-        """Embeds the clients' images of every split, and those of the stand-ins, once."""
-        self._real.prepare()
-
     def try_out(self, sample: Sample, density: Density | None = None, answers: Answers | None = None) -> None:
         """Draws and embeds two images, if a score needs some: what would fail after a long training fails before it.
 
-        Args:
-            sample: the model's sampler.
-            density: the model's, of `asked_of`; asked for the log-density at two points.
-            answers: the model's, of `asked_of`; asked about two examples.
+        What `asked_of` gives of the model is tried on two points or examples.
 
         Raises:
             ValueError: if the images are not of the clients' shape, or an embedding fails on them, or a density is
                 needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
         for score in [score for needs in BY_CLASS for score in self.plan.asking(needs)]:
-            self._draws.check_labels(sample, score)
+            if problem := labels_problem(sample, self._frequencies):
+                raise ValueError(f"score {score} {problem}")
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]
             Reference([points], "ll").score(points, errors=False, density=density)
         if answers is not None:
-            answers.try_out(*self.splits[0].first(2), self.seed)
+            answers.try_out(*self.splits[0].first(2))
         if not self.needs_images:
             return
-        images, _ = self._draws.draw(sample, 2, -1, chunk=2, stream="trial", description="trying out")
+        images, _ = self.draw(sample, 2, -1, "trial", "trying out", chunk=2)
         shape = self.splits[0].shape
         if tuple(images.shape[1:]) != shape:
             raise ValueError(
@@ -232,7 +192,7 @@ class Evaluator:
                 " give the model the data's channels and size"
             )
         for panel in self.panels:
-            self._real.embed(panel, images)
+            self.real.embed(panel, images)
 
     def evaluate(
         self,
@@ -241,8 +201,7 @@ class Evaluator:
         checkpoint: str | None = None,
         optimised_on: Sequence[str] = (),
         note: str = "",
-        density: Density | None = None,
-        answers: Answers | None = None,
+        **asked: Any,
     ) -> Evaluation:
         """The scores of one model against every split and embedding.
 
@@ -255,68 +214,52 @@ class Evaluator:
             checkpoint: file name of the model's checkpoint.
             optimised_on: scores or embeddings that a training loss used.
             note: what else a reader must know.
-            density: the model's, of `asked_of`.
-            answers: the model's, of `asked_of`.
+            asked: the model's `density` and `answers`, of `asked_of`.
         """
         sampling = dict(optional(sample, DescribedSampler, "sampling"))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
-        found, images = self._of_model(sample, round, density, answers)
-        return Evaluation(self.records(found, MODEL, len(images), sampling=sampling, **details), images)
+        found, images = self._of_model(sample, round, **asked)
+        return Evaluation(self.real.records(found, MODEL, len(images), sampling=sampling, **details), images)
 
-    def _of_model(
-        self, sample: Sample, round: int, density: Density | None, answers: Answers | None
-    ) -> tuple[Found, Tensor]:
+    def _of_model(self, sample: Sample, round: int, **asked: Any) -> tuple[Found, Tensor]:
         """The scores of one model, and the first split's generated images."""
-        self.prepare()
         made = self.generated(sample, round)
-        found = self.measured(made, density, answers)
-        return found, made.first
+        return self.measured(made, **asked), made.first
 
     def generated(self, sample: Sample, round: int) -> GeneratedImages:
-        """The images of one model, drawn when first asked for.
+        """The images of one model, drawn when first needed; the round is part of their seed."""
+        return GeneratedImages(partial(self.draw, sample, self.num_images, round), self.real.embed)
 
-        Args:
-            sample: the model's sampler.
-            round: part of the images' seed.
-        """
-        return GeneratedImages(self._real, partial(self._draws.draw, sample, self.num_images, round))
+    def draw(
+        self, sample: Sample, count: int, round: int, stream: str, description: str, chunk: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Images of a model, if a score needs some, and the labels that a class-conditional one made them of."""
+        if not self.needs_images:
+            return torch.empty(0), None
+        self._seen = SeenRange(*SAMPLES, told=self._seen.told)
+        options: dict[str, Any] = {"description": description, "seen": self._seen}
+        chunk = self.chunk if chunk is None else chunk
+        return draw_labelled(sample, count, self.seed, round, self._frequencies, stream, chunk, **options)
 
     def measured(
-        self,
-        made: GeneratedImages,
-        density: Density | None,
-        answers: Answers | None,
-        where: Callable[[Split, Panel], bool] = lambda split, panel: True,
+        self, made: GeneratedImages, where: Callable[[Split, Panel], bool] = lambda split, panel: True, **asked: Any
     ) -> Found:
-        """The scores of one model by split and embedding.
+        """The scores of one model's images by split and embedding, on those `where` they are wanted.
 
-        Args:
-            made: its images.
-            density: the model's, of `asked_of`.
-            answers: the model's, of `asked_of`.
-            where: whether an embedding's scores are wanted on a split.
+        The real images are embedded once, the generated ones as they are scored, stream after stream.
         """
-        self.prepare()
-        own = None if answers is None else SeededAnswers(answers, self.seed)
+        self.real.prepare()
         found: Found = {}
-        for split in self.splits:
-            for panel in self.panels:
-                if where(split, panel) and self._real.reference(split, panel):  # not all of its scores are left out
-                    features, labels = made.of(split, panel)
-                    scores = self._real.score(split, panel, features, density=density, labels=labels, answers=own)
-                    found[split.name, panel.embedding.name] = scores
+        for split, panel in product(self.splits, self.panels):
+            key = split.name, panel.embedding.name
+            if where(split, panel) and key in self.real.references:  # not all of its scores are left out
+                features, labels = made.of(split, panel)
+                found[key] = self.real.score(split, panel, features, labels=labels, **asked)
         return found
 
-    def of_one(self, split: Split, place: int, among: Sequence[Panel] | None = None) -> "Evaluator":
-        """The same evaluation of one client of one split alone.
-
-        Args:
-            split: one of this evaluation's.
-            place: of the client in it.
-            among: those of this evaluation's embeddings that are wanted; all by default.
-        """
-        wanted = self.panels if among is None else among
-        panels = [replace(panel, choices=tuple(self.plan.choices(split, panel))) for panel in wanted]
+    def of_one(self, split: Split, place: int, among: Sequence[Panel]) -> "Evaluator":
+        """The same evaluation of one client of one split alone, by its place, in some of the embeddings."""
+        panels = [replace(panel, choices=tuple(self.plan.choices(split, panel))) for panel in among]
         return Evaluator(
             [split.of_one(place)],
             embeddings=(),
@@ -336,43 +279,28 @@ class Evaluator:
         the other stand-ins too.
         """
         if self._floor is None:
-            self.prepare()
-            names = dict.fromkeys(name for split in self.splits for name in self.plan.stand_ins(split))
-            scored = [(name, *_stand_in_scores(self._real, name)) for name in names]
-            self._floor = [record for name, found, counts in scored for record in self.records(found, name, counts)]
+            self.real.prepare()
+            names = dict.fromkeys(name for _, _, name in self.real.stand_ins)
+            self._floor = [record for name in names for record in self._floor_records(name)]
         return self._floor
 
-    def records(
-        self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
-    ) -> list[ScoreRecord]:
-        """The records of scores, and those of the gaps between splits.
-
-        Args:
-            found: by split and embedding.
-            generator: what stands in the model's place.
-            counts: generated images; by split and embedding where they differ.
-            details: the records' other fields.
-        """
-        return self._records.records(found, generator, counts, **details)
-
-
-def _stand_in_scores(real: RealSide, name: str) -> tuple[Found, dict[tuple[str, str], int]]:
-    """The scores of real images in a generator's place, e.g. the "floor", that they suffice for, and their numbers."""
-    found: Found = {}
-    counts: dict[tuple[str, str], int] = {}
-    for split, panel in product(real.plan.splits, real.plan.panels):
-        if (stand_in := real.stand_in(name, split, panel)) is None:
-            continue
-        features, labels = stand_in
-        possible = [choice for choice in real.plan.choices(split, panel) if choice.definition.has_floor]
-        possible = [choice for choice in possible if labels is not None or choice.needs not in BY_CLASS]
-        names = [choice.name for choice in possible if not choice.definition.too_few(len(features), f"the {name}")]
-        # read where they are on disk, and to the device
-        given = real.embed(panel, features) if panel.on_images else features[:]
-        key = split.name, panel.embedding.name
-        found[key] = real.score(split, panel, given, only=names, labels=labels, real=True)
-        counts[key] = len(features)
-    return found, counts
+    def _floor_records(self, name: str) -> list[ScoreRecord]:
+        """The records of the scores that real images suffice for, in a generator's place, e.g. the "floor"."""
+        found: Found = {}
+        counts: dict[tuple[str, str], int] = {}
+        for split, panel in product(self.splits, self.panels):
+            key = split.name, panel.embedding.name
+            if (*key, name) not in self.real.stand_ins:
+                continue
+            features, labels = self.real.stand_ins[*key, name]
+            possible = [choice for choice in self.plan.choices(split, panel) if choice.definition.has_floor]
+            possible = [choice for choice in possible if labels is not None or choice.needs not in BY_CLASS]
+            names = [choice.name for choice in possible if not choice.definition.too_few(len(features), f"the {name}")]
+            # read where they are on disk, and to the device
+            given = self.real.embed(panel, features) if panel.on_images else features[:]
+            found[key] = self.real.score(split, panel, given, only=names, labels=labels, real=True)
+            counts[key] = len(features)
+        return self.real.records(found, name, counts)
 
 
 def _never(number: int, draws: torch.Generator) -> Tensor:
@@ -380,9 +308,7 @@ def _never(number: int, draws: torch.Generator) -> Tensor:
     raise TypeError(f"{number} images are asked for, and no score needs some")
 
 
-def evaluate(
-    model: nn.Module | Sample, clients: Clients, round: int = 0, **options: Unpack[EvaluatorOptions]
-) -> list[ScoreRecord]:
+def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **options: Any) -> list[ScoreRecord]:
     """The score records of one model against clients; `score_table(records)` is their table.
 
     Args:
@@ -392,13 +318,7 @@ def evaluate(
         clients: a FederatedDataModule; its `clients`, of whom the images that they train on count; a list of Examples,
             one a client; splits; or {split: [examples of each client]}.
         round: stored in the records, and part of the images' seed.
-        options: as for `Evaluator`: `embeddings`, `num_images`, `scores`, `weights`, `seed`, `cache`, `batch_size`,
-            `device`, `chunk`, `aggregates`, `presets` and `controls`.
-
-    Raises:
-        TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it; for other
-            clients; for an unknown option.
-        ValueError: as for `Evaluator`.
+        options: as for `Evaluator`.
 
     Examples:
         >>> import torch

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.plan import RealSide
 from fedgen.evaluation.sampling_settings import sampling_of
 from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange, to_uint8
@@ -30,7 +29,7 @@ Sample = Callable[[int, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class ImageSampler:
-    """A sampler that says how it samples."""
+    """A sampler with its settings."""
 
     draw: Callable[..., Tensor]
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +41,7 @@ class ImageSampler:
 
 
 class DescribedSampler:
-    """A sampler that says how it samples; a bare function of (number, torch.Generator) is one that does not.
+    """A sampler with its settings, all of them optional: a bare function of (number, torch.Generator) has none.
 
     Attributes:
         sampling: settings that its images depend on beside the weights, as records keep them.
@@ -94,11 +93,15 @@ def draw_images(
         chunk = max(1, num_images)
 
     def drawn(i: int) -> Tensor:
+        """Chunk i on the CPU: uint8, or float32 for points."""
         seed_all(seed, "sample", stream, round, i)
-        part = _checked(sample(chunk, chunk_draws(seed, round, stream, i)), chunk, "the sampler")
+        part = _checked(sample(chunk, generator(seed, "sample", stream, round, i)), chunk, "the sampler")
         if part.ndim == 4:
             seen.see(part)
-        return _stored(part)
+            return (part if part.dtype == torch.uint8 else to_uint8(part)).cpu()
+        if not torch.isfinite(part).all():
+            raise ValueError("points hold NaN or infinity; check the generator that made them")
+        return part.float().cpu()
 
     with isolated():
         parts = spread(drawn, range(-(-num_images // chunk)))
@@ -114,13 +117,7 @@ def draw_images(
     return images
 
 
-def chunk_draws(seed: int, round: int, stream: str, i: int) -> torch.Generator:
-    """The generator with which `draw_images` draws chunk i."""
-    return generator(seed, "sample", stream, round, i)
-
-
 def _checked(made: Any, count: int, whose: str) -> Tensor:
-    """A sampler's tensor, once it is known to be so many images or points."""
     wanted = f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1] or [{count}, D]"
     if not isinstance(made, Tensor):
         parts = f" of {', '.join(type(part).__name__ for part in made)}" if isinstance(made, tuple | list) else ""
@@ -132,23 +129,14 @@ def _checked(made: Any, count: int, whose: str) -> Tensor:
     return made
 
 
-def _stored(images: Tensor) -> Tensor:
-    """Images as stored, on the CPU: uint8, or float32 for points."""
-    if images.ndim == 4:
-        return (images if images.dtype == torch.uint8 else to_uint8(images)).cpu()
-    if not torch.isfinite(images).all():
-        raise ValueError("points hold NaN or infinity; check the generator that made them")
-    return images.float().cpu()
-
-
 def sampler_of(module: nn.Module) -> ImageSampler:
     """The sampler of a model: its `sample` in eval mode, each submodule back in its own mode afterwards.
 
     A model is class-conditional if its attribute `num_classes` is a number and `sample` takes `labels`, int64 [N]. What
-    its images depend on beside its weights it says in its attribute `sampling` (see `sampling_of`), read here.
+    its images depend on beside its weights is its attribute `sampling` (see `sampling_of`), read here.
 
     Raises:
-        TypeError: if the model has no `sample(num_images, ...)`; of the sampler, for what is no tensor.
+        TypeError: if the model has no `sample(num_images, ...)`; of the sampler, for what is not a tensor.
     """
     method, classes = (optional(module, GenerativeModel, name) for name in ("sample", "num_classes"))
     if not callable(method):
@@ -164,9 +152,8 @@ def sampler_of(module: nn.Module) -> ImageSampler:
         with evaluating(module):
             return _checked(method(num_images, **options), num_images, type(module).__name__)
 
-    return ImageSampler(
-        sample, sampling_of(module), classes if "labels" in taken and isinstance(classes, int) else None
-    )
+    is_conditional = "labels" in taken and isinstance(classes, int)
+    return ImageSampler(sample, sampling_of(module), classes if is_conditional else None)
 
 
 def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -> ImageSampler:
@@ -184,11 +171,7 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
 
     Within a chunk the shares are exact up to one image (systematic sampling with a random offset, so no small share is
     always rounded away), and the images come in random order, so that any first n are a sample of the mixture too. It
-    takes no labels.
-
-    Args:
-        samplers: K of them.
-        weights: [K], summing to 1.
+    takes no labels. The weights [K] of the K samplers sum to 1.
     """
     ends = torch.cat([torch.zeros(1, dtype=torch.float64), weights.double().cumsum(0)])
     ends[-1] = 1.0
@@ -203,7 +186,7 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
 
 
 def frequencies_of(split: Split) -> LabelFrequencies | None:
-    """Return how often each class occurs among a split's images; None where they have no labels."""
+    """The frequencies of the classes among a split's images; None where they have no labels."""
     if split.labels is None:
         return None
     found = LabelFrequencies(len(split.classes))
@@ -211,24 +194,16 @@ def frequencies_of(split: Split) -> LabelFrequencies | None:
     return found
 
 
-def takes_labels(sample: Sample, frequencies: LabelFrequencies | None) -> bool:
-    """Whether images can be asked for by the data's classes: a conditional model that knows all of them."""
-    classes = optional(sample, DescribedSampler, "num_classes")
-    return frequencies is not None and classes is not None and classes >= frequencies.num_classes
-
-
-def check_takes_labels(sample: Sample, frequencies: LabelFrequencies | None, score: str) -> None:
-    """Raise ValueError for a sampler that cannot be asked for the data's classes."""
-    if takes_labels(sample, frequencies):
-        return
+def labels_problem(sample: Sample, frequencies: LabelFrequencies | None) -> str:
+    """The reason why images cannot be asked for by the data's classes; "" for a model that knows all of them."""
     classes = optional(sample, DescribedSampler, "num_classes")
     if classes is None:
-        raise ValueError(
-            f"score {score} needs images of given classes, and this model is unconditional: use one"
-            f" with num_classes and sample(num_images, generator, labels), or leave {score} out"
+        return (
+            "needs images of given classes, and this model is unconditional: use one with num_classes and"
+            " sample(num_images, generator, labels), or leave the score out"
         )
     wanted = 0 if frequencies is None else frequencies.num_classes
-    raise ValueError(f"score {score} needs a model of the data's {wanted} classes, and this one has {classes}")
+    return "" if 0 < wanted <= classes else f"needs a model of the data's {wanted} classes, and this one has {classes}"
 
 
 def draw_labelled(
@@ -236,12 +211,14 @@ def draw_labelled(
     num_images: int,
     seed: int,
     round: int,
-    frequencies: LabelFrequencies,
+    frequencies: LabelFrequencies | None,
     stream: str = "train",
     chunk: int = CHUNK,
     **options: Any,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Images as `draw_images` gives them, and the labels int64 [num_images] that a conditional sampler made them of."""
+    if frequencies is None or labels_problem(sample, frequencies):
+        return draw_images(sample, num_images, seed, round, stream, chunk, **options), None
 
     def labelled(count: int, draws: torch.Generator) -> Tensor:
         conditional: Any = sample
@@ -249,15 +226,17 @@ def draw_labelled(
 
     images = draw_images(labelled, num_images, seed, round, stream, chunk, **options)
     # drawn once more: another rank may have drawn the chunk's images
-    draws = [chunk_draws(seed, round, stream, i) for i in range(-(-num_images // chunk))]
+    draws = [generator(seed, "sample", stream, round, i) for i in range(-(-num_images // chunk))]
     return images, torch.cat([frequencies.draw(chunk, one) for one in draws])[:num_images]
 
 
 class GeneratedImages:
     """The generated images of one model, drawn once a stream and embedded once a stream and embedding."""
 
-    def __init__(self, real: RealSide, draw: Callable[..., tuple[Tensor, Tensor | None]]) -> None:
-        self._real, self._draw = real, draw
+    def __init__(
+        self, draw: Callable[..., tuple[Tensor, Tensor | None]], embed: Callable[[Panel, Tensor], Tensor]
+    ) -> None:
+        self._draw, self._embed = draw, embed
         self._stream = ""
         self._features: dict[str, Tensor] = {}
         self._images = self.first = torch.empty(0)
@@ -273,30 +252,5 @@ class GeneratedImages:
             self._stream, self._features = split.stream, {}
         name = panel.embedding.name
         if name not in self._features:
-            self._features[name] = self._real.embed(panel, self._images) if len(self._images) else self._images
+            self._features[name] = self._embed(panel, self._images) if len(self._images) else self._images
         return self._features[name], self._labels
-
-
-class ImageDraws:
-    """Draws images of models; of a class-conditional one, by the classes of the data as often as they occur."""
-
-    def __init__(self, split: Split, seed: int, chunk: int = CHUNK, needed: bool = True) -> None:
-        self._frequencies = frequencies_of(split)
-        self._seed, self._chunk, self._needed = seed, chunk, needed
-        self._seen = SeenRange(*SAMPLES)
-
-    def check_labels(self, sample: Sample, score: str) -> None:
-        """Raise ValueError for a model that cannot be asked for the data's classes, where a score needs that."""
-        check_takes_labels(sample, self._frequencies, score)
-
-    def draw(
-        self, sample: Sample, count: int, round: int, chunk: int | None = None, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """Images, and the labels that they were asked for if the data have labels and the model takes them."""
-        if not self._needed:
-            return torch.empty(0), None
-        self._seen = SeenRange(*SAMPLES, told=self._seen.told)
-        options |= {"chunk": self._chunk if chunk is None else chunk, "seen": self._seen}
-        if self._frequencies is not None and takes_labels(sample, self._frequencies):
-            return draw_labelled(sample, count, self._seed, round, self._frequencies, **options)
-        return draw_images(sample, count, self._seed, round, **options), None

@@ -1,4 +1,4 @@
-"""Marks on scores whose embedding a training loss used: they prove little, and every table and figure says so."""
+"""Marks on scores whose embedding a training loss used: they prove little, and every table and figure marks them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -10,30 +10,35 @@ from fedgen.evaluation.records import BALANCED, ScoreRecord
 if TYPE_CHECKING:
     from fedgen.scores import FederatedScore
 
-
 SAME, RELATED = "*", "(*)"
 MEANINGS = {
     SAME: "a training loss used this embedding: the value proves little, look at another embedding",
     RELATED: "a training loss used this embedding on other images than these held-out ones, or its network at another"
     " size or layer: weak evidence, look at another embedding",
 }
+ABOUT_BALANCE = "nearest 0.5, the value of a generator without memory, is best for memorisation (1: one that copies)"
+GAPS = {"gap/out_of_sample": (PART_TRAIN, PART_VAL), "gap/participation": (PART_VAL, UNPART)}
+"""The gaps by name, each with the split where the score is better and the one where it is worse.
+
+Of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), section 2. A gap is
+how much worse the second place is, whichever way is better. If all clients have one distribution the participation gap
+is 0 in expectation.
+"""
+GAP_AGGREGATES = ("avg", "all")  # that have a gap
 
 
 def mark_of(record: ScoreRecord) -> str:
     """ "*" for a score in the embedding of a training loss, "(*)" for a weaker tie to it, "" for none."""
-    return _mark(record.is_optimised, record.is_in_losses_embedding, record.split in HELD_OUT)
+    if not record.is_optimised:
+        return ""
+    return SAME if record.is_in_losses_embedding and record.split not in HELD_OUT else RELATED
 
 
 def mark_in(embedding: str, optimised: Collection[str], held_out: bool) -> str:
     """The mark of a score that has no record, as `mark_of` has them."""
-    related = network_of(embedding) in {network_of(name) for name in optimised}
-    return _mark(related, embedding in optimised, held_out)
-
-
-def _mark(related: bool, same: bool, held_out: bool) -> str:
-    if not related:
+    if network_of(embedding) not in {network_of(name) for name in optimised}:
         return ""
-    return SAME if same and not held_out else RELATED
+    return SAME if embedding in optimised and not held_out else RELATED
 
 
 def strongest(records: Iterable[ScoreRecord]) -> str:
@@ -48,17 +53,14 @@ def marked(name: str, records: Iterable[ScoreRecord]) -> str:
 
 
 def say_marks(marks: Iterable[str]) -> list[str]:
-    """Return what the marks among these mean, each once."""
+    """The meanings of the marks among these, each once."""
     present = set(marks)
     return [f"{mark}: {meaning}" for mark, meaning in MEANINGS.items() if mark in present]
 
 
 def explained(records: Iterable[ScoreRecord]) -> list[str]:
-    """Return what the marks of records mean, each once."""
+    """The meanings of the records' marks, each once."""
     return say_marks(mark_of(record) for record in records)
-
-
-ABOUT_BALANCE = "nearest 0.5, the value of a generator without memory, is best for memorisation (1: one that copies)"
 
 
 def title_of(score: str) -> str:
@@ -88,18 +90,6 @@ def say_directions(records: Sequence[ScoreRecord]) -> str:
     else:
         words = ["higher is better"] * bool(higher) + ["lower is better"] * bool(lower)
     return "; ".join([*words, ABOUT_BALANCE] if BALANCED in others else words)
-
-
-# Generalisation gaps: what a score loses on unseen images of the same clients, and on clients never seen.
-#
-# Of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), section 2:
-# out-of-sample gap = part_val - part_train, participation gap = unpart - part_val. A gap is how much worse the second
-# place is, whichever way is better. If all clients have one distribution the participation gap is 0 in expectation.
-
-
-GAPS = {"gap/out_of_sample": (PART_TRAIN, PART_VAL), "gap/participation": (PART_VAL, UNPART)}
-"""name of the gap, in a split's place in records -> (where the score is better, where it is worse)"""
-GAP_AGGREGATES = ("avg", "all")  # that have a gap
 
 
 def gap_title(gap: str) -> str:
@@ -135,16 +125,7 @@ def gaps_of(scores: "Mapping[str, Sequence[FederatedScore]]") -> "dict[str, list
 
 
 def interval(record: ScoreRecord, level: float = 0.95) -> tuple[float, float] | None:
-    """Return the interval of a gap over the population of clients, by Student's distribution of K - 1 degrees of
-    freedom.
-
-    Args:
-        record: of avg or all, of a gap or any other score.
-        level: of confidence.
-
-    Returns:
-        The interval's ends; None where the error over clients is not known.
-    """
+    """The interval of avg or all over the population of clients, by Student's t, where its error is known."""
     if record.error_over_clients is None or record.num_clients < 2:
         return None
     from scipy import stats  # slow to import, and most commands show no interval

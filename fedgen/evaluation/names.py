@@ -1,4 +1,4 @@
-"""The names that records carry: of splits and of aggregates, and notes that readers tell runs by."""
+"""The names that records carry: of splits and of aggregates, and notes that distinguish runs."""
 
 import re
 from pathlib import Path
@@ -14,19 +14,14 @@ DISTRIBUTION = ("unweighted", "var", *PERCENTILES)
 """Of the clients' scores, each client once: mean, variance (divisor K), and percentiles that occur ("nearest"), as
 section 3 and appendix C of Yuan et al. 2022 (arXiv 2110.14216) have them."""
 LOCAL_NOTE = "mixture of local models"
-
+LAST = "last.ckpt"
 
 Peer = Literal["torch-fidelity", "clean-fid"]
 """Whose numbers a comparison with one reference gives."""
 NAMES = ("fid", "kid", "fd-dinov2", "cmmd", "is")
 """The scores that are presets, in the order of `presets.PRESETS`."""
 SUBSET_SIZE = 1000  # images of each of torch-fidelity's subsets
-
-
 SignalName = Literal["loss", "critic", "likelihood", "distance"]
-
-
-LAST = "last.ckpt"
 
 
 def checkpoint_name(round: int) -> str:

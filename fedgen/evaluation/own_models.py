@@ -3,20 +3,18 @@
 A client's own model is the server's with the client's personal tensors in their places, as they were after its last
 turn. Who has had no turn yet, or never takes part, has the server's.
 
-Of what a score asks of a model it is tried on a few examples whether the clients' tensors change it. Images that a
+Of what a score uses of a model it is tried on a few examples whether the clients' tensors change it. Images that a
 private critic has no part in are those of one generator, and their scores have both aggregates; a score of the model
 itself, such as its loss, is then still each client's own. Where images are each client's own, they are held against its
 own images, and so there is no aggregate all.
 
 A moving average of weights follows the server's at the ends of rounds, so that its copies of personal tensors follow
-tensors that nobody trains. In a client's own model its tensors stand in the average as well, as they are, beside the
+tensors that no client trains. In a client's own model its tensors stand in the average as well, as they are, beside the
 average of what is shared.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,19 +33,24 @@ from fedgen.models.ema import with_averages
 from fedgen.progress import track
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import resolve_weights, without_pool
-from fedgen.scores.definition import BY_CLASS, Needs
+from fedgen.scores.definition import BY_CLASS
 from fedgen.seeds import generator, isolated, seed_all
+
+OWN_NOTE = "each participating client's own model"
+EXAMPLES = 8  # on which it is tried whether clients' tensors change anything
+PROBE = "own models"  # names the draws of such a trial
+MOVE = 0.1  # standard deviation of what is added to tensors to see what depends on them
+
+Tensors = Mapping[str, Tensor]
+Personal = Mapping[int, Tensors]
+"""Clients' tensors by name, by their numbers among the clients that train."""
 
 
 class SingleClients:
     """Scores each client's own model in its turn; then every aggregate of them but all, which would need one model."""
 
-    def __init__(
-        self, evaluator: Evaluator, splits: Sequence[Split] | None = None, panels: Sequence[Panel] | None = None
-    ) -> None:
-        self.evaluator = evaluator
-        self.splits = list(evaluator.splits if splits is None else splits)
-        self.panels = list(evaluator.panels if panels is None else panels)
+    def __init__(self, evaluator: Evaluator, splits: Sequence[Split], panels: Sequence[Panel]) -> None:
+        self.evaluator, self.splits, self.panels = evaluator, splits, panels
         self.places: dict[str, list[tuple[Split, int]]] = {}
         for split in self.splits:
             for place, name in enumerate(split.client_names):
@@ -56,7 +59,7 @@ class SingleClients:
         self._found: dict[tuple[str, str, str], dict[int, FederatedScore]] = {}
 
     def score(self, client: str, model: nn.Module, round: int) -> Tensor:
-        """Takes down what a client's own model scores; gives its images of the first split that the client is in."""
+        """Keeps what a client's own model scores; gives its images of the first split that the client is in."""
         made = self.evaluator.generated(self.evaluator.sampler_of(model), round)
         for split, place in self.places[client]:
             if (split.name, place) not in self._ones:
@@ -68,7 +71,7 @@ class SingleClients:
         return made.first
 
     def take(self) -> Found:
-        """The scores over all clients, each of whom was scored since the last call, by split and embedding."""
+        """The scores over all clients, each of which was scored since the last call, by split and embedding."""
         found, self._found, plan = self._found, {}, self.evaluator.plan
         joined: Found = {}
         for split in self.splits:
@@ -81,17 +84,6 @@ class SingleClients:
                     score = with_further(score, choice, plan.aggregates, weights)
                     joined.setdefault((split.name, panel.embedding.name), []).append(score)
         return joined
-
-
-OWN_NOTE = "each participating client's own model"
-EXAMPLES = 8  # on which it is tried whether clients' tensors change anything
-PROBE = "own models"  # names the draws of such a trial
-MOVE = 0.1  # standard deviation of what is added to tensors to see what depends on them
-
-Tensors = Mapping[str, Tensor]
-Question = Callable[[], list[Tensor]]
-Personal = Mapping[int, Tensors]
-"""Clients' tensors by name, by their numbers among the clients that train."""
 
 
 class OwnModels:
@@ -125,13 +117,12 @@ class OwnModels:
         )
         mine, images = self._of_each(module, own, personal, round)
         names = {panel.embedding.name for panel in own}
-        number = evaluator.num_images if evaluator.needs_images else 0
-        details: dict[str, Any] = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on)}
-        details["sampling"] = dict(optional(sample, DescribedSampler, "sampling"))
+        sampling = dict(optional(sample, DescribedSampler, "sampling"))
+        details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "sampling": sampling}
         whole = {key: scores for key, scores in found.items() if key[1] not in names}
         mine |= {key: scores for key, scores in found.items() if key[1] in names}
-        records = evaluator.records(whole, MODEL, number, note=note, **details)
-        records += evaluator.records(mine, MODEL, number, note=OWN_NOTE, **details)
+        records = evaluator.real.records(whole, MODEL, evaluator.num_generated, note=note, **details)
+        records += evaluator.real.records(mine, MODEL, evaluator.num_generated, note=OWN_NOTE, **details)
         return Evaluation(records, images if len(images) else made.first)
 
     def _of_each(self, module: nn.Module, own: Sequence[Panel], personal: Personal, round: int) -> tuple[Found, Tensor]:
@@ -139,7 +130,8 @@ class OwnModels:
         names = tuple(panel.embedding.name for panel in own)
         if names not in self._singles:
             self._singles[names] = SingleClients(self.evaluator, self._splits, own)
-        singles, by_name = self._singles[names], self._by_name(personal)
+        singles, trained = self._singles[names], self.evaluator.trained or []
+        by_name = {trained[number]: tensors for number, tensors in personal.items()}
         each, drawn = -(-self.evaluator.num_images // len(singles.places)), []
         for client in track(list(singles.places), "scoring clients' own models", len(singles.places), "clients"):
             with own_in_place(module, by_name.get(client, {})):
@@ -175,71 +167,56 @@ class OwnModels:
     def refuse(self, own: Sequence[Panel]) -> None:
         """Raise ValueError if a score needs one model's images where each client has its own."""
         if not all(panel.on_model for panel in own):
-            whole: dict[Needs, str] = {
-                **dict.fromkeys(BY_CLASS, "images by class"),
-                "held out": "images beside two sets of each client's",
-            }
+            whole = dict.fromkeys(BY_CLASS, "images by class")
+            whole["held out"] = "images beside two sets of each client's"
             self.evaluator.plan.refuse(whole, "where clients keep tensors that images depend on there is none")
 
     def column_names(self, own: Sequence[Panel]) -> list[str]:
         """All columns that `evaluate` then fills."""
         places = {split.name for split in self._splits}
         places |= {gap for gap, sides in GAPS.items() if places & set(sides)}
-        name = self.evaluator.columns.score
+        name = self.evaluator.plan.columns.score
         scores = {
             name(p, panel.embedding.name, choice.name) for p in places for panel in own for choice in panel.choices
         }
-        return [column for column in self.evaluator.column_names() if column.removesuffix("_all") not in scores]
-
-    def _by_name(self, personal: Personal) -> dict[str, Tensors]:
-        trained = self.evaluator.trained or []
-        return {trained[number]: own for number, own in personal.items()}
+        return [column for column in self.evaluator.plan.column_names() if column.removesuffix("_all") not in scores]
 
     def _changed(self, module: nn.Module, models: Sequence[Tensors]) -> list[Panel]:
         """The embeddings on which some model answers otherwise than the server's."""
-        if not models:
-            return []
-        seed = self.evaluator.seed
-        questions = self._questions(module)
-        return [panel for panels, ask in questions if _differs(module, ask, models, seed) for panel in panels]
+        found = []
+        for on_model in (False, True):
+            panels = [panel for panel in self.evaluator.panels if panel.on_model == on_model]
+            if panels and models and self._differ(module, models, on_model):
+                found += panels
+        return found
 
-    def _questions(self, module: nn.Module) -> Iterator[tuple[list[Panel], Question]]:
-        """Ask the model about a few examples as scores do, each with the embeddings that depend on it."""
-        evaluator, first = self.evaluator, self.evaluator.splits[0]
-        images, labels = first.first(EXAMPLES)
-        sample, asked = evaluator.sampler_of(module), evaluator.asked_of(module)
-        density, answers = asked["density"], asked["answers"]
+    def _differ(self, module: nn.Module, models: Sequence[Tensors], on_model: bool) -> bool:
+        """Whether some model answers otherwise than the server's, by more than that differs from itself."""
+        server, again = self._answer(module, {}, on_model), self._answer(module, {}, on_model)
+        reaches = [4 * float((a - b).abs().nan_to_num().max()) for a, b in zip(server, again)]
+        return any(
+            not torch.allclose(answer, expected, rtol=0, atol=reach, equal_nan=True)
+            for own in models
+            for answer, expected, reach in zip(self._answer(module, own, on_model), server, reaches)
+        )
 
-        def of_images() -> list[Tensor]:
-            with torch.no_grad():
-                drawn = [sample(EXAMPLES, generator(evaluator.seed, PROBE))] if evaluator.needs_images else []
-            return drawn if density is None else [*drawn, density.log_prob(images[:].double())]
-
-        yield [panel for panel in evaluator.panels if not panel.on_model], of_images
-        if answers is not None:
-            yield (
-                [panel for panel in evaluator.panels if panel.on_model],
-                partial(answers.try_out, images, labels, evaluator.seed),
-            )
+    def _answer(self, module: nn.Module, own: Tensors, on_model: bool) -> list[Tensor]:
+        """Images and density, or answers, of a client's own model on a few examples, as scores use them."""
+        evaluator = self.evaluator
+        (images, labels), asked = evaluator.splits[0].first(EXAMPLES), evaluator.asked_of(module)
+        with isolated(), own_in_place(module, own):
+            seed_all(evaluator.seed, PROBE)
+            if on_model:
+                found = asked["answers"].try_out(images, labels)
+            else:
+                with torch.no_grad():
+                    draws, sample = generator(evaluator.seed, PROBE), evaluator.sampler_of(module)
+                    found = [sample(EXAMPLES, draws)] if evaluator.needs_images else []
+                if asked["density"] is not None:
+                    found.append(asked["density"].log_prob(images[:].double()))
+        return [part.detach().cpu().double() for part in found]
 
 
 def own_in_place(module: nn.Module, own: Tensors) -> AbstractContextManager[None]:
     """The module as one client's own model while the context lasts."""
     return tensors_in_place(module, with_averages(module, own))
-
-
-def _differs(module: nn.Module, ask: Question, models: Sequence[Tensors], seed: int) -> bool:
-    """Whether some model answers otherwise than the server's, by more than that differs from itself."""
-    server, again = _answer(module, {}, ask, seed), _answer(module, {}, ask, seed)
-    reaches = [4 * float((a - b).abs().nan_to_num().max()) for a, b in zip(server, again)]
-    return any(
-        not torch.allclose(answer, expected, rtol=0, atol=reach, equal_nan=True)
-        for own in models
-        for answer, expected, reach in zip(_answer(module, own, ask, seed), server, reaches)
-    )
-
-
-def _answer(module: nn.Module, own: Tensors, ask: Question, seed: int) -> list[Tensor]:
-    with isolated(), own_in_place(module, own):
-        seed_all(seed, PROBE)
-        return [answer.detach().cpu().double() for answer in ask()]

@@ -14,15 +14,20 @@ from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, check_distinc
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import Weights
 
-# Scores under their usual names: embedding, resize, kernel, estimator and scale as the published code has them.
-#
-# Not checked: the printed values with the published weights, which are downloaded. Checked on random weights: resizes
-# to the bit, and scores on features to rounding.
+DEFAULT_EMBEDDINGS = ("efficientnet-lite0",)
+DEFAULT_SCORES = ("fid", "kid")
+OWN_MODEL = "own-model"  # stands in an embedding's place where a model is asked for its own losses
+
+PresetLike = str | Mapping[str, Any]
+EmbeddingLike = str | Mapping[str, Any] | Embedding
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One score with all that its name promises.
+    """One score under its usual name: embedding, resize, kernel, estimator and scale as the published code has them.
+
+    Checked on random weights: resizes to the bit, and scores on features to rounding; not checked: the printed values
+    with the published weights, which are downloaded.
 
     Args:
         name: what the score is called.
@@ -61,12 +66,7 @@ class Preset:
         return load_embedding({**self.embedding, **options}, weights=weights)
 
     def reference(self, features: Iterable[Tensor], weights: Weights = "examples") -> "PresetReference":
-        """The clients' side of the score.
-
-        Args:
-            features: of each client [n_i, D], in the preset's embedding.
-            weights: "examples" (n_i / n), "uniform" or K numbers.
-        """
+        """The clients' side of the score, of each client's features [n_i, D] in the preset's embedding."""
         return PresetReference(Reference(list(features), self.choice, weights))
 
 
@@ -78,8 +78,7 @@ class PresetReference:
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """The score of generated features [m, D], under the preset's name and in its unit."""
-        (score,) = self._reference.score(generated, errors)
-        return score
+        return self._reference.score(generated, errors)[0]
 
 
 FID = Preset(
@@ -124,22 +123,10 @@ PRESETS = dict(zip(NAMES, (FID, KID, FD_DINOV2, CMMD, IS)))
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of a name: "fid", "kid", "fd-dinov2", "cmmd" or "is".
-
-    Raises:
-        ValueError: for another name.
-    """
+    """The preset of a name: "fid", "kid", "fd-dinov2", "cmmd" or "is"; ValueError for another name."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
     return PRESETS[name]
-
-
-DEFAULT_EMBEDDINGS = ("efficientnet-lite0",)
-DEFAULT_SCORES = ("fid", "kid")
-OWN_MODEL = "own-model"  # stands in an embedding's place where a model is asked for its own losses
-
-PresetLike = str | Mapping[str, Any]
-EmbeddingLike = str | Mapping[str, Any] | Embedding
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,21 +148,21 @@ class Panel:
 
 
 class NoEmbedding(Embedding):
-    """The embedding of records whose scores take the images themselves."""
+    """The place of an embedding, for scores that take the images themselves."""
 
     def features(self, levels: Tensor) -> Tensor:
         return levels.flatten(1)
 
 
 class OwnClassifier(NoEmbedding):
-    """The embedding of scores that train a small classifier on images with labels."""
+    """The place of an embedding, for scores that train a small classifier on images with labels."""
 
     def __init__(self) -> None:
         super().__init__("own-classifier", dim=None, settings={"network": "SmallClassifier", "version": 1})
 
 
 class OwnModel(NoEmbedding):
-    """The embedding of scores that ask the model about images, or points."""
+    """The place of an embedding, for scores that ask the model about images, or points."""
 
     def __init__(self) -> None:
         super().__init__(OWN_MODEL, dim=None)
@@ -185,7 +172,7 @@ class OwnModel(NoEmbedding):
 
 
 UNEMBEDDED: dict[str, Callable[[], NoEmbedding]] = {"labels": OwnClassifier, "model": OwnModel}
-"""What scores need -> what stands in an embedding's place."""
+"""What scores need, and what stands in an embedding's place."""
 
 
 def make_panels(

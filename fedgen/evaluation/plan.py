@@ -1,13 +1,14 @@
 """Plans of evaluations: which scores on which split and embedding, checked before any long work."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedgen.data.lazy_examples import LazyInputs, at_positions, in_parts
-from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
+from fedgen.embeddings import FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, gaps_of
 from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.panels import Panel
@@ -23,26 +24,28 @@ from fedgen.seeds import subset
 
 
 class EvaluationPlan:
-    """The scores of an evaluation by split and embedding."""
+    """The scores of an evaluation by split and embedding; arguments as for `Evaluator`."""
 
     def __init__(
         self,
         splits: Sequence[Split],
         panels: Sequence[Panel],
         num_images: int,
-        weights: Weights = "examples",
-        aggregates: Sequence[str] = (),
-        controls: bool = False,
+        weights: Weights,
+        aggregates: Sequence[str],
+        controls: bool,
     ) -> None:
+        check_distinct("split", [split.name for split in splits])
         self.controls = controls
         self.splits, self.panels, self.num_images, self.weights = list(splits), list(panels), num_images, weights
         three_way = any(split.name == UNPART for split in self.splits)
         self.aggregates = choose_aggregates([*aggregates, *(DISTRIBUTION if three_way else ())])
+        self.all_choices = [choice for panel in panels for choice in panel.choices]
+        self.columns = Columns(self.splits[0].name, self.panels[0].embedding.name)
         self._left_out: set[tuple[str, str]] = set()  # split and score
         self._check()
 
     def _check(self) -> None:
-        check_distinct("split", [split.name for split in self.splits])
         if self.num_images < 2:
             raise ValueError(f"num_images={self.num_images}: scores need at least 2 generated images, better thousands")
         for split in self.splits:
@@ -53,16 +56,13 @@ class EvaluationPlan:
                 self._check_scores(split, panel)
         if self.controls:
             self._check_controls()
-        for score in self.asking("held out"):
-            self._check_held_out(score)
-        for score in self.asking("labels"):
-            self._check_tested(score)
+        self._check_held_out()
+        self._check_tested()
         self._check_classes()
         check_distinct("column", self.column_names())
-        check_aggregates(self.aggregates, [choice for panel in self.panels for choice in panel.choices])
+        check_aggregates(self.aggregates, self.all_choices)
 
     def _check_images(self, split: Split) -> None:
-        """Check the images, or points, that scores compare: all splits' are of one shape, which embeddings take."""
         shape = self.splits[0].shape
         if split.shape != shape:
             raise ValueError(f"split {split.name!r} has images {list(split.shape)}, the first {list(shape)}")
@@ -75,7 +75,6 @@ class EvaluationPlan:
             panel.embedding.check((2, *split.shape))
 
     def _check_scores(self, split: Split, panel: Panel) -> None:
-        """Check sizes."""
         names = [f"client {name!r} of split {split.name!r}" for name in split.client_names]
         check_count(panel.choices, self.num_images, "the generated set (num_images)")
         for choice in self.choices(split, panel):
@@ -100,9 +99,10 @@ class EvaluationPlan:
                 " or hold out another share than half (held_out of the data module)"
             )
 
-    def _check_held_out(self, score: str) -> None:
+    def _check_held_out(self) -> None:
         held_out, first = self.held_out, self.splits[0]
-        if held_out is None or held_out is first or held_out.client_names != first.client_names:
+        fits = held_out is not None and held_out is not first and held_out.client_names == first.client_names
+        for score in () if fits else self.asking("held out"):
             why = (held_out and held_out.note) or f"there is no such split {REPORT!r}"
             raise ValueError(
                 f"score {score} compares the images that clients train on (split {first.name!r}) with held-out"
@@ -110,18 +110,19 @@ class EvaluationPlan:
                 " data module, min_examples of the partition), or leave the score out"
             )
 
-    def _check_tested(self, score: str) -> None:
-        held_out = self.held_out
-        if held_out is None:
-            raise ValueError(
-                f"score {score} tests a classifier on the clients' held-out images, and there is no split {REPORT!r}:"
-                " let each client hold out at least two images (held_out of the data module), or leave the score out"
-            )
-        self._check_labels(score, (self.splits[0], held_out), held_out, 2)
+    def _check_tested(self) -> None:
+        for score in self.asking("labels"):
+            if (held_out := self.held_out) is None:
+                raise ValueError(
+                    f"score {score} tests a classifier on the clients' held-out images, and there is no split"
+                    f" {REPORT!r}: let each client hold out at least two images (held_out of the data module), or leave"
+                    " the score out"
+                )
+            self._check_labels(score, (self.splits[0], held_out), held_out, 2)
 
     def _check_classes(self) -> None:
         """Check the classes of scores that compare images with their labels' prompts, on every split."""
-        for choice in (choice for panel in self.panels for choice in panel.choices if choice.needs == "prompts"):
+        for choice in (choice for choice in self.all_choices if choice.needs == "prompts"):
             self._check_labels(choice.name, self.splits, self.splits[0], 1)
             try:
                 choice.definition.check_classes(self.splits[0].classes)
@@ -150,13 +151,14 @@ class EvaluationPlan:
         """The split of the training clients' held-out images, if there is one."""
         return next((split for split in self.splits if split.name in (REPORT, PART_VAL)), None)
 
-    def stand_ins(self, split: Split) -> dict[str, StandIn]:
-        """Return what is scored in a generator's place on a split."""
-        return {name: one for name, one in split.stand_ins.items() if self.controls or name == FLOOR}
+    def stand_ins(self, split: Split, panel: Panel) -> dict[str, StandIn]:
+        """Real images that are scored in a generator's place."""
+        found = {} if panel.on_model else split.stand_ins
+        return {name: one for name, one in found.items() if self.controls or name == FLOOR}
 
     def asking(self, needs: Needs) -> list[str]:
         """The names of the scores with a need."""
-        return [choice.name for panel in self.panels for choice in panel.choices if choice.needs == needs]
+        return [choice.name for choice in self.all_choices if choice.needs == needs]
 
     def refuse(self, whole: Mapping[Needs, str], why: str) -> None:
         """Raise ValueError if a score needs one model."""
@@ -173,103 +175,27 @@ class EvaluationPlan:
             if where.get(choice.needs, True) and (split.name, choice.name) not in self._left_out
         ]
 
-    def keep_aggregates(self, names: Sequence[str]) -> None:
-        """Leave all other aggregates out: what they are made of is not to be known."""
-        self.aggregates = tuple(name for name in self.aggregates if name in names)
-
-    @property
-    def columns(self) -> Columns:
-        """The names of the evaluation's columns."""
-        return Columns(self.splits[0].name, self.panels[0].embedding.name)
-
     def column_names(self) -> list[str]:
         """All columns that the evaluation fills, e.g. "fid_avg", "report/kid_all"."""
         return [name for name, _ in self._columns()]
 
     def directions(self) -> dict[str, bool]:
-        """Return by column whether higher is better."""
+        """By column, whether higher is better."""
         return dict(self._columns())
 
     def _columns(self) -> Iterator[tuple[str, bool]]:
-        for split in self.splits:
-            for panel in self.panels:
-                for choice in self.choices(split, panel):
-                    score = self.columns.score(split.name, panel.embedding.name, choice.name)
-                    names = [name for name in self.aggregates if applies(name, choice)]
-                    yield from ((f"{score}_{name}", choice.higher_is_better and name != "var") for name in names)
-        for gap, sides in GAPS.items():
-            for panel in self.panels:
-                for choice in self._on_all(sides, panel):
+        splits = {split.name: split for split in self.splits}
+        for split, panel in product(self.splits, self.panels):
+            for choice in self.choices(split, panel):
+                score = self.columns.score(split.name, panel.embedding.name, choice.name)
+                names = [name for name in self.aggregates if applies(name, choice)]
+                yield from ((f"{score}_{name}", choice.higher_is_better and name != "var") for name in names)
+        for (gap, sides), panel in product(GAPS.items(), self.panels):
+            if set(sides) <= splits.keys():
+                better, worse = (self.choices(splits[name], panel) for name in sides)
+                for choice in (choice for choice in better if choice in worse):
                     score = self.columns.score(gap, panel.embedding.name, choice.name)
                     yield from ((f"{score}_{name}", False) for name in GAP_AGGREGATES)
-
-    def _on_all(self, names: Sequence[str], panel: Panel) -> list[ScoreChoice]:
-        """The scores of a panel that are measured on all of these splits."""
-        splits = {split.name: split for split in self.splits}
-        if not set(names) <= set(splits):
-            return []
-        found = [self.choices(splits[name], panel) for name in names]
-        return [choice for choice in found[0] if all(choice in other for other in found[1:])]
-
-
-class RecordMaker:
-    """Makes the records of an evaluation: of its scores, and of the gaps between its splits."""
-
-    def __init__(self, plan: "EvaluationPlan", real: "RealSide", seed: int) -> None:
-        self._plan, self._real, self._seed = plan, real, seed
-
-    def records(
-        self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
-    ) -> list[ScoreRecord]:
-        """The records of scores, and those of the gaps between splits; arguments as for `Evaluator.records`."""
-        splits = {split.name: split for split in self._plan.splits}
-        panels = {panel.embedding.name: panel for panel in self._plan.panels}
-
-        def common(place: str, split: Split, embedding: str, *others: Split) -> dict[str, Any]:
-            count = counts if isinstance(counts, int) else counts[split.name, embedding]
-            own = {"split": place, "num_generated": count, "reference": split.reference}
-            notes = dict.fromkeys(filter(None, [details.get("note"), *(one.note for one in (*others, split))]))
-            return {**own, "generator": generator, **details, "note": "; ".join(notes)}
-
-        records: list[ScoreRecord] = []
-        for (name, embedding), scores in found.items():
-            split, panel, fields = splits[name], panels[embedding], common(name, splits[name], embedding)
-            remarks = self._remarks(panel, split, fields["num_generated"])
-            records += self._of_scores(scores, panel, split.client_names, fields, remarks)
-        for embedding, panel in panels.items():
-            by_split = {split: scores for (split, name), scores in found.items() if name == embedding}
-            for gap, scores in gaps_of(by_split).items():
-                better, worse = (splits[name] for name in GAPS[gap])
-                pairs = [a if a == b else f"{b} - {a}" for a, b in zip(better.client_names, worse.client_names)]
-                records += self._of_scores(scores, panel, pairs, common(gap, worse, embedding, better))
-        return records
-
-    def _of_scores(
-        self,
-        scores: Sequence[FederatedScore],
-        panel: Panel,
-        client_names: Sequence[str],
-        details: Mapping[str, Any],
-        remarks: Mapping[str, str] | None = None,
-    ) -> list[ScoreRecord]:
-        weights, embedding = self._plan.weights, panel.embedding
-        common = {
-            "embedding": embedding.name,
-            "embedding_fingerprint": embedding.fingerprint(),
-            "embedding_settings": dict(embedding.settings),
-            "num_clients": len(client_names),
-            "seed": self._seed,
-            "weights": name_weights(weights),
-            **details,
-        }
-        records = records_of(scores, client_names, common, self._plan.aggregates, panel.choices, remarks)
-        return [self._real.described(record) for record in records]
-
-    def _remarks(self, panel: Panel, split: Split, generated: int) -> dict[str, str]:
-        """Return the scores' remarks on the sizes of a split's sets; gaps need none, as their bias cancels."""
-        if panel.on_images:
-            return {}
-        return remarks_by_score(panel.choices, panel.embedding.dim, generated, self._real.told_counts(split))
 
 
 def records_of(
@@ -281,18 +207,13 @@ def records_of(
     remarks: Mapping[str, str] | None = None,
 ) -> list[ScoreRecord]:
     """The records of scores, one an aggregate; avg carries the clients' own scores, where they are known."""
-    settings = {choice.name: choice.settings for choice in choices}
-
-    def own(name: str) -> dict[str, Any]:
-        note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(name, "")]))
-        return {**common, "score_settings": settings.get(name, {}), "note": note}
-
-    return [
-        _record(score, aggregate, client_names, own(score.name))
-        for score in scores
-        for aggregate in aggregates
-        if aggregate in score.values
-    ]
+    settings, records = {choice.name: choice.settings for choice in choices}, []
+    for score in scores:
+        note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(score.name, "")]))
+        details = {**common, "score_settings": settings.get(score.name, {}), "note": note}
+        present = [aggregate for aggregate in aggregates if aggregate in score.values]
+        records += [_record(score, aggregate, client_names, details) for aggregate in present]
+    return records
 
 
 def remarks_by_score(
@@ -324,7 +245,7 @@ def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common:
 
 
 class RealSide:
-    """The references of a plan's scores; embedded by `prepare`."""
+    """The clients' side of a plan's scores, embedded once by `prepare`, and the records that they give."""
 
     def __init__(
         self,
@@ -335,15 +256,15 @@ class RealSide:
         device: torch.device | str | None = None,
     ) -> None:
         self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
-        self._references: dict[tuple[str, str], FittedScores] = {}
-        self._stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
+        self.references: dict[tuple[str, str], FittedScores] = {}
+        # features of the stand-ins' images, or those themselves, and labels, by split, embedding and name
+        self.stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
 
     def prepare(self) -> None:
         """Embeds the clients' images of every split, and those of the stand-ins, once."""
-        if self._references:
+        if self.references:
             return
         references: dict[tuple[str, str], FittedScores] = {}
-        stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
         for panel in self.plan.panels:
             features = self._embed_real(panel)
             for split in self.plan.splits:
@@ -351,21 +272,17 @@ class RealSide:
                 if not self.plan.choices(split, panel):
                     continue
                 references[key] = self._reference(split, panel, features)
-                for name, stand_in in self._stand_ins_of(split, panel).items():
+                for name, stand_in in self.plan.stand_ins(split, panel).items():
                     chosen = subset(len(stand_in.images), self.plan.num_images, self.seed, name, split.stream)
                     labels = None if stand_in.labels is None else stand_in.labels[chosen]
-                    stand_ins[*key, name] = at_positions(features[id(stand_in.images)], chosen), labels
-        self._references, self._stand_ins = references, stand_ins
-
-    def _stand_ins_of(self, split: Split, panel: Panel) -> dict[str, StandIn]:
-        """Return what is scored in a generator's place."""
-        return {} if panel.on_model else self.plan.stand_ins(split)
+                    self.stand_ins[*key, name] = at_positions(features[id(stand_in.images)], chosen), labels
+        self.references = references
 
     def _embed_real(self, panel: Panel) -> dict[int, Any]:
         """Features of all splits' images and stand-ins by the images' identity: those of one are often another's."""
         found: dict[int, Any] = {}
         for split in self.plan.splits:
-            stand_ins = self._stand_ins_of(split, panel)
+            stand_ins = self.plan.stand_ins(split, panel)
             others = [(one.images, f"{name} of {split.name}") for name, one in stand_ins.items()]
             for images, what in ((split.images, split.reference), *others):
                 if panel.on_images:  # these scores compare the images themselves, or ask the model about anything
@@ -373,9 +290,7 @@ class RealSide:
                 elif id(images) not in found:
                     try:
                         with name_clients(images, self.plan.splits):
-                            found[id(images)] = self._embed(
-                                panel.embedding, images, f"embedding {what} with", self.cache
-                            )
+                            found[id(images)] = self.embed(panel, images, f"{what} with", self.cache)
                     except NotFiniteError as error:
                         client = f", client {split.client_of(error.place)!r}" if images is split.images else ""
                         raise ValueError(f"{what}{client}: {error}") from error
@@ -391,36 +306,72 @@ class RealSide:
         with name_clients(split.images, [split]):
             return Reference(parts, choices, plan.weights, plan.aggregates, held_out, labels, len(split.classes), texts)
 
-    def reference(self, split: Split, panel: Panel) -> FittedScores | None:
-        """The clients' side of a panel's scores on a split; None where none of them is measured there."""
-        return self._references.get((split.name, panel.embedding.name))
-
     def score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
         """The scores of generated features on a split; none where none of the panel's is measured there."""
-        reference = self.reference(split, panel)
+        reference = self.references.get((split.name, panel.embedding.name))
         with name_clients(split.images, [split]):
             return reference.score(features, **options) if reference else []
 
-    def told_counts(self, split: Split) -> Sequence[float]:
-        """The numbers of images that records may tell: each client's."""
+    def recorded_counts(self, split: Split) -> Sequence[float]:
+        """The numbers of images that records may hold: each client's."""
         return split.counts
 
     def described(self, record: ScoreRecord) -> ScoreRecord:
         """A record with how clients gave their side of it: as it is, since their images are here."""
         return record
 
-    def stand_in(self, name: str, split: Split, panel: Panel) -> tuple[Tensor | LazyInputs, Tensor | None] | None:
-        """Features of a stand-in's images, or those themselves, and their labels; None where it is not there."""
-        return self._stand_ins.get((split.name, panel.embedding.name, name))
+    def records(
+        self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
+    ) -> list[ScoreRecord]:
+        """The records of scores and of gaps; the `counts` of generated images may differ by split and embedding."""
+        splits = {split.name: split for split in self.plan.splits}
+        panels = {panel.embedding.name: panel for panel in self.plan.panels}
 
-    def embed(self, panel: Panel, images: Tensor | LazyInputs) -> Tensor:
-        """Features of images in a generator's place, or for a panel of image scores the images, on the device."""
+        def common(place: str, split: Split, embedding: str, *others: Split) -> dict[str, Any]:
+            count = counts if isinstance(counts, int) else counts[split.name, embedding]
+            own = {"split": place, "num_generated": count, "reference": split.reference}
+            notes = dict.fromkeys(filter(None, [details.get("note"), *(one.note for one in (*others, split))]))
+            return {**own, "generator": generator, **details, "note": "; ".join(notes)}
+
+        records: list[ScoreRecord] = []
+        for (name, embedding), scores in found.items():
+            split, panel, fields = splits[name], panels[embedding], common(name, splits[name], embedding)
+            sizes = fields["num_generated"], self.recorded_counts(split)
+            remarks = {} if panel.on_images else remarks_by_score(panel.choices, panel.embedding.dim, *sizes)
+            records += self._of_scores(scores, panel, split.client_names, fields, remarks)
+        for embedding, panel in panels.items():
+            by_split = {split: scores for (split, name), scores in found.items() if name == embedding}
+            for gap, scores in gaps_of(by_split).items():  # without remarks on sizes, as their bias cancels
+                better, worse = (splits[name] for name in GAPS[gap])
+                pairs = [a if a == b else f"{b} - {a}" for a, b in zip(better.client_names, worse.client_names)]
+                records += self._of_scores(scores, panel, pairs, common(gap, worse, embedding, better), {})
+        return [self.described(record) for record in records]
+
+    def _of_scores(
+        self,
+        scores: Sequence[FederatedScore],
+        panel: Panel,
+        client_names: Sequence[str],
+        details: Mapping[str, Any],
+        remarks: Mapping[str, str],
+    ) -> list[ScoreRecord]:
+        common = {
+            "embedding": panel.embedding.name,
+            "embedding_fingerprint": panel.embedding.fingerprint(),
+            "embedding_settings": dict(panel.embedding.settings),
+            "num_clients": len(client_names),
+            "seed": self.seed,
+            "weights": name_weights(self.plan.weights),
+            **details,
+        }
+        return records_of(scores, client_names, common, self.plan.aggregates, panel.choices, remarks)
+
+    def embed(
+        self, panel: Panel, images: Tensor | LazyInputs, what: str = "with", cache: FeatureCache | None = None
+    ) -> Tensor:
+        """Features of images, or for a panel of image scores the images, on the device."""
         if panel.on_images:
             images = images[:]
             return images if self.device is None else images.to(self.device)
-        return self._embed(panel.embedding, images, "embedding with", None)
-
-    def _embed(
-        self, embedding: Embedding, images: Tensor | LazyInputs, what: str, cache: FeatureCache | None
-    ) -> Tensor:
-        return embed(embedding, images, self.batch_size, self.device, f"{what} {embedding.name}", cache)
+        name = panel.embedding.name
+        return embed(panel.embedding, images, self.batch_size, self.device, f"embedding {what} {name}", cache)

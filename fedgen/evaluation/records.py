@@ -17,7 +17,7 @@ FINE_TUNED = "fine-tuned"  # begins the generator's name where clients fine-tune
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
 # scores that mean one embedding, which their columns need not name
 OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is", "utility", "loss"})
-# JSON has no words for these (a log-density of zero, a critic that diverged), so they are stored as text
+# JSON does not have these (a log-density of zero, a critic that diverged), so they are stored as text
 NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 NUMBERS = ("value", "standard_error", "error_over_clients", "error_parts", "terms", "per_client", "per_client_errors")
 
@@ -41,7 +41,7 @@ class ScoreRecord:
         weights: the clients' weights, "examples", "uniform", or "given" with a hash.
         round: the round after which the model was measured; -1 before training, None for the floor.
         generator: "model", or what stood in for one, all of them real images: "floor", images of others; "participants"
-            and "memoriser", see `evaluation.three_way`.
+            and "memoriser", see `evaluation.splits`.
         checkpoint: file name of the model's checkpoint.
         embedding_settings: resize, layer, dtype and whatever else decides the features.
         optimised_on: names of the scores or embeddings that a training loss used.
@@ -89,13 +89,16 @@ class ScoreRecord:
 
     def __post_init__(self) -> None:
         if self.higher_is_better is None:
-            object.__setattr__(self, "higher_is_better", _higher_is_better(self.score))
+            from fedgen.evaluation.score_choice import known_scores  # loads torch, which only old files' records need
+
+            definition = known_scores().get(self.score)
+            object.__setattr__(self, "higher_is_better", definition is not None and definition().higher_is_better)
 
     @property
     def badness(self) -> float:
         """A number by which less is better, whatever the score: the value with a sign, or its distance from balance.
 
-        A value that is no number is worse than any other.
+        A value that is not a number is worse than any other.
         """
         if math.isnan(self.value):
             return math.inf
@@ -167,9 +170,8 @@ class ScoreRecord:
         Numbers that are not finite, which JSON does not have, become "inf", "-inf" and "nan".
         """
         required = {f.name for f in fields(self) if f.default is MISSING and f.default_factory is MISSING}
-        values = asdict(self)
-        kept = {name: value for name, value in values.items() if name in required or value not in ([], {}, "")}
-        return {name: _written(value) for name, value in kept.items()}
+        values = asdict(self).items()
+        return {name: _written(value) for name, value in values if name in required or value not in ([], {}, "")}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "ScoreRecord":
@@ -197,10 +199,6 @@ class Columns:
     """Names of columns: "fid_avg", with split and embedding in front where they are not the run's first.
 
     Scores that mean one embedding, such as "cmmd", never have it in front.
-
-    Args:
-        split: the run's first split.
-        embedding: the run's first embedding.
     """
 
     split: str
@@ -229,7 +227,10 @@ def by_column(records: Sequence[ScoreRecord], columns: Columns | None = None) ->
     for record in records:
         if record.is_model:
             found.setdefault(names.name(record), []).append(record)
-    return {name: sorted(group, key=_round) for name, group in found.items()}
+    return {
+        name: sorted(group, key=lambda record: -1 if record.round is None else record.round)
+        for name, group in found.items()
+    }
 
 
 def unique(records: Iterable[ScoreRecord]) -> list[ScoreRecord]:
@@ -276,16 +277,4 @@ _HINTS: dict[str, Any] = {
     "higher_is_better": bool,
 }
 _FIELDS = {name: checker(hint) for name, hint in _HINTS.items()}
-"""What each field of a record that somebody else wrote must be."""
-
-
-def _higher_is_better(score: str) -> bool:
-    """Whether more of a score is better: its class says so; no more is better of a score that the kit does not have."""
-    from fedgen.evaluation.score_choice import known_scores  # loads torch, which only records of old files need
-
-    definition = known_scores().get(score)
-    return definition is not None and definition().higher_is_better
-
-
-def _round(record: ScoreRecord) -> int:
-    return -1 if record.round is None else record.round
+"""What each field of a record must be."""

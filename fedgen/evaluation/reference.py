@@ -1,18 +1,17 @@
 """The clients' side of every score, computed once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from fedgen.data.lazy_examples import LazyInputs
-from fedgen.evaluation.answers import SeededAnswers
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_aggregates, choose_scores, with_further
 from fedgen.ranks import spread
 from fedgen.scores import Density, FederatedScore
 from fedgen.scores.aggregate import Weights, resolve_weights
-from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, TextFeatures
+from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, ModelAnswers, TextFeatures
 from fedgen.scores.influences import joined
 from fedgen.statistics import Gaussian
 
@@ -21,18 +20,10 @@ Found = dict[tuple[str, str], list[FederatedScore]]
 
 
 class FittedScores(Protocol):
-    """The scores of one split in one embedding, with what each keeps of the clients."""
+    """The scores of one split in one embedding, with what each keeps of the clients; see `Reference.score`."""
 
-    def score(
-        self,
-        generated: Tensor | Gaussian,
-        errors: bool = True,
-        density: Density | None = None,
-        only: Sequence[str] | None = None,
-        labels: Tensor | None = None,
-        answers: SeededAnswers | None = None,
-    ) -> list[FederatedScore]:
-        """Return the scores of generated features; arguments as for `Reference.score`."""
+    @property
+    def score(self) -> Callable[..., list[FederatedScore]]: ...
 
 
 class Reference:
@@ -68,19 +59,18 @@ class Reference:
         density: Density | None = None,
         only: Sequence[str] | None = None,
         labels: Tensor | None = None,
-        answers: SeededAnswers | None = None,
+        answers: ModelAnswers | None = None,
         real: bool = False,
     ) -> list[FederatedScore]:
         """Every score of generated features [m, D] against every client and their pool, in the order asked for."""
         wanted = [choice.name for choice in self.choices] if only is None else list(only)
         made = GeneratedSet(generated, density, labels, answers, real)
         chosen = [([choice for choice in group if choice.name in wanted], score) for group, score in self._passes]
-        ready = [(choices, score) for choices, score in chosen if choices]
+        shared_out = [one for one in chosen if one[0] and one[0][0].definition.shares_out]
+        whole = [one for one in chosen if one[0] and not one[0][0].definition.shares_out]
         found: dict[str, FederatedScore] = {}
-        for choices, score in ready:
-            if choices[0].definition.shares_out:
-                found |= self._score(choices, score, made, errors)
-        whole = [(choices, score) for choices, score in ready if not choices[0].definition.shares_out]
+        for choices, score in shared_out:
+            found |= self._score(choices, score, made, errors)
         for scores in spread(lambda one: self._score(*one, made, errors), whole):
             found |= scores
         return [found[name] for name in wanted]
@@ -91,10 +81,8 @@ class Reference:
         values = score.score(made, errors)
         found = {}
         for choice in choices:
-            own = with_further(values[choice.kind], choice, self.aggregates, self._weights)
-            found[choice.name] = replace(
-                scaled(own, choice.scale), name=choice.name, higher_is_better=choice.higher_is_better
-            )
+            own = scaled(with_further(values[choice.kind], choice, self.aggregates, self._weights), choice.scale)
+            found[choice.name] = replace(own, name=choice.name, higher_is_better=choice.higher_is_better)
         return found
 
 
@@ -102,10 +90,9 @@ def passes(choices: Sequence[ScoreChoice]) -> list[list[ScoreChoice]]:
     """The choices in groups that one computation gives, in the order of first appearance."""
     groups: list[list[ScoreChoice]] = []
     for choice in choices:
-        for group in groups:
-            if choice.definition.same_pass(group[0].definition):
-                group.append(choice)
-                break
+        same = [group for group in groups if choice.definition.same_pass(group[0].definition)]
+        if same:
+            same[0].append(choice)
         else:
             groups.append([choice])
     return groups
@@ -114,7 +101,7 @@ def passes(choices: Sequence[ScoreChoice]) -> list[list[ScoreChoice]]:
 def check_clients_of(
     choices: Sequence[ScoreChoice], counts: Sequence[float], names: Sequence[str], weights: Weights
 ) -> None:
-    """Raise ValueError for clients of whom a score cannot be computed, naming the client."""
+    """Raise ValueError for clients of which a score cannot be computed, naming the client."""
     for count, name in zip(counts, names):
         check_count(choices, count, name)
     shares = resolve_weights(weights, counts).tolist()
@@ -129,8 +116,7 @@ def check_clients_of(
 def check_count(choices: Sequence[ScoreChoice], count: float, whose: str) -> None:
     """Raise ValueError for a set of images that is too small for a score, naming it."""
     for choice in choices:
-        problem = choice.definition.too_few(count, whose)
-        if problem:
+        if problem := choice.definition.too_few(count, whose):
             raise ValueError(problem)
 
 
@@ -138,21 +124,21 @@ def scaled(score: FederatedScore, factor: float) -> FederatedScore:
     """A score in another unit: values, terms and errors times a positive factor."""
     if factor == 1:
         return score
+
+    def times(values: Mapping[str, float]) -> dict[str, float]:
+        return {key: value * factor for key, value in values.items()}
+
     return replace(
         score,
         per_client=score.per_client * factor,
-        values=_times(score.values, factor),
-        errors=_times(score.errors, factor),
-        terms={term: _times(values, factor) for term, values in score.terms.items()},
-        error_parts={side: _times(values, factor) for side, values in score.error_parts.items()},
+        values=times(score.values),
+        errors=times(score.errors),
+        terms={term: times(values) for term, values in score.terms.items()},
+        error_parts={side: times(values) for side, values in score.error_parts.items()},
         client_errors=None if score.client_errors is None else score.client_errors * factor,
         over_clients=score.over_clients and score.over_clients.times(factor),
         client_error_parts={side: part * factor for side, part in score.client_error_parts.items()},
     )
-
-
-def _times(values: Mapping[str, float], factor: float) -> dict[str, float]:
-    return {key: value * factor for key, value in values.items()}
 
 
 def shared(clients: Sequence[Any]) -> Sequence[Any]:

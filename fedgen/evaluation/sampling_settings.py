@@ -31,10 +31,9 @@ def change_sampling(model: Any, settings: Mapping[str, Any]) -> None:
     """Changes some of a model's sampling settings, or none if one is refused."""
     before = sampling_of(model)
     known = {name: value for name, value in settings.items() if name in before}
-    brought = {name: value for name, value in settings.items() if name not in before}
     _change(model, known)
     try:
-        _change(model, brought)
+        _change(model, {name: value for name, value in settings.items() if name not in before})
     except ValueError:
         if known:
             model.sampling = before

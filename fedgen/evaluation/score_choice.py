@@ -1,8 +1,10 @@
 """The scores that are asked for, by name or by class path, with their options: checked before any long work."""
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,9 +15,6 @@ from fedgen.scores import FederatedScore, Kernel, aggregate
 from fedgen.scores.definition import Needs, ScoreDefinition
 from fedgen.scores.definitions import definitions
 from fedgen.scores.of_model.metric_score import MetricScore
-
-if TYPE_CHECKING:
-    from fedgen.scores import FederatedScore
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class ScoreChoice:
 
     @property
     def is_of_summaries(self) -> bool:
-        """Whether summaries of the clients' features give it: a deployment's clients tell them once."""
+        """Whether summaries of the clients' features give it, which a deployment's clients send once."""
         return self.definition.needs == "summaries"
 
     @property
@@ -97,10 +96,9 @@ def known_scores() -> dict[str, type[ScoreDefinition]]:
 
 def _define(definition: type[ScoreDefinition], given: Mapping[str, Any]) -> ScoreDefinition:
     own = [field.name for field in fields(definition)]
-    for option in given:
-        if option not in own:
-            its = ", ".join(own) or "none"
-            raise ValueError(f"score {definition.name} has no option {option!r}; its options: {its}")
+    if unknown := [option for option in given if option not in own]:
+        its = ", ".join(own) or "none"
+        raise ValueError(f"score {definition.name} has no option {unknown[0]!r}; its options: {its}")
     try:
         return definition(**given)
     except (ValueError, TypeError) as error:
@@ -122,8 +120,8 @@ def check_distinct(what: str, names: Sequence[str]) -> None:
     for name in names:
         if list(names).count(name) > 1:
             raise ValueError(
-                f"{what} {name!r} is given twice, and scores are stored by name: measure the second in an evaluation of"
-                " its own"
+                f"{what} {name!r} is given twice, and scores are stored by name: measure the second in another"
+                " evaluation"
             )
 
 
@@ -131,22 +129,19 @@ def choose_aggregates(further: Sequence[str]) -> tuple[str, ...]:
     """avg, all and worst, then what is asked for: power means, "power-p" each, and names of `DISTRIBUTION`."""
     names = [further] if isinstance(further, str) else further
     chosen = tuple(dict.fromkeys([*AGGREGATES, *names]))
-    for name in chosen[len(AGGREGATES) :]:
-        if name not in DISTRIBUTION:
+    for name in chosen:
+        if name not in (*AGGREGATES, *DISTRIBUTION):
             power_of(name)
     return chosen
 
 
 def power_of(name: str) -> float:
-    """The p of "power-p"; ValueError for a name that is none."""
-    try:
-        power = float(name.removeprefix(POWER)) if name.startswith(POWER) else float("nan")
-    except ValueError:
-        power = float("nan")
-    if not abs(power) < float("inf"):
-        known = (*AGGREGATES, *DISTRIBUTION)
-        raise ValueError(f"unknown aggregate {name!r}; known: {', '.join(known)}, {POWER}2 and other powers")
-    return power
+    """The p of "power-p"; ValueError for another name."""
+    with suppress(ValueError):
+        if name.startswith(POWER) and math.isfinite(power := float(name.removeprefix(POWER))):
+            return power
+    known = (*AGGREGATES, *DISTRIBUTION)
+    raise ValueError(f"unknown aggregate {name!r}; known: {', '.join(known)}, {POWER}2 and other powers")
 
 
 def applies(name: str, choice: ScoreChoice) -> bool:
@@ -175,7 +170,7 @@ def with_further(
     """The score with the other aggregates that were asked for among its values; they have no standard errors."""
     names = [name for name in aggregates if name not in AGGREGATES and applies(name, choice)]
     found = {name: _further(name, score.per_client, choice, weights) for name in names}
-    return replace(score, values={**score.values, **found}) if found else score
+    return replace(score, values={**score.values, **found})
 
 
 def _further(name: str, per_client: Tensor, choice: ScoreChoice, weights: Tensor) -> float:

@@ -20,6 +20,7 @@ from fedgen.own_code import warn
 from fedgen.seeds import subset
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
+CONTROLS = (FLOOR, PARTICIPANTS, MEMORISER)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +87,7 @@ class Split:
                 )
 
     def __repr__(self) -> str:
-        clients = "1 client" if len(self.counts) == 1 else f"{len(self.counts)} clients"
-        return f"Split({self.name!r}, {clients}, {len(self.images)} {self.kind} of {self.source})"
+        return f"Split({self.name!r}, {self._clients}, {len(self.images)} {self.kind} of {self.source})"
 
     @classmethod
     def of_clients(cls, name: str, clients: Sequence[Examples], **options: Any) -> "Split":
@@ -111,7 +111,7 @@ class Split:
         own = slice(start, start + self.counts[place])
         return replace(
             self,
-            images=self.images[own] if isinstance(self.images, Tensor) else self.images.part(own),
+            images=self.images.part(own) if isinstance(self.images, LazyInputs) else self.images[own],
             counts=(self.counts[place],),
             client_names=(self.client_names[place],),
             stand_ins={},
@@ -125,12 +125,13 @@ class Split:
 
     def first(self, count: int) -> tuple[Tensor | LazyInputs, Tensor | None]:
         """The first images and their labels; items without images to be read later."""
-        own = slice(0, count)
-        return part_of(self.images, own), None if self.labels is None else self.labels[own]
+        own, labels = slice(0, count), None if self.labels is None else self.labels[:count]
+        if isinstance(self.images, LazyInputs) and not self.images.has_images:
+            return self.images.part(own), labels
+        return self.images[own], labels
 
     def in_turn(self, count: int) -> Tensor:
-        """Images of the clients in turn, at most so many, in memory: [M, ...]; of more clients than that, every so many
-        clients' first."""
+        """At most `count` images, of the clients in turn, in memory: [M, ...]; of more clients, of an even choice."""
         clients = len(self.counts)
         chosen = range(clients) if clients <= count else [place * clients // count for place in range(count)]
         starts = [sum(self.counts[:client]) for client in chosen]
@@ -144,18 +145,17 @@ class Split:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one image, (C, H, W), point, (D,), or text, (T,).
-
-        Raises:
-            ValueError: for items without images.
-        """
+        """The shape of one image, (C, H, W), point, (D,), or text, (T,); ValueError for items without images."""
         return tuple(self.images.shape[1:])
 
     @property
     def reference(self) -> str:
         """The split in words: "digits/train, 10 clients, 1438 images"."""
-        clients = "1 client" if len(self.counts) == 1 else f"{len(self.counts)} clients"
-        return f"{self.source}, {clients}, {len(self.images)} {self.kind}"
+        return f"{self.source}, {self._clients}, {len(self.images)} {self.kind}"
+
+    @property
+    def _clients(self) -> str:
+        return "1 client" if len(self.counts) == 1 else f"{len(self.counts)} clients"
 
 
 def large_enough(names: Sequence[str], counts: Sequence[int], images: str, kind: str = "") -> tuple[list[int], str]:
@@ -166,11 +166,6 @@ def large_enough(names: Sequence[str], counts: Sequence[int], images: str, kind:
         return found, ""
     which = f"{len(few)} of {len(names)} {kind}clients have fewer than {LEAST} {images} images"
     return found, f"{which} and are left out of scores against these: {listed(few)}"
-
-
-def part_of(inputs: Tensor | LazyInputs, own: slice) -> Tensor | LazyInputs:
-    """A part of images, in memory; of items without images, to be read later."""
-    return inputs.part(own) if isinstance(inputs, LazyInputs) and not inputs.has_images else inputs[own]
 
 
 @contextmanager
@@ -185,16 +180,6 @@ def name_clients(images: Any, splits: Sequence[Split]) -> Iterator[None]:
                     error.add_note(f"for client {split.client_of(int(place))!r} in split {split.name!r}")
         raise
 
-
-# The three splits that tell a federation's generalisation gaps, with as many clients and as many images in each.
-#
-# "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), section 2:
-# part_train, images that participating clients train on; part_val, images that they hold out; unpart, held-out images
-# of clients that never train. The score to a pool of clients falls with their number, and a biased score with the
-# number of images, for every generator alike: unmatched splits show gaps that are none.
-
-
-CONTROLS = (FLOOR, PARTICIPANTS, MEMORISER)
 
 _Numbered = tuple[int, Client]
 
@@ -212,22 +197,25 @@ class _Pair:
     @property
     def rest_of_seen(self) -> Tensor:
         """The participating client's positions that are not scored, rising."""
-        return _without(self.seen.everything, torch.cat([self.train, self.held_out]))
-
-    @property
-    def rest_of_unseen(self) -> Tensor:
-        """The other client's positions that are not scored, rising."""
-        return _without(self.unseen.everything, self.of_unseen)
+        positions = self.seen.everything
+        return positions[~torch.isin(positions, torch.cat([self.train, self.held_out]))]
 
     def rests(self, seed: int, place: int) -> list[Tensor]:
-        """Draw either client's positions that are not scored equally many, at (seed, place of the pair)."""
-        parts = {"seen": self.rest_of_seen, "unseen": self.rest_of_unseen}
+        """Draw either client's positions that are not scored, equally many, at (seed, place of the pair)."""
+        everything = self.unseen.everything
+        parts = {"seen": self.rest_of_seen, "unseen": everything[~torch.isin(everything, self.of_unseen)]}
         least = min(map(len, parts.values()))
         return [part[subset(len(part), least, seed, f"rest of {name}", place)] for name, part in parts.items()]
 
 
 def three_way_splits(data: FederatedDataModule) -> list[Split]:
-    """part_train, part_val and unpart, client by client of the same number of images, with controls."""
+    """part_train, part_val and unpart, client by client of the same number of images, with controls.
+
+    "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), section 2:
+    part_train, images that participating clients train on; part_val, images that they hold out; unpart, held-out images
+    of clients that never train. The score to a pool of clients falls with their number, and a biased score with the
+    number of images, for every generator alike: splits that are not matched show gaps where there are none.
+    """
     assert data.split is not None
     roles, wanted, seed = data.roles, data.split.eval_clients, data.seed
     seen, notes = _able(data.clients, roles.participating, ("train", "held_out"), "participating")
@@ -270,9 +258,9 @@ def _able(
 
 
 def _drawn(clients: Sequence[_Numbered], count: int, seed: int) -> list[_Numbered]:
-    """So many of the clients, those who hold out most first."""
-    chosen = subset(len(clients), count, seed, "scored clients")
-    return sorted((clients[place] for place in chosen.tolist()), key=lambda one: -len(one[1].held_out))
+    """Some of the clients, those that hold out most first."""
+    chosen = subset(len(clients), count, seed, "scored clients").tolist()
+    return sorted((clients[place] for place in chosen), key=lambda one: -len(one[1].held_out))
 
 
 def _cut(seen: _Numbered, unseen: _Numbered, seed: int) -> _Pair:
@@ -292,18 +280,14 @@ def _controls(data: FederatedDataModule, pairs: Sequence[_Pair]) -> dict[str, St
     def of_others(clients: Sequence[Client]) -> list[Tensor]:
         return [one.everything for one in clients if id(one) not in scored]
 
+    rests = [part for place, pair in enumerate(pairs) for part in pair.rests(data.seed, place)]
     positions = {
-        FLOOR: [part for place, pair in enumerate(pairs) for part in pair.rests(data.seed, place)]
-        + of_others(data.everyone),
+        FLOOR: rests + of_others(data.everyone),
         PARTICIPANTS: [pair.rest_of_seen for pair in pairs] + of_others(data.clients),
         MEMORISER: [pair.train for pair in pairs],
     }
     found = {name: torch.cat(parts) for name, parts in positions.items()}
     return {name: _stand_in(data.examples, chosen) for name, chosen in found.items() if len(chosen) >= LEAST}
-
-
-def _without(positions: Tensor, some: Tensor) -> Tensor:
-    return positions[~torch.isin(positions, some)]
 
 
 def _stand_in(examples: Examples, positions: Tensor) -> StandIn:
@@ -316,11 +300,16 @@ Clients = (
 
 
 def as_splits(clients: Clients) -> list[Split]:
-    """Splits from a data module; from splits."""
+    """The splits of clients, however they are given."""
     if isinstance(clients, FederatedDataModule):
         return splits_of(clients)
     if isinstance(clients, Mapping):
-        return [Split.of_clients(name, _examples(name, part)) for name, part in clients.items()]
+        for name, part in clients.items():
+            wrong = next((one for one in part if not isinstance(one, Examples)), None)
+            if wrong is not None:
+                got = type(wrong).__name__
+                raise TypeError(f"split {name!r} is a list of Examples, one a client; got a {got} in it")
+        return [Split.of_clients(name, part) for name, part in clients.items()]
     is_list = isinstance(clients, Sequence) and not isinstance(clients, (str, bytes))
     given = list(clients) if is_list else []
     if given and all(isinstance(one, Split) for one in given):
@@ -337,18 +326,8 @@ def as_splits(clients: Clients) -> list[Split]:
     )
 
 
-def _examples(name: str, part: Sequence[Examples]) -> Sequence[Examples]:
-    """The examples of a split's clients; TypeError for anything else."""
-    wrong = next((one for one in part if not isinstance(one, Examples)), None)
-    if wrong is not None:
-        raise TypeError(f"split {name!r} is a list of Examples, one a client; got a {type(wrong).__name__} in it")
-    return part
-
-
 def _of_clients(clients: Sequence[Client]) -> Split:
-    """Return the images that clients train on, with the held-out images of all in a generator's place, by their data
-    module.
-    """
+    """The images that clients train on, with the held-out images of all in a generator's place."""
     held = [client.held_out_examples for client in clients if len(client.held_out)]
     floor = {}
     if sum(map(len, held)) >= LEAST:
@@ -359,33 +338,29 @@ def _of_clients(clients: Sequence[Client]) -> Split:
 
 
 def splits_of(data: FederatedDataModule) -> list[Split]:
-    """A federation's splits, the one to select by first: those of `three_way_splits` where clients are kept from
-    training, else "train" and "report".
+    """A federation's splits, the one to select by first: "part_train", "part_val" and "unpart" where clients are kept
+    from training, else "train" and "report".
 
     Raises:
         ValueError: for a client with fewer than two training images.
     """
-    return _two_splits(data) if data.split is None else three_way_splits(data)
-
-
-def _two_splits(data: FederatedDataModule) -> list[Split]:
-    """Without clients that never train: "train" for selecting and "report"."""
+    if data.split is not None:
+        return three_way_splits(data)
     names, examples = tuple(client.name for client in data.clients), data.examples
-    parts = [data.pooled(part) for part in ("train", "held_out")]
-    trained, held = (examples.inputs_at(part) for part in parts)
-    labels, held_labels = (examples.labels[part] if examples.is_labelled else None for part in parts)
+    trained, held = (_stand_in(examples, data.pooled(part)) for part in ("train", "held_out"))
     counts = tuple(len(client.train) for client in data.clients)
     source, classes = examples.name, examples.classes
-    floor = {FLOOR: StandIn(held, held_labels)} if len(held) >= LEAST else {}
-    splits = [Split(SELECT, trained, counts, source, names, floor, classes, labels)]
+    floor = {FLOOR: held} if len(held.images) >= LEAST else {}
+    splits = [Split(SELECT, trained.images, counts, source, names, floor, classes, trained.labels)]
     found, note = large_enough(names, [len(client.held_out) for client in data.clients], "held-out")
     if note and data.held_out:
         warn(note)
     own = [data.clients[place].held_out for place in found]
     if own and note:  # all clients' are the floor above, and are embedded once
-        held, held_labels = examples.inputs_at(torch.cat(own)), examples.labels[torch.cat(own)] if classes else None
+        held = _stand_in(examples, torch.cat(own))
     if own:
         names, report = tuple(names[place] for place in found), f"{source} held out"
-        counts, floor = tuple(map(len, own)), {FLOOR: StandIn(trained, labels)}
-        splits.append(Split(REPORT, held, counts, report, names, floor, classes, held_labels, note=note))
+        counts = tuple(map(len, own))
+        floor = {FLOOR: trained}
+        splits.append(Split(REPORT, held.images, counts, report, names, floor, classes, held.labels, note=note))
     return splits

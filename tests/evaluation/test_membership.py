@@ -120,9 +120,9 @@ def test_members_are_drawn_from_training_images_and_are_as_many_as_held_out_ones
     attacked, few = membership._pairs_of(data.clients, 3)
     assert few == []
     for client, one in zip(data.clients, attacked):
-        assert set(one.pairs.members.tolist()) < set(client.train.tolist())
-        assert one.pairs.others.tolist() == client.held_out.tolist()
-        assert len(one.pairs.members) == len(client.held_out)
+        assert set(one.members.tolist()) < set(client.train.tolist())
+        assert one.others.tolist() == client.held_out.tolist()
+        assert len(one.members) == len(client.held_out)
 
 
 def test_the_same_seed_finds_the_same_and_the_average_goes_by_training_images():

@@ -223,7 +223,7 @@ def test_a_file_that_holds_no_record_is_neither_read_nor_cut_to_take_one(tmp_pat
     for content in (b"PK\x03\x04 an archive", b"\x00" * 100, b"hello", b"hello\nhello", b'["fid"]'):
         path.write_bytes(content)
         for use in (read_records, lambda path: append_records(path, [record()])):
-            with pytest.raises(ValueError, match=r"scores\.jsonl(, line 1)? is (no file of score records|not a score)"):
+            with pytest.raises(ValueError, match=r"scores\.jsonl(, line 1)? is not a (file of score records|score)"):
                 use(path)
         assert path.read_bytes() == content
 

@@ -1,1 +1,1 @@
-"""Audits of trained models: what they tell of the images that they were trained on."""
+"""Audits of trained models: what they reveal of the images that they were trained on."""

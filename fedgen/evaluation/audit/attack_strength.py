@@ -20,17 +20,13 @@ from fedgen.seeds import subset
 LEVEL = 0.95  # of all intervals
 QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
 HALVINGS = 60  # of an interval in which a bound is sought
+RATE = 0.01  # of others that are taken for members, where the share of members that are found is stored
+_LARGEST = 1e300  # in the place of infinity, such as the log-density of what a model holds for impossible
 
 
 @dataclass(frozen=True)
 class IntervalEstimate:
-    """A number and its interval at 95 %.
-
-    Args:
-        value: the estimate.
-        low: the interval's lower end.
-        high: its upper end.
-    """
+    """A number and its interval at 95 %, from `low` to `high`."""
 
     value: float
     low: float
@@ -76,15 +72,9 @@ def rank_interval(area: float, positives: int, negatives: int) -> IntervalEstima
 
 
 def _rank_variance(area: float, positives: int, negatives: int) -> float:
-    """Return the variance of an estimated area, of exponential scores (Hanley and McNeil 1982) in numbers that are
-    made alike.
-    """
+    """The variance of an estimated area, of exponential scores (Hanley and McNeil 1982), of equal mean numbers."""
     spread = (1 - area) / (2 - area) + area / (1 + area)
     return area * (1 - area) * (1 + ((positives + negatives) / 2 - 1) * spread) / (positives * negatives)
-
-
-RATE = 0.01  # of others that are taken for members, where the share of members that are found is told
-_LARGEST = 1e300  # in the place of infinity, such as the log-density of what a model holds for impossible
 
 
 @dataclass(frozen=True)
@@ -111,7 +101,11 @@ class AttackStrength:
 
 def measure_attack(name: str, members: Tensor, others: Tensor, seed: int) -> AttackStrength:
     """The strength of a signal."""
-    inside, outside = (_as_numbers(part, name) for part in (members, others))
+    for signals in (members, others):
+        if torch.isnan(signals).any():
+            place = int(torch.isnan(signals).nonzero()[0])
+            raise ValueError(f"the attack's signal of image {place} of {name} is NaN; check the model's weights")
+    inside, outside = (part.double().clamp(-_LARGEST, _LARGEST).cpu().numpy() for part in (members, others))
     area, error = auc_with_error(inside, outside)
     return AttackStrength(
         name,
@@ -149,7 +143,11 @@ def auc_with_error(members: np.ndarray, others: np.ndarray) -> tuple[float, floa
 
 def advantage(members: np.ndarray, others: np.ndarray, seed: int, name: str) -> IntervalEstimate:
     """True less false positive rate at a threshold of each half of the images, measured on the other half."""
-    first = [_half(len(part), seed, f"{name}, {which}") for part, which in ((members, "members"), (others, "others"))]
+    first = []
+    for part, which in ((members, "members"), (others, "others")):
+        half = np.zeros(len(part), dtype=bool)
+        half[subset(len(part), len(part) // 2, seed, "half", f"{name}, {which}").numpy()] = True
+        first.append(half)
     hits = false = 0
     for chosen in (first, [~half for half in first]):
         threshold = best_threshold(members[chosen[0]], others[chosen[1]])
@@ -170,29 +168,15 @@ def best_threshold(members: np.ndarray, others: np.ndarray) -> float:
     return float((values[place] + values[place + 1]) / 2)
 
 
-def found_at(members: np.ndarray, others: np.ndarray, rate: float = RATE) -> IntervalEstimate | None:
-    """The share of members with a larger signal than all but a share `rate` of other images."""
+def found_at(members: np.ndarray, others: np.ndarray) -> IntervalEstimate | None:
+    """The share of members with a larger signal than all but a share `RATE` of other images."""
     count = len(others)
-    fewest, most = (int(binom.ppf(level, count, rate)) for level in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    fewest, most = (int(binom.ppf(level, count, RATE)) for level in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     if fewest < 1:
         return None
     falling = np.sort(others)[::-1]
     shares = [float((members > falling[place - 1]).mean()) for place in (fewest, most + 1)]
-    own = proportion(int((members > falling[int(rate * (count + 1)) - 1]).sum()), len(members))
+    own = proportion(int((members > falling[int(RATE * (count + 1)) - 1]).sum()), len(members))
     down = math.hypot(own.value - own.low, own.value - min(shares[0], own.value))
     up = math.hypot(own.high - own.value, max(shares[1], own.value) - own.value)
     return IntervalEstimate(own.value, own.value - down, own.value + up).within(0, 1)
-
-
-def _half(count: int, seed: int, name: str) -> np.ndarray:
-    """Draw half of the positions 0 to count - 1: bool [count]."""
-    chosen = np.zeros(count, dtype=bool)
-    chosen[subset(count, count // 2, seed, "half", name).numpy()] = True
-    return chosen
-
-
-def _as_numbers(signals: Tensor, name: str) -> np.ndarray:
-    if torch.isnan(signals).any():
-        place = int(torch.isnan(signals).nonzero()[0])
-        raise ValueError(f"the attack's signal of image {place} of {name} is NaN; check the model's weights")
-    return signals.double().clamp(-_LARGEST, _LARGEST).cpu().numpy()

@@ -28,6 +28,13 @@ from fedgen.seeds import resolve, subset
 SHOWN = 12  # pairs in a picture
 SIDE = 32  # pixels that smaller images are enlarged to
 STREAM = "nearest"  # names the draws
+VERSION = 1
+CAPTION = (
+    "AUC: how often the signal of a training image is above that of a held-out one of the same client; 0.5 knows"
+    " nothing. Advantage: true less false positive rate, at a threshold chosen on other images; 0 knows nothing. With"
+    " 95 % intervals: of clients whose model knows nothing, one in twenty shows one that excludes this by chance."
+)
+RATE = "found at 1 %"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +68,13 @@ class NearestImages:
 
     def picture(self) -> Tensor:
         """Rows of generated images, their nearest training images, and likewise of held-out ones; uint8 [C, H, W]."""
-        count, rows = len(self.generated.images), []
-        kinds = [("generated", self.generated), ("held out, never trained on", self.held_out)]
-        for name, pairs in kinds:
+        rows = []
+        for name, pairs in (("generated", self.generated), ("held out, never trained on", self.held_out)):
             if pairs is not None:
                 rows.append((f"{name}: nearest of {pairs.searched:,} to a training image", pairs.images))
-                rows.append(
-                    (f"their nearest of {self.training:,} training images, in {self.embedding}", pairs.training)
-                )
-        return tile_titled(rows, count, SIDE)
+                nearest = f"their nearest of {self.training:,} training images, in {self.embedding}"
+                rows.append((nearest, pairs.training))
+        return tile_titled(rows, len(self.generated.images), SIDE)
 
 
 def nearest_images(
@@ -125,21 +130,15 @@ def nearest_images(
 def _draw(model: Any, count: int, seed: int, clients: int, personal: Personal | None) -> Tensor:
     """Images of the model, or as many of each client's own, uint8 [count, C, H, W]."""
 
-    def draw(number: int, stream: str) -> Tensor:
-        return draw_images(sampler_of(model) if isinstance(model, nn.Module) else model, number, seed, 0, stream)
-
+    sample = sampler_of(model) if isinstance(model, nn.Module) else model
     if personal is None:
-        return draw(count, STREAM)
-    shares = [count // clients + (client < count % clients) for client in range(clients)]
+        return draw_images(sample, count, seed, 0, STREAM)
     parts = []
-    for client, share in enumerate(shares):
-        if share:
-            with own_in_place(model, personal.get(client, {})):
-                parts.append(draw(share, f"{STREAM} {client}"))
+    for client in range(min(clients, count)):
+        share = count // clients + (client < count % clients)
+        with own_in_place(model, personal.get(client, {})):
+            parts.append(draw_images(sample, share, seed, 0, f"{STREAM} {client}"))
     return torch.cat(parts)
-
-
-VERSION = 1
 
 
 def audit_run(
@@ -162,7 +161,6 @@ def audit_run(
 
     Raises:
         FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
-        TypeError, ValueError: as for `membership_inference`.
     """
     run = run if isinstance(run, Run) else Run(run)
     found = run.checkpoints_of(rounds, only_last=True)
@@ -184,16 +182,7 @@ def draw_nearest(
     """Finds the generated images that are nearest to training images, and draws them beside these into the run's folder
     (`nearest.png`).
 
-    Args:
-        run: the run or its folder.
-        module: a model of the run's kind; it is left with the checkpoint's weights.
-        data: the run's clients.
-        rounds: of the checkpoint, the last of them; the run's last one by default.
-        options: as for `nearest_images`.
-
-    Raises:
-        FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
-        ValueError: as for `nearest_images`.
+    Arguments as for `audit_run`, but of the last of `rounds` alone; options as for `nearest_images`.
     """
     run = run if isinstance(run, Run) else Run(run)
     path = list(run.checkpoints_of(rounds, only_last=True).values())[-1]
@@ -207,37 +196,23 @@ def _loaded(module: LightningModule, path: Path) -> Personal | None:
     return personal_tensors(module, load_weights(module, path)) or None
 
 
-CAPTION = (
-    "AUC: how often the signal of a training image is above that of a held-out one of the same client; 0.5 knows"
-    " nothing. Advantage: true less false positive rate, at a threshold chosen on other images; 0 knows nothing. With"
-    " 95 % intervals: of clients whose model knows nothing, one in twenty shows one that excludes this by chance."
-)
-RATE = "found at 1 %"
-
-
 def membership_table(audit: MembershipAudit) -> Table:
-    """The attack on each client, and over all clients.
-
-    Args:
-        audit: of one model.
-    """
-    rates = any(row.found for row in _rows(audit))
+    """The attack on each client, and over all clients."""
+    totals = [audit.avg, *([audit.all] if audit.all is not None else [])]
+    rates = any(row.found for row in (*audit.clients, *totals))
     after = "" if audit.round is None else f"round {audit.round}: "
-    told = f"{CAPTION} {RATE}: share of members found where 1 % of others are taken for some." if rates else CAPTION
-    table = Table(title=escape(f"{after}membership inference by {audit.words}"), caption=told, caption_justify="left")
+    caption = f"{CAPTION} {RATE}: share of members found where 1 % of others are taken for some." if rates else CAPTION
+    title = escape(f"{after}membership inference by {audit.words}")
+    table = Table(title=title, caption=caption, caption_justify="left")
     table.add_column("client", overflow="fold")
     for heading in ("pairs", "AUC", "advantage", *([RATE] if rates else [])):
         table.add_column(heading, justify="right")
     for row in audit.clients:
         table.add_row(*_cells(row, rates))
     table.add_section()
-    for row in _rows(audit)[len(audit.clients) :]:
+    for row in totals:
         table.add_row(*_cells(row, rates), style="bold")
     return table
-
-
-def _rows(audit: MembershipAudit) -> list[AttackStrength]:
-    return [*audit.clients, audit.avg, *([audit.all] if audit.all is not None else [])]
 
 
 def _cells(row: AttackStrength, rates: bool) -> list[str]:

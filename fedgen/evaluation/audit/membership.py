@@ -1,4 +1,4 @@
-"""Membership inference: how well somebody who has a model tells its training images from others of the same clients.
+"""Membership inference: how well an attacker who has a model finds its training images among the clients' others.
 
 Signals of a membership inference attack: a number of each image, larger where a model seems to have trained on it.
 
@@ -13,6 +13,7 @@ Signals of a membership inference attack: a number of each image, larger where a
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -37,10 +38,12 @@ from fedgen.scores.aggregate import resolve_weights
 from fedgen.seeds import derive, generator, isolated, resolve, seed_all, subset
 
 ROWS = 500  # images whose distances are formed at once
+LEAST_PAIRS = 10  # of a client; of fewer an interval says nothing
+AVG, ALL = "avg", "all"
 
 
 class AnsweringModel:
-    """A model's methods that say something of single images; all are optional."""
+    """A model's methods that give something of single images; all are optional."""
 
     example_losses: Callable[..., Tensor] | None = None
     log_prob: Callable[..., Tensor] | None = None
@@ -48,9 +51,12 @@ class AnsweringModel:
 
 
 @dataclass(frozen=True, eq=False)
-class MembershipPairs:
-    """A client's members and as many others: positions int64 [n] each in the same examples."""
+class Attacked:
+    """A client with enough images, its number among those that train, and members and as many others by position."""
 
+    name: str
+    number: int
+    trained_on: int
     examples: Examples
     members: Tensor
     others: Tensor
@@ -96,7 +102,7 @@ class SignalOptions:
         return "the critic's value" if self.name == "critic" else "the model's log-likelihood"
 
 
-Signal = Callable[[MembershipPairs], tuple[Tensor, Tensor]]
+Signal = Callable[[Attacked], Sequence[Tensor]]
 """Gives float64 [n] of the members and [n] of the others."""
 
 _NEEDS: dict[str, str] = {
@@ -107,32 +113,19 @@ _NEEDS: dict[str, str] = {
 }
 
 
-def make_signal(model: Any, options: SignalOptions) -> Signal:
-    """The signal of a model as it is now."""
-    if options.name == "distance":
-        return _NearestSamples(model, options)
-    made: dict[str | None, Callable[..., tuple[Tensor, Tensor]]] = {
-        "loss": _losses,
-        "critic": _critic_values,
-        "likelihood": _likelihoods,
-    }
-    of = made[options.name]
-    return lambda pairs: of(model, options, pairs)
-
-
 def _signals_of(model: Any) -> list[SignalName]:
-    """Return the names of a model's signals, the most telling first."""
+    """The names of a model's signals, the most telling first."""
     loss, log_prob, bits = (
         optional(model, AnsweringModel, name) for name in ("example_losses", "log_prob", "bits_per_dim")
     )
-    found: list[SignalName] = ["critic"] if isinstance(model, CriticLosses) else []
-    if callable(loss):
-        found.append("loss")
-    if callable(log_prob) or callable(bits):
-        found.append("likelihood")
     is_sampler = callable(model) and not isinstance(model, nn.Module)
-    if is_sampler or callable(optional(model, GenerativeModel, "sample")):
-        found.append("distance")
+    has: dict[SignalName, bool] = {
+        "critic": isinstance(model, CriticLosses),
+        "loss": callable(loss),
+        "likelihood": callable(log_prob) or callable(bits),
+        "distance": is_sampler or callable(optional(model, GenerativeModel, "sample")),
+    }
+    found = [name for name, present in has.items() if present]
     if not found:
         raise TypeError(
             f"{type(model).__name__} cannot be attacked: it has none of example_losses, log_prob, bits_per_dim, sample"
@@ -140,72 +133,68 @@ def _signals_of(model: Any) -> list[SignalName]:
     return found
 
 
-def _losses(model: Any, options: SignalOptions, pairs: MembershipPairs) -> tuple[Tensor, Tensor]:
+def _losses(model: Any, options: SignalOptions, client: Attacked) -> Sequence[Tensor]:
     """Negated losses; draws after the second are left out of a model that draws nothing."""
-    answers, found = Answers(model), []
+    found = []
     for place in range(options.draws):
-        found.append([-_loss_of(answers, pairs, part, options, place) for part in (pairs.members, pairs.others)])
+        found.append([-_loss_of(model, client, part, options, place) for part in (client.members, client.others)])
         if place == 1 and all(torch.equal(*both) for both in zip(*found)):
             break
-    members, others = (torch.stack(part).mean(0) for part in zip(*found))
-    return members, others
+    return [torch.stack(part).mean(0) for part in zip(*found)]
 
 
-def _loss_of(answers: Answers, pairs: MembershipPairs, part: Tensor, options: SignalOptions, place: int) -> Tensor:
+def _loss_of(model: Any, client: Attacked, part: Tensor, options: SignalOptions, place: int) -> Tensor:
     with isolated():
         seed_all(options.seed, "membership", place)  # for models that draw from global generators
-        seed = derive(options.seed, "membership", place)
-        return answers.losses(pairs.examples.inputs_at(part), pairs.examples.labels[part], seed)
+        answers = Answers(model, derive(options.seed, "membership", place))
+        return answers.losses(client.examples.inputs_at(part), client.examples.labels[part])
 
 
-def _critic_values(model: Any, options: SignalOptions, pairs: MembershipPairs) -> tuple[Tensor, Tensor]:
+def _critic_values(model: Any, options: SignalOptions, client: Attacked) -> Sequence[Tensor]:
     """Critic's values of members and others in random order: a critic may compare the images that it gets at once."""
-    both, count = torch.cat([pairs.members, pairs.others]), len(pairs.members)
+    both = torch.cat([client.members, client.others])
     order = torch.randperm(len(both), generator=generator(options.seed, "critic's batches"))
     values = torch.empty(len(both), dtype=torch.float64)
-    values[order] = -_loss_of(Answers(model), pairs, both[order], options, 0)
-    return values[:count], values[count:]
+    values[order] = -_loss_of(model, client, both[order], options, 0)
+    return values.split(len(client.members))
 
 
-def _likelihoods(model: Any, options: SignalOptions, pairs: MembershipPairs) -> tuple[Tensor, Tensor]:
+def _likelihoods(model: Any, options: SignalOptions, client: Attacked) -> Sequence[Tensor]:
     """Log-likelihoods: in negated bits per dimension of images where the model has these, else of points."""
-    members, others = (_likelihood_of(model, pairs.examples, part, options) for part in (pairs.members, pairs.others))
-    return members, others
+    is_images, bits, found = client.examples.is_images, optional(model, AnsweringModel, "bits_per_dim"), []
+    for part in (client.members, client.others):
+        inputs = client.examples.inputs_at(part)[:]
+        inputs = from_uint8(inputs) if is_images else inputs
+        with isolated(), torch.no_grad():
+            seed_all(options.seed, "membership", 0)
+            if is_images and callable(bits):
+                found.append(-bits(inputs.to(optional(model, GenerativeModel, "device"))).double().cpu())
+            else:
+                found.append(density_of(model).log_prob(inputs.flatten(1).double()))
+    return found
 
 
-def _likelihood_of(model: Any, examples: Examples, part: Tensor, options: SignalOptions) -> Tensor:
-    inputs = examples.inputs_at(part)[:]
-    bits = optional(model, AnsweringModel, "bits_per_dim")
-    with isolated(), torch.no_grad():
-        seed_all(options.seed, "membership", 0)
-        if examples.is_images and callable(bits):
-            return -bits(from_uint8(inputs).to(optional(model, GenerativeModel, "device"))).double().cpu()
-        points = from_uint8(inputs).flatten(1) if examples.is_images else inputs
-        return density_of(model).log_prob(points.double())
-
-
-class _NearestSamples:
+def _distances(model: Any, options: SignalOptions) -> Signal:
     """Negated distances to generated images, which are drawn once."""
+    embedding: Any = options.embedding
+    sample = sampler_of(model) if isinstance(model, nn.Module) else model
+    images = draw_images(sample, options.num_images, options.seed, 0, "membership")
+    made = embed(embedding, images, description="embedding generated images").double()
 
-    def __init__(self, model: Any, options: SignalOptions) -> None:
-        assert isinstance(options.embedding, Embedding)
-        sample = sampler_of(model) if isinstance(model, nn.Module) else model
-        images = draw_images(sample, options.num_images, options.seed, 0, "membership")
-        self._embedding = options.embedding
-        self._made = embed(self._embedding, images, description="embedding generated images").double()
-
-    def __call__(self, pairs: MembershipPairs) -> tuple[Tensor, Tensor]:
-        members, others = (self._distances(pairs.examples.inputs_at(part)) for part in (pairs.members, pairs.others))
-        return -members, -others
-
-    def _distances(self, inputs: Any) -> Tensor:
-        features = embed(self._embedding, inputs).double()
+    def nearest(inputs: Any) -> Tensor:
+        features = embed(embedding, inputs).double()
         exact = "donot_use_mm_for_euclid_dist"  # by products an image would not be at distance 0 of its copy
-        return torch.cat([torch.cdist(part, self._made, compute_mode=exact).amin(1) for part in features.split(ROWS)])
+        return torch.cat([torch.cdist(part, made, compute_mode=exact).amin(1) for part in features.split(ROWS)])
+
+    return lambda client: [-nearest(client.examples.inputs_at(part)) for part in (client.members, client.others)]
 
 
-LEAST_PAIRS = 10  # of a client; of fewer an interval says nothing
-AVG, ALL = "avg", "all"
+def make_signal(model: Any, options: SignalOptions) -> Signal:
+    """The signal of a model as it is now."""
+    if options.name == "distance":
+        return _distances(model, options)
+    made = {"loss": _losses, "critic": _critic_values, "likelihood": _likelihoods}
+    return partial(made[str(options.name)], model, options)
 
 
 @dataclass(frozen=True)
@@ -250,11 +239,11 @@ def membership_inference(
     personal: Personal | None = None,
     pairs: int | None = None,
 ) -> MembershipAudit:
-    """Attack a model: how well does a signal of it tell each client's training images from its held-out ones?
+    """Attack a model: how well does a signal of it separate each client's training images from held-out ones?
 
     Members and others of a client are equally many, drawn from its training and its held-out images. The data module
     holds out a random part of each client's images, so that both come from one distribution: what a signal finds is
-    the training's trace, not a difference of the images. This holds as long as nobody trained on the held-out part.
+    the training's trace, not a difference of the images. This holds as long as none trained on the held-out part.
 
     An attack that finds nothing does not show that none would: this one knows no other models, and takes one threshold
     for all images of a client.
@@ -281,8 +270,12 @@ def membership_inference(
     seed = resolve(seed)
     attacked, left_out = _pairs_of(data.clients, seed, pairs)
     options = SignalOptions(signal, draws, embedding, num_images, seed).resolved(model, data.examples.is_images)
-    signals = _signals(model, options, attacked, personal)
-    clients = [measure_attack(one.name, *own, seed) for one, own in zip(attacked, signals)]
+    target: Any = model
+    shared, signals = None if personal is not None else make_signal(model, options), []
+    for one in track(attacked, "attacking clients", len(attacked), "clients"):
+        with nullcontext() if personal is None else own_in_place(target, personal.get(one.number, {})):
+            signals.append((shared or make_signal(model, options))(one))
+    clients = [measure_attack(one.name, inside, outside, seed) for one, (inside, outside) in zip(attacked, signals)]
     weights = resolve_weights("examples", [one.trained_on for one in attacked]).tolist()
     pooled = None
     if personal is None:
@@ -293,31 +286,20 @@ def membership_inference(
     return MembershipAudit(options.name, options.words, seed, clients, avg, pooled, left_out)
 
 
-@dataclass(frozen=True, eq=False)
-class _Attacked:
-    """A client with enough images: its name, its number among those that train, its training images, the pairs."""
-
-    name: str
-    number: int
-    trained_on: int
-    pairs: MembershipPairs
-
-
-def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> tuple[list[_Attacked], list[str]]:
-    """Return the clients with enough images, and the names of the others, of whom there is a warning."""
-    found = []
+def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> tuple[list[Attacked], list[str]]:
+    """The clients with enough images, and the names of the others, of which there is a warning."""
+    found, few = [], []
     for number, client in enumerate(clients):
         count = min(len(client.train), len(client.held_out))
         count = count if most is None else min(count, most)
-        if count >= LEAST_PAIRS:
-            members, others = (
-                positions[subset(len(positions), count, seed, f"attacked {part}", number)]
-                for part, positions in (("train", client.train), ("held out", client.held_out))
-            )
-            pairs = MembershipPairs(client.data, members, others)
-            found.append(_Attacked(client.name, number, len(client.train), pairs))
-    known = {one.number for one in found}
-    few = [client.name for number, client in enumerate(clients) if number not in known]
+        if count < LEAST_PAIRS:
+            few.append(client.name)
+            continue
+        members, others = (
+            positions[subset(len(positions), count, seed, f"attacked {part}", number)]
+            for part, positions in (("train", client.train), ("held out", client.held_out))
+        )
+        found.append(Attacked(client.name, number, len(client.train), client.data, members, others))
     if not found:
         most = max(min(len(client.train), len(client.held_out)) for client in clients)
         raise ValueError(
@@ -330,15 +312,3 @@ def _pairs_of(clients: Sequence[Client], seed: int, most: int | None = None) -> 
             f" not attacked: {listed(few)}"
         )
     return found, few
-
-
-def _signals(
-    model: Any, options: SignalOptions, attacked: Sequence[_Attacked], personal: Personal | None
-) -> list[tuple[Tensor, Tensor]]:
-    """Return the signal of each client's members and others, of its own model where it has one."""
-    shared = None if personal is not None else make_signal(model, options)
-    found = []
-    for one in track(attacked, "attacking clients", len(attacked), "clients"):
-        with nullcontext() if personal is None else own_in_place(model, personal.get(one.number, {})):
-            found.append((shared or make_signal(model, options))(one.pairs))
-    return found

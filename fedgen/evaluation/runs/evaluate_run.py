@@ -1,6 +1,6 @@
 """Scoring the checkpoints of a run folder again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,17 +29,15 @@ from fedgen.progress import track
 from fedgen.scores.definition import BY_CLASS, Needs
 from fedgen.seeds import derive, isolated
 
-# Models that their clients fine-tune first: what a client gains that trains the server's model before it is used.
-#
-# Personalisation as FedAvg users know it: each scored client, whether it took part in the training or not, trains the
-# server's model on its own training images for a stated number of iterations, and what its own model then makes is
-# scored against its own images. Clients who never took part have no personal tensors and start from the server's, and
-# so do the others here: the two are compared after the same fine-tuning.
-
 
 @dataclass(frozen=True, eq=False)
 class LocalFineTuning:
-    """A stated local fine-tuning, as a client's turn in a training that begins with the scored model."""
+    """A stated local fine-tuning, as a client's turn in a training that begins with the scored model.
+
+    Personalisation as FedAvg users know it: each scored client, whether it took part in the training or not, trains the
+    server's model on its own training images, and what its own model then makes is scored against its own images. All
+    start from the server's tensors, as clients that never took part must, so that the two are compared.
+    """
 
     data: FederatedDataModule
     iterations: int
@@ -48,11 +46,6 @@ class LocalFineTuning:
     def __post_init__(self) -> None:
         if self.iterations < 1:
             raise ValueError(f"fine_tune={self.iterations}: a client trains for at least one iteration")
-
-    @property
-    def generator(self) -> str:
-        """The generator's name in records, in the model's place: "fine-tuned 20"."""
-        return f"{FINE_TUNED} {self.iterations}"
 
     def records(
         self,
@@ -69,28 +62,24 @@ class LocalFineTuning:
             )
         for network, average in averages_of(module):
             network.load_state_dict(average.network.state_dict())
-        singles, everyone = SingleClients(evaluator), self.data.everyone
-        scored = [number for number, client in enumerate(everyone) if client.name in singles.places]
-
-        def score(turn: int) -> None:
-            """Score the client whose model is in place."""
-            singles.score(everyone[scored[turn]].name, module, round)
-
-        self._train(module, scored, score, derive(self.data.seed, "fine-tuning", round))
+        singles, everyone = SingleClients(evaluator, evaluator.splits, evaluator.panels), self.data.everyone
+        scored = {client.name: number for number, client in enumerate(everyone) if client.name in singles.places}
+        scoring = _Scoring(list(scored), singles, round)
+        self._train(module, list(scored.values()), scoring, derive(self.data.seed, "fine-tuning", round))
         details = {"round": round, "checkpoint": path.name, "optimised_on": list(optimised_on)}
         note = f"each client's own model, {self.iterations} iterations from the server's"
-        number = evaluator.num_images if evaluator.needs_images else 0
-        return evaluator.records(singles.take(), self.generator, number, note=note, **details)
+        name = f"{FINE_TUNED} {self.iterations}"
+        return evaluator.real.records(singles.take(), name, evaluator.num_generated, note=note, **details)
 
-    def _train(self, module: L.LightningModule, scored: Sequence[int], score: Callable[[int], None], seed: int) -> None:
-        """One round without exchange, in which each of the clients takes its turn; then `score` of each turn."""
+    def _train(self, module: L.LightningModule, scored: Sequence[int], scoring: L.Callback, seed: int) -> None:
+        """One round without exchange, in which each of the clients takes its turn and is scored at the end."""
         strategy = FedAvgStrategy(communication_interval=self.iterations, personal=["*"], seed=seed)
         quiet: dict[str, Any] = dict.fromkeys(
             ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
         )
         trainer = L.Trainer(
             strategy=strategy,
-            callbacks=[_Each(len(scored), score)],
+            callbacks=[scoring],
             accelerator=self.accelerator,
             devices=1,
             max_epochs=1,
@@ -103,37 +92,35 @@ class LocalFineTuning:
             trainer.fit(module, self.data.with_roles(Roles(tuple(scored), (), tuple(others))))
 
 
-class _Each(L.Callback):
-    """Asks for every client's model at the end of the one round."""
+class _Scoring(L.Callback):
+    """Scores every client's model at the end of the one round."""
 
-    def __init__(self, count: int, score: Callable[[int], None]) -> None:
-        self.count, self.score = count, score
+    def __init__(self, clients: Sequence[str], singles: SingleClients, round: int) -> None:
+        self.clients, self.singles, self.round = clients, singles, round
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         strategy: Any = trainer.strategy
-        for turn in track(range(self.count), "scoring fine-tuned models", total=self.count, unit="clients"):
+        clients = track(self.clients, "scoring fine-tuned models", total=len(self.clients), unit="clients")
+        for turn, client in enumerate(clients):
             with strategy.client_model(turn), torch.no_grad():
                 for network, average in averages_of(pl_module):
                     average.network.load_state_dict(network.state_dict())
-                self.score(turn)
+                self.singles.score(client, pl_module, self.round)
 
 
 def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str, Personal]:
     """The sampler of a checkpoint, loaded into the module, a note, and the tensors that its clients keep."""
     checkpoint = load_weights(module, path)
-    own = local_models(module, checkpoint)
-    if not own:
-        return evaluator.sampler_of(module), "", personal_tensors(module, checkpoint)
-    refuse_mixture(evaluator)
-    return mixture_of_local(module, own, evaluator.client_weights()), LOCAL_NOTE, {}
+    if own := local_models(module, checkpoint):
+        refuse_mixture(evaluator)
+        return mixture_of_local(module, own, evaluator.client_weights()), LOCAL_NOTE, {}
+    return evaluator.sampler_of(module), "", personal_tensors(module, checkpoint)
 
 
 def mixture_of_local(module: nn.Module, own: Mapping[int, Mapping[str, Tensor]], weights: Tensor) -> ImageSampler:
     """The sampler of the mixture of the clients' own models; a client without one has the module as it is."""
-    sample = sampler_of(module)
-    return mixture(
-        [inside(partial(tensors_in_place, module, own.get(k, {})), sample) for k in range(len(weights))], weights
-    )
+    places = [partial(tensors_in_place, module, own.get(k, {})) for k in range(len(weights))]
+    return mixture([inside(place, sampler_of(module)) for place in places], weights)
 
 
 def refuse_mixture(evaluator: Evaluator) -> None:
@@ -191,7 +178,6 @@ def evaluate_run(
 
 def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
     """Removes the aggregates all, of another model, of scores that have none now, as models are clients' own."""
-    averages = {record.identity for record in now if record.aggregate == "avg"}
     pools = {replace(record, aggregate="avg").identity for record in now if record.aggregate == "all"}
-    gone = averages - pools
+    gone = {record.identity for record in now if record.aggregate == "avg"} - pools
     keep_records(path, lambda one: one.aggregate != "all" or replace(one, aggregate="avg").identity not in gone)

@@ -36,6 +36,9 @@ from fedgen.recipe.recipe_keys import check_arguments, check_parts
 from fedgen.recipe.recipe_objects import instantiate
 from fedgen.seeds import isolated
 
+OF_DATA = ("clients", "clients.partitions", "data", "embeddings")
+"""The folders of fedgen that have classes for a recipe's data."""
+
 
 def previous_checkpoint(folder: str | Path) -> Path:
     """The newest round's checkpoint that can be read and holds something else than `last.ckpt`."""
@@ -127,18 +130,24 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
     try:
         settings = parser.parse_object({key: recipe[key] for key in ("model", "data")})
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no recipe of `fedgen fit`: it lacks a model or data ({error!r})") from error
+        raise ValueError(f"{path} is not a recipe of `fedgen fit`: it lacks a model or data ({error!r})") from error
     except ArgumentError as error:
         raise ValueError(f"{path} cannot be made again with this fedgen: {explain(str(error))}") from error
+    made = _made(parser, settings, path, recipe.get("seed_everything", 0), run)
+    return made.model, made.data
+
+
+def _made(parser: ArgumentParser, settings: Any, path: Path, seed: Any, run: str | Path) -> Any:
+    """The objects of a recipe, with the clients of a run where its folder keeps them."""
     own = settings.data.get("init_args", {})
     if "seed" in own and own["seed"] is None:
-        own["seed"] = recipe.get("seed_everything", 0)
+        own["seed"] = seed
     with isolated():
         made = instantiate(parser, settings, path)
     if not isinstance(made.data, FederatedDataModule):
-        raise ValueError(f"{run} trained on a {type(made.data).__name__}, which has no clients to score against")
+        raise ValueError(f"the data of {path} is a {type(made.data).__name__}, which has no clients")
     restore_clients(made.data, run)
-    return made.model, made.data
+    return made
 
 
 def rebuild_given(run: str | Path, model: str, data: str) -> tuple[LightningModule, FederatedDataModule]:
@@ -160,14 +169,14 @@ def rebuild_given(run: str | Path, model: str, data: str) -> tuple[LightningModu
 
 def clients_given(folder: Path, data: str) -> FederatedDataModule:
     """The clients of a run that was trained in Python, of the data that its author names; see `rebuild_given`."""
-    saved = folder / PARTITION
-    stored = load_partition(saved).seed if saved.exists() else None
-    if stored is not None:
+    saved, stored = folder / PARTITION, None
+    if saved.exists():
+        stored = load_partition(saved).seed
         seed_everything(stored, verbose=False)
     clients: FederatedDataModule = _named(data, FederatedDataModule)
     if stored is not None and clients.seed != stored:
         raise ValueError(
-            f"{saved} was dealt at seed {stored}, and {data} has seed {clients.seed}: give it seed={stored}"
+            f"{saved} was made at seed {stored}, and {data} has seed {clients.seed}: give it seed={stored}"
         )
     restore_clients(clients, folder)
     return clients
@@ -185,25 +194,21 @@ def _named(text: str, kind: type) -> Any:
 
 
 def keep_clients(data: FederatedDataModule, run: str | Path) -> None:
-    """Writes who has which examples, and who of them trains, into a run's folder, for `restore_clients`."""
+    """Writes the partition, and which clients train, into a run's folder, for `restore_clients`."""
     save_partition(Path(run) / PARTITION, data.partition, data.examples, data.seed, data.dealt)
     if data.split is not None:
         save_roles(Path(run) / ROLES, data.roles, [client.name for client in data.everyone])
 
 
 def restore_clients(data: FederatedDataModule, run: str | Path) -> None:
-    """Gives a data module the clients, and who of them trains, that a run's folder keeps; what it lacks stays."""
+    """Gives a data module the partition and roles that a run's folder keeps; what it lacks stays."""
     if (saved := Path(run) / PARTITION).exists():
         data.partition = SavedPartition(saved)
     if (roles := Path(run) / ROLES).exists():
         data.roles = load_roles(roles)
 
 
-OF_DATA = ("clients", "clients.partitions", "data", "embeddings")
-"""The folders of fedgen that have classes for a recipe's data."""
-
-
-def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> "FederatedDataModule":
+def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> FederatedDataModule:
     """The data module of a recipe, whose clients are those that `fedgen fit` would train with its seed."""
     source = Path(source)
     if is_python_run(source):
@@ -211,29 +216,24 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> "Feder
     path = source / RECIPE if source.is_dir() else source
     recipe = _read(path)
     if overrides and (source / PARTITION).exists():
-        raise ValueError(f"{source} is a run, whose clients are dealt; leave {overrides[0]} out, or give its recipe")
-    from fedgen.clients import FederatedDataModule
-    from fedgen.evaluation.runs.rebuild import restore_clients
-    from fedgen.seeds import isolated
-
-    settings = _parse(path, recipe, overrides)
-    own = settings.data.get("init_args", {})
-    if "seed" in own and own["seed"] is None:
-        # Lightning takes true and false too, and seeds with 0 or not at all; clients are then dealt by 0
-        own["seed"] = 0 if isinstance(settings.seed_everything, bool) else settings.seed_everything
-    with isolated():
-        data = instantiate(_parser(), settings, path).data
-    if not isinstance(data, FederatedDataModule):
-        raise ValueError(f"the data of {path} is a {type(data).__name__}, which has no clients")
-    restore_clients(data, source)
-    return data
+        raise ValueError(f"{source} is a run, whose clients are known; leave {overrides[0]} out, or give its recipe")
+    load_classes(OF_DATA)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--seed_everything", type=bool | int, default=0)
+    parser.add_subclass_arguments(LightningDataModule, "data", required=True, fail_untyped=False)
+    found = {key: recipe[key] for key in ("data", "seed_everything") if key in recipe}
+    try:
+        settings = parser.parse_args([f"--config={json.dumps(found)}", *overrides])
+    except (ArgumentError, TypeError) as error:
+        raise ValueError(f"{path}: {explain(str(error))}") from error
+    # Lightning takes true and false too, and seeds with 0 or not at all; partitions are then made with seed 0
+    seed = 0 if isinstance(settings.seed_everything, bool) else settings.seed_everything
+    return _made(parser, settings, path, seed, source).data
 
 
-def _of_python_run(folder: Path, overrides: Sequence[str]) -> "FederatedDataModule":
+def _of_python_run(folder: Path, overrides: Sequence[str]) -> FederatedDataModule:
     """The clients of a run that was trained in Python."""
-    from fedgen.clients.partitions import load_partition
-    from fedgen.evaluation.runs.rebuild import clients_given
-
     named = [text.removeprefix("--data=") for text in overrides if text.startswith("--data=")]
     if len(named) == 1 == len(overrides):
         return clients_given(folder, named[0])
@@ -247,7 +247,7 @@ def _of_python_run(folder: Path, overrides: Sequence[str]) -> "FederatedDataModu
             f" {len(kept.names)} clients has (seed {kept.seed}), and not what they are"
         )
     else:
-        own = f"it has no {PARTITION} either, which FederatedEvaluation writes, so its clients would be dealt again"
+        own = f"it has no {PARTITION} either, which FederatedEvaluation writes, so its partition would be another"
     raise ValueError(
         f"{folder} is of a run trained in Python, which keeps no recipe; {own}. Say what makes its data:"
         f" fedgen clients {folder} --data my_module:make_data (a FederatedDataModule, or a function without arguments;"
@@ -255,31 +255,12 @@ def _of_python_run(folder: Path, overrides: Sequence[str]) -> "FederatedDataModu
     )
 
 
-def _parser() -> ArgumentParser:
-    from lightning.pytorch import LightningDataModule
-
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", action="config")
-    parser.add_argument("--seed_everything", type=bool | int, default=0)
-    parser.add_subclass_arguments(LightningDataModule, "data", required=True, fail_untyped=False)
-    return parser
-
-
-def _parse(path: Path, recipe: dict[str, Any], overrides: Sequence[str]) -> Any:
-    load_classes(OF_DATA)
-    found = {key: recipe[key] for key in ("data", "seed_everything") if key in recipe}
-    try:
-        return _parser().parse_args([f"--config={json.dumps(found)}", *overrides])
-    except (ArgumentError, TypeError) as error:
-        raise ValueError(f"{path}: {explain(str(error))}") from error
-
-
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; give a recipe, or the folder of a run made by `fedgen fit`")
     recipe = read_yaml(path)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("data"), dict):
-        raise ValueError(f"{path} is no recipe with clients: it has no 'data' with a class_path")
+        raise ValueError(f"{path} is not a recipe with clients: it has no 'data' with a class_path")
     check_parts(path, recipe)
     check_arguments(path, recipe)
     return recipe

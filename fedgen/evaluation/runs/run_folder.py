@@ -21,10 +21,7 @@ from fedgen.evaluation.runs.selection import (
     say_others,
 )
 from fedgen.evaluation.tables.gap_table import html_of, run_tables
-from fedgen.evaluation.tables.table import (
-    inversions_found,
-    selection_table,
-)
+from fedgen.evaluation.tables.table import inversions_found, selection_table
 from fedgen.own_code import warn
 from fedgen.progress import make_console
 
@@ -43,6 +40,7 @@ class Run:
 
     def __init__(self, folder: str | Path, kind: str = "") -> None:
         self.folder, self.kind = Path(folder), kind
+        self.scores_path = self.folder / SCORES_FILE
         if not self.folder.is_dir():
             raise FileNotFoundError(f"no run folder {self.folder}; give the folder that training wrote into")
 
@@ -54,11 +52,6 @@ class Run:
         return html_of(self.records if read_records(self.scores_path) else []) or escape(repr(self))
 
     @property
-    def scores_path(self) -> Path:
-        """The file of the scores."""
-        return self.folder / SCORES_FILE
-
-    @property
     def records(self) -> list[ScoreRecord]:
         """The score records, of one kind a column, read anew; a warning names others of the kinds asked for.
 
@@ -68,9 +61,8 @@ class Run:
         """
         records, kind = read_records(self.scores_path), self.kind
         if not records:
-            raise FileNotFoundError(
-                f"{self.scores_path} has no scores yet; train with the FederatedEvaluation callback"
-            )
+            path = self.scores_path
+            raise FileNotFoundError(f"{path} has no scores yet; train with the FederatedEvaluation callback")
         if kind and not any(is_of(record, kind) for record in records if record.is_model):
             there = "; ".join(dict.fromkeys(say_kind(record) for record in records if record.is_model))
             raise ValueError(f"{self.scores_path} has no scores of {kind!r}; it has: {there or 'real images alone'}")
@@ -104,9 +96,8 @@ class Run:
         missing = [round for round in chosen if round not in found]
         if missing or not chosen:
             have = ", ".join(map(str, found)) or "none"
-            raise FileNotFoundError(
-                f"{self.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}"
-            )
+            which = missing or "any"
+            raise FileNotFoundError(f"{self.folder} has no checkpoint of rounds {which}; it has rounds: {have}")
         return {round: found[round] for round in chosen}
 
 
@@ -134,21 +125,15 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None,
         >>> [(found.round, found.value) for found in fedgen.select(records)]
         [(1, 1.0), (0, 2.0)]
     """
-    folder = None
     if isinstance(run, (str, Path)):
         run = Run(run, kind)
-    if isinstance(run, Run):
-        folder, run = run.folder, run.records
-    columns = columns_of(run)
+    folder = run.folder if isinstance(run, Run) else None
+    columns = columns_of(run.records if isinstance(run, Run) else run)
     return rank(column_of(columns, by or default_column(columns, kind), kind), folder)
 
 
 def print_report(run: Run | str | Path, console: Console | None = None) -> None:
-    """Prints a run's tables: scores by split and embedding, what each column selects, and the inverted pairs.
-
-    Args:
-        run: a run, or its folder.
-        console: where to print; the terminal by default.
+    """Prints a run's tables, in the terminal by default: scores, what each column selects, and the inverted pairs.
 
     Raises:
         FileNotFoundError: if there is no such folder, or it has no scores.

@@ -16,6 +16,9 @@ from fedgen.own_code import warn
 from fedgen.recipe.recipe_keys import check_lost
 
 SCORES_FILE = "scores.jsonl"
+RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
+MEMBERSHIP, NEAREST = "membership.json", "nearest.png"  # of `fedgen audit`
+MATRIX, MATRIX_PICTURE = "client_matrix.json", "client_matrix.png"  # of `fedgen evaluate --matrix`
 _START = b"{"  # of every record
 
 
@@ -53,7 +56,7 @@ def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
 
 
 def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> None:
-    """Rewrites the file, atomically, with only the records that `keep` says yes to, and clears up after kills."""
+    """Rewrites the file, atomically, with only the records that `keep` accepts, and clears up after kills."""
     path = Path(path)
     with _only_writer(path):
         remove_unfinished(path.parent)
@@ -94,7 +97,7 @@ def _split(path: Path) -> tuple[bytes, bytes]:
     content = read_regular(path) if path.exists() else b""
     end = content.rfind(b"\n") + 1
     if content and not end and not content.startswith(_START):
-        raise ValueError(f"{path} is no file of score records; remove it, or choose another folder")
+        raise ValueError(f"{path} is not a file of score records; remove it, or choose another folder")
     return content[:end], content[end:]
 
 
@@ -117,7 +120,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _only_writer(path: Path) -> Iterator[None]:
-    """Keeps other processes from changing the file, e.g. an evaluation of the rounds so far while training goes on."""
+    """Keeps other processes from changing the file, e.g. an evaluation of the rounds so far during training."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -128,15 +131,18 @@ def _only_writer(path: Path) -> Iterator[None]:
         os.close(folder)
 
 
-RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
-MEMBERSHIP, NEAREST = "membership.json", "nearest.png"  # of `fedgen audit`
-MATRIX, MATRIX_PICTURE = "client_matrix.json", "client_matrix.png"  # of `fedgen evaluate --matrix`
-
-
 def read_recipe(path: Path) -> Any:
-    """Read the recipe that a run's folder keeps."""
+    """Read the recipe that a run's folder keeps; FileNotFoundError says what can be done without one."""
+    folder = path.parent
+    if not path.exists() and not (folder.is_dir() and is_python_run(folder)):
+        raise FileNotFoundError(f"{path} does not exist; give the folder of a run made by `fedgen fit`")
     if not path.exists():
-        raise FileNotFoundError(_without_recipe(path))
+        raise FileNotFoundError(
+            f"{folder} is of a run trained in Python, which keeps no recipe: say what its model and data are with"
+            " --model my_module:make_model --data my_module:make_data (objects, or functions without arguments;"
+            f" train.py:make_model for a file), or call evaluate_run({str(folder)!r}, model, Evaluator(data,"
+            f" ['pixels'])) of fedgen.evaluation. Its stored scores need neither: fedgen select {folder}"
+        )
     recipe = read_yaml(path)
     check_lost(path, recipe)
     return recipe
@@ -146,16 +152,3 @@ def is_python_run(folder: Path) -> bool:
     """Whether a folder is of a run that was trained in Python: it has a partition, checkpoints or scores, no recipe."""
     known = (folder / PARTITION).exists() or (folder / SCORES_FILE).exists() or bool(list_checkpoints(folder))
     return known and not (folder / RECIPE).exists()
-
-
-def _without_recipe(path: Path) -> str:
-    """Return what can be done about a folder without a recipe."""
-    folder = path.parent
-    if not folder.is_dir() or not is_python_run(folder):
-        return f"{path} does not exist; give the folder of a run made by `fedgen fit`"
-    return (
-        f"{folder} is of a run trained in Python, which keeps no recipe: say what its model and data are with --model"
-        " my_module:make_model --data my_module:make_data (objects, or functions without arguments; train.py:make_model"
-        f" for a file), or call evaluate_run({str(folder)!r}, model, Evaluator(data, ['pixels'])) of fedgen.evaluation."
-        f" Its stored scores need neither: fedgen select {folder}"
-    )

@@ -100,8 +100,14 @@ def default_column(columns: Mapping[str, Sequence[ScoreRecord]], kind: str = "")
 
 def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Ranked]:
     """The trained checkpoints of one column's records, best first; see `select`."""
-    found = sorted(_trained(column), key=lambda record: (record.badness, record.round))
-    return [_ranked(record, folder) for record in found]
+    ranked = []
+    for record in sorted(_trained(column), key=lambda record: (record.badness, record.round)):
+        path = Path(record.checkpoint) if record.checkpoint else None
+        if path is not None and folder is not None:
+            path = folder / path if is_regular(folder / path) else None
+        errors = record.standard_error, mark_of(record), record.error_over_clients
+        ranked.append(Ranked(record.round or 0, path, record.value, *errors))
+    return ranked
 
 
 def inversions(records: Sequence[ScoreRecord]) -> list[InvertedPair]:
@@ -121,12 +127,7 @@ def aggregates_compared(records: Sequence[ScoreRecord]) -> list[Comparison]:
 
 
 def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparison:
-    """Compare how two columns rank the checkpoints that have both.
-
-    Args:
-        records: a run's.
-        first: a column, e.g. "fid_all".
-        second: another, e.g. "kid_all"; it may be of another score, split or embedding.
+    """Compare how two columns, of any score, split and embedding, rank the checkpoints that have both.
 
     Raises:
         ValueError: for a column that the run does not have, listing those it has.
@@ -139,11 +140,10 @@ def columns_of(records: Sequence[ScoreRecord]) -> dict[str, list[ScoreRecord]]:
 
 
 def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> Comparison:
-    marks = strongest(column_of(columns, first)), strongest(column_of(columns, second))
-    by_round = {record.round: record for record in _trained(column_of(columns, second))}
-    pairs = [
-        (record, by_round[record.round]) for record in _trained(column_of(columns, first)) if record.round in by_round
-    ]
+    mine, theirs = column_of(columns, first), column_of(columns, second)
+    marks = strongest(mine), strongest(theirs)
+    by_round = {record.round: record for record in _trained(theirs)}
+    pairs = [(record, by_round[record.round]) for record in _trained(mine) if record.round in by_round]
     if len(pairs) < 2:
         return Comparison(first, second, len(pairs), None, [], marks)
     sides = list(zip(*pairs))
@@ -182,23 +182,12 @@ def _trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
     return [record for record in records if record.round is not None and record.round >= 0]
 
 
-def _ranked(record: ScoreRecord, folder: Path | None) -> Ranked:
-    path = Path(record.checkpoint) if record.checkpoint else None
-    if path is not None and folder is not None:
-        path = folder / path if is_regular(folder / path) else None
-    error, over_clients = record.standard_error, record.error_over_clients
-    return Ranked(record.round or 0, path, record.value, error, mark_of(record), over_clients)
-
-
 def reported(
     columns: dict[str, list[ScoreRecord]], names: Columns, record: ScoreRecord, split: str = REPORT
 ) -> ScoreRecord | None:
     """The record of a score, embedding and round on the report split, if it was measured."""
     wanted = names.name(replace(record, split=split))
     return next((one for one in columns.get(wanted, ()) if one.round == record.round), None)
-
-
-Wanted = Callable[[ScoreRecord], bool]
 
 
 def say_kind(record: ScoreRecord) -> str:
@@ -220,12 +209,12 @@ def is_of(record: ScoreRecord, kind: str) -> bool:
 
 def _words(record: ScoreRecord) -> list[str]:
     """A kind's words, and behind them two that its name leaves out."""
-    further = [f"fingerprint {record.embedding_fingerprint}", f"against {record.reference.replace(', ', ' and ')}"]
-    return [*say_kind(record).split(", "), *further]
+    against = f"against {record.reference.replace(', ', ' and ')}"
+    return [*say_kind(record).split(", "), f"fingerprint {record.embedding_fingerprint}", against]
 
 
 def one_kind(
-    records: Sequence[ScoreRecord], folder: Path | None = None, wanted: Wanted | None = None
+    records: Sequence[ScoreRecord], folder: Path | None = None, wanted: Callable[[ScoreRecord], bool] | None = None
 ) -> list[ScoreRecord]:
     """The records without those of other kinds than one for each column."""
     found: dict[Any, dict[Any, list[ScoreRecord]]] = {}
@@ -261,24 +250,21 @@ def _likeness(record: ScoreRecord, model: ScoreRecord) -> tuple[bool, bool, int]
     return mine == its, record.num_generated <= model.num_generated, record.num_generated
 
 
-def _of_recipe(folder: Path | None) -> Wanted:
+def _of_recipe(folder: Path | None) -> Callable[[ScoreRecord], bool]:
     """Whether a record is of the evaluation in the recipe that a run's folder keeps, if it does."""
     try:
         recipe = read_yaml(folder / RECIPE) if folder else {}
         callbacks = recipe["trainer"]["callbacks"]
         asked = next(one["init_args"] for one in callbacks if "FederatedEvaluation" in one["class_path"])
-        weights = asked["weights"] if isinstance(asked["weights"], str) else _name_weights(asked["weights"])
+        if not isinstance(weights := asked["weights"], str):
+            from fedgen.scores.aggregate import name_weights  # which imports torch
+
+            weights = name_weights(weights)
         seed = recipe["seed_everything"] if asked["seed"] is None else asked["seed"]
         own = asked["num_images"], weights, seed
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return lambda record: False
     return lambda record: (record.num_generated, record.weights, record.seed) == own
-
-
-def _name_weights(weights: Sequence[float]) -> str:
-    from fedgen.scores.aggregate import name_weights  # which imports torch
-
-    return name_weights(weights)
 
 
 def say_others(records: Sequence[ScoreRecord], shown: Sequence[ScoreRecord]) -> str:

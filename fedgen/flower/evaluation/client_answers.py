@@ -180,7 +180,7 @@ def hide_clients(plan: EvaluationPlan, shown: Sequence[str], why: str) -> None:
             f"aggregate {asked[0]} needs single clients' scores, which {why}: leave it out of the evaluation's"
             f" `aggregates`; there are {' and '.join(shown)}"
         )
-    plan.keep_aggregates(shown)
+    plan.aggregates = tuple(name for name in plan.aggregates if name in shown)
     rank_zero_info(f"{' and '.join(left_out)} are left out: they need single clients' scores, which {why}")
     for split in plan.splits:
         for panel in plan.panels:

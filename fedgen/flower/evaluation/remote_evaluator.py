@@ -34,7 +34,7 @@ class RemoteEvaluator(Evaluator):
         settings: as for `Evaluator`.
     """
 
-    _real: "RemoteSide"
+    real: "RemoteSide"
 
     def __init__(self, data: RemoteClients, answers: MakeAnswers, **settings: Any) -> None:
         super().__init__(splits_of(data), real_side=partial(RemoteSide, answers), **settings)
@@ -42,26 +42,24 @@ class RemoteEvaluator(Evaluator):
     @property
     def answers(self) -> ClientAnswers:
         """The clients, as they are asked."""
-        return self._real.answers
+        return self.real.answers
 
     def try_out(self, sample: Sample, density: Density | None = None, answers: Answers | None = None) -> None:
         """Try out as `Evaluator` does, and take what ranges need to know of generated images before training."""
         super().try_out(sample, density, answers)
         number = min(self.num_images, TRIAL)
-        images, _ = self._draws.draw(sample, number, -1, chunk=number, stream="trial", description="trying out")
-        features = {panel.embedding.name: self._real.embed(panel, images) for panel in self.panels}
+        images, _ = self.draw(sample, number, -1, "trial", "trying out", chunk=number)
+        features = {panel.embedding.name: self.real.embed(panel, images) for panel in self.panels}
         self.answers.look({key: features[key[1]] for key in self.answers.places})
 
-    def _of_model(
-        self, sample: Sample, round: int, density: Density | None, answers: Answers | None
-    ) -> tuple[Found, Tensor]:
+    def _of_model(self, sample: Sample, round: int, **asked: Any) -> tuple[Found, Tensor]:
         """Score a model as `Evaluator` does, with the clients asked about all generated images at once."""
         made = self.generated(sample, round)
         features = {key: made.of(*place)[0] for key, place in self.answers.places.items()}
         self.answers.look(features)
-        self.prepare()
-        self._real.ask(features)
-        return {key: self._real.score(*place, features[key]) for key, place in self.answers.places.items()}, made.first
+        self.real.prepare()
+        self.real.ask(features)
+        return {key: self.real.score(*place, features[key]) for key, place in self.answers.places.items()}, made.first
 
 
 class RemoteSide(RealSide):
@@ -92,7 +90,7 @@ class RemoteSide(RealSide):
         """Asks clients what they tell once."""
         self.answers.prepare()
 
-    def told_counts(self, split: Split) -> Sequence[float]:
+    def recorded_counts(self, split: Split) -> Sequence[float]:
         """Each client's number of images; that of all together where single clients are hidden."""
         return split.counts if self.answers.shows_clients else [sum(split.counts)]
 
@@ -106,8 +104,8 @@ class RemoteSide(RealSide):
         )
 
     def ask(self, features: Mapping[Key, Tensor]) -> None:
-        """Asks clients about generated images, of these features [m, D]; `reference` gives the scores against them."""
-        self._references = self.answers.ask(features)
+        """Asks clients about generated images, of these features [m, D]; `references` holds the scores against them."""
+        self.references = self.answers.ask(features)
 
 
 def splits_of(data: RemoteClients) -> list[Split]:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from torch import Tensor
 from torch.linalg import LinAlgError
 
-from fedgen.evaluation.answers import SeededAnswers
 from fedgen.evaluation.reference import scaled
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.client.client_statistics import sketch_of
 from fedgen.own_code import rank_zero_warn
 from fedgen.scores import Density, FederatedScore
+from fedgen.scores.definition import ModelAnswers
 from fedgen.statistics import FourierSketch, Gaussian
 from fedgen.statistics.sketches import FourierMoments, KernelMoments
 from fedgen.statistics.statistic_messages import Message
@@ -38,7 +38,7 @@ class ToldReference:
         density: Density | None = None,
         only: Sequence[str] | None = None,
         labels: Tensor | None = None,
-        answers: SeededAnswers | None = None,
+        answers: ModelAnswers | None = None,
     ) -> list[FederatedScore]:
         """Score as `Reference.score` does, of the generated images that clients were asked about; without what they
         left out.
