@@ -94,7 +94,7 @@ def load_timm(name: str, weights: str | Path | None = None, size: int | None = N
     timm = _package("timm", f"{TIMM}{name}")
     if weights is None and ":" in name:
         raise ValueError(
-            f"embedding {TIMM}{name}: where it finds no safetensors timm unpickles a stranger's weights; download"
+            f"embedding {TIMM}{name}: where it finds no safetensors timm unpickles weights of unknown origin; download"
             " model.safetensors and pass weights=PATH"
         )
     try:
@@ -103,7 +103,8 @@ def load_timm(name: str, weights: str | Path | None = None, size: int | None = N
     except RuntimeError as error:
         raise ValueError(f"embedding {TIMM}{name}: {error}; timm.list_models() has the names") from error
     if weights is not None:
-        heads = _as_list(network.pretrained_cfg.get("classifier"))
+        heads = network.pretrained_cfg.get("classifier") or ()
+        heads = (heads,) if isinstance(heads, str) else heads
         state = {key: value for key, value in read_state(weights).items() if key.rsplit(".", 1)[0] not in heads}
         load_into(network, state, str(weights))
     config = timm.data.resolve_model_data_config(network)
@@ -156,20 +157,16 @@ class _ImageFeatures(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if self.is_tower:
             return self.model(pixel_values=images).image_embeds
-        if self.layer == "image features":
-            found = self.model.get_image_features(pixel_values=images)
-        else:
-            found = self.model(pixel_values=images)
-        return _pooled(found)
+        compute = self.model.get_image_features if self.layer == "image features" else self.model
+        return _pooled(compute(pixel_values=images))
 
 
 def _pooled(found: Any) -> Tensor:
-    """The features [N, dim] of a model's answer: a tensor, what its pooler gave, or its first token."""
+    """The features [N, dim] of a model's output: a tensor, its pooler's output, or its first token."""
     if isinstance(found, Tensor):
         return found.flatten(1)
     pooled: Tensor | None = getattr(found, "pooler_output", None)  # where the model has a pooler
-    first: Tensor = found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
-    return first
+    return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
 
 
 def _texts_of(transformers: Any, model: Any, source: str) -> Callable[[Sequence[str]], Tensor] | None:
@@ -220,10 +217,10 @@ def _processing(processor: Any, name: str) -> tuple[int, list[float], list[float
     factor, resample, normalises = own["rescale_factor"], own["resample"], own["do_normalize"] and own["do_rescale"]
     way = PILLOW.get(int(resample)) if resample is not None else None
     if not found or not normalises or way is None or abs((factor or 0) * 255 - 1) > 1e-6:
-        told = {"size": str(own["size"]), "rescale_factor": factor, "do_normalize": bool(normalises), "resample": way}
+        has = {"size": str(own["size"]), "rescale_factor": factor, "do_normalize": bool(normalises), "resample": way}
         raise ValueError(
             f"embedding {TRANSFORMERS}{name}: its image processor does not resize, divide by 255 and normalise, but has"
-            f" {json.dumps(told)}; wrap the model in a module of your own"
+            f" {json.dumps(has)}; wrap the model in a custom module"
         )
     return found[0], list(processor.image_mean), list(processor.image_std), way
 
@@ -234,10 +231,6 @@ def _sides(size: Any) -> list[int]:
     # a dictionary, or transformers' own SizeDict
     values = [size.get(key) if isinstance(size, dict) else getattr(size, key, None) for key in keys]
     return [int(value) for value in values if value]
-
-
-def _as_list(names: Any) -> list[str]:
-    return [names] if isinstance(names, str) else list(names or ())
 
 
 def _package(package: str, embedding: str) -> ModuleType | Any:

@@ -6,7 +6,7 @@ of 1,000 other MNIST digits are classified rightly, and 78 percent of scikit-lea
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,19 +17,21 @@ from torch.nn import functional as F
 from fedgen import seeds
 from fedgen.data import MNIST5k
 from fedgen.data.lazy_examples import LazyInputs
-from fedgen.embeddings.base import Embedding, load_into, read_state
+from fedgen.embeddings.base import Embedding, fitted, load_into, read_state
 from fedgen.embeddings.names import LOGITS, SEED
 from fedgen.embeddings.names import MNIST_CLASSIFIER as NAME
 from fedgen.images import quantise
-from fedgen.io.files import parse_json
-from fedgen.io.tensor_files import read_safetensors, write_safetensors
+from fedgen.io.tensor_files import write_safetensors
 from fedgen.own_code import warn
 from fedgen.progress import track
-from fedgen.seeds import generator, isolated
 
 LARGEST = 64  # pixels a side; larger images are resized to it
 HIDDEN = 128  # features
 BATCH = 256  # images classified at once
+SIDE, CLASSES, HELD_OUT = 28, 10, 1000
+EPOCHS = 14
+VERSION = 1  # of MNIST's training: another one makes other weights
+FOLDER_VARIABLE = "FEDGEN_CACHE"
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -113,13 +115,6 @@ class SmallClassifier(nn.Module):
         return torch.cat([self.logits(part.to(device)).argmax(1).cpu() for part in images.split(BATCH)])
 
 
-def fitted(levels: Tensor, side: int) -> Tensor:
-    """Images float [N, C, H, W] at side x side pixels: bilinear, antialiased; those of that size as they are."""
-    if levels.shape[2:] == (side, side):
-        return levels
-    return F.interpolate(levels, (side, side), mode="bilinear", antialias=True, align_corners=False)
-
-
 def train_classifier(
     images: Tensor,
     labels: Tensor,
@@ -163,7 +158,9 @@ def _train(
     description: str,
 ) -> None:
     draws = seeds.generator(options.seed, "small classifier", "batches")
-    batches = list(_batches(len(images), options, draws))
+    orders = (torch.randperm(len(images), generator=draws) for _ in range(options.epochs))
+    # BatchNorm cannot take a last batch of a single image
+    batches = [part for order in orders for part in order.split(options.batch_size) if len(part) > 1]
     optimizer = torch.optim.Adam(network.parameters(), options.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / len(batches))
     for chosen in track(batches, description, total=sum(map(len, batches)), unit="images", step=len):
@@ -177,12 +174,6 @@ def _train(
         schedule.step()
 
 
-def _batches(count: int, options: ClassifierOptions, draws: torch.Generator) -> Iterator[Tensor]:
-    """Positions of each step's images; a last one of a single image, which BatchNorm cannot take, is left out."""
-    for _ in range(options.epochs):
-        yield from (part for part in torch.randperm(count, generator=draws).split(options.batch_size) if len(part) > 1)
-
-
 def check_labelled(images: Tensor | LazyInputs, labels: Tensor, num_classes: int) -> None:
     """Raise ValueError unless all are uint8 images with a label each."""
     if images.dtype != torch.uint8 or images.ndim != 4 or len(images) < 2:
@@ -192,12 +183,6 @@ def check_labelled(images: Tensor | LazyInputs, labels: Tensor, num_classes: int
     if not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         span = f"{int(labels.min())} to {int(labels.max())}"
         raise ValueError(f"labels run from {span} but must be 0 to {num_classes - 1}")
-
-
-SIDE, CLASSES, HELD_OUT = 28, 10, 1000
-EPOCHS = 14
-VERSION = 1  # of the training: another one makes other weights
-FOLDER_VARIABLE = "FEDGEN_CACHE"
 
 
 class MNISTClassifier(Embedding):
@@ -218,7 +203,7 @@ class MNISTClassifier(Embedding):
             raise ValueError(f"layer must be 'features' or {LOGITS!r}, got {layer!r}")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
-        with isolated():
+        with seeds.isolated():
             network = SmallClassifier(1, SIDE, CLASSES)
         path = Path(weights).expanduser() if weights is not None else weights_path(seed)
         state = read_state(path) if weights is not None or path.is_file() else make_weights(seed, path)
@@ -234,7 +219,6 @@ class MNISTClassifier(Embedding):
 
 
 def weights_path(seed: int = 0) -> Path:
-    """Return the file that keeps the weights of a seed."""
     folder = os.environ.get(FOLDER_VARIABLE) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedgen"
     return Path(folder).expanduser() / f"{NAME}-seed{seed}-v{VERSION}.safetensors"
 
@@ -260,17 +244,8 @@ def make_weights(seed: int, path: str | Path) -> dict[str, Tensor]:
 
 def split_digits(count: int) -> tuple[Tensor, Tensor]:
     """Positions of the digits that the accuracy is measured on, and of those that are trained on; of no seed."""
-    order = torch.randperm(count, generator=generator(0, NAME, "held out"))
+    order = torch.randperm(count, generator=seeds.generator(0, NAME, "held out"))
     return order[:HELD_OUT], order[HELD_OUT:]
-
-
-def accuracy_of(path: str | Path) -> float:
-    """The share of 1,000 held-out MNIST digits that the classifier of a file of `make_weights` gets right."""
-    metadata = read_safetensors(path)[1]
-    try:
-        return float(parse_json(metadata["about"])["accuracy"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not say its accuracy ({error!r}); remove it, and it is made again") from error
 
 
 def distorted(levels: Tensor, draws: torch.Generator) -> Tensor:

@@ -6,7 +6,7 @@ An image x that has the weight v in the population has the gradient
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -75,17 +75,8 @@ class FastFIDLoss(FeatureLoss):
             raise ValueError(f"refresh_every={refresh_every} needs moments that change little: a queue or an average")
         self.ddof, self.refresh_every = ddof, refresh_every
         self.frozen = FrozenPull(refresh_every) if refresh_every > 1 else None
-        self.targets = nn.ModuleList()
+        self.targets: Any = nn.ModuleList()  # of FrechetTargets
         self.weights: Tensor = torch.empty(0)
-
-    @property
-    def dim(self) -> int | None:
-        """D of the references; None before they are set."""
-        return self._all_targets[0].dim if len(self.targets) else None
-
-    @property
-    def _all_targets(self) -> list[FrechetTargets]:
-        return [targets for targets in self.targets if isinstance(targets, FrechetTargets)]
 
     @torch.no_grad()
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
@@ -95,21 +86,14 @@ class FastFIDLoss(FeatureLoss):
             clients: features [n_i, D] or summaries, one a client. For "all" their pool alone is kept, for the others
                 each client: 19 to 34 MB at D = 2048 for one of more images than that, its deviations for a smaller one.
             weights: the clients' weights, as for `FrechetReference`.
-
-        Raises:
-            ValueError: for unusable features or weights, differing D, or a client of one image with ddof = 1.
         """
         if not len(clients):
             raise ValueError("a loss needs at least one client")
-        known = (
-            None
-            if isinstance(weights, str) and weights == "examples"
-            else resolve_weights(weights, [1.0] * len(clients))
-        )
         numbered: Iterable[tuple[int, Tensor | Gaussian]] = enumerate(clients)
         summaries = (self._summarize(number, client) for number, client in numbered)
         if self.aggregate == "all":
-            pooled = [pool(summaries, known)]
+            by_examples = isinstance(weights, str) and weights == "examples"
+            pooled = [pool(summaries, None if by_examples else resolve_weights(weights, [1.0] * len(clients)))]
             shares = torch.ones(1, dtype=torch.float64)
         else:
             pooled = list(summaries)
@@ -118,28 +102,29 @@ class FastFIDLoss(FeatureLoss):
             raise ValueError(f"clients differ in D: {[summary.dim for summary in pooled]}; use one embedding for all")
         form: Form = "strips" if self.moments.remembers else "covariance" if self.dtype == torch.float64 else "rows"
         targets = list(group(pooled, self.ddof, self.dtype, form, together=self.aggregate != "own"))
-        self.moments.prepare(pooled[0].dim, self._device)
+        dim = pooled[0].dim
+        self.moments.prepare(dim, self._device)
         if self.frozen is not None:
-            self.frozen.prepare(pooled[0].dim, self.dtype, self._device)
-        self.targets, self.weights = nn.ModuleList(targets), shares
+            self.frozen.prepare(dim, self.dtype, self._device)
+        self.targets, self.weights, self.dim = nn.ModuleList(targets), shares, dim
         return self
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """The scalar of `forward`, with its gradient beside it where the features ask for one."""
         check_features(features, "generated features")
         check_size(features, "generated features")
         if self.moments.count(len(features)) - self.ddof <= 0:
             raise ValueError(
                 f"the covariance of {len(features)} image(s) is undefined with ddof={self.ddof:g}; use a larger batch"
             )
-        shares = self._shares()
+        client = self.client_in_turn(len(self.weights))
+        shares = self._shares(client)
         needed = features.requires_grad and torch.is_grad_enabled()
         remember = self.training and torch.is_grad_enabled()
         with torch.no_grad():
             estimate = self.moments.estimate(features.detach(), remember)
             pulled: Tensor | None
             if self.frozen is not None and remember:
-                covariance, pulled = self.frozen.pull(shares, estimate, self.ddof, self._who())
+                covariance, pulled = self.frozen.pull(shares, estimate, self.ddof, client)
             else:
                 covariance, pulled = self._pull(shares, estimate, needed)
             means, centre = _mean_terms(shares, estimate)
@@ -163,17 +148,10 @@ class FastFIDLoss(FeatureLoss):
                 total = pulled if total is None else total.add_(pulled)
         return term, total
 
-    def _who(self) -> int | None:
-        """The client in question, None for all of them."""
-        return self.client if self.aggregate == "own" else None
-
-    def _shares(self) -> Shares:
-        """The targets in question with their weights [k]."""
-        client = self._who()
-        if client is not None and not 0 <= client < len(self.weights):
-            raise ValueError(f"client {client} has no references; set_references was given {len(self.weights)} clients")
+    def _shares(self, client: int | None) -> Shares:
+        """The targets of a client, or of all of them, with their weights [k]."""
         chosen: Shares = []
-        for targets in self._all_targets:
+        for targets in self.targets:
             if client is None:
                 weights = self.weights[targets.numbers].to(targets.means)
                 chosen += [(targets, weights)] if weights.any() else []

@@ -20,6 +20,10 @@ from fedgen.statistics.gaussian import eigh
 
 Form = Literal["covariance", "rows", "strips"]
 
+GROWTH = 1.25  # of the number of images, after which the factors are taken anew
+ALL_CLIENTS = -1
+NUMBERS = ("level", "inner", "unseen", "missing", "fresh", "count")
+
 
 @dataclass(frozen=True, eq=False)
 class Factors:
@@ -45,6 +49,7 @@ class FrechetTargets(nn.Module):
     ) -> None:
         super().__init__()
         self.numbers, self.dtype = list(numbers), dtype
+        self.dim = summaries[0].dim
         self._keep("means", torch.stack([summary.mean for summary in summaries]))
         self._keep("traces", torch.stack([summary.trace(ddof) for summary in summaries]))
         self._keep("scales", torch.stack([_scale(summary, ddof) for summary in summaries]))
@@ -58,11 +63,6 @@ class FrechetTargets(nn.Module):
         else:
             roots = stack([factor(summary, ddof) for summary in summaries])
             self._keep_root(roots if form == "strips" else Roots(roots.rows, roots.ranks))
-
-    @property
-    def dim(self) -> int:
-        """D."""
-        return self.means.shape[1]
 
     def pull(
         self, estimate: MomentEstimate, ddof: float, weights: Tensor, needed: bool
@@ -167,11 +167,6 @@ def _scale(summary: Gaussian, ddof: float) -> Tensor:
     return summary.covariance(ddof).norm().sqrt()
 
 
-GROWTH = 1.25  # of the number of images, after which the factors are taken anew
-EVERYBODY = -1
-NUMBERS = ("level", "inner", "unseen", "missing", "fresh", "count")
-
-
 class FrozenPull(LateBuffers):
     """T = sum_i w_i T_i of an earlier step, and the trace linearised there."""
 
@@ -190,14 +185,9 @@ class FrozenPull(LateBuffers):
         self.every = every
 
     def prepare(self, dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Makes the buffers for features [m, dim], unless they are there."""
         numbers: dict[str, Layout] = dict.fromkeys(NUMBERS, ((), torch.float64))
-        layouts: dict[str, Layout] = {
-            "matrix": ((dim, dim), dtype),
-            "age": ((), torch.int64),
-            "mark": ((3,), torch.float64),
-        }
-        self.allocate({**layouts, **numbers}, device)
+        matrix, age, mark = ((dim, dim), dtype), ((), torch.int64), ((3,), torch.float64)
+        self.allocate({**numbers, "matrix": matrix, "age": age, "mark": mark}, device)
 
     def pull(
         self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: MomentEstimate, ddof: float, client: int | None
@@ -253,10 +243,11 @@ def _leverages(factors: Factors, count: float) -> Tensor:
 
 
 def _mark(shares: Sequence[tuple[FrechetTargets, Tensor]], client: int | None) -> Tensor:
-    """Three numbers that tell references and clients apart."""
+    """Three numbers that distinguish references and clients."""
     traces = sum(weights @ targets.traces for targets, weights in shares)
     centre = sum(weights @ targets.means for targets, weights in shares)
     assert isinstance(traces, Tensor)
     assert isinstance(centre, Tensor)
     ramp = torch.arange(1, len(centre) + 1, dtype=centre.dtype, device=centre.device)
-    return torch.stack([torch.full_like(traces, EVERYBODY if client is None else client), traces, centre @ ramp.cos()])
+    number = torch.full_like(traces, ALL_CLIENTS if client is None else client)
+    return torch.stack([number, traces, centre @ ramp.cos()])

@@ -93,7 +93,7 @@ class AdaptiveWeight(Weight):
             raise ValueError(f"floor={floor}: must be at least 0")
         self.strength, self.decay, self.floor = strength, decay, floor
         self.magnitudes: Tensor  # running means of |adversarial| and |value|, uncorrected
-        self.mass: Tensor  # what the means' weights add up to: 1 - decay^steps
+        self.mass: Tensor  # sum of the means' weights: 1 - decay^steps
         self.register_buffer("magnitudes", torch.zeros(2))
         self.register_buffer("mass", torch.zeros(()))
 
