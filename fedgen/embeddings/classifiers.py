@@ -45,9 +45,6 @@ class ClassifierOptions:
         seed: of the initial weights and the order of the images.
         batch_size: images a step.
         learning_rate: the first one.
-
-    Raises:
-        ValueError: for a value out of range.
     """
 
     epochs: int = 10
@@ -140,38 +137,28 @@ def train_classifier(
     """
     options = options or ClassifierOptions()
     check_labelled(images, labels, num_classes)
+    device = images.device
     # Some callers are in inference mode or under autocast, where training would fail or differ.
-    with seeds.isolated(), torch.inference_mode(False), torch.enable_grad():
+    with seeds.isolated(), torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         seeds.seed_all(options.seed, "small classifier")
-        network = SmallClassifier(images.shape[1], min(max(images.shape[2:]), LARGEST), num_classes).to(images.device)
-        with torch.autocast(images.device.type, enabled=False):
-            _train(network, images, labels.to(images.device), options, augment, description)
+        draws = seeds.generator(options.seed, "small classifier", "batches")
+        orders = (torch.randperm(len(images), generator=draws) for _ in range(options.epochs))
+        # BatchNorm cannot take a last batch of a single image
+        batches = [part for order in orders for part in order.split(options.batch_size) if len(part) > 1]
+        labels = labels.to(device)
+        network = SmallClassifier(images.shape[1], min(max(images.shape[2:]), LARGEST), num_classes).to(device)
+        optimizer = torch.optim.Adam(network.parameters(), options.learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / len(batches))
+        for chosen in track(batches, description, total=sum(map(len, batches)), unit="images", step=len):
+            positions = chosen.to(device)
+            levels = images[positions].float()
+            levels = levels if augment is None else augment(levels, draws)
+            loss = F.cross_entropy(network(levels), labels[positions])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
     return network.eval()
-
-
-def _train(
-    network: SmallClassifier,
-    images: Tensor,
-    labels: Tensor,
-    options: ClassifierOptions,
-    augment: Augment | None,
-    description: str,
-) -> None:
-    draws = seeds.generator(options.seed, "small classifier", "batches")
-    orders = (torch.randperm(len(images), generator=draws) for _ in range(options.epochs))
-    # BatchNorm cannot take a last batch of a single image
-    batches = [part for order in orders for part in order.split(options.batch_size) if len(part) > 1]
-    optimizer = torch.optim.Adam(network.parameters(), options.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / len(batches))
-    for chosen in track(batches, description, total=sum(map(len, batches)), unit="images", step=len):
-        positions = chosen.to(images.device)
-        levels = images[positions].float()
-        levels = levels if augment is None else augment(levels, draws)
-        loss = F.cross_entropy(network(levels), labels[positions])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
 
 
 def check_labelled(images: Tensor | LazyInputs, labels: Tensor, num_classes: int) -> None:

@@ -33,21 +33,18 @@ class FeatureCache:
         self.folder = require_writable(folder)
 
     def key(self, images: Tensor | LazyInputs | str, embedding: Embedding, computation: str = "") -> str:
-        """A hash (32 hex digits) of images, embedding and how it is computed (batch size, device).
+        """A hash (32 hex digits) of images, or a hash over them, embedding and computation (batch size, device).
 
-        Args:
-            images: the images, or a hash over those that are not in memory. Those that lie on disk are known by what
-                their data set says of them, else by their bytes, which are read for it.
-            embedding: what embeds them.
-            computation: whatever else decides the last digits.
+        Images on disk are known by the identity that their data set gives them, else by their bytes, which are read.
         """
         text = f"{embedding.fingerprint()} {computation}"
-        known = images.identity() if isinstance(images, LazyInputs) else images
-        if isinstance(known, str):
-            return hash_tensors((), f"{text} of {known}")
         if isinstance(images, LazyInputs):
-            chunks = track(images.split(CHUNK), f"hashing {images.reader.name}", len(images), "images", step=len)
-            return hash_chunks("images", images.dtype, images.shape, chunks, text)
+            if (known := images.identity()) is None:
+                chunks = track(images.split(CHUNK), f"hashing {images.reader.name}", len(images), "images", step=len)
+                return hash_chunks("images", images.dtype, images.shape, chunks, text)
+            images = known
+        if isinstance(images, str):
+            return hash_tensors((), f"{text} of {images}")
         return hash_tensors([("images", images)], text)
 
     def path(self, key: str) -> Path:

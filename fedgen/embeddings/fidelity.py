@@ -17,7 +17,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
@@ -43,7 +42,9 @@ Precision = Literal["float32", "float64"]
 
 def _build(kind: Callable[..., nn.Module], name: str, layer: str, weights: str | Path | None, url: str) -> Any:
     """torch-fidelity's extractor of one layer, whose published weights lie behind a link."""
-    state = read_state(weights) if weights else _download_state(name, url)
+    file_name = url.rsplit("/", 1)[-1]
+    digits = torch.hub.HASH_REGEX.search(file_name)  # the first ones of its SHA-256
+    state = read_state(weights or _download(name, url, file_name, digits[1] if digits else None))
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -121,13 +122,6 @@ def _build_dinov2(name: str, weights: str | Path | None, repo: str | Path | None
     return extractor
 
 
-def _download_state(name: str, url: str) -> dict[str, Tensor]:
-    """The state dict behind a link, from torch.hub's cache where it lies there; hash checked when it is downloaded."""
-    file_name = url.rsplit("/", 1)[-1]
-    match = torch.hub.HASH_REGEX.search(file_name)  # its name has the first digits of its SHA-256
-    return read_state(_download(name, url, file_name, match[1] if match else None))
-
-
 def _download(name: str, url: str, file_name: str, hash_prefix: str | None) -> Path:
     """The file behind a link in torch.hub's cache, put there if it is not."""
     target = Path(torch.hub.get_dir()) / "checkpoints" / file_name
@@ -202,14 +196,6 @@ def _cubic(x: Tensor) -> Tensor:
     return torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
 
 
-@dataclass(frozen=True)
-class OtherResize:
-    """A resize before the extractor, whose own resize then changes nothing."""
-
-    name: str
-    apply: Callable[[Tensor], Tensor]
-
-
 class FidelityEmbedding(Embedding):
     """Features of one torch-fidelity extractor that provides one layer.
 
@@ -221,7 +207,7 @@ class FidelityEmbedding(Embedding):
         name: what stored scores call it.
         dim: length of its features.
         dtype: precision inside; features are float32 in any case.
-        other_resize: in place of the extractor's own.
+        other_resize: a name and a function, which goes before the extractor's own resize and leaves it nothing to do.
         unit_length: whether features are divided by their length.
     """
 
@@ -231,7 +217,7 @@ class FidelityEmbedding(Embedding):
         name: str,
         dim: int,
         dtype: Precision = "float32",
-        other_resize: OtherResize | None = None,
+        other_resize: tuple[str, Callable[[Tensor], Tensor]] | None = None,
         unit_length: bool = False,
     ) -> None:
         precisions = {"float32": torch.float32, "float64": torch.float64}
@@ -239,17 +225,17 @@ class FidelityEmbedding(Embedding):
             raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
         extractor.to(precisions[dtype])
         extractor.feature_extractor_internal_dtype = precisions[dtype]
-        resize = other_resize.name if other_resize else f"{TENSORFLOW} bilinear"
+        resize = other_resize[0] if other_resize else f"{TENSORFLOW} bilinear"
         settings: dict[str, Any] = {"layer": list(extractor.features_list), "dtype": dtype, "resize": resize}
         if unit_length:
             settings["unit_length"] = True
         super().__init__(name, dim, extractor, channels=3, settings=settings)
-        self.other_resize = other_resize
+        self.resize = other_resize[1] if other_resize else None
         self.unit_length = unit_length
 
     def features(self, levels: Tensor) -> Tensor:
-        if self.other_resize is not None:
-            levels = self.other_resize.apply(levels)
+        if self.resize is not None:
+            levels = self.resize(levels)
         features = forward_of_floats(type(self.network).forward)(self.network, levels)[0]
         return features / features.norm(dim=1, keepdim=True) if self.unit_length else features
 
@@ -289,7 +275,7 @@ def load_inception(
     parts = [INCEPTION, *([layer] if layer != "2048" else []), *([CLEAN] if clean else [])]
     extractor = _build(FeatureExtractorInceptionV3, INCEPTION, layer, weights, URL_INCEPTION_V3)
     resized = partial(clean_resize, size=INCEPTION_SIZE)
-    other = OtherResize("clean-fid bicubic antialiased", resized) if clean else None
+    other = ("clean-fid bicubic antialiased", resized) if clean else None
     return FidelityEmbedding(extractor, "-".join(parts), INCEPTION_LAYERS[layer], dtype, other)
 
 
@@ -318,7 +304,7 @@ def load_clip(
     with seeds.isolated():
         extractor = _build_clip(name, weights)
     resized = partial(_pillow_centre, size=extractor.resolution)
-    other = OtherResize("centre square, Pillow bicubic", resized) if resize == CMMD else None
+    other = ("centre square, Pillow bicubic", resized) if resize == CMMD else None
     full_name = "-".join([name, *([CMMD] if other else []), *([UNIT] if unit_length else [])])
     return FidelityEmbedding(extractor, full_name, extractor.model.visual.output_dim, dtype, other, unit_length)
 
@@ -335,7 +321,7 @@ def load_dinov2(
     with seeds.isolated():
         extractor = _build_dinov2(name, weights, repo)
     resized = partial(pillow_resize, height=extractor.INPUT_IMAGE_SIZE, width=extractor.INPUT_IMAGE_SIZE)
-    other = OtherResize("Pillow bicubic", resized) if resize == DGM_EVAL else None
+    other = ("Pillow bicubic", resized) if resize == DGM_EVAL else None
     full_name = f"{name}-{DGM_EVAL}" if other else name
     dim = getattr(extractor.model, "embed_dim", DINOV2_DIMS[name])  # of the repository's own class
     return FidelityEmbedding(extractor, full_name, dim, dtype, other)

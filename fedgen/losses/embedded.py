@@ -33,10 +33,7 @@ def gradient_cache(
         objective: features [m, D] to a scalar; called once, with gradients on.
         encode: inputs [c, ...] to features [c, D], differentiable in whatever is trained.
         inputs: [m, ...], e.g. latents.
-        chunk: inputs encoded at once.
-
-    Raises:
-        ValueError: for a chunk below 1.
+        chunk: inputs encoded at once, at least 1.
 
     Examples:
         >>> import torch
@@ -178,16 +175,7 @@ class EmbeddedLoss(nn.Module):
         return all(loss.dim is not None for loss in self.losses)
 
     def set_references(self, clients: Sequence[Tensor | LazyInputs], device: torch.device | str | None = None) -> Self:
-        """The loss itself, against the clients' images from now on; embeds them all.
-
-        Args:
-            clients: images [n_i, C, H, W], uint8 or floats in [-1, 1], or points [n_i, D]; one tensor a client, or
-                `LazyInputs` of these.
-            device: where to embed; the embeddings move there.
-
-        Raises:
-            ValueError: for images that an embedding cannot take; floats in [0, 1] are refused where they are many.
-        """
+        """The loss itself, against the clients' images, as `embed` takes them; the embeddings move to the device."""
         counts = [len(part) for part in clients]
         for loss, features in self._embedded(join_inputs(clients), device, "the loss's references"):
             loss.set_references(list(features.split(counts)), self.client_weights)

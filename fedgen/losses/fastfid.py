@@ -12,13 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.losses.feature_loss import Aggregate, ClosedForm, FeatureLoss
-from fedgen.losses.frechet_targets import Form, FrechetTargets, FrozenPull, group
+from fedgen.losses.frechet_targets import Form, FrozenPull, Shares, group
 from fedgen.losses.moments import BatchMoments, MomentEstimate, Moments
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.statistics import Gaussian, pool, summarize
 from fedgen.statistics.gaussian import check_features, check_size
-
-Shares = list[tuple[FrechetTargets, Tensor]]
 
 
 class FastFIDLoss(FeatureLoss):
@@ -38,14 +36,11 @@ class FastFIDLoss(FeatureLoss):
     Args:
         moments: whose moments the generator has: `BatchMoments()` (if None; biased), `QueueMoments()`, `EMAMoments()`.
         aggregate: see `FeatureLoss`.
-        ddof: divisor n - ddof of every covariance, as for the scores.
-        refresh_every: with a queue or an average, take the eigendecomposition at every so many steps in training; see
+        ddof: divisor n - ddof of every covariance, as for the scores; 0 <= ddof < 2.
+        refresh_every: with a queue or an average, take the eigendecomposition at every n-th step of training; see
             `FrozenPull` for what happens between. It starts once more than D images count and, while the queue fills,
             is taken whenever it has grown by a quarter. Costs one D x D matrix more to remember.
         dtype: of the references' matrices and the products with them; moments and eigenvalues are in float64.
-
-    Raises:
-        ValueError: for values out of range.
 
     Examples:
         >>> import torch
@@ -82,10 +77,8 @@ class FastFIDLoss(FeatureLoss):
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
         """The loss itself, against these clients from now on; what it remembers of batches stays.
 
-        Args:
-            clients: features [n_i, D] or summaries, one a client. For "all" their pool alone is kept, for the others
-                each client: 19 to 34 MB at D = 2048 for one of more images than that, its deviations for a smaller one.
-            weights: the clients' weights, as for `FrechetReference`.
+        For "all" the clients' pool alone is kept, for the others each client: 19 to 34 MB at D = 2048 for one of more
+        images than that, its deviations for a smaller one.
         """
         if not len(clients):
             raise ValueError("a loss needs at least one client")
@@ -150,7 +143,7 @@ class FastFIDLoss(FeatureLoss):
 
     def _shares(self, client: int | None) -> Shares:
         """The targets of a client, or of all of them, with their weights [k]."""
-        chosen: Shares = []
+        chosen = []
         for targets in self.targets:
             if client is None:
                 weights = self.weights[targets.numbers].to(targets.means)

@@ -62,9 +62,6 @@ class FeatureLoss(KeepsPrecision, ABC):
             "own": within a client's turn the score to that client, and "avg" outside turns.
         dtype: of the arithmetic, torch.float64 or torch.float32; the features may be of any floating dtype.
 
-    Raises:
-        ValueError: for another aggregate or dtype.
-
     Examples:
         >>> import torch
         >>> from fedgen.losses import FastFIDLoss, FeatureLoss
@@ -94,14 +91,9 @@ class FeatureLoss(KeepsPrecision, ABC):
 
     @abstractmethod
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
-        """The loss itself, against these clients from now on.
+        """The loss itself, against these clients' features [n_i, D] or summaries from now on.
 
-        Args:
-            clients: features [n_i, D] or summaries, one a client; a single one for one set of images.
-            weights: the clients' weights, as for the scores: shared by "avg" and "all".
-
-        Raises:
-            ValueError: for unusable features, differing D, or a client with too few images.
+        Weights are those of the scores, shared by "avg" and "all". Other D's or too few images are refused.
         """
 
     @abstractmethod
@@ -109,11 +101,7 @@ class FeatureLoss(KeepsPrecision, ABC):
         """The scalar of `forward`, of checked features, outside autocast."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """The score of features [m, D], a differentiable scalar of the loss's dtype.
-
-        Raises:
-            ValueError: before `set_references`, for another shape or too few images.
-        """
+        """The score of features [m, D], a differentiable scalar of the loss's dtype."""
         if self.dim is None:
             raise ValueError(f"{type(self).__name__} has no references yet; call set_references([features, ...])")
         if features.ndim != 2 or not features.is_floating_point() or features.shape[1] != self.dim or not len(features):

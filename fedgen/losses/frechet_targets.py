@@ -150,6 +150,9 @@ class FrechetTargets(nn.Module):
         self.register_buffer(name, value.clone(), persistent=False)
 
 
+Shares = Sequence[tuple[FrechetTargets, Tensor]]
+
+
 def group(
     summaries: Sequence[Gaussian], ddof: float, dtype: torch.dtype, form: Form, together: bool
 ) -> Iterator[FrechetTargets]:
@@ -189,13 +192,13 @@ class FrozenPull(LateBuffers):
         matrix, age, mark = ((dim, dim), dtype), ((), torch.int64), ((3,), torch.float64)
         self.allocate({**numbers, "matrix": matrix, "age": age, "mark": mark}, device)
 
-    def pull(
-        self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: MomentEstimate, ddof: float, client: int | None
-    ) -> tuple[Tensor, Tensor]:
+    def pull(self, shares: Shares, estimate: MomentEstimate, ddof: float, client: int | None) -> tuple[Tensor, Tensor]:
         """The covariances' terms, scalar, and sum_i w_i T_i (x - mean) [m, D]."""
         mark = _mark(shares, client)
         base = estimate.trace(ddof) + sum(weights @ targets.traces for targets, weights in shares)
-        if self._is_due(estimate, mark):
+        count, age = float(self.count), int(self.age)
+        young = 0 < age < self.every and estimate.count <= GROWTH * count
+        if not young or count <= len(self.matrix) or not torch.equal(mark, self.mark):
             pulled = self._freeze(shares, estimate, ddof)
             self.mark.copy_(mark)
             return (base - 2 * self.level).clamp(min=0), pulled
@@ -207,12 +210,7 @@ class FrozenPull(LateBuffers):
         pulled = estimate.deviations.to(self.matrix) @ self.matrix
         return (base - 2 * trace).clamp(min=0), pulled.double()
 
-    def _is_due(self, estimate: MomentEstimate, mark: Tensor) -> bool:
-        count, age = float(self.count), int(self.age)
-        young = 0 < age < self.every and estimate.count <= GROWTH * count
-        return not (young and count > len(self.matrix) and torch.equal(mark, self.mark))
-
-    def _freeze(self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: MomentEstimate, ddof: float) -> Tensor:
+    def _freeze(self, shares: Shares, estimate: MomentEstimate, ddof: float) -> Tensor:
         """Remembers T and its numbers; the exact sum_i w_i T_i (x - mean) of this batch."""
         matrix = torch.zeros_like(self.matrix, dtype=torch.float64)
         pulled = torch.zeros_like(estimate.deviations)
@@ -242,7 +240,7 @@ def _leverages(factors: Factors, count: float) -> Tensor:
     return (values.unsqueeze(1) / pairs.clamp(min=torch.finfo(values.dtype).tiny)).sum(2) / count
 
 
-def _mark(shares: Sequence[tuple[FrechetTargets, Tensor]], client: int | None) -> Tensor:
+def _mark(shares: Shares, client: int | None) -> Tensor:
     """Three numbers that distinguish references and clients."""
     traces = sum(weights @ targets.traces for targets, weights in shares)
     centre = sum(weights @ targets.means for targets, weights in shares)

@@ -52,10 +52,7 @@ class MMD2Loss(FeatureLoss):
         constant: whether the value includes A. Without it the value is the score minus a number that is the same for
             every generator and often far from zero; the gradient is the same, and `set_references` saves A's pass over
             all pairs of references (n^2 D multiplications in float64, on the CPU; "avg" and "own": the sum of n_i^2 D).
-        dtype: of the products.
-
-    Raises:
-        ValueError: for another estimator, aggregate or dtype.
+        dtype: of the products, torch.float64 or torch.float32.
 
     Examples:
         >>> import torch
@@ -118,10 +115,7 @@ class MMD2Loss(FeatureLoss):
     def set_expansion(self, points: Tensor, shares: Tensor, within: float = 0.0) -> Self:
         """The loss itself, against sum_j shares_j k(points_j, .) in place of the references' mean kernel.
 
-        Args:
-            points: features [q, D].
-            shares: float64 [q], of either sign. Large ones cancel, and only float64 keeps the digits of that.
-            within: A, the references' mean kernel among themselves, which only the value needs.
+        Large shares of either sign cancel, and only float64 keeps the digits of that. `within` is A.
         """
         check_features(points, "points")
         if shares.shape != (len(points),):

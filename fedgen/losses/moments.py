@@ -191,12 +191,9 @@ class QueueMoments(Moments):
     for each client that trains.
 
     Args:
-        size: number of features.
+        size: number of features, at least 2.
         rescale: see `Moments`; an image's gradient is N/m times that of its share.
         dtype: of the remembered features; those of float32 or less are then remembered exactly, others are rounded.
-
-    Raises:
-        ValueError: for a size below 2.
 
     Examples:
         >>> import torch
@@ -285,11 +282,8 @@ class EMAMoments(Moments):
     covariance. Memory at D = 2048: 34 MB, once for each client that trains.
 
     Args:
-        decay: per batch; about 1 / (1 - decay) batches count.
+        decay: per batch, between 0 and 1; about 1 / (1 - decay) batches count.
         rescale: see `Moments`; an image's gradient is 1 / (1 - decay) times that of its share.
-
-    Raises:
-        ValueError: unless 0 < decay < 1.
 
     Examples:
         >>> import torch

@@ -36,9 +36,6 @@ class OneMessageLoss(FeatureLoss):
             `set_public` first and is the default for other kernels than KID's.
         precision: of the numbers that are sent, torch.float64 or torch.float32.
 
-    Raises:
-        ValueError: for another precision.
-
     Examples:
         >>> import torch
         >>> from fedgen.losses import FastFIDLoss, OneMessageLoss
@@ -140,16 +137,11 @@ def approximation_errors(
         if public is not None:
             found.set_public(public)
         value, gradient = term(found.set_references(clients, weights), batch)
-        rows.append(
-            ApproximationError(
-                str(summary),
-                found.traffic.up,
-                found.traffic.down,
-                float((value - exact).abs() / exact.abs()),
-                float((gradient - slope).norm() / slope.norm()),
-                float((gradient * slope).sum() / (gradient.norm() * slope.norm())),
-            )
-        )
+        error = float((value - exact).abs() / exact.abs())
+        distance = float((gradient - slope).norm() / slope.norm())
+        cosine = float((gradient * slope).sum() / (gradient.norm() * slope.norm()))
+        traffic = found.traffic
+        rows.append(ApproximationError(str(summary), traffic.up, traffic.down, error, distance, cosine))
     return rows
 
 

@@ -27,12 +27,7 @@ class Weight(KeepsPrecision, ABC):
 
     @abstractmethod
     def forward(self, value: Tensor, adversarial: Tensor | None) -> Tensor:
-        """The factor, a scalar without gradient.
-
-        Args:
-            value: the extra loss, a scalar.
-            adversarial: the generator's adversarial loss at this step, a scalar; None outside a game.
-        """
+        """The factor, a scalar without gradient, of the extra loss and the adversarial one (None outside a game)."""
 
 
 class FixedWeight(Weight):
