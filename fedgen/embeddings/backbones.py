@@ -9,16 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedgen import seeds
 from fedgen.data.optional_attributes import optional
-from fedgen.embeddings.base import Embedding, load_into, read_state
+from fedgen.embeddings.base import ANTIALIASED, Embedding, fitted, load_into, read_state
 from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS, UNIT
 from fedgen.io.hub_folders import copied_settings, load_transformer
 
 PILLOW = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # its numbers for ways to resample
-ANTIALIASED = ("bilinear", "bicubic")
 PROJECTED = "VisionModelWithProjection"  # ends the names of transformers' image towers that CLIP's features come out of
 
 
@@ -65,13 +63,9 @@ class Backbone(Embedding):
         full_name = SIZE.join([name, *([str(size)] if size != own_size else []), *([UNIT] if unit_length else [])])
         super().__init__(full_name, None, network, 3, settings)
         self.size, self.mean, self.std, self.resample, self.unit_length = size, mean, std, resample, unit_length
-        self._texts = texts
+        self._texts, self.takes_texts = texts, texts is not None
         with torch.no_grad():  # the dim, and whether the network takes this size
             self(torch.zeros(1, 3, size, size, dtype=torch.uint8, device=self.device))
-
-    @property
-    def takes_texts(self) -> bool:
-        return self._texts is not None
 
     def text_features(self, texts: Sequence[str]) -> Tensor:
         if self._texts is None:
@@ -81,9 +75,7 @@ class Backbone(Embedding):
         return found / found.norm(dim=1, keepdim=True) if self.unit_length else found
 
     def features(self, levels: Tensor) -> Tensor:
-        if levels.shape[2:] != (self.size, self.size):
-            smooth: dict[str, Any] = {"antialias": True, "align_corners": False} if self.resample in ANTIALIASED else {}
-            levels = F.interpolate(levels, (self.size, self.size), mode=self.resample, **smooth).clamp(0, 255)
+        levels = fitted(levels, self.size, self.resample).clamp(0, 255)
         mean, std = (levels.new_tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.std))
         found: Tensor = self.network((levels / 255 - mean) / std)
         return found / found.norm(dim=1, keepdim=True) if self.unit_length else found
@@ -178,11 +170,11 @@ def _texts_of(transformers: Any, model: Any, source: str) -> Callable[[Sequence[
         try:
             with copied_settings(source) as place:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+            if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers' default where its files are missing
+                raise ValueError("it has no words")
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"embedding {TRANSFORMERS}{source}: its tokenizer cannot be loaded: {reason}") from error
-        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes where its files are missing
-            raise ValueError(f"embedding {TRANSFORMERS}{source}: its tokenizer cannot be loaded: it has no words")
         length = model.config.text_config.max_position_embeddings  # as SigLIP was trained; CLIP's are the same shorter
         padded = {"padding": "max_length", "max_length": length, "truncation": True, "return_tensors": "pt"}
         return _pooled(model.get_text_features(**tokenizer(list(texts), **padded).to(model.device)))

@@ -14,6 +14,8 @@ from fedgen.images import quantise
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import check_state, read_safetensors, read_torch
 
+ANTIALIASED = ("bilinear", "bicubic")
+
 
 class Embedding(nn.Module, ABC):
     """Features [N, dim] in float32 of images [N, C, H, W] in [-1, 1], differentiable in the images.
@@ -46,6 +48,9 @@ class Embedding(nn.Module, ABC):
 
     takes_points = False
     """True where the input is points [N, D] that are never quantised."""
+
+    takes_texts = False
+    """Whether `text_features` gives features of texts."""
 
     network: Any
     """The frozen torch module that computes the features."""
@@ -82,11 +87,6 @@ class Embedding(nn.Module, ABC):
     @abstractmethod
     def features(self, levels: Tensor) -> Tensor:
         """Features [N, dim] of grey levels: float32 [N, C, H, W], integers in 0..255, C = `channels` where given."""
-
-    @property
-    def takes_texts(self) -> bool:
-        """Whether `text_features` gives features of texts."""
-        return False
 
     def text_features(self, texts: Sequence[str]) -> Tensor:
         """Features [N, dim] of texts, in the space of images' features; ValueError where the embedding has none."""
@@ -152,11 +152,12 @@ class Embedding(nn.Module, ABC):
         return features.float()
 
 
-def fitted(levels: Tensor, side: int) -> Tensor:
-    """Images float [N, C, H, W] at side x side pixels: bilinear, antialiased; those of that size as they are."""
+def fitted(levels: Tensor, side: int, mode: str = "bilinear") -> Tensor:
+    """Images float [N, C, H, W] at side x side pixels, antialiased where possible; those of that size as they are."""
     if levels.shape[2:] == (side, side):
         return levels
-    return F.interpolate(levels, (side, side), mode="bilinear", antialias=True, align_corners=False)
+    smooth: dict[str, Any] = {"antialias": True, "align_corners": False} if mode in ANTIALIASED else {}
+    return F.interpolate(levels, (side, side), mode=mode, **smooth)
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:

@@ -35,7 +35,6 @@ from fedgen.io.tensor_files import no_larger_than
 BITS = 22  # of Pillow's fixed-point weights
 TENSORFLOW = "tensorflow-1"  # the extractors' own resize
 INCEPTION_LAYERS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008, "logits": 1008}
-INCEPTION_SIZE = 299
 
 Precision = Literal["float32", "float64"]
 
@@ -230,12 +229,12 @@ class FidelityEmbedding(Embedding):
         if unit_length:
             settings["unit_length"] = True
         super().__init__(name, dim, extractor, channels=3, settings=settings)
-        self.resize = other_resize[1] if other_resize else None
+        self.other_resize = other_resize[1] if other_resize else None
         self.unit_length = unit_length
 
     def features(self, levels: Tensor) -> Tensor:
-        if self.resize is not None:
-            levels = self.resize(levels)
+        if self.other_resize is not None:
+            levels = self.other_resize(levels)
         features = forward_of_floats(type(self.network).forward)(self.network, levels)[0]
         return features / features.norm(dim=1, keepdim=True) if self.unit_length else features
 
@@ -274,7 +273,7 @@ def load_inception(
     clean = resize == CLEAN
     parts = [INCEPTION, *([layer] if layer != "2048" else []), *([CLEAN] if clean else [])]
     extractor = _build(FeatureExtractorInceptionV3, INCEPTION, layer, weights, URL_INCEPTION_V3)
-    resized = partial(clean_resize, size=INCEPTION_SIZE)
+    resized = partial(clean_resize, size=299)
     other = ("clean-fid bicubic antialiased", resized) if clean else None
     return FidelityEmbedding(extractor, "-".join(parts), INCEPTION_LAYERS[layer], dtype, other)
 

@@ -131,16 +131,12 @@ class DistributedLoss(FeatureLoss):
         super().__init__("avg", loss.dtype)
         self.loss, self.precision, self.score = loss, precision, loss.score
         self.clients: Clients | None = None
-
-    @property
-    def traffic(self) -> Traffic:
-        """The bytes that were sent so far."""
-        return Traffic() if self.clients is None else self.clients.traffic
+        self.traffic = Traffic()
 
     def connect(self, clients: Clients, dim: int) -> Self:
         """The loss itself, which asks these clients of features of D = `dim`; they answer as `ScoringClient` does."""
         self._modules.pop("clients", None)
-        self.clients, self.dim = clients, dim
+        self.clients, self.traffic, self.dim = clients, clients.traffic, dim
         return self
 
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:

@@ -303,14 +303,7 @@ class ImageLosses:
     def backward_parts(
         self, generator: nn.Module, latents: Tensor, chunk: int | None, note: Callable[[Tensor], None]
     ) -> Iterator[Tensor]:
-        """Scalars whose backward passes, each before the next is taken, give the gradient of the sum.
-
-        Args:
-            generator: as for `EmbeddedLoss.backward_parts`.
-            latents: likewise.
-            chunk: images made and embedded at once, their gradient cached; all of them by default.
-            note: receives the sum, once, without gradient.
-        """
+        """Scalars as of `EmbeddedLoss.backward_parts` for the sum, which `note` receives once, without gradient."""
 
         def summed(values: Iterable[Tensor]) -> Tensor:
             total = torch.stack([value.float() for value in values]).sum()

@@ -5,7 +5,7 @@ and C have a gradient. With k = f(u) as `Kernel` has it, that of sum_b v_b k(x_a
 one product more a block of references, formed beside the values, and the backward pass keeps [m, D] alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -129,13 +129,15 @@ class MMD2Loss(FeatureLoss):
         self.counts, self.dim = counts, parts[0].shape[1]
         self._shares, weights = shares.to(self._device), weights.to(self._device)
         self._origin = weights.new_zeros(self.dim)
-        for place, rows in _chunks(parts):
-            self._origin += weights[place] @ rows.to(self._origin)
+        chunks = [rows for part in parts for rows in part.split(CHUNK)]
+        sizes = [len(rows) for rows in chunks]
+        for share, rows in zip(weights.split(sizes), chunks):
+            self._origin += share @ rows.to(self._origin)
         self._references = self._origin.new_empty(len(shares), self.dim, dtype=self.dtype)
         self._offsets = torch.empty_like(self._shares)
-        for place, rows in _chunks(parts):
-            self._references[place] = rows.to(self._origin) - self._origin
-            self._offsets[place] = self.kernel.offsets(self._references[place], self._origin)[0]
+        for kept, offsets, rows in zip(self._references.split(sizes), self._offsets.split(sizes), chunks):
+            kept.copy_(rows.to(self._origin) - self._origin)
+            offsets.copy_(self.kernel.offsets(kept, self._origin)[0])
         return self
 
     def evaluate(self, features: Tensor) -> Tensor:
@@ -202,15 +204,6 @@ class MMD2Loss(FeatureLoss):
         singles = [KernelReference.from_features([part], self.kernel, self.estimator).within_pool for part in parts]
         average = sum(weight * single for weight, single in zip(weights.tolist(), singles))
         return {None: average, **dict(enumerate(singles))}
-
-
-def _chunks(parts: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
-    """Some rows at a time, with their place among those of all parts."""
-    start = 0
-    for part in parts:
-        for rows in part.split(CHUNK):
-            yield slice(start, start + len(rows)), rows
-            start += len(rows)
 
 
 def features_of(clients: Sequence[Tensor] | Sequence[Gaussian]) -> list[Tensor]:

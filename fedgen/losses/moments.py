@@ -48,11 +48,9 @@ class LateBuffers(nn.Module):
             if self._buffers[name] is None:
                 self._buffers[name] = torch.empty_like(value)
         if not saved:
-            state_dict = dict(state_dict)
-            for name in self._late:
-                present = self._buffers[name]
-                if present is not None:
-                    state_dict[prefix + name] = torch.zeros_like(present)
+            present = ((name, self._buffers[name]) for name in self._late)
+            zeros = {prefix + name: torch.zeros_like(value) for name, value in present if value is not None}
+            state_dict = {**state_dict, **zeros}
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 

@@ -125,23 +125,19 @@ def approximation_errors(
     clients: Sequence[Tensor],
     batch: Tensor,
     public: Tensor | None = None,
-    loss: MMD2Loss | None = None,
-    weights: Weights = "examples",
-    precision: torch.dtype = torch.float64,
 ) -> list[ApproximationError]:
     """A row for each summary, of MMD^2 of one batch to the clients against `DistributedLoss`."""
-    exact, slope = term(DistributedLoss(loss).set_references(clients, weights), batch)
+    exact, slope = term(DistributedLoss().set_references(clients), batch)
     rows = []
     for summary in summaries:
-        found = OneMessageLoss(loss, summary, precision)
+        found = OneMessageLoss(summary=summary)
         if public is not None:
             found.set_public(public)
-        value, gradient = term(found.set_references(clients, weights), batch)
-        error = float((value - exact).abs() / exact.abs())
-        distance = float((gradient - slope).norm() / slope.norm())
-        cosine = float((gradient * slope).sum() / (gradient.norm() * slope.norm()))
-        traffic = found.traffic
-        rows.append(ApproximationError(str(summary), traffic.up, traffic.down, error, distance, cosine))
+        value, gradient = term(found.set_references(clients), batch)
+        error, distance = (value - exact).abs() / exact.abs(), (gradient - slope).norm() / slope.norm()
+        cosine = (gradient * slope).sum() / (gradient.norm() * slope.norm())
+        traffic = [found.traffic.up, found.traffic.down]
+        rows.append(ApproximationError(str(summary), *traffic, float(error), float(distance), float(cosine)))
     return rows
 
 

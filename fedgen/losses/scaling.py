@@ -80,12 +80,11 @@ class AdaptiveWeight(Weight):
 
     def __init__(self, strength: float = 1.0, decay: float = 0.9, floor: float = 0.1) -> None:
         super().__init__()
-        if not strength >= 0:
-            raise ValueError(f"strength={strength}: must be at least 0")
+        for name, value in (("strength", strength), ("floor", floor)):
+            if not value >= 0:
+                raise ValueError(f"{name}={value}: must be at least 0")
         if not 0 <= decay < 1:
             raise ValueError(f"decay={decay}: must lie in [0, 1)")
-        if not floor >= 0:
-            raise ValueError(f"floor={floor}: must be at least 0")
         self.strength, self.decay, self.floor = strength, decay, floor
         self.magnitudes: Tensor  # running means of |adversarial| and |value|, uncorrected
         self.mass: Tensor  # sum of the means' weights: 1 - decay^steps
