@@ -67,12 +67,9 @@ class SmallClassifier(nn.Module):
 
     Args:
         channels: of the images.
-        side: pixels; images of other sizes are resized to side x side (bilinear, antialiased).
+        side: 2 to 64 pixels; images of other sizes are resized to side x side (bilinear, antialiased).
         num_classes: at least 2.
         width: channels of the first stage, doubled by each further one.
-
-    Raises:
-        ValueError: for sizes that leave nothing to classify.
     """
 
     def __init__(self, channels: int, side: int, num_classes: int, width: int = 16) -> None:
@@ -125,15 +122,12 @@ def train_classifier(
     The same images and options give the same one on the same machine; global random streams are left as they were.
 
     Args:
-        images: uint8 [N, C, H, W].
+        images: uint8 [N, C, H, W], at least 2.
         labels: int64 [N], 0 to num_classes - 1.
         num_classes: of the data, whether or not all of them occur.
         options: of the training.
         augment: (grey levels float [n, C, H, W], generator) to others, drawn anew for each batch.
         description: text of the progress bar.
-
-    Raises:
-        ValueError: for images that are not uint8, or labels that do not fit them.
     """
     options = options or ClassifierOptions()
     check_labelled(images, labels, num_classes)

@@ -82,9 +82,8 @@ def _read_published_script(path: Path, name: str, published: str) -> dict[str, T
             f" {published}), and reading another TorchScript archive would run its code; give the published file, or"
             " the state dict as .safetensors"
         )
-    with warnings.catch_warnings():
-        # OpenAI's archives are TorchScript, which PyTorch deprecates.
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
+    # OpenAI's archives are TorchScript, which PyTorch deprecates.
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         state: dict[str, Tensor] = torch.jit.load(io.BytesIO(content), map_location="cpu").state_dict()
     return state
 

@@ -103,10 +103,6 @@ class DistributedLoss(FeatureLoss):
         loss: the score, which remembers nothing of past batches; MMD2Loss() if None.
         precision: of the numbers that are sent, torch.float64 or torch.float32.
 
-    Raises:
-        ValueError: for another precision, a score that remembers batches, or one to the clients' pool that is not a
-            mean of the clients' scores.
-
     Examples:
         >>> import torch
         >>> from fedgen.losses import DistributedLoss, MMD2Loss

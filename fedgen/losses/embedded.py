@@ -104,7 +104,7 @@ class EmbeddedLoss(nn.Module):
 
     Args:
         loss: the score, e.g. `FastFIDLoss()`; each embedding gets a copy.
-        embeddings: names, embeddings, or options of `load_embedding` with the key "name".
+        embeddings: names, embeddings, or options of `load_embedding` with the key "name", each once.
         weight: the factor of the loss beside the adversarial one, a number or e.g. `AdaptiveWeight()`.
         client_weights: the clients' weights, shared by avg and all.
         separate: whether a GAN makes further images for this loss, in a second backward pass, instead of using those
@@ -115,9 +115,6 @@ class EmbeddedLoss(nn.Module):
             `checkpointing`.
         checkpointing: whether the embedding's activations are computed again in the backward pass instead of kept.
         cache: folder that keeps the real images' features.
-
-    Raises:
-        ValueError: for values out of range, or embeddings given twice.
 
     Examples:
         >>> import torch
@@ -150,7 +147,7 @@ class EmbeddedLoss(nn.Module):
         if num_images is not None and not separate:
             raise ValueError(f"num_images={num_images} is for a separate pass; give separate=True too")
         self.embeddings: Any = nn.ModuleList(load_embedding(embedding) for embedding in embeddings)
-        names = [embedding.name for embedding in self.embeddings]
+        names = [str(embedding.name) for embedding in self.embeddings]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"a loss needs embeddings, each once, got {names}")
         self.losses: Any = nn.ModuleList(copy.deepcopy(loss) for _ in names)  # of FeatureLoss
@@ -171,7 +168,6 @@ class EmbeddedLoss(nn.Module):
 
     @property
     def has_references(self) -> bool:
-        """Whether the clients' images are known."""
         return all(loss.dim is not None for loss in self.losses)
 
     def set_references(self, clients: Sequence[Tensor | LazyInputs], device: torch.device | str | None = None) -> Self:
@@ -202,10 +198,7 @@ class EmbeddedLoss(nn.Module):
             loss.start_turn(client)
 
     def forward(self, images: Tensor, adversarial: Tensor | None = None) -> Tensor:
-        """The weighted loss of images [m, C, H, W] in [-1, 1], a scalar differentiable in them.
-
-        Weights that adapt need the generator's adversarial loss at this step, too.
-        """
+        """The weighted loss of images [m, C, H, W] in [-1, 1]; weights that adapt need this step's adversarial loss."""
         parts = images.split(self.chunk or len(images))
         return self.objective(torch.cat([self.encode(part) for part in parts]), adversarial)
 

@@ -143,14 +143,10 @@ class FastFIDLoss(FeatureLoss):
 
     def _shares(self, client: int | None) -> Shares:
         """The targets of a client, or of all of them, with their weights [k]."""
-        chosen = []
-        for targets in self.targets:
-            if client is None:
-                weights = self.weights[targets.numbers].to(targets.means)
-                chosen += [(targets, weights)] if weights.any() else []
-            elif client in targets.numbers:
-                chosen.append((targets, torch.ones_like(targets.traces)))
-        return chosen
+        if client is not None:
+            return [(part, torch.ones_like(part.traces)) for part in self.targets if client in part.numbers]
+        weighted = [(part, self.weights[part.numbers].to(part.means)) for part in self.targets]
+        return [(part, weights) for part, weights in weighted if weights.any()]
 
     def _summarize(self, number: int, client: Tensor | Gaussian) -> Gaussian:
         if isinstance(client, Gaussian):

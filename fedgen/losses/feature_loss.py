@@ -91,10 +91,7 @@ class FeatureLoss(KeepsPrecision, ABC):
 
     @abstractmethod
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
-        """The loss itself, against these clients' features [n_i, D] or summaries from now on.
-
-        Weights are those of the scores, shared by "avg" and "all". Other D's or too few images are refused.
-        """
+        """The loss itself, against these clients' features [n_i, D] or summaries from now on; weights as of scores."""
 
     @abstractmethod
     def evaluate(self, features: Tensor) -> Tensor:

@@ -71,9 +71,7 @@ class FrechetTargets(nn.Module):
         images = len(estimate.deviations)
         direct = images <= self.dim if self.covariance is not None else self._height is None
         if estimate.second is None and direct:
-            root = estimate.root(ddof)
-            traces, pulled = self._pull_rows(root, estimate, weights, needed)
-            return traces, None if pulled is None else pulled * (images / estimate.stretch(ddof)) ** 0.5
+            return self._pull_rows(estimate, ddof, weights, needed)
         if not needed:
             roots = self._roots()
             values = torch.linalg.eigvalsh(sandwich(roots, estimate.covariance(ddof)))
@@ -92,11 +90,11 @@ class FrechetTargets(nn.Module):
         return Factors(sum_of_roots(eigenvalues, ranks), vectors.mT @ roots.rows, values, inverses)
 
     def _pull_rows(
-        self, root: Tensor, estimate: MomentEstimate, weights: Tensor, needed: bool
+        self, estimate: MomentEstimate, ddof: float, weights: Tensor, needed: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Work as `pull` does, with C1 in place of x - mean, from whichever side of C1 R^T is smaller."""
+        """Work as `pull` does, for a batch alone, from whichever side of C1 R^T is smaller."""
         ranks = self.ranks.clamp(max=estimate.rank)
-        root = root.to(self.dtype)
+        root = estimate.root(ddof).to(self.dtype)
         if self.covariance is not None:
             wide, cross = True, (root @ self.covariance).double().unsqueeze(0)
             gram = cross @ root.double().T
@@ -117,7 +115,8 @@ class FrechetTargets(nn.Module):
         else:
             assert self.root is not None
             pulled = (polar.to(self.dtype).transpose(0, 1).flatten(1) @ self.root.flatten(0, 1)).double()
-        return sum_of_roots(eigenvalues, ranks), pulled - pulled.mean(0)
+        scale = (len(root) / estimate.stretch(ddof)) ** 0.5  # of x - mean over C1
+        return sum_of_roots(eigenvalues, ranks), (pulled - pulled.mean(0)) * scale
 
     def _invert(self, eigenvalues: Tensor, ranks: Tensor, estimate: MomentEstimate) -> tuple[Tensor, Tensor]:
         """Roots of ascending eigenvalues [k, n], and their inverses, zero where rounding may have made them."""

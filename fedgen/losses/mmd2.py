@@ -80,7 +80,7 @@ class MMD2Loss(FeatureLoss):
         self.estimator: Estimator = estimator
         self.constant = constant
         self.counts: list[int] = []
-        self._within: dict[int | None, float] = {}  # A of the aggregate at None, and of each client under "own"
+        self._within: dict[int | None, float] = {}  # A of the aggregate at None, and of each client unless "all"
         self._references: Tensor  # centred on the origin, in the loss's dtype [n, D]
         self._offsets: Tensor  # of the references, see Kernel, float64 [n]
         self._shares: Tensor  # w_i / n_i, float64 [n]
@@ -90,19 +90,19 @@ class MMD2Loss(FeatureLoss):
 
     @torch.no_grad()
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
-        """The loss itself, against these clients' features [n_i, D] from now on; keeps a copy in the loss's dtype.
-
-        Summaries do not do, as a kernel needs every image's features, nor does a client of one image under "u" (without
-        the constant it may have one).
-        """
+        """The loss itself, against these clients' features [n_i, D], not summaries; copies them in its dtype."""
         parts = features_of(clients)
         check_means(parts, self.estimator if self.constant else "v")
         for number, part in enumerate(parts):
             checked_diagonal(part, self.kernel, f"client {number}")
         counts = torch.tensor([len(part) for part in parts])
         shares = resolve_weights(weights, counts.tolist())
-        if self.constant:
-            self._within = self._means_within(parts, shares)
+        if self.constant and self.aggregate == "all":
+            self._within = {None: KernelReference.from_features(parts, self.kernel, self.estimator, shares).within_pool}
+        elif self.constant:
+            singles = [KernelReference.from_features([part], self.kernel, self.estimator).within_pool for part in parts]
+            average = sum(share * single for share, single in zip(shares.tolist(), singles))
+            self._within = {None: average, **dict(enumerate(singles))}
         each = (shares / counts).repeat_interleave(counts)
         return self._keep(parts, each, each, counts.tolist())
 
@@ -196,14 +196,6 @@ class MMD2Loss(FeatureLoss):
                 mass += slopes.sum(1)
                 rows.addmm_(slopes.to(rows.dtype), y.features[part])
         return values, (rows, mass)
-
-    def _means_within(self, parts: list[Tensor], weights: Tensor) -> dict[int | None, float]:
-        """A of the aggregate, at None, and of each client unless the aggregate is "all"."""
-        if self.aggregate == "all":
-            return {None: KernelReference.from_features(parts, self.kernel, self.estimator, weights).within_pool}
-        singles = [KernelReference.from_features([part], self.kernel, self.estimator).within_pool for part in parts]
-        average = sum(weight * single for weight, single in zip(weights.tolist(), singles))
-        return {None: average, **dict(enumerate(singles))}
 
 
 def features_of(clients: Sequence[Tensor] | Sequence[Gaussian]) -> list[Tensor]:

@@ -136,8 +136,8 @@ def approximation_errors(
         value, gradient = term(found.set_references(clients), batch)
         error, distance = (value - exact).abs() / exact.abs(), (gradient - slope).norm() / slope.norm()
         cosine = (gradient * slope).sum() / (gradient.norm() * slope.norm())
-        traffic = [found.traffic.up, found.traffic.down]
-        rows.append(ApproximationError(str(summary), *traffic, float(error), float(distance), float(cosine)))
+        up, down = found.traffic.up, found.traffic.down
+        rows.append(ApproximationError(str(summary), up, down, float(error), float(distance), float(cosine)))
     return rows
 
 

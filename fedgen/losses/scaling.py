@@ -63,12 +63,9 @@ class AdaptiveWeight(Weight):
     the factor.
 
     Args:
-        strength: a factor on the ratio; the paper halves it for SAGAN.
-        decay: of both running means, a step; 0 is the present step alone.
-        floor: the least magnitude of the adversarial loss that counts.
-
-    Raises:
-        ValueError: for values out of range; when called without an adversarial loss.
+        strength: a factor on the ratio, at least 0; the paper halves it for SAGAN.
+        decay: of both running means, a step, in [0, 1); 0 is the present step alone.
+        floor: the least magnitude of the adversarial loss that counts, at least 0.
 
     Examples:
         >>> import torch
