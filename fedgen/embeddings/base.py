@@ -2,7 +2,8 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -74,7 +75,8 @@ class Embedding(nn.Module, ABC):
         self._fingerprint: str | None = None
         # Past nn.Module's own __setattr__, which would register the network as a child.
         object.__setattr__(self, "network", (network or nn.Identity()).requires_grad_(False).eval())
-        self.device = next((tensor.device for _, tensor in self._weights()), torch.device("cpu"))
+        tensors = chain(self.network.parameters(), self.network.buffers())
+        self.device = next((tensor.device for tensor in tensors), torch.device("cpu"))
         self.eval()
 
     @property
@@ -121,7 +123,8 @@ class Embedding(nn.Module, ABC):
         """A hash (32 hex digits) over class, name, settings and the weights: other features, other fingerprint."""
         if self._fingerprint is None:
             identity = [type(self).__qualname__, self.name, self.channels, self.settings]
-            self._fingerprint = hash_tensors(self._weights(), json.dumps(identity, sort_keys=True))
+            weights = chain(self.network.named_parameters(), self.network.named_buffers())
+            self._fingerprint = hash_tensors(weights, json.dumps(identity, sort_keys=True))
         return self._fingerprint
 
     def train(self, mode: bool = True) -> Self:
@@ -130,10 +133,6 @@ class Embedding(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         return f"{self.name}, dim={self._dim}"
-
-    def _weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.network.named_parameters()
-        yield from self.network.named_buffers()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follows a parent to another device but keeps the network's precision: other dtype, other features."""

@@ -210,8 +210,7 @@ def make_weights(seed: int, path: str | Path) -> dict[str, Tensor]:
     held_out, chosen = split_digits(len(examples))
     digits = examples.subset(chosen)
     options = ClassifierOptions(epochs=EPOCHS, seed=seed)
-    title = f"training {NAME}, once"
-    network = train_classifier(digits.inputs, digits.labels, CLASSES, options, distorted, title)
+    network = train_classifier(digits.inputs, digits.labels, CLASSES, options, distorted, f"training {NAME}, once")
     rest = examples.subset(held_out)
     accuracy = float((network.classify(rest.inputs) == rest.labels).double().mean())
     state = network.state_dict()

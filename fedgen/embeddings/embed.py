@@ -129,17 +129,16 @@ def embed(
         images = _prepared(embedding, images)
     if device is not None:
         embedding.to(device)
-    key = None
-    if cache is not None:
-        key = cache.key(images, embedding, f"batch {batch_size} on {embedding.device.type}")
-        stored = cache.load(key)
-        if agreed(stored is not None):  # ranks of machines that share no folder may differ
-            assert stored is not None
-            return embedding.checked(stored, len(images))
-    batches = images.split(batch_size)
-    features = embed_batches(embedding, batches, len(images), description or f"embedding with {embedding.name}")
-    if cache is not None and key is not None:
-        cache.store(key, features)
+    description = description or f"embedding with {embedding.name}"
+    if cache is None:
+        return embed_batches(embedding, images.split(batch_size), len(images), description)
+    key = cache.key(images, embedding, f"batch {batch_size} on {embedding.device.type}")
+    stored = cache.load(key)
+    if agreed(stored is not None):  # ranks of machines that share no folder may differ
+        assert stored is not None
+        return embedding.checked(stored, len(images))
+    features = embed_batches(embedding, images.split(batch_size), len(images), description)
+    cache.store(key, features)
     return features
 
 
