@@ -9,16 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedgen import seeds
 from fedgen.data.optional_attributes import optional
-from fedgen.embeddings.base import Embedding, load_into, read_state
+from fedgen.embeddings.base import ANTIALIASED, Embedding, fitted, load_into, read_state
 from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS, UNIT
 from fedgen.io.hub_folders import copied_settings, load_transformer
 
 PILLOW = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # its numbers for ways to resample
-ANTIALIASED = ("bilinear", "bicubic")
 PROJECTED = "VisionModelWithProjection"  # ends the names of transformers' image towers that CLIP's features come out of
 
 
@@ -65,13 +63,9 @@ class Backbone(Embedding):
         full_name = SIZE.join([name, *([str(size)] if size != own_size else []), *([UNIT] if unit_length else [])])
         super().__init__(full_name, None, network, 3, settings)
         self.size, self.mean, self.std, self.resample, self.unit_length = size, mean, std, resample, unit_length
-        self._texts = texts
+        self._texts, self.takes_texts = texts, texts is not None
         with torch.no_grad():  # the dim, and whether the network takes this size
             self(torch.zeros(1, 3, size, size, dtype=torch.uint8, device=self.device))
-
-    @property
-    def takes_texts(self) -> bool:
-        return self._texts is not None
 
     def text_features(self, texts: Sequence[str]) -> Tensor:
         if self._texts is None:
@@ -81,9 +75,7 @@ class Backbone(Embedding):
         return found / found.norm(dim=1, keepdim=True) if self.unit_length else found
 
     def features(self, levels: Tensor) -> Tensor:
-        if levels.shape[2:] != (self.size, self.size):
-            smooth: dict[str, Any] = {"antialias": True, "align_corners": False} if self.resample in ANTIALIASED else {}
-            levels = F.interpolate(levels, (self.size, self.size), mode=self.resample, **smooth).clamp(0, 255)
+        levels = fitted(levels, self.size, self.resample).clamp(0, 255)
         mean, std = (levels.new_tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.std))
         found: Tensor = self.network((levels / 255 - mean) / std)
         return found / found.norm(dim=1, keepdim=True) if self.unit_length else found
@@ -94,7 +86,7 @@ def load_timm(name: str, weights: str | Path | None = None, size: int | None = N
     timm = _package("timm", f"{TIMM}{name}")
     if weights is None and ":" in name:
         raise ValueError(
-            f"embedding {TIMM}{name}: where it finds no safetensors timm unpickles a stranger's weights; download"
+            f"embedding {TIMM}{name}: where it finds no safetensors timm unpickles weights of unknown origin; download"
             " model.safetensors and pass weights=PATH"
         )
     try:
@@ -103,7 +95,8 @@ def load_timm(name: str, weights: str | Path | None = None, size: int | None = N
     except RuntimeError as error:
         raise ValueError(f"embedding {TIMM}{name}: {error}; timm.list_models() has the names") from error
     if weights is not None:
-        heads = _as_list(network.pretrained_cfg.get("classifier"))
+        heads = network.pretrained_cfg.get("classifier") or ()
+        heads = (heads,) if isinstance(heads, str) else heads
         state = {key: value for key, value in read_state(weights).items() if key.rsplit(".", 1)[0] not in heads}
         load_into(network, state, str(weights))
     config = timm.data.resolve_model_data_config(network)
@@ -156,20 +149,16 @@ class _ImageFeatures(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if self.is_tower:
             return self.model(pixel_values=images).image_embeds
-        if self.layer == "image features":
-            found = self.model.get_image_features(pixel_values=images)
-        else:
-            found = self.model(pixel_values=images)
-        return _pooled(found)
+        compute = self.model.get_image_features if self.layer == "image features" else self.model
+        return _pooled(compute(pixel_values=images))
 
 
 def _pooled(found: Any) -> Tensor:
-    """The features [N, dim] of a model's answer: a tensor, what its pooler gave, or its first token."""
+    """The features [N, dim] of a model's output: a tensor, its pooler's output, or its first token."""
     if isinstance(found, Tensor):
         return found.flatten(1)
     pooled: Tensor | None = getattr(found, "pooler_output", None)  # where the model has a pooler
-    first: Tensor = found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
-    return first
+    return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
 
 
 def _texts_of(transformers: Any, model: Any, source: str) -> Callable[[Sequence[str]], Tensor] | None:
@@ -181,11 +170,11 @@ def _texts_of(transformers: Any, model: Any, source: str) -> Callable[[Sequence[
         try:
             with copied_settings(source) as place:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+            if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers' default where its files are missing
+                raise ValueError("it has no words")
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"embedding {TRANSFORMERS}{source}: its tokenizer cannot be loaded: {reason}") from error
-        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes where its files are missing
-            raise ValueError(f"embedding {TRANSFORMERS}{source}: its tokenizer cannot be loaded: it has no words")
         length = model.config.text_config.max_position_embeddings  # as SigLIP was trained; CLIP's are the same shorter
         padded = {"padding": "max_length", "max_length": length, "truncation": True, "return_tensors": "pt"}
         return _pooled(model.get_text_features(**tokenizer(list(texts), **padded).to(model.device)))
@@ -220,10 +209,10 @@ def _processing(processor: Any, name: str) -> tuple[int, list[float], list[float
     factor, resample, normalises = own["rescale_factor"], own["resample"], own["do_normalize"] and own["do_rescale"]
     way = PILLOW.get(int(resample)) if resample is not None else None
     if not found or not normalises or way is None or abs((factor or 0) * 255 - 1) > 1e-6:
-        told = {"size": str(own["size"]), "rescale_factor": factor, "do_normalize": bool(normalises), "resample": way}
+        has = {"size": str(own["size"]), "rescale_factor": factor, "do_normalize": bool(normalises), "resample": way}
         raise ValueError(
             f"embedding {TRANSFORMERS}{name}: its image processor does not resize, divide by 255 and normalise, but has"
-            f" {json.dumps(told)}; wrap the model in a module of your own"
+            f" {json.dumps(has)}; wrap the model in a custom module"
         )
     return found[0], list(processor.image_mean), list(processor.image_std), way
 
@@ -234,10 +223,6 @@ def _sides(size: Any) -> list[int]:
     # a dictionary, or transformers' own SizeDict
     values = [size.get(key) if isinstance(size, dict) else getattr(size, key, None) for key in keys]
     return [int(value) for value in values if value]
-
-
-def _as_list(names: Any) -> list[str]:
-    return [names] if isinstance(names, str) else list(names or ())
 
 
 def _package(package: str, embedding: str) -> ModuleType | Any:

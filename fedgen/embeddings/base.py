@@ -1,17 +1,21 @@
-"""Embeddings: frozen, quantising, differentiable, and saved by nobody."""
+"""Embeddings: frozen, quantising, differentiable, and never saved."""
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedgen.images import quantise
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import check_state, read_safetensors, read_torch
+
+ANTIALIASED = ("bilinear", "bicubic")
 
 
 class Embedding(nn.Module, ABC):
@@ -41,12 +45,19 @@ class Embedding(nn.Module, ABC):
     """
 
     exchanged = False
-    """FedAvg neither copies nor averages what lies below."""
+    """FedAvg neither copies nor averages embeddings."""
 
     takes_points = False
     """True where the input is points [N, D] that are never quantised."""
 
-    _network: Any
+    takes_texts = False
+    """Whether `text_features` gives features of texts."""
+
+    network: Any
+    """The frozen torch module that computes the features."""
+
+    device: torch.device
+    """The network's device; images must lie there too."""
 
     def __init__(
         self,
@@ -63,27 +74,14 @@ class Embedding(nn.Module, ABC):
         self._dim = dim
         self._fingerprint: str | None = None
         # Past nn.Module's own __setattr__, which would register the network as a child.
-        object.__setattr__(self, "_network", (network or nn.Identity()).requires_grad_(False).eval())
-        self._device = next((tensor.device for _, tensor in self._weights()), torch.device("cpu"))
+        object.__setattr__(self, "network", (network or nn.Identity()).requires_grad_(False).eval())
+        tensors = chain(self.network.parameters(), self.network.buffers())
+        self.device = next((tensor.device for tensor in tensors), torch.device("cpu"))
         self.eval()
 
     @property
-    def network(self) -> Any:
-        """The frozen torch module that computes the features."""
-        return self._network
-
-    @property
-    def device(self) -> torch.device:
-        """The network's device; images must lie there too."""
-        return self._device
-
-    @property
     def dim(self) -> int:
-        """Length of a feature vector.
-
-        Raises:
-            RuntimeError: if the input decides it and none was seen.
-        """
+        """Length of a feature vector; RuntimeError if the input decides it and none was seen."""
         if self._dim is None:
             raise RuntimeError(f"embedding {self.name} takes its dim from the input; embed an image first")
         return self._dim
@@ -92,25 +90,12 @@ class Embedding(nn.Module, ABC):
     def features(self, levels: Tensor) -> Tensor:
         """Features [N, dim] of grey levels: float32 [N, C, H, W], integers in 0..255, C = `channels` where given."""
 
-    @property
-    def takes_texts(self) -> bool:
-        """Whether `text_features` gives features of texts."""
-        return False
-
     def text_features(self, texts: Sequence[str]) -> Tensor:
-        """Features [N, dim] of texts, in the space of images' features.
-
-        Raises:
-            ValueError: where the embedding has none.
-        """
+        """Features [N, dim] of texts, in the space of images' features; ValueError where the embedding has none."""
         raise ValueError(f"embedding {self.name} has no features of texts; use a CLIP with its text encoder")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [N, dim], float32, of float images in [-1, 1] or uint8 images.
-
-        Raises:
-            ValueError: for images this embedding cannot take (see `check`).
-        """
+        """Features [N, dim], float32, of float images in [-1, 1] or uint8 images."""
         self.check(tuple(images.shape))
         if not (images.is_floating_point() or images.dtype == torch.uint8):
             raise ValueError(f"embedding {self.name} takes float images in [-1, 1] or uint8, got {images.dtype}")
@@ -121,11 +106,7 @@ class Embedding(nn.Module, ABC):
             return self.checked(self.features(levels), len(images))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Accept a shape [N, C, H, W] that this embedding takes.
-
-        Raises:
-            ValueError: for another number of axes, other channels or an empty image.
-        """
+        """Raise ValueError for a shape that is not [N, C, H, W], other channels or an empty image."""
         if len(shape) != 4:
             raise ValueError(f"embedding {self.name} takes images [N, C, H, W], got shape {list(shape)}")
         allowed = {None: None, 1: (1,), 3: (1, 3)}.get(self.channels, (self.channels,))
@@ -142,35 +123,40 @@ class Embedding(nn.Module, ABC):
         """A hash (32 hex digits) over class, name, settings and the weights: other features, other fingerprint."""
         if self._fingerprint is None:
             identity = [type(self).__qualname__, self.name, self.channels, self.settings]
-            self._fingerprint = hash_tensors(self._weights(), json.dumps(identity, sort_keys=True))
+            weights = chain(self.network.named_parameters(), self.network.named_buffers())
+            self._fingerprint = hash_tensors(weights, json.dumps(identity, sort_keys=True))
         return self._fingerprint
 
     def train(self, mode: bool = True) -> Self:
-        """The embedding itself, in evaluation mode whatever is asked."""
+        """The embedding itself, always in evaluation mode."""
         return super().train(False)
 
     def extra_repr(self) -> str:
         return f"{self.name}, dim={self._dim}"
 
-    def _weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.network.named_parameters()
-        yield from self.network.named_buffers()
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follows a parent to another device but keeps the network's precision: other dtype, other features."""
         super()._apply(fn, recurse)
-        self._device = fn(torch.empty(0, device=self._device)).device
-        self.network.to(self._device)
+        self.device = fn(torch.empty(0, device=self.device)).device
+        self.network.to(self.device)
         return self
 
     def checked(self, features: Tensor, count: int) -> Tensor:
-        """The features in float32, once they are known to be [count, dim]; ValueError otherwise."""
+        """The features in float32; ValueError unless they are [count, dim]."""
         if features.ndim != 2 or len(features) != count:
             raise ValueError(
                 f"embedding {self.name} must give features [{count}, dim], its network gave {list(features.shape)}"
             )
         self._dim = features.shape[1]
         return features.float()
+
+
+def fitted(levels: Tensor, side: int, mode: str = "bilinear") -> Tensor:
+    """Images float [N, C, H, W] at side x side pixels, antialiased where possible; those of that size as they are."""
+    if levels.shape[2:] == (side, side):
+        return levels
+    smooth: dict[str, Any] = {"antialias": True, "align_corners": False} if mode in ANTIALIASED else {}
+    return F.interpolate(levels, (side, side), mode=mode, **smooth)
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ of 1,000 other MNIST digits are classified rightly, and 78 percent of scikit-lea
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,19 +17,21 @@ from torch.nn import functional as F
 from fedgen import seeds
 from fedgen.data import MNIST5k
 from fedgen.data.lazy_examples import LazyInputs
-from fedgen.embeddings.base import Embedding, load_into, read_state
+from fedgen.embeddings.base import Embedding, fitted, load_into, read_state
 from fedgen.embeddings.names import LOGITS, SEED
 from fedgen.embeddings.names import MNIST_CLASSIFIER as NAME
 from fedgen.images import quantise
-from fedgen.io.files import parse_json
-from fedgen.io.tensor_files import read_safetensors, write_safetensors
+from fedgen.io.tensor_files import write_safetensors
 from fedgen.own_code import warn
 from fedgen.progress import track
-from fedgen.seeds import generator, isolated
 
 LARGEST = 64  # pixels a side; larger images are resized to it
 HIDDEN = 128  # features
 BATCH = 256  # images classified at once
+SIDE, CLASSES, HELD_OUT = 28, 10, 1000
+EPOCHS = 14
+VERSION = 1  # of MNIST's training: another one makes other weights
+FOLDER_VARIABLE = "FEDGEN_CACHE"
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -43,9 +45,6 @@ class ClassifierOptions:
         seed: of the initial weights and the order of the images.
         batch_size: images a step.
         learning_rate: the first one.
-
-    Raises:
-        ValueError: for a value out of range.
     """
 
     epochs: int = 10
@@ -68,12 +67,9 @@ class SmallClassifier(nn.Module):
 
     Args:
         channels: of the images.
-        side: pixels; images of other sizes are resized to side x side (bilinear, antialiased).
+        side: 2 to 64 pixels; images of other sizes are resized to side x side (bilinear, antialiased).
         num_classes: at least 2.
         width: channels of the first stage, doubled by each further one.
-
-    Raises:
-        ValueError: for sizes that leave nothing to classify.
     """
 
     def __init__(self, channels: int, side: int, num_classes: int, width: int = 16) -> None:
@@ -113,13 +109,6 @@ class SmallClassifier(nn.Module):
         return torch.cat([self.logits(part.to(device)).argmax(1).cpu() for part in images.split(BATCH)])
 
 
-def fitted(levels: Tensor, side: int) -> Tensor:
-    """Images float [N, C, H, W] at side x side pixels: bilinear, antialiased; those of that size as they are."""
-    if levels.shape[2:] == (side, side):
-        return levels
-    return F.interpolate(levels, (side, side), mode="bilinear", antialias=True, align_corners=False)
-
-
 def train_classifier(
     images: Tensor,
     labels: Tensor,
@@ -133,54 +122,37 @@ def train_classifier(
     The same images and options give the same one on the same machine; global random streams are left as they were.
 
     Args:
-        images: uint8 [N, C, H, W].
+        images: uint8 [N, C, H, W], at least 2.
         labels: int64 [N], 0 to num_classes - 1.
         num_classes: of the data, whether or not all of them occur.
         options: of the training.
         augment: (grey levels float [n, C, H, W], generator) to others, drawn anew for each batch.
         description: text of the progress bar.
-
-    Raises:
-        ValueError: for images that are not uint8, or labels that do not fit them.
     """
     options = options or ClassifierOptions()
     check_labelled(images, labels, num_classes)
+    device = images.device
     # Some callers are in inference mode or under autocast, where training would fail or differ.
-    with seeds.isolated(), torch.inference_mode(False), torch.enable_grad():
+    with seeds.isolated(), torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         seeds.seed_all(options.seed, "small classifier")
-        network = SmallClassifier(images.shape[1], min(max(images.shape[2:]), LARGEST), num_classes).to(images.device)
-        with torch.autocast(images.device.type, enabled=False):
-            _train(network, images, labels.to(images.device), options, augment, description)
+        draws = seeds.generator(options.seed, "small classifier", "batches")
+        orders = (torch.randperm(len(images), generator=draws) for _ in range(options.epochs))
+        # BatchNorm cannot take a last batch of a single image
+        batches = [part for order in orders for part in order.split(options.batch_size) if len(part) > 1]
+        labels = labels.to(device)
+        network = SmallClassifier(images.shape[1], min(max(images.shape[2:]), LARGEST), num_classes).to(device)
+        optimizer = torch.optim.Adam(network.parameters(), options.learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / len(batches))
+        for chosen in track(batches, description, total=sum(map(len, batches)), unit="images", step=len):
+            positions = chosen.to(device)
+            levels = images[positions].float()
+            levels = levels if augment is None else augment(levels, draws)
+            loss = F.cross_entropy(network(levels), labels[positions])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
     return network.eval()
-
-
-def _train(
-    network: SmallClassifier,
-    images: Tensor,
-    labels: Tensor,
-    options: ClassifierOptions,
-    augment: Augment | None,
-    description: str,
-) -> None:
-    draws = seeds.generator(options.seed, "small classifier", "batches")
-    batches = list(_batches(len(images), options, draws))
-    optimizer = torch.optim.Adam(network.parameters(), options.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / len(batches))
-    for chosen in track(batches, description, total=sum(map(len, batches)), unit="images", step=len):
-        positions = chosen.to(images.device)
-        levels = images[positions].float()
-        levels = levels if augment is None else augment(levels, draws)
-        loss = F.cross_entropy(network(levels), labels[positions])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-
-
-def _batches(count: int, options: ClassifierOptions, draws: torch.Generator) -> Iterator[Tensor]:
-    """Positions of each step's images; a last one of a single image, which BatchNorm cannot take, is left out."""
-    for _ in range(options.epochs):
-        yield from (part for part in torch.randperm(count, generator=draws).split(options.batch_size) if len(part) > 1)
 
 
 def check_labelled(images: Tensor | LazyInputs, labels: Tensor, num_classes: int) -> None:
@@ -192,12 +164,6 @@ def check_labelled(images: Tensor | LazyInputs, labels: Tensor, num_classes: int
     if not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         span = f"{int(labels.min())} to {int(labels.max())}"
         raise ValueError(f"labels run from {span} but must be 0 to {num_classes - 1}")
-
-
-SIDE, CLASSES, HELD_OUT = 28, 10, 1000
-EPOCHS = 14
-VERSION = 1  # of the training: another one makes other weights
-FOLDER_VARIABLE = "FEDGEN_CACHE"
 
 
 class MNISTClassifier(Embedding):
@@ -218,7 +184,7 @@ class MNISTClassifier(Embedding):
             raise ValueError(f"layer must be 'features' or {LOGITS!r}, got {layer!r}")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
-        with isolated():
+        with seeds.isolated():
             network = SmallClassifier(1, SIDE, CLASSES)
         path = Path(weights).expanduser() if weights is not None else weights_path(seed)
         state = read_state(path) if weights is not None or path.is_file() else make_weights(seed, path)
@@ -234,7 +200,6 @@ class MNISTClassifier(Embedding):
 
 
 def weights_path(seed: int = 0) -> Path:
-    """Return the file that keeps the weights of a seed."""
     folder = os.environ.get(FOLDER_VARIABLE) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedgen"
     return Path(folder).expanduser() / f"{NAME}-seed{seed}-v{VERSION}.safetensors"
 
@@ -245,8 +210,7 @@ def make_weights(seed: int, path: str | Path) -> dict[str, Tensor]:
     held_out, chosen = split_digits(len(examples))
     digits = examples.subset(chosen)
     options = ClassifierOptions(epochs=EPOCHS, seed=seed)
-    title = f"training {NAME}, once"
-    network = train_classifier(digits.inputs, digits.labels, CLASSES, options, distorted, title)
+    network = train_classifier(digits.inputs, digits.labels, CLASSES, options, distorted, f"training {NAME}, once")
     rest = examples.subset(held_out)
     accuracy = float((network.classify(rest.inputs) == rest.labels).double().mean())
     state = network.state_dict()
@@ -260,17 +224,8 @@ def make_weights(seed: int, path: str | Path) -> dict[str, Tensor]:
 
 def split_digits(count: int) -> tuple[Tensor, Tensor]:
     """Positions of the digits that the accuracy is measured on, and of those that are trained on; of no seed."""
-    order = torch.randperm(count, generator=generator(0, NAME, "held out"))
+    order = torch.randperm(count, generator=seeds.generator(0, NAME, "held out"))
     return order[:HELD_OUT], order[HELD_OUT:]
-
-
-def accuracy_of(path: str | Path) -> float:
-    """The share of 1,000 held-out MNIST digits that the classifier of a file of `make_weights` gets right."""
-    metadata = read_safetensors(path)[1]
-    try:
-        return float(parse_json(metadata["about"])["accuracy"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not say its accuracy ({error!r}); remove it, and it is made again") from error
 
 
 def distorted(levels: Tensor, draws: torch.Generator) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedgen import seeds
-from fedgen.embeddings.base import Embedding, load_into, read_state
+from fedgen.embeddings.base import Embedding, fitted, load_into, read_state
 
 STRIDE = 32
 DEFAULT_SIZE = 64
@@ -115,7 +115,5 @@ class EfficientNetLite0(Embedding):
         self.size = size
 
     def features(self, levels: Tensor) -> Tensor:
-        if levels.shape[2:] != (self.size, self.size):
-            levels = F.interpolate(levels, (self.size, self.size), mode="bilinear", antialias=True, align_corners=False)
-        levels = levels.contiguous(memory_format=torch.channels_last)
+        levels = fitted(levels, self.size).contiguous(memory_format=torch.channels_last)
         return self.network((levels - 127) / 128).mean((2, 3))

@@ -1,6 +1,6 @@
 """Many images to features, in batches."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -33,23 +33,19 @@ class FeatureCache:
         self.folder = require_writable(folder)
 
     def key(self, images: Tensor | LazyInputs | str, embedding: Embedding, computation: str = "") -> str:
-        """A hash (32 hex digits) of images, embedding and how it is computed (batch size, device).
+        """A hash (32 hex digits) of images, or a hash over them, embedding and computation (batch size, device).
 
-        Args:
-            images: the images, or a hash over those that are not in memory. Those that lie on disk are known by what
-                their data set says of them, else by their bytes, which are read for it.
-            embedding: what embeds them.
-            computation: whatever else decides the last digits.
+        Images on disk are known by the identity that their data set gives them, else by their bytes, which are read.
         """
+        text = f"{embedding.fingerprint()} {computation}"
         if isinstance(images, LazyInputs):
             if (known := images.identity()) is None:
                 chunks = track(images.split(CHUNK), f"hashing {images.reader.name}", len(images), "images", step=len)
-                text = f"{embedding.fingerprint()} {computation}"
                 return hash_chunks("images", images.dtype, images.shape, chunks, text)
             images = known
         if isinstance(images, str):
-            return hash_tensors((), f"{embedding.fingerprint()} {computation} of {images}")
-        return hash_tensors([("images", images)], f"{embedding.fingerprint()} {computation}")
+            return hash_tensors((), f"{text} of {images}")
+        return hash_tensors([("images", images)], text)
 
     def path(self, key: str) -> Path:
         """The file that holds, or would hold, the features of a key."""
@@ -63,20 +59,18 @@ class FeatureCache:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            _warn_damaged(path, str(error))
+            warn(f"{path} is damaged ({error}) and is computed again")
             return None
         features = tensors.get("features")
-        if (
-            features is None
-            or metadata.get("key") != key
-            or metadata.get("checksum") != hash_tensors([("features", features)])
-        ):
-            _warn_damaged(path, "its checksum does not match")
-            return None
-        return features
+        if features is not None:
+            written = {"key": key, "checksum": hash_tensors([("features", features)])}
+            if written.items() <= metadata.items():
+                return features
+        warn(f"{path} is damaged (its checksum does not match) and is computed again")
+        return None
 
     def store(self, key: str, features: Tensor) -> None:
-        """Writes features under a key. A full disk costs a warning only: the features themselves are at hand."""
+        """Writes features under a key; a full disk causes only a warning."""
         features = features.detach().cpu().contiguous()
         data = save({"features": features}, {"key": key, "checksum": hash_tensors([("features", features)])})
         try:
@@ -84,10 +78,6 @@ class FeatureCache:
                 file.write(data)
         except OSError as error:
             warn(f"cannot store features in {self.folder}: {error.strerror}; going on without")
-
-
-def _warn_damaged(path: Path, reason: str) -> None:
-    warn(f"{path} is damaged ({reason}) and is computed again")
 
 
 class NotFiniteError(ValueError):
@@ -136,20 +126,19 @@ def embed(
     if len(images) == 0:
         raise ValueError(f"no images to embed with {embedding.name}: got shape {list(images.shape)}")
     if isinstance(images, Tensor) and images.dtype != torch.uint8:
-        images = _points(embedding, images) if embedding.takes_points else _quantised(embedding, images)
+        images = _prepared(embedding, images)
     if device is not None:
         embedding.to(device)
-    key = None
-    if cache is not None:
-        key = cache.key(images, embedding, f"batch {batch_size} on {embedding.device.type}")
-        stored = cache.load(key)
-        if agreed(stored is not None):  # ranks of machines that share no folder may differ
-            assert stored is not None
-            return embedding.checked(stored, len(images))
-    batches = images.split(batch_size)
-    features = embed_batches(embedding, batches, len(images), description or f"embedding with {embedding.name}")
-    if cache is not None and key is not None:
-        cache.store(key, features)
+    description = description or f"embedding with {embedding.name}"
+    if cache is None:
+        return embed_batches(embedding, images.split(batch_size), len(images), description)
+    key = cache.key(images, embedding, f"batch {batch_size} on {embedding.device.type}")
+    stored = cache.load(key)
+    if agreed(stored is not None):  # ranks of machines that share no folder may differ
+        assert stored is not None
+        return embedding.checked(stored, len(images))
+    features = embed_batches(embedding, images.split(batch_size), len(images), description)
+    cache.store(key, features)
     return features
 
 
@@ -165,8 +154,7 @@ def embed_batches(embedding: Embedding, batches: Iterable[Tensor], count: int, d
 
     parts = spread(embedded, batches) if isinstance(batches, Sequence) else map(embedded, batches)
     for part in track(parts, description, total=count, unit=unit, step=len):
-        bad = next(_not_finite(part), None)
-        if bad is not None:
+        if (bad := _not_finite(part)) is not None:
             text = f"embedding {embedding.name} gives NaN or infinity for image {done + bad}"
             raise NotFiniteError(f"{text}; check its weights and dtype", done + bad)
         if done == 0:
@@ -178,13 +166,15 @@ def embed_batches(embedding: Embedding, batches: Iterable[Tensor], count: int, d
     return features[:done]
 
 
-def _quantised(embedding: Embedding, images: Tensor) -> Tensor:
-    if not images.is_floating_point():
+def _prepared(embedding: Embedding, images: Tensor) -> Tensor:
+    """Points as they are, or float images as uint8."""
+    if not embedding.takes_points and not images.is_floating_point():
         raise ValueError(f"embed takes uint8 or float images, got {images.dtype}")
-    bad = next(_not_finite(images), None)
-    if bad is not None:
-        text = f"image {bad} holds NaN or infinity and embedding {embedding.name} has no feature for it"
-        raise NotFiniteError(text, bad)
+    if (bad := _not_finite(images)) is not None:
+        text = f"{'point' if embedding.takes_points else 'image'} {bad} holds NaN or infinity"
+        raise NotFiniteError(f"{text} and embedding {embedding.name} has no feature for it", bad)
+    if embedding.takes_points:
+        return images
     refuse_grey_levels(images)
     seen = SeenRange(f"images to embed with {embedding.name}")
     seen.see(images)
@@ -192,15 +182,7 @@ def _quantised(embedding: Embedding, images: Tensor) -> Tensor:
     return to_uint8(images)
 
 
-def _points(embedding: Embedding, points: Tensor) -> Tensor:
-    bad = next(_not_finite(points), None)
-    if bad is not None:
-        text = f"point {bad} holds NaN or infinity and embedding {embedding.name} has no feature for it"
-        raise NotFiniteError(text, bad)
-    return points
-
-
-def _not_finite(rows: Tensor) -> Iterator[int]:
-    """Indices of the rows that hold NaN or infinity."""
-    finite = torch.isfinite(rows).flatten(1).all(1)
-    yield from (~finite).nonzero().flatten().tolist()
+def _not_finite(rows: Tensor) -> int | None:
+    """The first row that holds NaN or infinity."""
+    found = (~torch.isfinite(rows).flatten(1).all(1)).nonzero()
+    return int(found[0]) if len(found) else None

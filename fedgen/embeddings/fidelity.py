@@ -1,7 +1,9 @@
 """The standard feature extractors of torch-fidelity (Obukhov et al. 2020), with gradients.
 
 Values are bitwise those of torch-fidelity's own uint8 path, so fid and kid on them are the published ones. Its forward
-functions refuse floats and are otherwise differentiable; here the same code runs with that one check left out.
+functions refuse floats and are otherwise differentiable; here the same code runs with that one check left out. It reads
+weights with `torch.load(weights_only=False)`, which runs whatever code a file carries, so here a file is first read as
+tensors only, and torch-fidelity gets a fresh copy of those tensors in memory.
 
 Pillow's bicubic resize of 8-bit images, to the bit, as a function with gradients: Pillow resizes rows, rounds to
 grey levels, resizes columns and rounds again, with weights in fixed point. The same integers come out here from
@@ -15,11 +17,10 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,34 +32,26 @@ from fedgen.embeddings.names import CLEAN, CMMD, DGM_EVAL, DINOV2_DIMS, INCEPTIO
 from fedgen.io.regular_files import read_regular
 from fedgen.io.tensor_files import no_larger_than
 
-# torch-fidelity's extractors, built from local or downloaded weights without unpickling a stranger's file.
-#
-# torch-fidelity reads weights with `torch.load(weights_only=False)`, which runs whatever code a file carries. Here a
-# file is first read as tensors only; torch-fidelity is then handed a fresh copy of those tensors in memory.
+BITS = 22  # of Pillow's fixed-point weights
+TENSORFLOW = "tensorflow-1"  # the extractors' own resize
+INCEPTION_LAYERS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008, "logits": 1008}
+
+Precision = Literal["float32", "float64"]
 
 
-def build_inception(layer: str, weights: str | Path | None) -> nn.Module:
-    """torch-fidelity's Inception with one layer; see `fidelity.load_inception`."""
-    from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3, FeatureExtractorInceptionV3
-
-    name = "inception-v3-compat"
-    state = read_state(weights) if weights else download_state(name, URL_INCEPTION_V3)
-    with _explained(name, weights):
-        return FeatureExtractorInceptionV3(name, [layer], feature_extractor_weights_path=_in_memory(state))
-
-
-def build_vgg16(layer: str, weights: str | Path | None) -> Any:
-    """torch-fidelity's VGG16 with one layer; see `fidelity.load_vgg16`."""
-    from torch_fidelity.feature_extractor_vgg16 import FeatureExtractorVGG16
-    from torchvision.models import VGG16_Weights
-
-    state = read_state(weights) if weights else download_state("vgg16", VGG16_Weights.IMAGENET1K_V1.url)
-    with _explained("vgg16", weights):
-        return FeatureExtractorVGG16("vgg16", [layer], feature_extractor_weights_path=_in_memory(state))
+def _build(kind: Callable[..., nn.Module], name: str, layer: str, weights: str | Path | None, url: str) -> Any:
+    """torch-fidelity's extractor of one layer, whose published weights lie behind a link."""
+    file_name = url.rsplit("/", 1)[-1]
+    digits = torch.hub.HASH_REGEX.search(file_name)  # the first ones of its SHA-256
+    state = read_state(weights or _download(name, url, file_name, digits[1] if digits else None))
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    with _explained(name, weights), seeds.isolated():
+        return kind(name, [layer], feature_extractor_weights_path=file)
 
 
-def build_clip(name: str, weights: str | Path | None) -> Any:
-    """torch-fidelity's CLIP image tower; see `fidelity.load_clip`."""
+def _build_clip(name: str, weights: str | Path | None) -> Any:
     from torch_fidelity.feature_extractor_base import FeatureExtractorBase
     from torch_fidelity.feature_extractor_clip import MODEL_METADATA, MODEL_URLS, FeatureExtractorCLIP, build_model
 
@@ -89,21 +82,25 @@ def _read_published_script(path: Path, name: str, published: str) -> dict[str, T
             f" {published}), and reading another TorchScript archive would run its code; give the published file, or"
             " the state dict as .safetensors"
         )
-    with warnings.catch_warnings():
-        # PyTorch would rather nobody used TorchScript; OpenAI's archives are what they are.
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
+    # OpenAI's archives are TorchScript, which PyTorch deprecates.
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         state: dict[str, Tensor] = torch.jit.load(io.BytesIO(content), map_location="cpu").state_dict()
     return state
 
 
-def build_dinov2(name: str, weights: str | Path | None, repo: str | Path | None) -> Any:
-    """torch-fidelity's DINOv2, also with local weights; see `fidelity.load_dinov2`."""
+def _build_dinov2(name: str, weights: str | Path | None, repo: str | Path | None) -> Any:
     from torch_fidelity.feature_extractor_base import FeatureExtractorBase
     from torch_fidelity.feature_extractor_dinov2 import MODEL_METADATA, FeatureExtractorDinoV2
 
     if weights is None and repo is None:
-        with _dinov2_download_explained(name):
+        try:
             return FeatureExtractorDinoV2(name, ["dinov2"])
+        except (OSError, RuntimeError) as error:  # code and weights come from two places, so one file does not do
+            raise ConnectionError(
+                f"cannot download {name} ({error}); on another machine, clone"
+                " https://github.com/facebookresearch/dinov2 and fetch the weights that its README links, then pass"
+                " repo=FOLDER and weights=PATH"
+            ) from error
     if weights is None:
         raise ValueError(f"{name} with repo={str(repo)!r} needs weights= too: the path of its local state dict")
     state = read_state(weights)
@@ -123,13 +120,6 @@ def build_dinov2(name: str, weights: str | Path | None, repo: str | Path | None)
     return extractor
 
 
-def download_state(name: str, url: str) -> dict[str, Tensor]:
-    """The state dict behind a link, from torch.hub's cache where it lies there; hash checked when it is downloaded."""
-    file_name = url.rsplit("/", 1)[-1]
-    match = torch.hub.HASH_REGEX.search(file_name)  # the first digits of its SHA-256 stand in its name
-    return read_state(_download(name, url, file_name, match[1] if match else None))
-
-
 def _download(name: str, url: str, file_name: str, hash_prefix: str | None) -> Path:
     """The file behind a link in torch.hub's cache, put there if it is not."""
     target = Path(torch.hub.get_dir()) / "checkpoints" / file_name
@@ -140,22 +130,10 @@ def _download(name: str, url: str, file_name: str, hash_prefix: str | None) -> P
         torch.hub.download_url_to_file(url, str(target), hash_prefix, progress=sys.stderr.isatty())
     except (OSError, RuntimeError) as error:
         raise ConnectionError(
-            f"cannot download the weights of {name} ({error}); fetch {url} elsewhere and put the file at {target}, "
-            "or pass its path as weights="
+            f"cannot download the weights of {name} ({error}); fetch {url} on another machine and put the file at"
+            f" {target}, or pass its path as weights="
         ) from error
     return target
-
-
-@contextmanager
-def _dinov2_download_explained(name: str) -> Iterator[None]:
-    # Code and weights come from two places, so there is no one file to put anywhere.
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        raise ConnectionError(
-            f"cannot download {name} ({error}); elsewhere, clone https://github.com/facebookresearch/dinov2 and fetch "
-            "the weights that its README links, then pass repo=FOLDER and weights=PATH"
-        ) from error
 
 
 @contextmanager
@@ -164,16 +142,6 @@ def _explained(name: str, weights: str | Path | None) -> Iterator[None]:
         yield
     except (RuntimeError, LookupError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{weights or 'the download'} does not hold the weights of {name}: {error}") from error
-
-
-def _in_memory(state: dict[str, Tensor]) -> io.BytesIO:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return file
-
-
-BITS = 22  # of Pillow's fixed-point weights
 
 
 def pillow_resize(levels: Tensor, height: int, width: int) -> Tensor:
@@ -226,25 +194,6 @@ def _cubic(x: Tensor) -> Tensor:
     return torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
 
 
-INCEPTION_LAYERS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008, "logits": 1008}
-VGG16_LAYERS = ("fc2_relu", "fc2")
-
-Precision = Literal["float32", "float64"]
-Resize = Literal["tensorflow-1", "clean-fid"]
-CLEAN_RESIZE = "clean-fid bicubic antialiased"  # in settings and statistics files
-INCEPTION_SIZE = 299
-ClipResize = Literal["tensorflow-1", "cmmd"]
-Dinov2Resize = Literal["tensorflow-1", "dgm-eval"]
-
-
-@dataclass(frozen=True)
-class OtherResize:
-    """A resize before the extractor, whose own resize then changes nothing."""
-
-    name: str
-    apply: Callable[[Tensor], Tensor]
-
-
 class FidelityEmbedding(Embedding):
     """Features of one torch-fidelity extractor that provides one layer.
 
@@ -256,7 +205,7 @@ class FidelityEmbedding(Embedding):
         name: what stored scores call it.
         dim: length of its features.
         dtype: precision inside; features are float32 in any case.
-        other_resize: in place of the extractor's own.
+        other_resize: a name and a function, which goes before the extractor's own resize and leaves it nothing to do.
         unit_length: whether features are divided by their length.
     """
 
@@ -266,7 +215,7 @@ class FidelityEmbedding(Embedding):
         name: str,
         dim: int,
         dtype: Precision = "float32",
-        other_resize: OtherResize | None = None,
+        other_resize: tuple[str, Callable[[Tensor], Tensor]] | None = None,
         unit_length: bool = False,
     ) -> None:
         precisions = {"float32": torch.float32, "float64": torch.float64}
@@ -274,17 +223,17 @@ class FidelityEmbedding(Embedding):
             raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
         extractor.to(precisions[dtype])
         extractor.feature_extractor_internal_dtype = precisions[dtype]
-        resize = other_resize.name if other_resize else "tensorflow-1 bilinear"
+        resize = other_resize[0] if other_resize else f"{TENSORFLOW} bilinear"
         settings: dict[str, Any] = {"layer": list(extractor.features_list), "dtype": dtype, "resize": resize}
         if unit_length:
             settings["unit_length"] = True
         super().__init__(name, dim, extractor, channels=3, settings=settings)
-        self.other_resize = other_resize
+        self.other_resize = other_resize[1] if other_resize else None
         self.unit_length = unit_length
 
     def features(self, levels: Tensor) -> Tensor:
         if self.other_resize is not None:
-            levels = self.other_resize.apply(levels)
+            levels = self.other_resize(levels)
         features = forward_of_floats(type(self.network).forward)(self.network, levels)[0]
         return features / features.norm(dim=1, keepdim=True) if self.unit_length else features
 
@@ -312,17 +261,19 @@ def load_inception(
     weights: str | Path | None = None,
     layer: str = "2048",
     dtype: Precision = "float32",
-    resize: Resize = "tensorflow-1",
+    resize: str = TENSORFLOW,
 ) -> FidelityEmbedding:
     """The Inception of the published FID (`inception-v3-compat`), features [N, 2048] or of an earlier layer."""
+    from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3, FeatureExtractorInceptionV3
+
     layer = str(layer)
-    _check_layer(INCEPTION, layer, tuple(INCEPTION_LAYERS))
-    _check_resize(INCEPTION, resize, get_args(Resize))
+    _check(INCEPTION, "layer", layer, tuple(INCEPTION_LAYERS))
+    _check(INCEPTION, "resize", resize, (TENSORFLOW, CLEAN))
     clean = resize == CLEAN
     parts = [INCEPTION, *([layer] if layer != "2048" else []), *([CLEAN] if clean else [])]
-    with seeds.isolated():
-        extractor = build_inception(layer, weights)
-    other = OtherResize(CLEAN_RESIZE, partial(clean_resize, size=INCEPTION_SIZE)) if clean else None
+    extractor = _build(FeatureExtractorInceptionV3, INCEPTION, layer, weights, URL_INCEPTION_V3)
+    resized = partial(clean_resize, size=299)
+    other = ("clean-fid bicubic antialiased", resized) if clean else None
     return FidelityEmbedding(extractor, "-".join(parts), INCEPTION_LAYERS[layer], dtype, other)
 
 
@@ -330,10 +281,12 @@ def load_vgg16(
     weights: str | Path | None = None, layer: str = "fc2_relu", dtype: Precision = "float32"
 ) -> FidelityEmbedding:
     """VGG16's second hidden layer [N, 4096], on which precision and recall are usually computed."""
-    _check_layer("vgg16", layer, VGG16_LAYERS)
+    from torch_fidelity.feature_extractor_vgg16 import FeatureExtractorVGG16
+    from torchvision.models import VGG16_Weights
+
+    _check("vgg16", "layer", layer, ("fc2_relu", "fc2"))
     name = "vgg16" if layer == "fc2_relu" else f"vgg16-{layer}"
-    with seeds.isolated():
-        extractor = build_vgg16(layer, weights)
+    extractor = _build(FeatureExtractorVGG16, "vgg16", layer, weights, VGG16_Weights.IMAGENET1K_V1.url)
     return FidelityEmbedding(extractor, name, extractor.model.classifier[-1].out_features, dtype)
 
 
@@ -341,17 +294,15 @@ def load_clip(
     name: str,
     weights: str | Path | None = None,
     dtype: Precision = "float32",
-    resize: ClipResize = "tensorflow-1",
+    resize: str = TENSORFLOW,
     unit_length: bool = False,
 ) -> FidelityEmbedding:
     """A CLIP image tower, projected: [N, 512] for `clip-vit-b-32`."""
-    _check_resize(name, resize, get_args(ClipResize))
+    _check(name, "resize", resize, (TENSORFLOW, CMMD))
     with seeds.isolated():
-        extractor = build_clip(name, weights)
-    other = None
-    if resize == CMMD:
-        size = extractor.resolution
-        other = OtherResize("centre square, Pillow bicubic", partial(_pillow_centre, size=size))
+        extractor = _build_clip(name, weights)
+    resized = partial(_pillow_centre, size=extractor.resolution)
+    other = ("centre square, Pillow bicubic", resized) if resize == CMMD else None
     full_name = "-".join([name, *([CMMD] if other else []), *([UNIT] if unit_length else [])])
     return FidelityEmbedding(extractor, full_name, extractor.model.visual.output_dim, dtype, other, unit_length)
 
@@ -361,32 +312,23 @@ def load_dinov2(
     weights: str | Path | None = None,
     repo: str | Path | None = None,
     dtype: Precision = "float32",
-    resize: Dinov2Resize = "tensorflow-1",
+    resize: str = TENSORFLOW,
 ) -> FidelityEmbedding:
     """A DINOv2 class token: [N, 384] for `dinov2-vit-s-14`."""
-    _check_resize(name, resize, get_args(Dinov2Resize))
+    _check(name, "resize", resize, (TENSORFLOW, DGM_EVAL))
     with seeds.isolated():
-        extractor = build_dinov2(name, weights, repo)
-    size = extractor.INPUT_IMAGE_SIZE
-    other = OtherResize("Pillow bicubic", partial(_pillow_square, size=size)) if resize == DGM_EVAL else None
+        extractor = _build_dinov2(name, weights, repo)
+    resized = partial(pillow_resize, height=extractor.INPUT_IMAGE_SIZE, width=extractor.INPUT_IMAGE_SIZE)
+    other = ("Pillow bicubic", resized) if resize == DGM_EVAL else None
     full_name = f"{name}-{DGM_EVAL}" if other else name
     dim = getattr(extractor.model, "embed_dim", DINOV2_DIMS[name])  # of the repository's own class
     return FidelityEmbedding(extractor, full_name, dim, dtype, other)
-
-
-def _pillow_square(levels: Tensor, size: int) -> Tensor:
-    return pillow_resize(levels, size, size)
 
 
 def _pillow_centre(levels: Tensor, size: int) -> Tensor:
     return pillow_resize(centre_square(levels), size, size)
 
 
-def _check_resize(name: str, resize: str, resizes: tuple[str, ...]) -> None:
-    if resize not in resizes:
-        raise ValueError(f"{name} has no resize {resize!r}; choose one of {', '.join(resizes)}")
-
-
-def _check_layer(name: str, layer: str, layers: tuple[str, ...]) -> None:
-    if layer not in layers:
-        raise ValueError(f"{name} has no layer {layer!r}; choose one of {', '.join(layers)}")
+def _check(name: str, option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} has no {option} {value!r}; choose one of {', '.join(known)}")

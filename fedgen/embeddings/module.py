@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import inspect
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -70,19 +69,14 @@ class ModuleEmbedding(Embedding):
 def hash_code(module: nn.Module) -> str:
     """A hash over a module's printed form and the source of its classes outside torch, where there is any."""
     digest = hashlib.blake2b(repr(module).encode(), digest_size=16)
-    for source in _sources(module):
-        digest.update(source.encode())
-    return digest.hexdigest()
-
-
-def _sources(module: nn.Module) -> Iterator[str]:
     for kind in dict.fromkeys(type(child) for child in module.modules()):
-        yield kind.__qualname__
+        digest.update(kind.__qualname__.encode())
         if not kind.__module__.startswith("torch."):
             try:
-                yield inspect.getsource(kind)
-            except (OSError, TypeError):
-                yield kind.__module__  # typed at a prompt: no file holds the source
+                digest.update(inspect.getsource(kind).encode())
+            except (OSError, TypeError):  # typed at a prompt: no file holds the source
+                digest.update(kind.__module__.encode())
+    return digest.hexdigest()
 
 
 class Pixels(Embedding):
@@ -102,7 +96,7 @@ class Pixels(Embedding):
 class Identity(Embedding):
     """Points [N, D] as they are, in float32; never quantised.
 
-    For toys such as Gaussian mixtures, whose points have no grey levels, and for features that were computed elsewhere.
+    For toys such as Gaussian mixtures, whose points have no grey levels, and for features that were computed before.
     """
 
     takes_points = True
@@ -114,11 +108,7 @@ class Identity(Embedding):
         return levels
 
     def forward(self, images: Tensor) -> Tensor:
-        """The points [N, D], float32.
-
-        Raises:
-            ValueError: for images, or for points that are not floats.
-        """
+        """The points [N, D], float32."""
         self.check(tuple(images.shape))
         if images.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             raise ValueError(f"embedding identity takes float points [N, D], got {images.dtype}")

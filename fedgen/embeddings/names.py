@@ -21,7 +21,7 @@ UNIT = "unit"  # behind the name of features that are scaled to length 1
 
 def network_of(name: str) -> str:
     """The network that a stored name stands for, whatever its size, layer or seed: "inception-v3-compat" for
-    "inception-v3-compat-192"; a name that is nobody's here is its own."""
+    "inception-v3-compat-192"; an unknown name is returned as it is."""
     if name.startswith((TIMM, TRANSFORMERS)):
         return split_options(name)[0]
     return with_suffix(name, {})[0]
@@ -38,7 +38,7 @@ def split_options(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def with_suffix(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name without what stored scores write behind it, and the options with those that this stands for."""
+    """The name without its suffix in stored scores, and the options with those that the suffix stands for."""
     for base, options_of in SUFFIXES.items():
         suffix = name.removeprefix(f"{base}-")
         found = options_of(suffix) if suffix != name else {}
@@ -47,9 +47,9 @@ def with_suffix(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]
     return name, options
 
 
-def options_in(suffix: str) -> dict[str, object]:
-    """The options that a stored name's suffix stands for: "seed1-logits" is {"seed": 1, "layer": "logits"}."""
-    found: dict[str, object] = {}
+def _classifier_options(suffix: str) -> dict[str, Any]:
+    """For "seed1-logits" {"seed": 1, "layer": "logits"}."""
+    found: dict[str, Any] = {}
     for part in suffix.split("-"):
         if part == LOGITS:
             found["layer"] = LOGITS
@@ -65,18 +65,18 @@ def _inception_options(suffix: str) -> dict[str, Any]:
     return ({"layer": layer} if layer else {}) | ({"resize": CLEAN} if suffix.endswith(CLEAN) else {})
 
 
-def _clip_options(suffix: str) -> dict[str, Any]:
-    resized, unit = suffix.startswith(CMMD), suffix.endswith(UNIT)
-    options = ({"resize": CMMD} if resized else {}) | ({"unit_length": True} if unit else {})
-    return options if suffix == "-".join([*([CMMD] if resized else []), *([UNIT] if unit else [])]) else {}
-
+CLIP_OPTIONS: dict[str, dict[str, Any]] = {
+    CMMD: {"resize": CMMD},
+    UNIT: {"unit_length": True},
+    f"{CMMD}-{UNIT}": {"resize": CMMD, "unit_length": True},
+}
 
 # Names of stored scores load again: `efficientnet-lite0-224` is efficientnet-lite0 with size=224.
 SUFFIXES: dict[str, Callable[[str], dict[str, Any]]] = {
     "efficientnet-lite0": lambda suffix: {"size": int(suffix)} if is_number(suffix) else {},
-    MNIST_CLASSIFIER: options_in,
+    MNIST_CLASSIFIER: _classifier_options,
     INCEPTION: _inception_options,
     "vgg16": lambda suffix: {"layer": suffix},
-    **dict.fromkeys(CLIP_NAMES, _clip_options),
+    **dict.fromkeys(CLIP_NAMES, lambda suffix: CLIP_OPTIONS.get(suffix, {})),
     **dict.fromkeys(DINOV2_DIMS, lambda suffix: {"resize": DGM_EVAL} if suffix == DGM_EVAL else {}),
 }

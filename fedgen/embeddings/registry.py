@@ -96,7 +96,8 @@ def load_embedding(
         return _made("the module", ModuleEmbedding, name_or_module, weights=weights, **options)
     for prefix, load in PACKAGES.items():
         if str(name_or_module).startswith(prefix):
-            return _of_package(prefix, load, str(name_or_module), {"weights": weights, **options})
+            base, found = split_options(str(name_or_module).removeprefix(prefix))
+            return _made(str(name_or_module), partial(load, base), **{**found, "weights": weights, **options})
     if is_class_path(str(name_or_module)):
         return _of_class(str(name_or_module), None, {"weights": weights, **options})
     name, options = with_suffix(str(name_or_module), options)
@@ -107,12 +108,6 @@ def load_embedding(
     if name not in WITH_WEIGHTS:
         raise ValueError(_unknown(name))
     return _made(name, WITH_WEIGHTS[name], weights=weights, **options)
-
-
-def _of_package(prefix: str, load: Callable[..., Embedding], name: str, options: dict[str, Any]) -> Embedding:
-    """The embedding of a name such as "timm/resnet18@96"."""
-    base, found = split_options(name.removeprefix(prefix))
-    return _made(name, partial(load, base), **(found | options))
 
 
 def _of_class(path: str, init_args: Mapping[str, Any] | None, options: dict[str, Any]) -> Embedding:
@@ -130,18 +125,16 @@ def _of_class(path: str, init_args: Mapping[str, Any] | None, options: dict[str,
         options = {key: value for key, value in options.items() if key != "weights"}
     else:
         options = {"name": path.rsplit(".", 1)[1]} | options
+    signature = inspect.signature(found)
     try:
-        inspect.signature(found).bind(**arguments)
+        signature.bind(**arguments)
     except TypeError as error:
-        raise ValueError(f"embedding {path}: {error}; its init_args: {', '.join(_arguments(found))}") from error
+        known = ", ".join(signature.parameters) or "none"
+        raise ValueError(f"embedding {path}: {error}; its init_args: {known}") from error
     with seeds.isolated():
         seeds.seed_all(0, "embedding", path)
         made = found(**arguments)
     return load_embedding(made, **options)
-
-
-def _arguments(factory: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(factory).parameters) or ["none"]
 
 
 def _made(title: str, factory: Callable[..., Embedding], /, *args: Any, **options: Any) -> Embedding:

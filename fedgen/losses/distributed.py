@@ -21,14 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.losses.fastfid import FastFIDLoss
-from fedgen.losses.feature_loss import ClosedForm, FeatureLoss, KeepsPrecision
+from fedgen.losses.feature_loss import ClosedForm, FeatureLoss, KeepsPrecision, check_precision
 from fedgen.losses.mmd2 import MMD2Loss, features_of
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.statistics import Gaussian
 from fedgen.statistics.gaussian import check_clients, check_features
 from fedgen.statistics.statistic_messages import Message, add
-
-PRECISIONS = (torch.float64, torch.float32)
 
 
 @dataclass
@@ -43,23 +41,20 @@ class Traffic:
 class Clients(Protocol):
     """The clients as their server sees them: all of them are asked at once, and the sum of their answers is seen."""
 
-    @property
-    def traffic(self) -> Traffic:
-        """The bytes that were sent so far."""
+    traffic: Traffic
 
     def ask(self, question: Message) -> Message:
         """The sum of the clients' answers, entry by entry."""
 
 
 class SimulatedClients(nn.Module):
-    """Clients in this process, who receive and send bytes as they would over a line."""
+    """Clients in this process, which receive and send bytes as they would over a network."""
 
     def __init__(self, clients: Sequence[nn.Module], precision: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.clients, self.precision, self.traffic = nn.ModuleList(clients), precision, Traffic()
 
     def ask(self, question: Message) -> Message:
-        """The sum of the clients' answers; no client's own is kept."""
         sent = question.to_bytes(self.precision)
         received = Message.from_bytes(sent)
         total: Message | None = None
@@ -82,7 +77,6 @@ class ScoringClient(KeepsPrecision):
         self.loss, self.weight = loss, weight
 
     def forward(self, question: Message) -> Message:
-        """The "terms" message of the question; without the gradient, if that is not asked for."""
         features = question.tensors["features"].to(self._device)
         value, gradient = term(self.loss, features, question.meta.get("gradient") == "yes")
         weight = torch.tensor(self.weight, dtype=torch.float64)
@@ -109,10 +103,6 @@ class DistributedLoss(FeatureLoss):
         loss: the score, which remembers nothing of past batches; MMD2Loss() if None.
         precision: of the numbers that are sent, torch.float64 or torch.float32.
 
-    Raises:
-        ValueError: for another precision, a score that remembers batches, or one to the clients' pool that is no mean
-            of the clients' scores.
-
     Examples:
         >>> import torch
         >>> from fedgen.losses import DistributedLoss, MMD2Loss
@@ -127,7 +117,7 @@ class DistributedLoss(FeatureLoss):
 
     def __init__(self, loss: FeatureLoss | None = None, precision: torch.dtype = torch.float64) -> None:
         loss = loss or MMD2Loss()
-        check_precision(precision)
+        check_precision("precision", precision)
         check_mean_of_clients(loss)
         if isinstance(loss, FastFIDLoss) and loss.moments.remembers:
             raise ValueError(
@@ -137,35 +127,16 @@ class DistributedLoss(FeatureLoss):
         super().__init__("avg", loss.dtype)
         self.loss, self.precision, self.score = loss, precision, loss.score
         self.clients: Clients | None = None
-        self._dim: int | None = None
-
-    @property
-    def dim(self) -> int | None:
-        """D of the clients' features; None before they are known."""
-        return self._dim
-
-    @property
-    def traffic(self) -> Traffic:
-        """The bytes that were sent so far."""
-        return Traffic() if self.clients is None else self.clients.traffic
+        self.traffic = Traffic()
 
     def connect(self, clients: Clients, dim: int) -> Self:
-        """The loss itself, which asks these clients from now on.
-
-        Args:
-            clients: answer "features" by "terms", as `ScoringClient` does.
-            dim: features D.
-        """
+        """The loss itself, which asks these clients of features of D = `dim`; they answer as `ScoringClient` does."""
         self._modules.pop("clients", None)
-        self.clients, self._dim = clients, dim
+        self.clients, self.traffic, self.dim = clients, clients.traffic, dim
         return self
 
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
-        """The loss itself, which from now on asks simulated clients of these features [n_i, D].
-
-        Raises:
-            ValueError: for summaries, unusable features or weights, or a client with fewer images than its score needs.
-        """
+        """The loss itself, which from now on asks simulated clients of these features [n_i, D], and not summaries."""
         parts = features_of(clients)
         check_clients(parts)
         scoring = []
@@ -177,15 +148,10 @@ class DistributedLoss(FeatureLoss):
         return self.connect(SimulatedClients(scoring, self.precision), parts[0].shape[1])
 
     def client_of(self, features: Tensor, weight: float) -> ScoringClient:
-        """The client of these features [n, D] and weight, who answers what this loss asks.
-
-        Raises:
-            ValueError: for unusable features, or fewer than the score needs.
-        """
+        """The client of these features [n, D] and weight, which answers what this loss asks."""
         return ScoringClient(copy.deepcopy(self.loss).set_references([features]), weight)
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """The scalar of `forward`, with its gradient beside it where the features ask for one."""
         check_features(features, "generated features")
         assert self.clients is not None
         needed = features.requires_grad and torch.is_grad_enabled()
@@ -204,16 +170,10 @@ def message_weights(weights: Weights, counts: Sequence[int]) -> list[float]:
     return (resolve_weights(weights, counts) * len(counts)).tolist()
 
 
-def check_precision(precision: torch.dtype) -> None:
-    """Raises ValueError unless numbers can be sent in it."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be torch.float64 or torch.float32, got {precision}")
-
-
 def check_mean_of_clients(loss: FeatureLoss) -> None:
-    """Raises ValueError if a loss's aim is no mean of the clients' own scores, up to a number of the real images."""
+    """Raises ValueError unless a loss is a mean of the clients' scores, up to a number of the real images."""
     if isinstance(loss, FastFIDLoss) and loss.aggregate == "all":
         raise ValueError(
-            "FID-all is no mean of the clients' FIDs: use FastFIDLoss(aggregate='avg'), or a OneMessageLoss, which"
+            "FID-all is not a mean of the clients' FIDs: use FastFIDLoss(aggregate='avg'), or a OneMessageLoss, which"
             " pools the clients' moments"
         )

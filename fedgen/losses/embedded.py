@@ -1,8 +1,14 @@
-"""A score of generated images as a loss of the generator that made them, under one embedding or several."""
+"""A score of generated images as a loss of the generator that made them, under one embedding or several.
+
+More images than fit in memory have their gradient a chunk at a time, after Gao et al. 2021, "Scaling deep contrastive
+learning batch size under memory limited setup" (arXiv 2101.06983): features are computed without a graph, the loss is
+differentiated in the features, and each chunk is then computed again with a graph that receives its share of that
+gradient. Exact, for one more forward pass.
+"""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +20,6 @@ from fedgen.images import SeenRange
 from fedgen.losses.feature_loss import FeatureLoss, KeepsPrecision
 from fedgen.losses.scaling import FixedWeight, Weight, running_mean
 from fedgen.scores.aggregate import Weights
-
-# Gradients of a loss on more images than fit in memory: their features at once, their graphs a chunk at a time.
-#
-# Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup" (arXiv 2101.06983):
-# features are computed without a graph, the loss is differentiated in the features, and each chunk is then computed
-# again with a graph that receives its share of that gradient. Exact, for one more forward pass.
 
 
 def gradient_cache(
@@ -33,10 +33,7 @@ def gradient_cache(
         objective: features [m, D] to a scalar; called once, with gradients on.
         encode: inputs [c, ...] to features [c, D], differentiable in whatever is trained.
         inputs: [m, ...], e.g. latents.
-        chunk: inputs encoded at once.
-
-    Raises:
-        ValueError: for a chunk below 1.
+        chunk: inputs encoded at once, at least 1.
 
     Examples:
         >>> import torch
@@ -55,7 +52,7 @@ def gradient_cache(
         for part in parts:
             states.append(_random_states(inputs.device))
             features.append(encode(part))
-    # a mean's gradient in a single image underflows in half precision, and no scaler reaches it there
+    # a mean's gradient in a single image underflows in half precision, where no scaler applies
     leaves = torch.cat(features).to(torch.promote_types(features[0].dtype, torch.float32)).requires_grad_()
     with torch.enable_grad():
         value = objective(leaves)
@@ -74,7 +71,7 @@ def cache_generator(
     latents: Tensor,
     chunk: int,
 ) -> Iterator[Tensor]:
-    """`gradient_cache` of what is seen of a generator's images; its running statistics move in one pass of the two."""
+    """`gradient_cache` of a generator's images' features; its running statistics move in one of the two passes."""
     before = [buffer.clone() for buffer in generator.buffers()]
 
     def evaluate(features: Tensor) -> Tensor:
@@ -98,8 +95,8 @@ def _set_random_states(device: torch.device, states: tuple[Tensor, Tensor | None
 class EmbeddedLoss(nn.Module):
     """A weighted score of generated images in [-1, 1] against clients' real images, to be minimised.
 
-    A `GAN` takes it among its `generator_losses` and gives it the clients' training images when fitting starts;
-    elsewhere call `set_references` once and then the loss itself on images.
+    A `GAN` takes it among its `generator_losses` and sets the clients' training images when fitting starts; outside one
+    call `set_references` once and then the loss itself on images.
 
     With several embeddings each one's score is divided by a running mean of its own magnitude before they are averaged,
     so that none outweighs the others by its scale. Scores measured under an embedding that was trained on prove little:
@@ -107,20 +104,17 @@ class EmbeddedLoss(nn.Module):
 
     Args:
         loss: the score, e.g. `FastFIDLoss()`; each embedding gets a copy.
-        embeddings: names, embeddings, or options of `load_embedding` with the key "name".
+        embeddings: names, embeddings, or options of `load_embedding` with the key "name", each once.
         weight: the factor of the loss beside the adversarial one, a number or e.g. `AdaptiveWeight()`.
         client_weights: the clients' weights, shared by avg and all.
-        separate: whether a GAN makes images of their own for this loss, in a second backward pass, instead of using
-            those that the critic sees.
+        separate: whether a GAN makes further images for this loss, in a second backward pass, instead of using those
+            that the critic sees.
         num_images: images of that second pass; as many as the critic sees by default.
         chunk: images made and embedded at once. In a second pass the gradient is cached (see `gradient_cache`) so that
             memory holds one chunk, the generator included; in a joint pass it bounds the embedding's memory, with
             `checkpointing`.
         checkpointing: whether the embedding's activations are computed again in the backward pass instead of kept.
         cache: folder that keeps the real images' features.
-
-    Raises:
-        ValueError: for values out of range, or embeddings given twice.
 
     Examples:
         >>> import torch
@@ -151,12 +145,12 @@ class EmbeddedLoss(nn.Module):
             if number is not None and number < 1:
                 raise ValueError(f"{name}={number}: must be at least 1")
         if num_images is not None and not separate:
-            raise ValueError(f"num_images={num_images} is for a pass of its own; give separate=True too")
-        self.embeddings = nn.ModuleList(load_embedding(embedding) for embedding in embeddings)
+            raise ValueError(f"num_images={num_images} is for a separate pass; give separate=True too")
+        self.embeddings: Any = nn.ModuleList(load_embedding(embedding) for embedding in embeddings)
         names = [str(embedding.name) for embedding in self.embeddings]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"a loss needs embeddings, each once, got {names}")
-        self.losses = nn.ModuleList(copy.deepcopy(loss) for _ in names)
+        self.losses: Any = nn.ModuleList(copy.deepcopy(loss) for _ in names)  # of FeatureLoss
         self.weight = weight if isinstance(weight, Weight) else FixedWeight(float(weight))
         # each embedding's share of the mean: one over the magnitude of its score
         self.balance = nn.ModuleList(_RunningMagnitude() for _ in names) if len(names) > 1 else None
@@ -168,80 +162,50 @@ class EmbeddedLoss(nn.Module):
         self._seen: SeenRange | None = SeenRange(f"images of the {self.score} loss")
 
     def replace_losses(self, make: Callable[[FeatureLoss], FeatureLoss]) -> None:
-        """Puts what `make` gives for it in the place of each embedding's loss, whose references are to be set again."""
-        self.losses = nn.ModuleList(make(loss) for loss in self._feature_losses)
-        self.score = next(iter(self._feature_losses)).score
-
-    # ---- the clients' side ----
+        """Replaces each embedding's loss by what `make` returns for it; references are to be set again."""
+        self.losses = nn.ModuleList(make(loss) for loss in self.losses)
+        self.score = self.losses[0].score
 
     @property
     def has_references(self) -> bool:
-        """Whether the clients' images are known."""
-        return all(loss.dim is not None for loss in self._feature_losses)
+        return all(loss.dim is not None for loss in self.losses)
 
-    @property
-    def _feature_losses(self) -> list[FeatureLoss]:
-        return [loss for loss in self.losses if isinstance(loss, FeatureLoss)]
-
-    def set_references(
-        self, clients: Sequence[Tensor | LazyInputs], device: torch.device | str | None = None
-    ) -> "EmbeddedLoss":
-        """The loss itself, against the clients' images from now on; embeds them all.
-
-        Args:
-            clients: images [n_i, C, H, W], uint8 or floats in [-1, 1], or points [n_i, D]; one tensor a client, or
-                `LazyInputs` of these.
-            device: where to embed; the embeddings move there.
-
-        Raises:
-            ValueError: for images that an embedding cannot take; floats in [0, 1] are refused where they are many.
-        """
-        cache = FeatureCache(self.cache) if self.cache else None
-        images, counts = join_inputs(clients), [len(part) for part in clients]
-        for loss, embedding in zip(self._feature_losses, self.embeddings):
-            assert isinstance(embedding, Embedding)
-            description = f"embedding the loss's references with {embedding.name}"
-            features = embed(embedding, images, device=device, description=description, cache=cache)
+    def set_references(self, clients: Sequence[Tensor | LazyInputs], device: torch.device | str | None = None) -> Self:
+        """The loss itself, against the clients' images, as `embed` takes them; the embeddings move to the device."""
+        counts = [len(part) for part in clients]
+        for loss, features in self._embedded(join_inputs(clients), device, "the loss's references"):
             loss.set_references(list(features.split(counts)), self.client_weights)
         return self
 
-    def set_public(self, images: Tensor, device: torch.device | str | None = None) -> "EmbeddedLoss":
-        """The loss itself, having heard of images that are nobody's secret: what references may be approximated on.
-
-        To be called before `set_references`, with arguments of the same kind.
-        """
-        cache = FeatureCache(self.cache) if self.cache else None
-        for loss, embedding in zip(self._feature_losses, self.embeddings):
-            assert isinstance(embedding, Embedding)
-            description = f"embedding public images with {embedding.name}"
-            loss.set_public(embed(embedding, images, device=device, description=description, cache=cache))
+    def set_public(self, images: Tensor, device: torch.device | str | None = None) -> Self:
+        """The loss itself, after public images, on which `set_references` may then approximate references."""
+        for loss, features in self._embedded(images, device, "public images"):
+            loss.set_public(features)
         return self
 
+    def _embedded(
+        self, images: Tensor | LazyInputs, device: torch.device | str | None, what: str
+    ) -> Iterator[tuple[FeatureLoss, Tensor]]:
+        """Each loss with the images' features under its embedding."""
+        cache = FeatureCache(self.cache) if self.cache else None
+        for loss, embedding in zip(self.losses, self.embeddings):
+            description = f"embedding {what} with {embedding.name}"
+            yield loss, embed(embedding, images, device=device, description=description, cache=cache)
+
     def start_turn(self, client: int | None) -> None:
-        """Tells whose turn it is, for losses with aggregate "own"; None: nobody's."""
-        for loss in self._feature_losses:
+        """Begins a client's turn, for losses with aggregate "own"; None: the score is again that to all clients."""
+        for loss in self.losses:
             loss.start_turn(client)
 
-    # ---- the generator's side ----
-
     def forward(self, images: Tensor, adversarial: Tensor | None = None) -> Tensor:
-        """The weighted loss of images [m, C, H, W] in [-1, 1], a scalar differentiable in them.
-
-        Args:
-            images: generated images.
-            adversarial: the generator's adversarial loss at this step, for weights that adapt to it.
-        """
+        """The weighted loss of images [m, C, H, W] in [-1, 1]; weights that adapt need this step's adversarial loss."""
         parts = images.split(self.chunk or len(images))
         return self.objective(torch.cat([self.encode(part) for part in parts]), adversarial)
 
     def backward_parts(self, generator: nn.Module, latents: Tensor, adversarial: Tensor | None) -> Iterator[Tensor]:
-        """Scalars whose backward passes, each before the next is taken, give the weighted loss's gradient.
+        """Scalars whose backward passes, each before the next is taken, give the gradient of `forward`.
 
-        Args:
-            generator: latents to images in [-1, 1]. One whose images depend on each other (BatchNorm) sees chunks as
-                batches.
-            latents: [m, ...], one an image.
-            adversarial: as for `forward`.
+        A generator whose images depend on each other (BatchNorm) sees chunks of the latents [m, ...] as batches.
         """
         if self.chunk is None:
             yield self(generator(latents), adversarial)
@@ -279,11 +243,9 @@ class EmbeddedLoss(nn.Module):
         return factor * value
 
     def _count(self, values: Sequence[Tensor], factor: Tensor) -> None:
-        found = {f"{self.score}_loss/{name}": value for name, value in zip(self.names, values)}
-        found[f"{self.score}_loss/weight"] = factor
-        for name, value in found.items():
-            total = self._totals.get(name)
-            self._totals[name] = value.detach().clone() if total is None else total + value.detach()
+        for name, value in zip([*self.names, "weight"], [*values, factor]):
+            key = f"{self.score}_loss/{name}"
+            self._totals[key] = value.detach() + self._totals.get(key, 0)
         self._steps += 1
 
     def take_totals(self) -> tuple[dict[str, Tensor], int]:
@@ -296,17 +258,17 @@ class EmbeddedLoss(nn.Module):
 class _RunningMagnitude(KeepsPrecision):
     """The running mean of |value| over steps of training, without gradient."""
 
-    def __init__(self, decay: float = 0.9) -> None:
+    mean: Tensor
+    mass: Tensor
+
+    def __init__(self) -> None:
         super().__init__()
-        self.decay = decay
-        self.mean: Tensor
-        self.mass: Tensor
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("mass", torch.zeros(()))
 
     def forward(self, value: Tensor) -> Tensor:
         size = value.detach().abs().to(self.mean)
-        mean, mass = running_mean(self, (self.mean, self.mass), size, self.decay)
+        mean, mass = running_mean(self, (self.mean, self.mass), size, decay=0.9)
         return (mean / mass).clamp(min=torch.finfo(torch.float32).tiny)
 
 
@@ -334,41 +296,30 @@ class ImageLosses:
     def backward_parts(
         self, generator: nn.Module, latents: Tensor, chunk: int | None, note: Callable[[Tensor], None]
     ) -> Iterator[Tensor]:
-        """Scalars whose backward passes, each before the next is taken, give the gradient of the sum.
+        """Scalars as of `EmbeddedLoss.backward_parts` for the sum, which `note` receives once, without gradient."""
 
-        Args:
-            generator: latents to images in [-1, 1]. One whose images depend on each other (BatchNorm in training mode)
-                sees chunks as batches.
-            latents: [m, ...], one an image.
-            chunk: images made and embedded at once, their gradient cached; all of them by default.
-            note: receives the sum, once, without gradient.
-        """
-        if chunk is None or chunk >= len(latents):
-            images = generator(latents)
-            total = torch.stack([loss(images).float() for loss in self.losses]).sum()
-            note(total.detach())
-            yield total
-            return
-
-        def objective(features: Tensor) -> Tensor:
-            total = self._objective(features)
+        def summed(values: Iterable[Tensor]) -> Tensor:
+            total = torch.stack([value.float() for value in values]).sum()
             note(total.detach())
             return total
+
+        if chunk is None or chunk >= len(latents):
+            images = generator(latents)
+            yield summed(loss(images) for loss in self.losses)
+            return
+
+        def objective(seen: Tensor) -> Tensor:
+            parts = zip(self.losses, seen.split(self._widths, dim=1))
+            return summed(
+                loss.objective(part) if isinstance(loss, EmbeddedLoss) else loss(part.unflatten(1, self._shape))
+                for loss, part in parts
+            )
 
         yield from cache_generator(objective, self._encode, generator, latents, chunk)
 
     def _encode(self, images: Tensor) -> Tensor:
-        """Return what every loss sees of the images, side by side [m, sum of D]: features, or the images themselves."""
+        """The inputs of all losses side by side [m, sum of D]: features, or the images themselves."""
         self._shape = images.shape[1:]
         seen = [loss.encode(images) if isinstance(loss, EmbeddedLoss) else images.flatten(1) for loss in self.losses]
         self._widths = [part.shape[1] for part in seen]
         return torch.cat(seen, dim=1)
-
-    def _objective(self, seen: Tensor) -> Tensor:
-        values = []
-        for loss, part in zip(self.losses, seen.split(self._widths, dim=1)):
-            if isinstance(loss, EmbeddedLoss):
-                values.append(loss.objective(part))
-            else:
-                values.append(loss(part.unflatten(1, self._shape)))
-        return torch.stack([value.float() for value in values]).sum()

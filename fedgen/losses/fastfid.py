@@ -6,19 +6,17 @@ An image x that has the weight v in the population has the gradient
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from fedgen.losses.feature_loss import Aggregate, ClosedForm, FeatureLoss
-from fedgen.losses.frechet_targets import Form, FrechetTargets, FrozenPull, group
+from fedgen.losses.frechet_targets import Form, FrozenPull, Shares, group
 from fedgen.losses.moments import BatchMoments, MomentEstimate, Moments
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.statistics import Gaussian, pool, summarize
 from fedgen.statistics.gaussian import check_features, check_size
-
-Shares = list[tuple[FrechetTargets, Tensor]]
 
 
 class FastFIDLoss(FeatureLoss):
@@ -38,14 +36,11 @@ class FastFIDLoss(FeatureLoss):
     Args:
         moments: whose moments the generator has: `BatchMoments()` (if None; biased), `QueueMoments()`, `EMAMoments()`.
         aggregate: see `FeatureLoss`.
-        ddof: divisor n - ddof of every covariance, as for the scores.
-        refresh_every: with a queue or an average, take the eigendecomposition at every so many steps in training; see
+        ddof: divisor n - ddof of every covariance, as for the scores; 0 <= ddof < 2.
+        refresh_every: with a queue or an average, take the eigendecomposition at every n-th step of training; see
             `FrozenPull` for what happens between. It starts once more than D images count and, while the queue fills,
             is taken whenever it has grown by a quarter. Costs one D x D matrix more to remember.
         dtype: of the references' matrices and the products with them; moments and eigenvalues are in float64.
-
-    Raises:
-        ValueError: for values out of range.
 
     Examples:
         >>> import torch
@@ -75,41 +70,23 @@ class FastFIDLoss(FeatureLoss):
             raise ValueError(f"refresh_every={refresh_every} needs moments that change little: a queue or an average")
         self.ddof, self.refresh_every = ddof, refresh_every
         self.frozen = FrozenPull(refresh_every) if refresh_every > 1 else None
-        self.targets = nn.ModuleList()
+        self.targets: Any = nn.ModuleList()  # of FrechetTargets
         self.weights: Tensor = torch.empty(0)
-
-    @property
-    def dim(self) -> int | None:
-        """D of the references; None before they are set."""
-        return self._all_targets[0].dim if len(self.targets) else None
-
-    @property
-    def _all_targets(self) -> list[FrechetTargets]:
-        return [targets for targets in self.targets if isinstance(targets, FrechetTargets)]
 
     @torch.no_grad()
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
         """The loss itself, against these clients from now on; what it remembers of batches stays.
 
-        Args:
-            clients: features [n_i, D] or summaries, one a client. For "all" their pool alone is kept, for the others
-                each client: 19 to 34 MB at D = 2048 for one of more images than that, its deviations for a smaller one.
-            weights: the clients' weights, as for `FrechetReference`.
-
-        Raises:
-            ValueError: for unusable features or weights, differing D, or a client of one image with ddof = 1.
+        For "all" the clients' pool alone is kept, for the others each client: 19 to 34 MB at D = 2048 for one of more
+        images than that, its deviations for a smaller one.
         """
         if not len(clients):
             raise ValueError("a loss needs at least one client")
-        known = (
-            None
-            if isinstance(weights, str) and weights == "examples"
-            else resolve_weights(weights, [1.0] * len(clients))
-        )
         numbered: Iterable[tuple[int, Tensor | Gaussian]] = enumerate(clients)
         summaries = (self._summarize(number, client) for number, client in numbered)
         if self.aggregate == "all":
-            pooled = [pool(summaries, known)]
+            by_examples = isinstance(weights, str) and weights == "examples"
+            pooled = [pool(summaries, None if by_examples else resolve_weights(weights, [1.0] * len(clients)))]
             shares = torch.ones(1, dtype=torch.float64)
         else:
             pooled = list(summaries)
@@ -118,28 +95,29 @@ class FastFIDLoss(FeatureLoss):
             raise ValueError(f"clients differ in D: {[summary.dim for summary in pooled]}; use one embedding for all")
         form: Form = "strips" if self.moments.remembers else "covariance" if self.dtype == torch.float64 else "rows"
         targets = list(group(pooled, self.ddof, self.dtype, form, together=self.aggregate != "own"))
-        self.moments.prepare(pooled[0].dim, self._device)
+        dim = pooled[0].dim
+        self.moments.prepare(dim, self._device)
         if self.frozen is not None:
-            self.frozen.prepare(pooled[0].dim, self.dtype, self._device)
-        self.targets, self.weights = nn.ModuleList(targets), shares
+            self.frozen.prepare(dim, self.dtype, self._device)
+        self.targets, self.weights, self.dim = nn.ModuleList(targets), shares, dim
         return self
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """The scalar of `forward`, with its gradient beside it where the features ask for one."""
         check_features(features, "generated features")
         check_size(features, "generated features")
         if self.moments.count(len(features)) - self.ddof <= 0:
             raise ValueError(
                 f"the covariance of {len(features)} image(s) is undefined with ddof={self.ddof:g}; use a larger batch"
             )
-        shares = self._shares()
+        client = self.client_in_turn(len(self.weights))
+        shares = self._shares(client)
         needed = features.requires_grad and torch.is_grad_enabled()
         remember = self.training and torch.is_grad_enabled()
         with torch.no_grad():
             estimate = self.moments.estimate(features.detach(), remember)
             pulled: Tensor | None
             if self.frozen is not None and remember:
-                covariance, pulled = self.frozen.pull(shares, estimate, self.ddof, self._who())
+                covariance, pulled = self.frozen.pull(shares, estimate, self.ddof, client)
             else:
                 covariance, pulled = self._pull(shares, estimate, needed)
             means, centre = _mean_terms(shares, estimate)
@@ -163,23 +141,12 @@ class FastFIDLoss(FeatureLoss):
                 total = pulled if total is None else total.add_(pulled)
         return term, total
 
-    def _who(self) -> int | None:
-        """The client in question, None for all of them."""
-        return self.client if self.aggregate == "own" else None
-
-    def _shares(self) -> Shares:
-        """The targets in question with their weights [k]."""
-        client = self._who()
-        if client is not None and not 0 <= client < len(self.weights):
-            raise ValueError(f"client {client} has no references; set_references was given {len(self.weights)} clients")
-        chosen: Shares = []
-        for targets in self._all_targets:
-            if client is None:
-                weights = self.weights[targets.numbers].to(targets.means)
-                chosen += [(targets, weights)] if weights.any() else []
-            elif client in targets.numbers:
-                chosen.append((targets, torch.ones_like(targets.traces)))
-        return chosen
+    def _shares(self, client: int | None) -> Shares:
+        """The targets of a client, or of all of them, with their weights [k]."""
+        if client is not None:
+            return [(part, torch.ones_like(part.traces)) for part in self.targets if client in part.numbers]
+        weighted = [(part, self.weights[part.numbers].to(part.means)) for part in self.targets]
+        return [(part, weights) for part, weights in weighted if weights.any()]
 
     def _summarize(self, number: int, client: Tensor | Gaussian) -> Gaussian:
         if isinstance(client, Gaussian):

@@ -11,6 +11,15 @@ from torch.autograd import Function
 from fedgen.scores.aggregate import Weights
 from fedgen.statistics import Gaussian
 
+Aggregate = Literal["all", "avg", "own"]
+AGGREGATES = ("all", "avg", "own")
+PRECISIONS = (torch.float64, torch.float32)
+
+
+def check_precision(name: str, dtype: torch.dtype) -> None:
+    if dtype not in PRECISIONS:
+        raise ValueError(f"{name} must be torch.float64 or torch.float32, got {dtype}")
+
 
 class KeepsPrecision(nn.Module):
     """A module that follows a parent to another device but keeps its precision: half of it would be another score."""
@@ -41,10 +50,6 @@ class ClosedForm(Function):
         return (upstream * gradient).to(ctx.dtype), None, None
 
 
-Aggregate = Literal["all", "avg", "own"]
-AGGREGATES = ("all", "avg", "own")
-
-
 class FeatureLoss(KeepsPrecision, ABC):
     """A score of generated features [m, D] against clients' cached references, to be minimised.
 
@@ -54,11 +59,8 @@ class FeatureLoss(KeepsPrecision, ABC):
 
     Args:
         aggregate: what is minimised. "all": the score to the clients' pool; "avg": the mean of the clients' scores;
-            "own": within a client's turn the score to that client, and "avg" where nobody's turn is on.
+            "own": within a client's turn the score to that client, and "avg" outside turns.
         dtype: of the arithmetic, torch.float64 or torch.float32; the features may be of any floating dtype.
-
-    Raises:
-        ValueError: for another aggregate or dtype.
 
     Examples:
         >>> import torch
@@ -75,43 +77,28 @@ class FeatureLoss(KeepsPrecision, ABC):
     score: str
     """Name of the score, "fid" or "kid"."""
 
+    dim: int | None = None
+    """D of the references; None before they are set."""
+
     def __init__(self, aggregate: Aggregate = "all", dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         if aggregate not in AGGREGATES:
             raise ValueError(f"aggregate must be one of {', '.join(AGGREGATES)}, got {aggregate!r}")
-        if dtype not in (torch.float64, torch.float32):
-            raise ValueError(f"dtype must be torch.float64 or torch.float32, got {dtype}")
+        check_precision("dtype", dtype)
         self.aggregate: Aggregate = aggregate
         self.dtype = dtype
         self.client: int | None = None
 
     @abstractmethod
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
-        """The loss itself, against these clients from now on.
-
-        Args:
-            clients: features [n_i, D] or summaries, one a client; a single one for one set of images.
-            weights: the clients' weights, as for the scores: shared by "avg" and "all".
-
-        Raises:
-            ValueError: for unusable features, differing D, or a client with too few images.
-        """
+        """The loss itself, against these clients' features [n_i, D] or summaries from now on; weights as of scores."""
 
     @abstractmethod
     def evaluate(self, features: Tensor) -> Tensor:
         """The scalar of `forward`, of checked features, outside autocast."""
 
-    @property
-    @abstractmethod
-    def dim(self) -> int | None:
-        """D of the references; None before they are set."""
-
     def forward(self, features: Tensor) -> Tensor:
-        """The score of features [m, D], a differentiable scalar of the loss's dtype.
-
-        Raises:
-            ValueError: before `set_references`, for another shape or too few images.
-        """
+        """The score of features [m, D], a differentiable scalar of the loss's dtype."""
         if self.dim is None:
             raise ValueError(f"{type(self).__name__} has no references yet; call set_references([features, ...])")
         if features.ndim != 2 or not features.is_floating_point() or features.shape[1] != self.dim or not len(features):
@@ -123,11 +110,16 @@ class FeatureLoss(KeepsPrecision, ABC):
             return self.evaluate(features)
 
     def set_public(self, features: Tensor) -> None:
-        """Gives the loss features [n, D] of images that are nobody's secret, for those losses that have a use for them.
-
-        To be called before `set_references`.
-        """
+        """Passes features [n, D] of public images, before `set_references`, to losses that have a use for them."""
 
     def start_turn(self, client: int | None) -> None:
-        """Tells whose turn it is, for "own"; None: nobody's."""
+        """Begins a client's turn, for "own"; None: the score is again that to all clients."""
         self.client = client
+
+    def client_in_turn(self, clients: int) -> int | None:
+        """The client, of this many, whose turn it is under "own"; None for all of them."""
+        if self.aggregate != "own" or self.client is None:
+            return None
+        if not 0 <= self.client < clients:
+            raise ValueError(f"client {self.client} has no references; set_references was given {clients} clients")
+        return self.client

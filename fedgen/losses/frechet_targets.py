@@ -20,6 +20,10 @@ from fedgen.statistics.gaussian import eigh
 
 Form = Literal["covariance", "rows", "strips"]
 
+GROWTH = 1.25  # of the number of images, after which the factors are taken anew
+ALL_CLIENTS = -1
+NUMBERS = ("level", "inner", "unseen", "missing", "fresh", "count")
+
 
 @dataclass(frozen=True, eq=False)
 class Factors:
@@ -45,6 +49,7 @@ class FrechetTargets(nn.Module):
     ) -> None:
         super().__init__()
         self.numbers, self.dtype = list(numbers), dtype
+        self.dim = summaries[0].dim
         self._keep("means", torch.stack([summary.mean for summary in summaries]))
         self._keep("traces", torch.stack([summary.trace(ddof) for summary in summaries]))
         self._keep("scales", torch.stack([_scale(summary, ddof) for summary in summaries]))
@@ -59,11 +64,6 @@ class FrechetTargets(nn.Module):
             roots = stack([factor(summary, ddof) for summary in summaries])
             self._keep_root(roots if form == "strips" else Roots(roots.rows, roots.ranks))
 
-    @property
-    def dim(self) -> int:
-        """D."""
-        return self.means.shape[1]
-
     def pull(
         self, estimate: MomentEstimate, ddof: float, weights: Tensor, needed: bool
     ) -> tuple[Tensor, Tensor | None]:
@@ -71,9 +71,7 @@ class FrechetTargets(nn.Module):
         images = len(estimate.deviations)
         direct = images <= self.dim if self.covariance is not None else self._height is None
         if estimate.second is None and direct:
-            root = estimate.root(ddof)
-            traces, pulled = self._pull_rows(root, estimate, weights, needed)
-            return traces, None if pulled is None else pulled * (images / estimate.stretch(ddof)) ** 0.5
+            return self._pull_rows(estimate, ddof, weights, needed)
         if not needed:
             roots = self._roots()
             values = torch.linalg.eigvalsh(sandwich(roots, estimate.covariance(ddof)))
@@ -92,11 +90,11 @@ class FrechetTargets(nn.Module):
         return Factors(sum_of_roots(eigenvalues, ranks), vectors.mT @ roots.rows, values, inverses)
 
     def _pull_rows(
-        self, root: Tensor, estimate: MomentEstimate, weights: Tensor, needed: bool
+        self, estimate: MomentEstimate, ddof: float, weights: Tensor, needed: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Work as `pull` does, with C1 in place of x - mean, from whichever side of C1 R^T is smaller."""
+        """Work as `pull` does, for a batch alone, from whichever side of C1 R^T is smaller."""
         ranks = self.ranks.clamp(max=estimate.rank)
-        root = root.to(self.dtype)
+        root = estimate.root(ddof).to(self.dtype)
         if self.covariance is not None:
             wide, cross = True, (root @ self.covariance).double().unsqueeze(0)
             gram = cross @ root.double().T
@@ -117,7 +115,8 @@ class FrechetTargets(nn.Module):
         else:
             assert self.root is not None
             pulled = (polar.to(self.dtype).transpose(0, 1).flatten(1) @ self.root.flatten(0, 1)).double()
-        return sum_of_roots(eigenvalues, ranks), pulled - pulled.mean(0)
+        scale = (len(root) / estimate.stretch(ddof)) ** 0.5  # of x - mean over C1
+        return sum_of_roots(eigenvalues, ranks), (pulled - pulled.mean(0)) * scale
 
     def _invert(self, eigenvalues: Tensor, ranks: Tensor, estimate: MomentEstimate) -> tuple[Tensor, Tensor]:
         """Roots of ascending eigenvalues [k, n], and their inverses, zero where rounding may have made them."""
@@ -150,6 +149,9 @@ class FrechetTargets(nn.Module):
         self.register_buffer(name, value.clone(), persistent=False)
 
 
+Shares = Sequence[tuple[FrechetTargets, Tensor]]
+
+
 def group(
     summaries: Sequence[Gaussian], ddof: float, dtype: torch.dtype, form: Form, together: bool
 ) -> Iterator[FrechetTargets]:
@@ -165,11 +167,6 @@ def _scale(summary: Gaussian, ddof: float) -> Tensor:
         rows = summary.root(ddof)
         return (rows @ rows.T).norm().sqrt()
     return summary.covariance(ddof).norm().sqrt()
-
-
-GROWTH = 1.25  # of the number of images, after which the factors are taken anew
-EVERYBODY = -1
-NUMBERS = ("level", "inner", "unseen", "missing", "fresh", "count")
 
 
 class FrozenPull(LateBuffers):
@@ -190,22 +187,17 @@ class FrozenPull(LateBuffers):
         self.every = every
 
     def prepare(self, dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Makes the buffers for features [m, dim], unless they are there."""
         numbers: dict[str, Layout] = dict.fromkeys(NUMBERS, ((), torch.float64))
-        layouts: dict[str, Layout] = {
-            "matrix": ((dim, dim), dtype),
-            "age": ((), torch.int64),
-            "mark": ((3,), torch.float64),
-        }
-        self.allocate({**layouts, **numbers}, device)
+        matrix, age, mark = ((dim, dim), dtype), ((), torch.int64), ((3,), torch.float64)
+        self.allocate({**numbers, "matrix": matrix, "age": age, "mark": mark}, device)
 
-    def pull(
-        self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: MomentEstimate, ddof: float, client: int | None
-    ) -> tuple[Tensor, Tensor]:
+    def pull(self, shares: Shares, estimate: MomentEstimate, ddof: float, client: int | None) -> tuple[Tensor, Tensor]:
         """The covariances' terms, scalar, and sum_i w_i T_i (x - mean) [m, D]."""
         mark = _mark(shares, client)
         base = estimate.trace(ddof) + sum(weights @ targets.traces for targets, weights in shares)
-        if self._is_due(estimate, mark):
+        count, age = float(self.count), int(self.age)
+        young = 0 < age < self.every and estimate.count <= GROWTH * count
+        if not young or count <= len(self.matrix) or not torch.equal(mark, self.mark):
             pulled = self._freeze(shares, estimate, ddof)
             self.mark.copy_(mark)
             return (base - 2 * self.level).clamp(min=0), pulled
@@ -217,12 +209,7 @@ class FrozenPull(LateBuffers):
         pulled = estimate.deviations.to(self.matrix) @ self.matrix
         return (base - 2 * trace).clamp(min=0), pulled.double()
 
-    def _is_due(self, estimate: MomentEstimate, mark: Tensor) -> bool:
-        count, age = float(self.count), int(self.age)
-        young = 0 < age < self.every and estimate.count <= GROWTH * count
-        return not (young and count > len(self.matrix) and torch.equal(mark, self.mark))
-
-    def _freeze(self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: MomentEstimate, ddof: float) -> Tensor:
+    def _freeze(self, shares: Shares, estimate: MomentEstimate, ddof: float) -> Tensor:
         """Remembers T and its numbers; the exact sum_i w_i T_i (x - mean) of this batch."""
         matrix = torch.zeros_like(self.matrix, dtype=torch.float64)
         pulled = torch.zeros_like(estimate.deviations)
@@ -252,11 +239,12 @@ def _leverages(factors: Factors, count: float) -> Tensor:
     return (values.unsqueeze(1) / pairs.clamp(min=torch.finfo(values.dtype).tiny)).sum(2) / count
 
 
-def _mark(shares: Sequence[tuple[FrechetTargets, Tensor]], client: int | None) -> Tensor:
-    """Three numbers that tell references and clients apart."""
+def _mark(shares: Shares, client: int | None) -> Tensor:
+    """Three numbers that distinguish references and clients."""
     traces = sum(weights @ targets.traces for targets, weights in shares)
     centre = sum(weights @ targets.means for targets, weights in shares)
     assert isinstance(traces, Tensor)
     assert isinstance(centre, Tensor)
     ramp = torch.arange(1, len(centre) + 1, dtype=centre.dtype, device=centre.device)
-    return torch.stack([torch.full_like(traces, EVERYBODY if client is None else client), traces, centre @ ramp.cos()])
+    number = torch.full_like(traces, ALL_CLIENTS if client is None else client)
+    return torch.stack([number, traces, centre @ ramp.cos()])

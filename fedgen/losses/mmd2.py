@@ -5,7 +5,7 @@ and C have a gradient. With k = f(u) as `Kernel` has it, that of sum_b v_b k(x_a
 one product more a block of references, formed beside the values, and the backward pass keeps [m, D] alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -19,7 +19,16 @@ from fedgen.scores.kernel.mmd import Estimator, KernelReference, check_means, ch
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
 
 BLOCK = 512  # references taken at a time on a CPU, so that a block [m, 512] stays in its cache
-ACCELERATOR_BLOCK = 8192  # elsewhere, where starting a kernel costs more than running it
+ACCELERATOR_BLOCK = 8192  # on accelerators, where starting a kernel costs more than running it
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSide:
+    """Images of one side: features [n, D] minus the origin, in the loss's dtype; offsets and shares float64 [n]."""
+
+    features: Tensor
+    offsets: Tensor
+    shares: Tensor
 
 
 class MMD2Loss(FeatureLoss):
@@ -43,10 +52,7 @@ class MMD2Loss(FeatureLoss):
         constant: whether the value includes A. Without it the value is the score minus a number that is the same for
             every generator and often far from zero; the gradient is the same, and `set_references` saves A's pass over
             all pairs of references (n^2 D multiplications in float64, on the CPU; "avg" and "own": the sum of n_i^2 D).
-        dtype: of the products.
-
-    Raises:
-        ValueError: for another estimator, aggregate or dtype.
+        dtype: of the products, torch.float64 or torch.float32.
 
     Examples:
         >>> import torch
@@ -74,7 +80,7 @@ class MMD2Loss(FeatureLoss):
         self.estimator: Estimator = estimator
         self.constant = constant
         self.counts: list[int] = []
-        self._within: dict[int | None, float] = {}  # A of the aggregate at None, and of each client under "own"
+        self._within: dict[int | None, float] = {}  # A of the aggregate at None, and of each client unless "all"
         self._references: Tensor  # centred on the origin, in the loss's dtype [n, D]
         self._offsets: Tensor  # of the references, see Kernel, float64 [n]
         self._shares: Tensor  # w_i / n_i, float64 [n]
@@ -82,42 +88,26 @@ class MMD2Loss(FeatureLoss):
         for name in ("_references", "_offsets", "_shares", "_origin"):
             self.register_buffer(name, torch.empty(0), persistent=False)
 
-    @property
-    def dim(self) -> int | None:
-        """D of the references; None before they are set."""
-        return len(self._origin) if self.counts else None
-
     @torch.no_grad()
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
-        """The loss itself, against these clients' features from now on; keeps a copy in the loss's dtype.
-
-        Args:
-            clients: features [n_i, D], one tensor a client. Summaries do not do: a kernel needs every image's features.
-            weights: the clients' weights, as for `KernelReference`.
-
-        Raises:
-            ValueError: for summaries, unusable features or weights, differing D, kernels beyond float64, or a client of
-                one image under "u" (without the constant it may have one).
-        """
+        """The loss itself, against these clients' features [n_i, D], not summaries; copies them in its dtype."""
         parts = features_of(clients)
         check_means(parts, self.estimator if self.constant else "v")
         for number, part in enumerate(parts):
             checked_diagonal(part, self.kernel, f"client {number}")
         counts = torch.tensor([len(part) for part in parts])
         shares = resolve_weights(weights, counts.tolist())
-        if self.constant:
-            self._within = self._means_within(parts, shares)
+        if self.constant and self.aggregate == "all":
+            self._within = {None: KernelReference.from_features(parts, self.kernel, self.estimator, shares).within_pool}
+        elif self.constant:
+            singles = [KernelReference.from_features([part], self.kernel, self.estimator).within_pool for part in parts]
+            average = sum(share * single for share, single in zip(shares.tolist(), singles))
+            self._within = {None: average, **dict(enumerate(singles))}
         each = (shares / counts).repeat_interleave(counts)
-        self._keep(parts, each, each)
-        self.counts = counts.tolist()
-        return self
+        return self._keep(parts, each, each, counts.tolist())
 
     def set_constant(self, within: float) -> Self:
-        """The loss itself, whose value includes an A that was worked out before, for all its references.
-
-        Args:
-            within: A; the loss was given its references with `constant=False`, or they will lack it again.
-        """
+        """The loss itself, whose references were set with `constant=False`, with an A that was computed before."""
         self.constant, self._within = True, {None: within}
         return self
 
@@ -125,36 +115,32 @@ class MMD2Loss(FeatureLoss):
     def set_expansion(self, points: Tensor, shares: Tensor, within: float = 0.0) -> Self:
         """The loss itself, against sum_j shares_j k(points_j, .) in place of the references' mean kernel.
 
-        Args:
-            points: features [q, D].
-            shares: float64 [q], of either sign. Large ones cancel, and only float64 keeps the digits of that.
-            within: A, the references' mean kernel among themselves, which only the value needs.
-
-        Raises:
-            ValueError: for unusable points, or another number of shares.
+        Large shares of either sign cancel, and only float64 keeps the digits of that. `within` is A.
         """
         check_features(points, "points")
         if shares.shape != (len(points),):
             raise ValueError(f"{len(points)} points need as many shares, got {list(shares.shape)}")
         self._within = {None: within}
-        self._keep([points], shares.double(), torch.full_like(shares.double(), 1 / len(points)))
-        self.counts = [len(points)]
+        weights = torch.full_like(shares.double(), 1 / len(points))
+        return self._keep([points], shares.double(), weights, [len(points)])
+
+    def _keep(self, parts: list[Tensor], shares: Tensor, weights: Tensor, counts: list[int]) -> Self:
+        """Keeps features [n, D] in all with shares [n], centred on their mean by the weights [n]."""
+        self.counts, self.dim = counts, parts[0].shape[1]
+        self._shares, weights = shares.to(self._device), weights.to(self._device)
+        self._origin = weights.new_zeros(self.dim)
+        chunks = [rows for part in parts for rows in part.split(CHUNK)]
+        sizes = [len(rows) for rows in chunks]
+        for share, rows in zip(weights.split(sizes), chunks):
+            self._origin += share @ rows.to(self._origin)
+        self._references = self._origin.new_empty(len(shares), self.dim, dtype=self.dtype)
+        self._offsets = torch.empty_like(self._shares)
+        for kept, offsets, rows in zip(self._references.split(sizes), self._offsets.split(sizes), chunks):
+            kept.copy_(rows.to(self._origin) - self._origin)
+            offsets.copy_(self.kernel.offsets(kept, self._origin)[0])
         return self
 
-    def _keep(self, parts: list[Tensor], shares: Tensor, weights: Tensor) -> None:
-        """Keeps features [n, D] in all with shares [n], centred on their mean by the weights [n]."""
-        self._shares, weights = shares.to(self._device), weights.to(self._device)
-        self._origin = weights.new_zeros(parts[0].shape[1])
-        for place, rows in _chunks(parts):
-            self._origin += weights[place] @ rows.to(self._origin)
-        self._references = self._origin.new_empty(len(shares), len(self._origin), dtype=self.dtype)
-        self._offsets = torch.empty_like(self._shares)
-        for place, rows in _chunks(parts):
-            self._references[place] = rows.to(self._origin) - self._origin
-            self._offsets[place] = self.kernel.offsets(self._references[place], self._origin)[0]
-
     def evaluate(self, features: Tensor) -> Tensor:
-        """The scalar of `forward`, with its gradient beside it where the features ask for one."""
         check_features(features, "generated features")
         if self.estimator == "u" and len(features) < 2:
             raise ValueError("the batch has one image, the U-statistic needs two; use a larger one or estimator='v'")
@@ -166,7 +152,7 @@ class MMD2Loss(FeatureLoss):
 
     def _differentiate(self, features: Tensor, needed: bool) -> tuple[Tensor, Tensor | None]:
         """The value and, if needed, its gradient [m, D], both in the loss's dtype."""
-        client = self.client if self.aggregate == "own" else None
+        client = self.client_in_turn(len(self.counts))
         count = len(features)
         pairs = count * (count - 1) if self.estimator == "u" else count**2
         batch = (features.double() - self._origin).to(self.dtype)
@@ -181,12 +167,17 @@ class MMD2Loss(FeatureLoss):
         rows, mass = (2 * a.double() - (2 / count) * b for a, b in zip(pull, push))
         return value, rows.addcmul_(mass.unsqueeze(1), slope).to(self.dtype)
 
-    def _between(self, made: "KernelSide", client: int | None, needed: bool) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return the sums of `_sums`, of the batch with everybody's references or one client's."""
-        return self._sums(made, self._real(client), needed)
+    def _between(self, made: KernelSide, client: int | None, needed: bool) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The sums of `_sums` of the batch with all references, or one client's, whose shares then sum to 1."""
+        if client is None:
+            return self._sums(made, KernelSide(self._references, self._offsets, self._shares), needed)
+        start, count = sum(self.counts[:client]), self.counts[client]
+        rows = slice(start, start + count)
+        shares = torch.full_like(self._shares[rows], 1 / count)
+        return self._sums(made, KernelSide(self._references[rows], self._offsets[rows], shares), needed)
 
     def _sums(
-        self, x: "KernelSide", y: "KernelSide", needed: bool, diagonal: bool = True
+        self, x: KernelSide, y: KernelSide, needed: bool, diagonal: bool = True
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Sums over b of v_b k(x_a, y_b) [m]; if needed, of v_b f'(u_ab) y_b [m, D] and v_b f'(u_ab) [m]."""
         values, mass = torch.zeros_like(x.offsets), torch.zeros_like(x.offsets)
@@ -205,42 +196,6 @@ class MMD2Loss(FeatureLoss):
                 mass += slopes.sum(1)
                 rows.addmm_(slopes.to(rows.dtype), y.features[part])
         return values, (rows, mass)
-
-    def _real(self, client: int | None) -> "KernelSide":
-        """Everybody's references, or one client's, whose shares then sum to 1."""
-        if client is None:
-            return KernelSide(self._references, self._offsets, self._shares)
-        if not 0 <= client < len(self.counts):
-            raise ValueError(f"client {client} has no references; set_references was given {len(self.counts)} clients")
-        start, count = sum(self.counts[:client]), self.counts[client]
-        mine = slice(start, start + count)
-        return KernelSide(self._references[mine], self._offsets[mine], torch.full_like(self._shares[mine], 1 / count))
-
-    def _means_within(self, parts: list[Tensor], weights: Tensor) -> dict[int | None, float]:
-        """A of the aggregate, at None, and of each client unless the aggregate is "all"."""
-        if self.aggregate == "all":
-            return {None: KernelReference.from_features(parts, self.kernel, self.estimator, weights).within_pool}
-        singles = [KernelReference.from_features([part], self.kernel, self.estimator).within_pool for part in parts]
-        average = sum(weight * single for weight, single in zip(weights.tolist(), singles))
-        return {None: average, **dict(enumerate(singles))}
-
-
-@dataclass(frozen=True, eq=False)
-class KernelSide:
-    """Images of one side: features [n, D] minus the origin, in the loss's dtype; offsets and shares float64 [n]."""
-
-    features: Tensor
-    offsets: Tensor
-    shares: Tensor
-
-
-def _chunks(parts: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
-    """Some rows at a time, with their place among those of all parts."""
-    start = 0
-    for part in parts:
-        for rows in part.split(CHUNK):
-            yield slice(start, start + len(rows)), rows
-            start += len(rows)
 
 
 def features_of(clients: Sequence[Tensor] | Sequence[Gaussian]) -> list[Tensor]:

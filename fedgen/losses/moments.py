@@ -7,7 +7,7 @@ alone, which is what a queue and an exponential average do here. All moments are
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedgen.statistics import summarize
 
-Layout = tuple[Sequence[int], torch.dtype]
+Layout = tuple[tuple[int, ...], torch.dtype]
 
 
 class LateBuffers(nn.Module):
@@ -28,18 +28,13 @@ class LateBuffers(nn.Module):
         for name in names:
             self.register_buffer(name, None)
 
-    @property
-    def allocated(self) -> bool:
-        """Whether the buffers are there."""
-        return all(self._buffers[name] is not None for name in self._late)
-
     def allocate(self, layouts: Mapping[str, Layout], device: torch.device) -> None:
         """Makes the buffers, zero; those that are there stay as they are."""
         for name, (shape, dtype) in layouts.items():
             present = self._buffers[name]
             if present is None:
-                self._buffers[name] = torch.zeros(tuple(shape), dtype=dtype, device=device)
-            elif tuple(present.shape) != tuple(shape) or present.dtype != dtype:
+                self._buffers[name] = torch.zeros(shape, dtype=dtype, device=device)
+            elif tuple(present.shape) != shape or present.dtype != dtype:
                 raise ValueError(
                     f"{type(self).__name__} remembers {name} of {list(present.shape)} {present.dtype}, now needed is"
                     f" {list(shape)} {dtype}; use a new loss, or the embedding and options it was saved with"
@@ -53,17 +48,15 @@ class LateBuffers(nn.Module):
             if self._buffers[name] is None:
                 self._buffers[name] = torch.empty_like(value)
         if not saved:
-            state_dict = dict(state_dict)
-            for name in self._late:
-                present = self._buffers[name]
-                if isinstance(present, Tensor):
-                    state_dict[prefix + name] = torch.zeros_like(present)
+            present = ((name, self._buffers[name]) for name in self._late)
+            zeros = {prefix + name: torch.zeros_like(value) for name, value in present if value is not None}
+            state_dict = {**state_dict, **zeros}
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 @dataclass(frozen=True, eq=False)
 class MomentEstimate:
-    """Mean and covariance of the generator's population, as a batch and what came before it tell."""
+    """Mean and covariance of the generator's population, estimated from a batch and what came before it."""
 
     mean: Tensor
     deviations: Tensor
@@ -150,29 +143,16 @@ class Moments(LateBuffers):
     remembers = True
     """Whether there is more than the batch."""
 
-    @abstractmethod
     def prepare(self, dim: int, device: torch.device) -> None:
-        """Makes the buffers for features [m, dim], unless they are there.
-
-        Raises:
-            ValueError: if they are there for others.
-        """
+        """Makes the buffers, if any, for features [m, dim]; ValueError if they are there for others."""
 
     @abstractmethod
     def count(self, images: int) -> float:
-        """Number of images that the moments stand on, with so many more."""
+        """Number of images that the moments stand on, with n more."""
 
     @abstractmethod
     def estimate(self, features: Tensor, remember: bool) -> MomentEstimate:
-        """The moments with this batch [m, D] included.
-
-        Args:
-            features: finite, of any floating dtype.
-            remember: whether to keep the batch.
-        """
-
-    def _weight(self, images: int, share: float) -> float:
-        return (1.0 if self.rescale else share) / images
+        """The moments with this batch of finite features [m, D] included, which is kept if asked to `remember`."""
 
 
 class BatchMoments(Moments):
@@ -191,15 +171,10 @@ class BatchMoments(Moments):
     def __init__(self) -> None:
         super().__init__()
 
-    def prepare(self, dim: int, device: torch.device) -> None:
-        """Prepare nothing: a batch has no buffers."""
-
     def count(self, images: int) -> float:
-        """The batch's own."""
         return float(images)
 
     def estimate(self, features: Tensor, remember: bool) -> MomentEstimate:
-        """The batch's moments."""
         mean, deviations = _centre(features)
         count, dim = features.shape
         eps = torch.finfo(features.dtype).eps
@@ -214,12 +189,9 @@ class QueueMoments(Moments):
     for each client that trains.
 
     Args:
-        size: number of features.
+        size: number of features, at least 2.
         rescale: see `Moments`; an image's gradient is N/m times that of its share.
         dtype: of the remembered features; those of float32 or less are then remembered exactly, others are rounded.
-
-    Raises:
-        ValueError: for a size below 2.
 
     Examples:
         >>> import torch
@@ -247,22 +219,14 @@ class QueueMoments(Moments):
         self.size, self.dtype = size, dtype
 
     def prepare(self, dim: int, device: torch.device) -> None:
-        """Makes the buffers for features [m, dim], unless they are there."""
-        vector = ((dim,), torch.float64)
-        square = ((dim, dim), torch.float64)
-        layouts = {"rows": ((self.size, dim), self.dtype), "seen": ((), torch.int64), "second": square}
-        self.allocate({**layouts, "origin": vector, "total": vector}, device)
+        vector, square = ((dim,), torch.float64), ((dim, dim), torch.float64)
+        rows, seen = ((self.size, dim), self.dtype), ((), torch.int64)
+        self.allocate({"rows": rows, "seen": seen, "origin": vector, "total": vector, "second": square}, device)
 
     def count(self, images: int) -> float:
-        """Those remembered and the new, up to the size."""
         return float(min(int(self.seen) + images, self.size))
 
     def estimate(self, features: Tensor, remember: bool) -> MomentEstimate:
-        """The queue's moments with this batch in it.
-
-        Raises:
-            ValueError: if the batch is larger than the queue.
-        """
         images, dim = features.shape
         if images > self.size:
             raise ValueError(
@@ -286,14 +250,17 @@ class QueueMoments(Moments):
             self.rows[places] = batch
             self.seen += images
             if (before + images) // self.size > before // self.size:
-                self._sum_anew()
+                summary = summarize(self.rows)
+                self.origin.copy_(summary.mean)
+                self.total.zero_()
+                self.second.copy_(summary.covariance(ddof=0) * summary.count)
                 offset, mean = torch.zeros_like(offset), self.origin.clone()
         return MomentEstimate(
             mean,
             batch.double() - mean,
             count,
             rank=min(int(count) - 1, dim),
-            weight=self._weight(images, images / count),
+            weight=(1.0 if self.rescale else images / count) / images,
             share=images / count,
             kept=min(before, self.size) / count,
             eps=max(torch.finfo(features.dtype).eps, torch.finfo(self.dtype).eps),
@@ -301,12 +268,6 @@ class QueueMoments(Moments):
             mass=count,
             offset=offset,
         )
-
-    def _sum_anew(self) -> None:
-        summary = summarize(self.rows)
-        self.origin.copy_(summary.mean)
-        self.total.zero_()
-        self.second.copy_(summary.covariance(ddof=0) * summary.count)
 
 
 class EMAMoments(Moments):
@@ -319,11 +280,8 @@ class EMAMoments(Moments):
     covariance. Memory at D = 2048: 34 MB, once for each client that trains.
 
     Args:
-        decay: per batch; about 1 / (1 - decay) batches count.
+        decay: per batch, between 0 and 1; about 1 / (1 - decay) batches count.
         rescale: see `Moments`; an image's gradient is 1 / (1 - decay) times that of its share.
-
-    Raises:
-        ValueError: unless 0 < decay < 1.
 
     Examples:
         >>> import torch
@@ -349,18 +307,16 @@ class EMAMoments(Moments):
         self.decay = decay
 
     def prepare(self, dim: int, device: torch.device) -> None:
-        """Makes the buffers for features [m, dim], unless they are there."""
-        number: Any = ((), torch.float64)
-        layouts = {"mean": ((dim,), torch.float64), "covariance": ((dim, dim), torch.float64)}
-        self.allocate({**layouts, "mass": number, "squares": number, "seen": ((), torch.int64)}, device)
+        mean, covariance = ((dim,), torch.float64), ((dim, dim), torch.float64)
+        number, seen = ((), torch.float64), ((), torch.int64)
+        layouts = {"mean": mean, "covariance": covariance, "mass": number, "squares": number, "seen": seen}
+        self.allocate(layouts, device)
 
     def count(self, images: int) -> float:
-        """The effective number, one over the sum of the images' squared shares."""
         mass, squares = self._masses(images)
         return mass**2 / squares
 
     def estimate(self, features: Tensor, remember: bool) -> MomentEstimate:
-        """The averages with this batch in them."""
         images, dim = features.shape
         mass, squares = self._masses(images)
         share = 1 / mass
@@ -380,7 +336,7 @@ class EMAMoments(Moments):
             deviations + (batch_mean - mean),
             mass**2 / squares,
             rank=min(seen - 1, dim),
-            weight=self._weight(images, share),
+            weight=(1.0 if self.rescale else share) / images,
             share=share,
             kept=1 - share,
             eps=torch.finfo(features.dtype).eps,

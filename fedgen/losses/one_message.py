@@ -7,21 +7,16 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
-from fedgen.losses.distributed import (
-    Clients,
-    DistributedLoss,
-    SimulatedClients,
-    Traffic,
-    check_precision,
-    message_weights,
-    term,
-)
+from fedgen.losses.distributed import Clients, DistributedLoss, SimulatedClients, Traffic, message_weights, term
 from fedgen.losses.embedded import EmbeddedLoss
-from fedgen.losses.feature_loss import FeatureLoss
+from fedgen.losses.fastfid import FastFIDLoss
+from fedgen.losses.feature_loss import FeatureLoss, check_precision
 from fedgen.losses.mmd2 import MMD2Loss, features_of
-from fedgen.losses.summaries import SummarisingClient, Summary, default_summary, without_aggregate
+from fedgen.losses.summaries import Nystrom, PooledMoments, Sketches, SummarisingClient, Summary
 from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.scores.kernel.kernels import PolynomialKernel
 from fedgen.scores.kernel.mmd import check_means
 from fedgen.statistics import Gaussian
 from fedgen.statistics.gaussian import check_clients, check_features
@@ -41,9 +36,6 @@ class OneMessageLoss(FeatureLoss):
             `set_public` first and is the default for other kernels than KID's.
         precision: of the numbers that are sent, torch.float64 or torch.float32.
 
-    Raises:
-        ValueError: for another precision.
-
     Examples:
         >>> import torch
         >>> from fedgen.losses import FastFIDLoss, OneMessageLoss
@@ -61,18 +53,20 @@ class OneMessageLoss(FeatureLoss):
         summary: Summary | None = None,
         precision: torch.dtype = torch.float64,
     ) -> None:
-        check_precision(precision)
-        made = without_aggregate(loss or MMD2Loss())
+        check_precision("precision", precision)
+        made = copy.deepcopy(loss or MMD2Loss())
+        default: Summary = Nystrom()
+        if isinstance(made, MMD2Loss):
+            # a pool in place of clients, in float64: numbers of an expansion cancel
+            made.aggregate, made.dtype = "all", torch.float64
+            default = Sketches() if made.kernel == PolynomialKernel() else default
+        elif isinstance(made, FastFIDLoss):
+            default = PooledMoments()
         super().__init__("all", made.dtype)
-        self.loss, self.precision, self.score = made, precision, made.score
-        self.summary = summary or default_summary(made)
+        self.loss, self.precision, self.score, self.dim = made, precision, made.score, made.dim
+        self.summary = summary or default
         self.public: Tensor | None = None
         self.traffic = Traffic()
-
-    @property
-    def dim(self) -> int | None:
-        """D of the clients' features; None before they are known."""
-        return self.loss.dim
 
     @property
     def wants_public(self) -> bool:
@@ -80,31 +74,19 @@ class OneMessageLoss(FeatureLoss):
         return self.summary.wants_public and self.public is None
 
     def set_public(self, features: Tensor) -> None:
-        """Takes features [n, D] of images that clients may see; some of them are sent to every client."""
+        """Keeps features [n, D] of images that clients may see; some of them are sent to every client."""
         check_features(features, "public features")
         self.public = features.detach()
 
     def connect(self, clients: Clients) -> Self:
-        """The loss itself, against what these clients answer now; they are not asked again.
-
-        Args:
-            clients: answer as `SummarisingClient` does.
-
-        Raises:
-            ValueError: for a summary that does not do for the loss, or without the public features that it needs.
-        """
+        """The loss itself, against what these clients answer now, as `SummarisingClient` does; once only."""
         self.summary.check(self.loss, self.public)
         self.loss = self.summary.fit(self.loss, clients, self.public, self.precision).to(self._device)
-        self.traffic = clients.traffic
+        self.traffic, self.dim = clients.traffic, self.loss.dim
         return self
 
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
-        """The loss itself, against what simulated clients of these features [n_i, D] answer.
-
-        Raises:
-            ValueError: for summaries, unusable features or weights, a client with fewer images than its score needs, or
-                as `connect`.
-        """
+        """The loss itself, against what simulated clients of these features [n_i, D], not summaries, answer."""
         parts = features_of(clients)
         check_clients(parts)
         if self.public is not None and self.public.shape[1] != parts[0].shape[1]:
@@ -115,11 +97,7 @@ class OneMessageLoss(FeatureLoss):
         return self.connect(SimulatedClients([self.client_of(*one) for one in each], self.precision))
 
     def client_of(self, features: Tensor, weight: float) -> SummarisingClient:
-        """The client of these features [n, D] and weight, who answers what this loss asks.
-
-        Raises:
-            ValueError: for unusable features, or fewer than the score needs.
-        """
+        """The client of these features [n, D] and weight, which answers what this loss asks."""
         if not isinstance(self.loss, MMD2Loss):
             return SummarisingClient(features, weight)
         estimator = self.loss.estimator if self.loss.constant else None
@@ -127,7 +105,6 @@ class OneMessageLoss(FeatureLoss):
         return SummarisingClient(features, weight, self.loss.kernel, estimator)
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """The scalar of `forward`, with its gradient beside it where the features ask for one."""
         return self.loss.evaluate(features)
 
 
@@ -148,61 +125,40 @@ def approximation_errors(
     clients: Sequence[Tensor],
     batch: Tensor,
     public: Tensor | None = None,
-    loss: MMD2Loss | None = None,
-    weights: Weights = "examples",
-    precision: torch.dtype = torch.float64,
 ) -> list[ApproximationError]:
-    """A row for each kind and size of summary, of MMD^2 of one batch to the clients against `DistributedLoss`."""
-    exact, slope = term(DistributedLoss(loss).set_references(clients, weights), batch)
+    """A row for each summary, of MMD^2 of one batch to the clients against `DistributedLoss`."""
+    exact, slope = term(DistributedLoss().set_references(clients), batch)
     rows = []
     for summary in summaries:
-        found = OneMessageLoss(loss, summary, precision)
+        found = OneMessageLoss(summary=summary)
         if public is not None:
             found.set_public(public)
-        value, gradient = term(found.set_references(clients, weights), batch)
-        rows.append(
-            ApproximationError(
-                str(summary),
-                found.traffic.up,
-                found.traffic.down,
-                float((value - exact).abs() / exact.abs()),
-                float((gradient - slope).norm() / slope.norm()),
-                float((gradient * slope).sum() / (gradient.norm() * slope.norm())),
-            )
-        )
+        value, gradient = term(found.set_references(clients), batch)
+        error, distance = (value - exact).abs() / exact.abs(), (gradient - slope).norm() / slope.norm()
+        cosine = (gradient * slope).sum() / (gradient.norm() * slope.norm())
+        up, down = found.traffic.up, found.traffic.down
+        rows.append(ApproximationError(str(summary), up, down, float(error), float(distance), float(cosine)))
     return rows
 
 
 def local_drift(
     generator: nn.Module, objective: EmbeddedLoss, weights: Sequence[float], latents: Tensor, lr: float
 ) -> list[float]:
-    """After 1, 2, ... steps of SGD."""
+    """Distances of the mean of clients' local steps of SGD from steps on all clients, over these, after each step."""
     shares = resolve_weights(list(weights), [1.0] * len(weights)).tolist()
-    exact, locals_ = copy.deepcopy(generator), [copy.deepcopy(generator) for _ in shares]
-    first, found = _flat(generator), []
+    networks = [copy.deepcopy(generator) for _ in [None, *shares]]  # of all clients, and of each
+    trained = [[value for value in network.parameters() if value.requires_grad] for network in networks]
+    optimizers = [torch.optim.SGD(parameters, lr) for parameters in trained]
+    first, found = parameters_to_vector(trained[0]).detach().double(), []
     for batch in latents:
-        for client, network in [(None, exact), *enumerate(locals_)]:
-            _step(network, objective, client, batch, lr)
+        for client, network, parameters, optimizer in zip([None, *range(len(shares))], networks, trained, optimizers):
+            objective.start_turn(client)
+            optimizer.zero_grad()
+            for part in objective.backward_parts(network, batch, None):
+                part.backward(inputs=parameters)
+            optimizer.step()
         objective.start_turn(None)
-        mean = sum(share * _flat(network) for share, network in zip(shares, locals_))
-        moved = _flat(exact)
+        moved, *local = (parameters_to_vector(parameters).detach().double() for parameters in trained)
+        mean = sum(share * vector for share, vector in zip(shares, local))
         found.append(float((mean - moved).norm() / (moved - first).norm()))
     return found
-
-
-def _step(network: nn.Module, objective: EmbeddedLoss, client: int | None, latents: Tensor, lr: float) -> None:
-    """One step of SGD on a client's own score, or on the mean of all clients'."""
-    objective.start_turn(client)
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    network.zero_grad()
-    for part in objective.backward_parts(network, latents, None):
-        part.backward(inputs=parameters)
-    with torch.no_grad():
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.sub_(parameter.grad, alpha=lr)
-
-
-def _flat(network: nn.Module) -> Tensor:
-    """All weights that train, float64 [n]."""
-    return torch.cat([p.detach().double().flatten() for p in network.parameters() if p.requires_grad])

@@ -27,12 +27,7 @@ class Weight(KeepsPrecision, ABC):
 
     @abstractmethod
     def forward(self, value: Tensor, adversarial: Tensor | None) -> Tensor:
-        """The factor, a scalar without gradient.
-
-        Args:
-            value: the extra loss, a scalar.
-            adversarial: the generator's adversarial loss at this step, a scalar; None outside a game.
-        """
+        """The factor, a scalar without gradient, of the extra loss and the adversarial one (None outside a game)."""
 
 
 class FixedWeight(Weight):
@@ -68,12 +63,9 @@ class AdaptiveWeight(Weight):
     the factor.
 
     Args:
-        strength: a factor on the ratio; the paper halves it for SAGAN.
-        decay: of both running means, a step; 0 is the present step alone.
-        floor: the least magnitude of the adversarial loss that counts.
-
-    Raises:
-        ValueError: for values out of range; when called without an adversarial loss.
+        strength: a factor on the ratio, at least 0; the paper halves it for SAGAN.
+        decay: of both running means, a step, in [0, 1); 0 is the present step alone.
+        floor: the least magnitude of the adversarial loss that counts, at least 0.
 
     Examples:
         >>> import torch
@@ -85,15 +77,14 @@ class AdaptiveWeight(Weight):
 
     def __init__(self, strength: float = 1.0, decay: float = 0.9, floor: float = 0.1) -> None:
         super().__init__()
-        if not strength >= 0:
-            raise ValueError(f"strength={strength}: must be at least 0")
+        for name, value in (("strength", strength), ("floor", floor)):
+            if not value >= 0:
+                raise ValueError(f"{name}={value}: must be at least 0")
         if not 0 <= decay < 1:
             raise ValueError(f"decay={decay}: must lie in [0, 1)")
-        if not floor >= 0:
-            raise ValueError(f"floor={floor}: must be at least 0")
         self.strength, self.decay, self.floor = strength, decay, floor
         self.magnitudes: Tensor  # running means of |adversarial| and |value|, uncorrected
-        self.mass: Tensor  # what the means' weights add up to: 1 - decay^steps
+        self.mass: Tensor  # sum of the means' weights: 1 - decay^steps
         self.register_buffer("magnitudes", torch.zeros(2))
         self.register_buffer("mass", torch.zeros(()))
 

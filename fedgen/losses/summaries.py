@@ -10,7 +10,6 @@ c(y) = sum_i lambda_i E_{x ~ P_i} k(y, x). The within-batch term B is exact, wha
 FID to the pool needs moments alone, and is exact.
 """
 
-import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -35,14 +34,14 @@ class Summary(ABC):
     """A kind of summable reference; the same at every client."""
 
     wants_public: ClassVar[bool] = True
-    """Whether public features make it better."""
+    """Whether public features improve it."""
 
     @abstractmethod
     def check(self, loss: FeatureLoss, public: Tensor | None) -> None:
-        """Raises ValueError if such a reference does not do for a loss, or there are too few public features."""
+        """Raises ValueError if the summary does not fit a loss, or there are too few public features."""
 
     def asks(self, question: Message) -> bool:
-        """Whether `fit` asks such a question; a client refuses others. By default any may be."""
+        """Whether `fit` asks such a question; a client refuses others. By default all are allowed."""
         return True
 
     @abstractmethod
@@ -82,7 +81,6 @@ class Nystrom(Summary):
             )
 
     def asks(self, question: Message) -> bool:
-        """Whether it is about so many landmarks at most."""
         return question.kind == "landmarks" and len(question.tensors["landmarks"]) <= self.number
 
     def fit(self, loss: MMD2Loss, clients: Clients, public: Tensor | None, precision: torch.dtype) -> MMD2Loss:
@@ -126,10 +124,8 @@ class Sketches(Summary):
             raise ValueError(f"Sketches are of KID's kernel PolynomialKernel(), got {kernel}; use Nystrom")
 
     def asks(self, question: Message) -> bool:
-        """Whether it is about moments, these sketches, or no landmarks."""
         if question.kind == "sketch":
-            told = {name: question.meta.get(name) for name in ("number", "seed")}
-            return told == {"number": str(self.number), "seed": str(self.seed)}
+            return (question.meta.get("number"), question.meta.get("seed")) == (str(self.number), str(self.seed))
         return question.kind == "moments" or (question.kind == "landmarks" and not len(question.tensors["landmarks"]))
 
     def fit(self, loss: MMD2Loss, clients: Clients, public: Tensor | None, precision: torch.dtype) -> MMD2Loss:
@@ -141,8 +137,7 @@ class Sketches(Summary):
         moments = sketch.read(clients.ask(Message("sketch", {"centre": given}, settings)), pooled)
         # no landmarks: the clients' own mean kernels alone
         sums = clients.ask(Message("landmarks", {"landmarks": torch.zeros(0, pooled.dim)})).tensors
-        found = SketchedMMD2Loss(loss.kernel, loss.estimator, constant=loss.constant)
-        return found.set_moments(sketch, moments, float(sums["within"] / sums["weight"]))
+        return SketchedMMD2Loss(loss, sketch, moments, float(sums["within"] / sums["weight"]))
 
 
 @dataclass(frozen=True)
@@ -168,18 +163,10 @@ class PooledMoments(Summary):
             )
 
     def asks(self, question: Message) -> bool:
-        """Whether it is about moments."""
         return question.kind == "moments"
 
     def fit(self, loss: FastFIDLoss, clients: Clients, public: Tensor | None, precision: torch.dtype) -> FastFIDLoss:
         return loss.set_references([gaussian_from_message(clients.ask(Message("moments", {})))])
-
-
-def default_summary(loss: FeatureLoss) -> Summary:
-    """The one that a loss has unless it is told otherwise."""
-    if isinstance(loss, FastFIDLoss):
-        return PooledMoments()
-    return Sketches() if isinstance(loss, MMD2Loss) and loss.kernel == PolynomialKernel() else Nystrom()
 
 
 def _check_kernel_loss(loss: FeatureLoss, summary: Summary) -> MMD2Loss:
@@ -203,7 +190,6 @@ class SummarisingClient(KeepsPrecision):
         self.features, self.weight, self.kernel, self.estimator = features.cpu(), weight, kernel, estimator
 
     def forward(self, question: Message) -> Message:
-        """The "kernel-means", "sums" or "cubic" message of the question."""
         share = self.weight / len(self.features)
         if question.kind == "landmarks":
             return self._kernel_means(question.tensors["landmarks"])
@@ -223,31 +209,20 @@ class SummarisingClient(KeepsPrecision):
         sums = landmarks.new_zeros(0)
         if len(landmarks):
             single = torch.zeros(count, dtype=torch.int64)
-            sums = cross_sums(self.features, single, 1, landmarks, self.kernel)[0][0]
+            sums = cross_sums(self.features, single, 1, landmarks, self.kernel)[0][0] * (self.weight / count)
         weight = torch.tensor(self.weight, dtype=torch.float64)
-        return Message(
-            "kernel-means", {"weight": weight, "within": weight * within, "kernels": sums * (self.weight / count)}
-        )
+        return Message("kernel-means", {"weight": weight, "within": weight * within, "kernels": sums})
 
 
 class SketchedMMD2Loss(MMD2Loss):
     """MMD^2 with KID's kernel to clients known by their moments and sketches; within the batch it is exact."""
 
-    def set_moments(self, sketch: CubicSketch, moments: KernelMoments, within: float) -> "SketchedMMD2Loss":
-        """The loss itself, against what the sketch read."""
+    def __init__(self, loss: MMD2Loss, sketch: CubicSketch, moments: KernelMoments, within: float) -> None:
+        super().__init__(loss.kernel, loss.estimator, constant=loss.constant)
         self.sketch, self.moments, self._within = sketch, moments, {None: within}
-        self._origin = moments.vectors[0].new_zeros(sketch.dim).to(self._device)
-        self.counts = [round(moments.count)]
-        return self
+        self._origin = moments.vectors[0].new_zeros(sketch.dim)
+        self.counts, self.dim = [round(moments.count)], sketch.dim
 
     def _between(self, made: KernelSide, client: int | None, needed: bool) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         values, slopes = self.sketch.mean_kernels(made.features.cpu(), self.moments)
         return values.to(made.features.device), (slopes.to(made.features.device), torch.zeros_like(made.offsets))
-
-
-def without_aggregate(loss: FeatureLoss) -> FeatureLoss:
-    """A copy of a loss for a pool in place of clients, in float64: numbers of an expansion cancel."""
-    made = copy.deepcopy(loss)
-    if isinstance(made, MMD2Loss):
-        made.aggregate, made.dtype = "all", torch.float64
-    return made

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from fedgen.embeddings import FeatureCache
 from fedgen.embeddings.base import load_into, read_state
-from fedgen.embeddings.classifiers import accuracy_of
 from fedgen.io.tensor_files import HASH, read_safetensors, read_torch, write_safetensors
 from fedgen.models.fine_tuning.lora import WEIGHTS, LoRA, add_adapters, read_adapters, write_adapters
 from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator
@@ -117,7 +116,6 @@ READERS = {
     ),
     "safetensors": ("a.safetensors", write_classifier, read_ours, None, TENSORS),
     "safetensors of others": ("a.safetensors", without_hash(write_classifier), load_network, is_network, ()),
-    "classifier": ("a.safetensors", write_classifier, accuracy_of, None, ()),
     "features": (
         f"{KEY}.safetensors",
         lambda path: FeatureCache(path.parent).store(KEY, torch.randn(20, 5)),
@@ -262,15 +260,6 @@ def test_networks_with_other_metadata_are_refused(tmp_path, key, text):
         assert getattr(NetworkFile.read(path), key) == {"os": {}}
     else:
         refuses(NetworkFile.read, path)
-
-
-@pytest.mark.parametrize(
-    "about", [None, "", "null", "[]", "{}", '{"accuracy": "high"}', '{"accuracy": null}', "[" * 10**5]
-)
-def test_a_classifier_that_does_not_say_its_accuracy_is_refused(tmp_path, about):
-    path = tmp_path / "a.safetensors"
-    write_safetensors(path, network().state_dict(), {} if about is None else {"about": about})
-    refuses(accuracy_of, path)
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_a_perfect_batch_has_no_loss():
     [
         (lambda: make(chunk=0), "chunk=0: must be at least 1"),
         (lambda: make(num_images=0, separate=True), "num_images=0: must be at least 1"),
-        (lambda: make(num_images=64), "num_images=64 is for a pass of its own; give separate=True"),
+        (lambda: make(num_images=64), "num_images=64 is for a separate pass; give separate=True"),
         (lambda: EmbeddedLoss(MeanLoss(), []), "needs embeddings, each once"),
         (lambda: EmbeddedLoss(MeanLoss(), ["pixels", "pixels"]), "each once, got .*pixels"),
         (lambda: EmbeddedLoss(MeanLoss(), ["pixls"]), "did you mean pixels"),

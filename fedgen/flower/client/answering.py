@@ -15,7 +15,8 @@ from fedgen.flower.wire.messages import LossQuestion
 from fedgen.io.files import read_json, write_json
 from fedgen.io.hashing import hash_tensors
 from fedgen.losses import DistributedLoss, EmbeddedLoss, MMD2Loss, OneMessageLoss
-from fedgen.losses.distributed import PRECISIONS, ScoringClient
+from fedgen.losses.distributed import ScoringClient
+from fedgen.losses.feature_loss import PRECISIONS
 from fedgen.losses.summaries import SummarisingClient
 from fedgen.scores import KernelReference
 from fedgen.scores.kernel.mmd import check_means

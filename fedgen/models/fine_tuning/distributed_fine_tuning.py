@@ -389,7 +389,7 @@ class DistributedFineTuning(RoundClock):
     @property
     def fingerprints(self) -> dict[str, str]:
         """The fingerprints of the objective's embeddings, by name: clients elsewhere must have the same."""
-        return {str(e.name): e.fingerprint() for o in self._objectives for e in o.embeddings}  # type: ignore[operator]
+        return {str(e.name): e.fingerprint() for o in self._objectives for e in o.embeddings}
 
     @property
     def optimised_on(self) -> list[str]:
