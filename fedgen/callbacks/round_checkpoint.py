@@ -147,10 +147,11 @@ class RoundCheckpoint(ModelCheckpoint):
         return Path(self._given or trainer.default_root_dir)
 
     def _is_due(self, trainer: Trainer, round: int) -> bool:
-        """Whether a round is to be saved: for what it is, or because there is time for it."""
-        if self._saved_round is None or self._is_kept(trainer, round) or _ends(trainer, round):
+        """Whether a round is to be saved: for what it is, because training ends, or because there is time for it."""
+        if self._saved_round is None or self._is_kept(trainer, round) or time.monotonic() >= self._next_save:
             return True
-        return time.monotonic() >= self._next_save
+        steps = trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
+        return trainer.should_stop or steps or round + 1 == trainer.max_epochs
 
     def _is_kept(self, trainer: Trainer, round: int) -> bool:
         if _has_evaluation(trainer):
@@ -172,19 +173,11 @@ def refuse_restart(trainer: Trainer, folder: Path) -> None:
     go_on = 'trainer.fit(..., ckpt_path="last") goes on from its newest checkpoint'
     known = [one for one in trainer.callbacks if isinstance(one, ModelCheckpoint)]  # where Lightning looks for "last"
     if not any(one._find_last_checkpoints(trainer) for one in known):
-        go_on = (
-            f'its callbacks find no {LAST} to go on from, but trainer.fit(..., ckpt_path="PATH") takes any checkpoint'
-        )
+        go_on = f'its callbacks find no {LAST} to go on from, but trainer.fit(..., ckpt_path="PATH") takes a checkpoint'
     raise FileExistsError(
         f"{folder} holds a run, whose scores and checkpoints fitting from round 0 would replace; {go_on}; to begin anew"
         " choose another folder, or remove this one"
     )
-
-
-def _ends(trainer: Trainer, round: int) -> bool:
-    """Whether training ends with a round."""
-    steps = trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
-    return trainer.should_stop or steps or round + 1 == trainer.max_epochs
 
 
 def _has_evaluation(trainer: Trainer) -> bool:

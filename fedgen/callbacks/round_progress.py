@@ -27,6 +27,10 @@ from fedgen.progress import make_console
 
 SHORTEST_BAR, LONGEST_BAR = 8, 40
 LONGEST_LOSS = len("-1.23e-05")
+REFRESHES = 4  # a second
+SLOW = 1.0  # seconds of a round from which on its clients are counted, too
+PLAIN_FIRST, PLAIN_EVERY = 10.0, 60.0  # seconds between lines where there is no terminal
+TITLE = "What becomes of the module's state in clients' turns"
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,6 @@ class Progress:
     turn: tuple[int, int] | None = None
     loss: str = ""
     score: str = ""
-
-    @property
-    def share(self) -> float:
-        """The share of the run that is done, in [0, 1]; 0 where nobody knows."""
-        if not self.total:
-            return 0.0
-        return min((self.since + self.made) / self.total, 1.0)
 
     @property
     def made(self) -> float:
@@ -66,7 +63,7 @@ class Progress:
 
     @property
     def left(self) -> str:
-        """The time that the run still needs, evaluations included: "0:04:51 left"; "" where nobody knows."""
+        """The time that the run still needs, evaluations included: "0:04:51 left"; "" where that is unknown."""
         if not self.made or self.total is None:
             return ""
         return f"{_clock(self.seconds / self.made * max(self.total - self.since - self.made, 0))} left"
@@ -78,11 +75,16 @@ class Progress:
         counted = self.done if self.total is None else self.total
         return f"{self.done}{total} {self.unit}{'' if counted == 1 else 's'}"
 
+    @property
+    def client(self) -> str:
+        """ "client 3/10"; "" between rounds."""
+        return f"client {self.turn[0]}/{self.turn[1]}" if self.turn else ""
+
 
 def plain_line(progress: Progress) -> str:
     """A line for files and pipes: "37 of 100 rounds, 8.1/s, 0:00:08 left, critic_loss -0.31, fid_all 9.1±0.3"."""
-    parts = [progress.count, progress.pace, progress.left, _turn(progress), progress.loss, progress.score]
-    return ", ".join(part for part in parts if part)
+    parts = [progress.count, progress.pace, progress.left, progress.client, progress.loss, progress.score]
+    return ", ".join(filter(None, parts))
 
 
 def last_line(progress: Progress) -> str:
@@ -92,17 +94,24 @@ def last_line(progress: Progress) -> str:
 
 def bar_line(progress: Progress, width: int) -> Text:
     """The line of a terminal: the count, a bar, and as much of pace, time left, score and loss as has room."""
-    room = width - 1
-    parts = {"count": progress.count}
-    wanted = {"left": progress.left, "score": progress.score, "pace": progress.pace, "loss": _padded(progress.loss)}
-    for name, text in {"turn": _turn(progress), **wanted}.items():
-        if text and _length([*parts.values(), text]) + SHORTEST_BAR + 2 <= room:
+    room, parts = width - 1, dict[str, str]()
+    used = len(progress.count)
+    # a loss takes as many columns as the longest, for a bar of one length
+    loss = f"{progress.loss:<{len(progress.loss.rpartition(' ')[0]) + 1 + LONGEST_LOSS}}" if progress.loss else ""
+    wanted = {
+        "turn": progress.client,
+        "left": progress.left,
+        "score": progress.score,
+        "pace": progress.pace,
+        "loss": loss,
+    }
+    for name, text in wanted.items():
+        if text and used + 2 + len(text) + SHORTEST_BAR + 2 <= room:
             parts[name] = text
-    line = Text(no_wrap=True, end="")
-    line.append(parts.pop("count")[:room])
-    used = _length([line.plain, *parts.values()])
+            used += 2 + len(text)
+    line = Text(progress.count[:room], no_wrap=True, end="")
     if progress.total and (size := min(LONGEST_BAR, room - used - 2)) >= SHORTEST_BAR:
-        full = round(size * progress.share)
+        full = round(size * min((progress.since + progress.made) / progress.total, 1.0))
         line.append("  ").append("━" * full, "green").append("─" * (size - full), "bright_black")
     for name in ("turn", "pace", "left", "loss", "score"):
         if name in parts:
@@ -110,28 +119,8 @@ def bar_line(progress: Progress, width: int) -> Text:
     return line
 
 
-def _padded(loss: str) -> str:
-    """Return a loss whose value takes as many columns as the longest, for a bar of one length."""
-    name, blank, value = loss.rpartition(" ")
-    return f"{name}{blank}{value:<{LONGEST_LOSS}}" if loss else ""
-
-
-def _turn(progress: Progress) -> str:
-    return f"client {progress.turn[0]}/{progress.turn[1]}" if progress.turn else ""
-
-
-def _length(parts: list[str]) -> int:
-    """Columns that parts take with two blanks between them."""
-    return len("  ".join(part for part in parts if part))
-
-
 def _clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-REFRESHES = 4  # a second
-SLOW = 1.0  # seconds of a round from which on its clients are counted, too
-PLAIN_FIRST, PLAIN_EVERY = 10.0, 60.0  # seconds between lines where there is no terminal
 
 
 class RoundProgressBar(ProgressBar):
@@ -176,8 +165,6 @@ class RoundProgressBar(ProgressBar):
         if self._progress is not None:
             yield bar_line(self._progress, options.max_width)
 
-    # ---- showing and hiding ----
-
     def start(self) -> None:
         """Shows the bar, if there is a terminal or a notebook to show it on."""
         console = self._given or Console(stderr=True)
@@ -205,8 +192,6 @@ class RoundProgressBar(ProgressBar):
             self.live.stop()
             self.live = None
 
-    # ---- Lightning's hooks ----
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begun, self._since = time.monotonic(), trainer.current_epoch
         self._next_line = self._begun + PLAIN_FIRST
@@ -215,9 +200,8 @@ class RoundProgressBar(ProgressBar):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._round_begun, self._turns = time.monotonic(), 0
-        if (
-            trainer.world_size > 1
-        ):  # now nothing is left to be summed over processes, which this one alone would wait for
+        # now nothing is left to be summed over processes, which this one alone would wait for
+        if trainer.world_size > 1:
             self._read_loss(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -246,15 +230,12 @@ class RoundProgressBar(ProgressBar):
         self.stop()
         self._progress = None
 
-    # ---- what it says ----
-
     def _read_loss(self, trainer: Trainer) -> None:
-        """Takes the newest loss, as often as anybody could read it."""
+        """Takes the newest loss, as often as the bar is drawn."""
         if self._enabled and time.monotonic() >= self._next_loss:
             self._next_loss, self._loss = time.monotonic() + 1 / REFRESHES, newest_loss(trainer)
 
     def _note(self, trainer: Trainer, done: int) -> None:
-        """Takes down how far the run is."""
         if not self._enabled:
             return
         now, turns = time.monotonic(), trainer.num_training_batches
@@ -267,9 +248,7 @@ class RoundProgressBar(ProgressBar):
             since=self._since,
             turn=(self._turns, int(turns)) if slow else None,
             loss=self._loss,
-            score=next(
-                (str(found) for one in trainer.callbacks if (found := optional(one, ScoringCallback, "headline"))), ""
-            ),
+            score=next(filter(None, (optional(one, ScoringCallback, "headline") for one in trainer.callbacks)), ""),
         )
 
     def _say(self) -> None:
@@ -329,13 +308,10 @@ def paused(trainer: Trainer) -> Iterator[None]:
         shown.start()
 
 
-TITLE = "What becomes of the module's state in clients' turns"
-
-
 class StateReport(Callback):
     """Prints all of `FedAvgStrategy.state_table()` after the first round that is trained: `fedgen fit --explain`.
 
-    A table where there is a terminal, lines of text elsewhere, in place of the short one of the log. Training goes on.
+    A table where there is a terminal, lines of text otherwise, in place of the short one of the log. Training goes on.
     Other strategies have none to show.
 
     Args:
@@ -359,7 +335,7 @@ class StateReport(Callback):
 
 
 def show_state(rows: Sequence[StateRow], console: Console) -> None:
-    """Prints rows of state with all names: a table on a terminal, the lines of `table_of` elsewhere."""
+    """Prints rows of state with all names: a table on a terminal, the lines of `table_of` otherwise."""
     if not console.is_terminal:
         console.print(f"{TITLE}:\n{table_of(rows, most=None)}", markup=False, highlight=False, soft_wrap=True)
         return
