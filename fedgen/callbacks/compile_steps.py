@@ -15,7 +15,7 @@ from fedgen.own_code import rank_zero_warn
 
 Backend = str | Callable[..., Any]
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # which record CUDA graphs
-_CODES = itertools.count()  # of functions with code of their own
+_CODES = itertools.count()  # of functions with a code object each
 HOLDERS = (nn.ModuleList, nn.ModuleDict)  # of networks, which compute nothing themselves
 
 
@@ -83,18 +83,15 @@ class CompileSteps(Callback):
             )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._undo()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._undo()
-
-    def _undo(self) -> None:
         for owner, name, before in reversed(self._replaced):
             if before is None:
                 vars(owner).pop(name, None)
             else:
                 vars(owner)[name] = before
         self._compiled, self._replaced = {}, []
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")
 
 
 class _TrainingForward:
@@ -122,7 +119,7 @@ class _TrainingForward:
 
 
 def _with_own_code(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with a code object and a name of its own."""
+    """The same function with a new code object and name."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)

@@ -173,9 +173,7 @@ class FederatedEvaluation(Callback):
         if stage != "fit":
             return
         if sum(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks) > 1:
-            raise ValueError(
-                "two FederatedEvaluation callbacks would write the same columns; give one all the embeddings"
-            )
+            raise ValueError("two FederatedEvaluation callbacks would write the same columns; give one all embeddings")
         # Behind averages of weights, which take in a round in the same hook as it is scored.
         others = [callback for callback in trainer.callbacks if callback is not self]
         behind = [others.index(one) + 1 for one in _swapping(trainer) if not isinstance(one, Checkpoint)]
@@ -300,14 +298,11 @@ class FederatedEvaluation(Callback):
         return self.evaluator.splits[0].in_turn(count)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._release()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._release()
-
-    def _release(self) -> None:
         release(self._watchers)
         self._watchers = []
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")
 
     def _folder(self, trainer: Trainer) -> Path:
         own = Path(self.dirpath or trainer.default_root_dir)

@@ -121,7 +121,8 @@ class RoundCheckpoint(ModelCheckpoint):
             path = folder / checkpoint_name(round)
             self._write_left_out(trainer)
             write_state(folder, rows_so_far(trainer.strategy))
-            if not path.exists() and (round in _evaluated(trainer) or not _has_evaluation(trainer)):
+            evaluated = _evaluated(trainer)
+            if not path.exists() and (evaluated is None or round in evaluated):
                 link_checkpoint(folder / LAST, path)
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
@@ -154,8 +155,8 @@ class RoundCheckpoint(ModelCheckpoint):
         return trainer.should_stop or steps or round + 1 == trainer.max_epochs
 
     def _is_kept(self, trainer: Trainer, round: int) -> bool:
-        if _has_evaluation(trainer):
-            return round in _evaluated(trainer)
+        if (evaluated := _evaluated(trainer)) is not None:
+            return round in evaluated
         return (round + 1) % self.every_n_rounds == 0 or round + 1 == trainer.max_epochs
 
 
@@ -180,12 +181,10 @@ def refuse_restart(trainer: Trainer, folder: Path) -> None:
     )
 
 
-def _has_evaluation(trainer: Trainer) -> bool:
-    return any(hasattr(callback, "evaluated_round") for callback in trainer.callbacks)
-
-
-def _evaluated(trainer: Trainer) -> set[int | None]:
-    return {optional(callback, ScoringCallback, "evaluated_round") for callback in trainer.callbacks}
+def _evaluated(trainer: Trainer) -> set[int | None] | None:
+    """The rounds that callbacks evaluated last; None where no callback evaluates."""
+    evaluating = [one for one in trainer.callbacks if hasattr(one, "evaluated_round")]
+    return {optional(one, ScoringCallback, "evaluated_round") for one in evaluating} if evaluating else None
 
 
 def _sync(path: Path) -> None:

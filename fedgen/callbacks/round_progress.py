@@ -142,7 +142,7 @@ class RoundProgressBar(ProgressBar):
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__()
-        self._given, self._enabled = console, True
+        self._given, self.is_enabled = console, True
         self.live: Live | None = None
         self._begun = self._round_begun = self._next_line = self._next_loss = 0.0
         self._since = self._turns = 0
@@ -150,16 +150,11 @@ class RoundProgressBar(ProgressBar):
         self._loss = ""
         self._logs = ExitStack()
 
-    @property
-    def is_enabled(self) -> bool:
-        """Whether it shows anything; Lightning's name."""
-        return self._enabled
-
     def disable(self) -> None:
-        self._enabled = False
+        self.is_enabled = False
 
     def enable(self) -> None:
-        self._enabled = True
+        self.is_enabled = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._progress is not None:
@@ -169,18 +164,12 @@ class RoundProgressBar(ProgressBar):
         """Shows the bar, if there is a terminal or a notebook to show it on."""
         console = self._given or Console(stderr=True)
         in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None  # rich shows nothing without
-        if not self._enabled or not (console.is_terminal or in_notebook):
+        if not self.is_enabled or not (console.is_terminal or in_notebook):
             return
         # what goes into a file goes on doing so while the terminal has a bar
         out, err = (in_notebook or stream.isatty() for stream in (sys.stdout, sys.stderr))
-        self.live = Live(
-            self,
-            console=console,
-            transient=True,
-            refresh_per_second=REFRESHES,
-            redirect_stdout=out,
-            redirect_stderr=err,
-        )
+        own: Any = {"refresh_per_second": REFRESHES, "redirect_stdout": out, "redirect_stderr": err}
+        self.live = Live(self, console=console, transient=True, **own)
         before = sys.stdout, sys.stderr
         self.live.start(refresh=True)
         self._logs.enter_context(logs_above(before))
@@ -232,11 +221,11 @@ class RoundProgressBar(ProgressBar):
 
     def _read_loss(self, trainer: Trainer) -> None:
         """Takes the newest loss, as often as the bar is drawn."""
-        if self._enabled and time.monotonic() >= self._next_loss:
+        if self.is_enabled and time.monotonic() >= self._next_loss:
             self._next_loss, self._loss = time.monotonic() + 1 / REFRESHES, newest_loss(trainer)
 
     def _note(self, trainer: Trainer, done: int) -> None:
-        if not self._enabled:
+        if not self.is_enabled:
             return
         now, turns = time.monotonic(), trainer.num_training_batches
         slow = self._turns and now - self._round_begun > SLOW and turns != math.inf
@@ -253,14 +242,14 @@ class RoundProgressBar(ProgressBar):
 
     def _say(self) -> None:
         """Writes a plain line where no bar is shown, if it is time for one."""
-        if self._enabled and self.live is None and self._progress is not None and time.monotonic() >= self._next_line:
+        if self.is_enabled and self.live is None and self._progress is not None and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + PLAIN_EVERY
             print(plain_line(self._progress), file=sys.stderr, flush=True)
 
     def _end(self) -> None:
         """Leaves one line in the bar's place, once."""
         self.stop()
-        if self._enabled and self._progress is not None:
+        if self.is_enabled and self._progress is not None:
             print(last_line(self._progress), file=sys.stderr, flush=True)
             self._progress = None
 
@@ -295,9 +284,9 @@ def logs_above(before: tuple[TextIO, TextIO]) -> Iterator[None]:
 def paused(trainer: Trainer) -> Iterator[None]:
     """No live progress bar of training inside the block: two on one terminal would overwrite each other."""
     bar: Any = trainer.progress_bar_callback
-    shown: Any = bar if isinstance(bar, RoundProgressBar) else None
-    if isinstance(bar, RichProgressBar):
-        shown = bar.progress
+    shown: Any = (
+        bar.progress if isinstance(bar, RichProgressBar) else bar if isinstance(bar, RoundProgressBar) else None
+    )
     if shown is None or shown.live is None or not shown.live.is_started:
         yield
         return

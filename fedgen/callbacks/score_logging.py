@@ -48,7 +48,9 @@ def log_scores(
     }
     spread = {named(r): torch.tensor(r.per_client) for r in records if r.per_client}
     for name, clients in spread.items():
-        values |= {(name, f"clients/p{p}"): value for p, value in zip(PERCENTILES, percentiles(clients))}
+        shares = torch.tensor([p / 100 for p in PERCENTILES], dtype=clients.dtype)
+        found = torch.quantile(clients, shares, interpolation="nearest").tolist()  # each a value that occurs
+        values |= {(name, f"clients/p{p}"): value for p, value in zip(PERCENTILES, found)}
     for logger in loggers:
         between = "/" if isinstance(logger, TensorBoardLogger) else "_"
         logger.log_metrics({between.join(key): value for key, value in values.items()}, step=round)
@@ -69,12 +71,6 @@ def _charts(keys: Sequence[tuple[str, str]]) -> dict[str, dict[str, list[Any]]]:
         for score in dict.fromkeys(score for score, _ in keys)
     }
     return {"scores beside real images'": charts}
-
-
-def percentiles(values: Tensor) -> list[float]:
-    """The 10th, 50th and 90th percentile, each a value that occurs ("nearest")."""
-    shares = torch.tensor([p / 100 for p in PERCENTILES], dtype=values.dtype)
-    return torch.quantile(values, shares, interpolation="nearest").tolist()
 
 
 def log_grid(loggers: Iterable[Any], picture: Tensor, round: int, name: str = "samples") -> None:

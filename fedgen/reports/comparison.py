@@ -33,16 +33,17 @@ def arms_of(runs: Sequence[Contents]) -> list[tuple[str, dict[int, int]]]:
             key = json.dumps(settings, sort_keys=True, default=str)
             flat[key] = settings
             groups.setdefault(key, {})[int(run.settings.get("seed_everything") or 0)] = place
-    varied = {
-        name
-        for settings in flat.values()
-        for name in settings
-        if len({json.dumps(other.get(name), default=str) for other in flat.values()}) > 1
-    }
-    return [
-        (_name_of({name: flat[key][name] for name in flat[key] if name in varied}, number), own)
-        for number, (key, own) in enumerate(groups.items())
-    ]
+    arms = []
+    for number, (key, own) in enumerate(groups.items()):
+        varied = [
+            f"{name.split('.')[-1]}={value}"
+            for name, value in flat[key].items()
+            if len({json.dumps(other.get(name), default=str) for other in flat.values()}) > 1
+        ]
+        if len(varied) > NAMED:
+            varied[NAMED:] = [f"and {len(varied) - NAMED} more"]
+        arms.append((", ".join(varied) or f"recipe {number + 1}", own))
+    return arms
 
 
 def paired_rows(runs: Sequence[Contents]) -> list[list[str]]:
@@ -157,14 +158,6 @@ def _difference(pairs: Sequence[tuple[ScoreRecord, ScoreRecord]]) -> list[str]:
 
 def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in settings.items() if key != "seed_everything"}
-    trainer = kept.get("trainer")
-    if isinstance(trainer, dict):
+    if isinstance(trainer := kept.get("trainer"), dict):
         kept["trainer"] = {key: value for key, value in trainer.items() if key not in FREE}
     return kept
-
-
-def _name_of(varied: dict[str, Any], number: int) -> str:
-    parts = [f"{name.split('.')[-1]}={value}" for name, value in list(varied.items())[:NAMED]]
-    if len(varied) > NAMED:
-        parts.append(f"and {len(varied) - NAMED} more")
-    return ", ".join(parts) or f"recipe {number + 1}"

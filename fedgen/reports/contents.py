@@ -90,13 +90,12 @@ def read_contents(run: str | Path, logs: Logs | None = None, pictures: Pictures 
     found = Contents(str(run), folder)
     kept = next((folder / name for name in STORED if (folder / name).exists()), folder / STORED[0])
     stored = path if path.is_file() and path.name != SCORES_FILE else kept
-    if (folder / SCORES_FILE).exists() and stored != path:
-        _read_training(found, logs or Logs(folder), pictures)
-    elif path.is_file() or stored.exists():
+    is_scored = (folder / SCORES_FILE).exists() and stored != path
+    if not is_scored and (path.is_file() or stored.exists()):
         _read_stored(found, stored, pictures)
-    elif (folder / RESULTS).exists():
+    elif not is_scored and (folder / RESULTS).exists():
         _read_results(found, pictures)
-    elif folder.is_dir() and list(folder.glob("round=*.ckpt")):
+    elif is_scored or any(folder.glob("round=*.ckpt")):
         _read_training(found, logs or Logs(folder), pictures)
     else:
         raise FileNotFoundError(
@@ -189,9 +188,9 @@ def _read_pictures(found: Contents, pictures: Pictures) -> None:
     if not found.samples:
         found.missing["samples"] = "the folder has no grids of images (data without images, or grid=0)"
     elif found.real is None:
-        found.missing["real images"] = "the folder keeps none (clients elsewhere, or a run of an earlier release)"
-    asked_for = [pictures.one(found.folder / name, name) for name in (NEAREST, MATRIX_PICTURE)]
-    found.figures = [picture for picture in asked_for if picture is not None]
+        found.missing["real images"] = "the folder keeps none (remote clients, or a run of an earlier release)"
+    names = (NEAREST, MATRIX_PICTURE)
+    found.figures = [picture for name in names if (picture := pictures.one(found.folder / name, name))]
 
 
 def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
@@ -237,7 +236,7 @@ def _say_missing(found: Contents) -> None:
     series = found.series
     if not series:
         found.missing["losses, learning rates, time"] = (
-            "the folder has neither TensorBoard's nor CSV logs (logger=False, or one that logs elsewhere)"
+            "the folder has neither TensorBoard's nor CSV logs (logger=False, or one that logs to another place)"
         )
     elif not any("lr" in name.lower().replace("-", "/").split("/") or name.startswith("lr") for name in series):
         found.missing["learning rates"] = "none were logged: Lightning's LearningRateMonitor logs them"
@@ -252,7 +251,7 @@ def _say_missing(found: Contents) -> None:
     if not found.versions:
         found.missing["versions"] = "the folder keeps none (a run of an earlier release)"
     if found.kept.clients and not found.kept.classes:
-        found.missing["labels of clients"] = "not kept: data without labels, clients elsewhere, or an earlier release"
+        found.missing["labels of clients"] = "not kept: data without labels, remote clients, or an earlier release"
     if not found.kept.clients:
         found.missing["sizes of clients"] = "the folder keeps neither who they are nor a partition"
 

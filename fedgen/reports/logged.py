@@ -148,7 +148,7 @@ def by_round(series: dict[str, LoggedSeries], scores: frozenset[str]) -> tuple[d
 
 
 def thinned(series: LoggedSeries, most: int = MOST_POINTS) -> LoggedSeries:
-    """At most so many points: of each stretch of steps the mean, at its last step; all where there are no more."""
+    """At most `most` points: of each stretch of steps the mean, at its last step; all where there are no more."""
     count = len(series.steps)
     if count <= most:
         return series

@@ -139,7 +139,7 @@ class Report:
         return KIND.save(self.html, path)
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, whose scripts reach nothing of the notebook."""
+        """The page in a separate frame, whose scripts reach nothing of the notebook."""
         return (
             f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(self.html)}" title="fedgen report"'
             ' style="width:100%;height:80vh;border:1px solid #888"></iframe>'

@@ -80,7 +80,7 @@ def sample_files(folder: Path) -> dict[int, Path]:
 
 
 def fitting(sizes: Sequence[int], most: int) -> list[int]:
-    """Evenly spaced places, the last among them, whose sizes add up to at most so much; all where they do."""
+    """Evenly spaced places, the last among them, whose sizes add up to at most `most`; all where they do."""
     count = len(sizes)
     for number in range(count, 0, -1):
         places = sorted({round((place + 1) * count / number) - 1 for place in range(number)})

@@ -18,7 +18,7 @@ from fedgen.scores.rankings import Z
 
 LOCAL_ONLY, CENTRALISED = "-local_only", "-centralised"  # behind a folder's name: the controls of `fedgen fit`
 ARMS = {"": "federated", LOCAL_ONLY: "local only", CENTRALISED: "centralised"}
-MOST_ROUNDS = 5  # named of those that cannot be told from the best
+MOST_ROUNDS = 5  # named of those that do not differ from the best
 FEW = "fewer images than"  # in the note of such a score
 
 
@@ -104,7 +104,7 @@ def _of_score(
     comparison: Comparison,
     in_full: bool,
 ) -> list[str]:
-    """Say which checkpoint each aggregate prefers; in full, also what is inverted, not told apart, and the floor."""
+    """Say which checkpoint each aggregate prefers; in full, also what is inverted, too close to rank, and the floor."""
     names = comparison.first_column, comparison.second_column
     groups = [columns.get(name, []) for name in names]
     if not all(groups):
@@ -153,7 +153,7 @@ def _value(name: str, record: ScoreRecord) -> str:
 
 
 def _ties(name: str, best: ScoreRecord, group: Sequence[ScoreRecord]) -> list[str]:
-    """The checkpoints that a column cannot tell from its best."""
+    """The checkpoints that a column cannot distinguish from its best."""
     same = [str(record.round) for record in group if record is not best and not differ(record, best)]
     if not same:
         return []

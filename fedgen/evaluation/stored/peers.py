@@ -213,7 +213,7 @@ def best_first(record: ScoreRecord) -> list[int]:
 
 
 def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Table:
-    """The scores against one reference, each in words that tell it from its like."""
+    """The scores against one reference, each with what it is of."""
     size = evaluation.subset_size
     table = new_table(_title(records[0]), ("score", "value", "±", "of"), ("score", "of"))
     for record in records:

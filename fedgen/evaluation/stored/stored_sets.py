@@ -166,7 +166,7 @@ def open_sets(
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """A name for each path: its last part, or as many of them as tell all paths apart; "a/train", "b/train"."""
+    """A name for each path: its last part, or as many of them as distinguish all paths; "a/train", "b/train"."""
     parts = [(path.with_suffix("") if path.suffix.lower() in ARRAYS else path).absolute().parts for path in paths]
     different = len({path.absolute() for path in paths})
     for length in range(1, max(len(part) for part in parts) + 1):
@@ -337,4 +337,5 @@ def _agreed(identity: EmbeddingIdentity, stored: StoredSet) -> EmbeddingIdentity
             )
         merged.append(theirs if ours == UNKNOWN else ours)
     known = identity.source or ("" if stored.says_nothing else str(stored.path))
-    return EmbeddingIdentity(*merged, source=known, settings=identity.settings)
+    name, fingerprint, resize = merged
+    return EmbeddingIdentity(name, fingerprint, resize, known, identity.settings)

@@ -129,7 +129,7 @@ def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
 
 
 def selection_table(records: Sequence[ScoreRecord]) -> Table:
-    """Return what each column selects, with the same score of the selected checkpoint on images that nobody trained on.
+    """Return what each column selects, with the same score of the selected checkpoint on images not used for training.
 
     Those are the clients' held-out images, or of unseen clients where some are kept from training.
 

@@ -64,9 +64,8 @@ def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:
     errors = [2 * finite(record.per_client_errors[client]) for client in order] if record.per_client_errors else None
     size = 5 if len(order) <= NAMED else 3
     shown = [value if math.isfinite(value) else math.nan for value in values]
-    axes.errorbar(
-        shown, range(len(order)), xerr=errors, fmt="o", color="0.25", markersize=size, ecolor="0.6", elinewidth=1.2
-    )
+    look = {"fmt": "o", "color": "0.25", "markersize": size, "ecolor": "0.6", "elinewidth": 1.2}
+    axes.errorbar(shown, range(len(order)), xerr=errors, **look)
     for place, value in enumerate(values):
         if not math.isfinite(value):
             axes.text(0.01, place, str(value), transform=axes.get_yaxis_transform(), va="center", color="0.25")
@@ -136,8 +135,7 @@ def _draw(axes: Any, matrix: ClientMatrix) -> None:
         turned = place == axes.set_xticks and sum(map(len, names)) > NAMED
         shown = names if len(names) <= NAMED else ()
         place(range(len(shown)), shown, fontsize=8, rotation=90 if turned else 0, parse_math=False)
-    axes.set_xlabel("images of")
-    axes.set_ylabel("own model of")
+    axes.set(xlabel="images of", ylabel="own model of")
     axes.set_title(f"{matrix.reference}\nembedding: {matrix.embedding}", fontsize=9, parse_math=False)
     direction = "higher is better" if matrix.higher_is_better else "lower is better"
     axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, label=f"{title_of(matrix.score)} ({direction})")

@@ -210,8 +210,7 @@ def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str | N
     if floor is not None:
         label = f"{floor.num_generated} real images"
         axes.axhline(floor.value, color="black", linestyle="--", linewidth=1, label=label)
-    axes.set_xlabel("simulated seconds")
-    axes.set_ylabel(f"{axis_of(next(iter(found.values()))[1][0])}, {column}")
+    axes.set(xlabel="simulated seconds", ylabel=f"{axis_of(next(iter(found.values()))[1][0])}, {column}")
     axes.set_xlim(left=0)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=9)

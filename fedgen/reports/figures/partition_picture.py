@@ -73,16 +73,14 @@ def _draw_sizes(axes: Any, summary: PartitionSummary) -> None:
         places = range(len(summary.names))
         axes.bar(places, summary.train, color=PARTS["train"], label="train")
         axes.bar(places, summary.held_out, bottom=summary.train, color=PARTS["held out"], label="held out")
-        axes.set_ylabel(summary.kind)
-        axes.set_xlabel("client")
+        axes.set(ylabel=summary.kind, xlabel="client")
     else:
         low, high = min(summary.sizes), max(summary.sizes)
         whole = [size - 0.5 for size in range(low, high + 2)]  # edges, for a bar a size
         axes.hist(summary.sizes, bins=whole if len(whole) <= BINS else BINS, color=PARTS["train"])
         if high - low < 6:
             axes.set_xlim(low - 3, high + 3)
-        axes.set_xlabel(f"{summary.kind} of a client, training and held-out")
-        axes.set_ylabel("clients")
+        axes.set(xlabel=f"{summary.kind} of a client, training and held-out", ylabel="clients")
         axes.axvline(statistics.median(summary.sizes), color="0.2", linewidth=1, linestyle="--", label="median")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(fontsize=8, ncols=2, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
@@ -103,8 +101,7 @@ def _draw_labels(axes: Any, summary: PartitionSummary) -> None:
         turned = max(map(len, names)) * len(names) > 60
         axes.set_xticks(range(len(names)), names, fontsize=8, rotation=90 if turned else 0, parse_math=False)
     axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("label")
-    axes.set_ylabel("client" if len(order) <= NAMED else "clients, by their most frequent label")
+    axes.set(xlabel="label", ylabel="client" if len(order) <= NAMED else "clients, by their most frequent label")
     axes.set_title("labels: share of a client's", fontsize=10)
     axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).ax.tick_params(labelsize=8)
 

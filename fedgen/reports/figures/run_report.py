@@ -109,7 +109,7 @@ def closing_lines(
 
 
 def beside(commands: Mapping[str, str], room: int) -> list[str]:
-    """Commands with what they are for: behind them if that fits into so many columns, else above them."""
+    """Commands with what they are for: behind them if that fits into the columns, else above them."""
     if not commands:
         return []
     longest = max(map(len, commands))
