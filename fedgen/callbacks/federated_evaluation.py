@@ -158,8 +158,7 @@ class FederatedEvaluation(Callback):
             "presets": presets,
             "controls": controls,
         }
-        self.dirpath, self.cache_folder = dirpath, cache_folder
-        self.page = page
+        self.dirpath, self.cache_folder, self.page = dirpath, cache_folder, page
         self.evaluated_round: int | None = None
         self.reports_at_end, self.headline = True, ""
         self.evaluator: Evaluator  # made by `setup`, as the models
@@ -330,7 +329,7 @@ class FederatedEvaluation(Callback):
 
 
 def _swapping(trainer: Trainer) -> list[Callback]:
-    """Return the callbacks that may put other weights than the module's into checkpoints, such as an average."""
+    """The callbacks that may put other weights than the module's into checkpoints, such as an average."""
     return [callback for callback in trainer.callbacks if is_overridden("on_save_checkpoint", callback, Callback)]
 
 

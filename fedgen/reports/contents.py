@@ -71,7 +71,6 @@ class Contents:
     are_rounds: bool = True
     samples: list[Picture] = field(default_factory=list)
     real: Picture | None = None
-    real_clients: list[str] = field(default_factory=list)
     figures: list[Picture] = field(default_factory=list)
     kept: Kept = field(default_factory=Kept)
     left_out: list[Entry] = field(default_factory=list)
@@ -184,7 +183,7 @@ def _roster(path: Path) -> list[dict[str, Any]]:
 def _read_pictures(found: Contents, pictures: Pictures) -> None:
     found.samples, remarks = pictures.samples(found.folder)
     found.warnings += remarks
-    found.real, found.real_clients = pictures.one(found.folder / REAL, "real images"), found.kept.real
+    found.real = pictures.one(found.folder / REAL, "real images")
     if not found.samples:
         found.missing["samples"] = "the folder has no grids of images (data without images, or grid=0)"
     elif found.real is None:

@@ -241,7 +241,7 @@ def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
         "figures": run.figures,
         "last": run.samples[-1] if run.samples else None,
         "real": run.real,
-        "real_clients": [shorten(name, LONGEST_NAME) for name in run.real_clients],
+        "real_clients": [shorten(name, LONGEST_NAME) for name in run.kept.real],
         "experiment": shorten(str(run.results.get("experiment", "")), LONGEST_NAME),
         "numbers": found[:MOST_ROWS],
         "numbers_left": max(0, len(found) - MOST_ROWS),

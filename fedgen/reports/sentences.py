@@ -164,11 +164,7 @@ def _ties(name: str, best: ScoreRecord, group: Sequence[ScoreRecord]) -> list[st
 
 def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreRecord]:
     """The floors by split, embedding, score and aggregate."""
-    found: dict[tuple[str, ...], ScoreRecord] = {}
-    for record in records:
-        if record.is_floor:
-            found.setdefault(record.column, record)
-    return found
+    return {record.column: record for record in reversed(records) if record.is_floor}  # the first of each
 
 
 def _above_floor(floors: Mapping[tuple[str, ...], ScoreRecord], name: str, best: ScoreRecord) -> list[str]:

@@ -111,14 +111,7 @@ class StoredEvaluation:
             raise ValueError(f"batch_size must be at least 1, got {self.options.batch_size}")
         resolve_weights(self.options.weights, [1.0] * len(clients))
         self.aggregates = choose_aggregates(self.options.aggregates)
-        asked = self._asked()
-        if self.options.preset is not None:
-            preset = find_preset(self.options.preset)
-            if embedding is not None:
-                raise ValueError(
-                    f"preset {preset.name} brings its own embedding, {preset.embedding_name}; leave it out"
-                )
-            embedding = preset.embedding_name
+        asked, embedding = self._asked(embedding)
         self.sets = open_sets([generated, *clients], self.options.reading, self.options.counts, self.has_clients)
         self.client_names = [stored.name for stored in self.sets[1:]]
         self.choices = self._choose_scores(asked)
@@ -188,17 +181,21 @@ class StoredEvaluation:
         found.sort(key=lambda score: self.scores.index(score.name))
         return records_of(found, self.client_names, common, self.aggregates, self.choices)
 
-    def _asked(self) -> tuple[ScoreChoice, ...] | None:
-        """The scores that are asked for, None for the usual ones; checked before anything is opened."""
+    def _asked(self, embedding: Named | None) -> tuple[tuple[ScoreChoice, ...] | None, Named | None]:
+        """The scores, None for the usual ones, and the embedding to use; checked before anything is opened."""
         if self.options.preset is not None:
             if self.options.scores is not None:
                 raise ValueError(f"preset {self.options.preset} brings its own score; leave the scores out")
-            return (find_preset(self.options.preset).choice,)
+            preset = find_preset(self.options.preset)
+            if embedding is not None:
+                own = preset.embedding_name
+                raise ValueError(f"preset {preset.name} brings its own embedding, {own}; leave it out")
+            return (preset.choice,), preset.embedding_name
         chosen = None if self.options.scores is None else choose_scores(self.options.scores)
         for choice in chosen or ():
             if what := RUN_ONLY.get(choice.needs):
                 raise ValueError(f"score {choice.name} needs {what}, which stored images do not have; score a run")
-        return chosen
+        return chosen, embedding
 
     def _choose_scores(self, asked: tuple[ScoreChoice, ...] | None) -> tuple[ScoreChoice, ...]:
         summary = next((stored for stored in self.sets if stored.kind == "statistics"), None)

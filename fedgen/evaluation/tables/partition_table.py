@@ -161,7 +161,7 @@ def span_table(summary: PartitionSummary) -> Table:
 
 
 def measure_table(found: Heterogeneity) -> Table:
-    """Each measure's mean over clients, beside that of random partitions of the same images: mean ± deviation over them."""
+    """Each measure's mean over clients, beside that of random partitions: mean ± deviation over them."""
     controls = [name for name in CONTROLS if any(name in one.controls for one in found.measures.values())]
     headings = ("", "the clients", *(CONTROLS[name] for name in controls))
     table = new_table(f"means over clients, in {found.embedding}", headings, ("",))
