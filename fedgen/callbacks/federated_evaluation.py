@@ -204,7 +204,7 @@ class FederatedEvaluation(Callback):
         self.evaluator.try_out(sample, **self.evaluator.asked_of(pl_module))
         personal = personal_panels(trainer, self._models, pl_module, self._remote_tensors(trainer))
         self._watchers = watchers(trainer.callbacks, self._models.column_names(personal))
-        gate(self._watchers, lambda trainer: self.evaluated_round == trainer.current_epoch)
+        gate(self._watchers, self._is_fresh)  # no closure, as callbacks are pickled while training runs
         with paused(trainer), together():
             floor = self.evaluator.floor()
         if trainer.is_global_zero:
@@ -302,6 +302,9 @@ class FederatedEvaluation(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self.teardown(trainer, pl_module, "fit")
+
+    def _is_fresh(self, trainer: Trainer) -> bool:
+        return self.evaluated_round == trainer.current_epoch
 
     def _folder(self, trainer: Trainer) -> Path:
         own = Path(self.dirpath or trainer.default_root_dir)

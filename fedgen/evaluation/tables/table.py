@@ -297,7 +297,7 @@ def _caption(records: Sequence[ScoreRecord]) -> str:
 
 
 def say_notes(records: Sequence[ScoreRecord]) -> list[str]:
-    """How models were sampled, the notes of their records, and what marks mean."""
+    """Models' sampling in words, the notes of their records, and what marks mean."""
     models = [record for record in records if record.is_model]
     lines = sorted({say_sampling(record.sampling) for record in models} - {""})
     lines += sorted({part for record in models or records for part in record.note.split("; ") if part})
