@@ -70,7 +70,7 @@ def write_leaderboard(entries: Sequence[Entry], refused: Sequence[str], path: Pa
 def default_page(places: Sequence[Path]) -> Path:
     """The place of the page: in the folder of results, or beside the entry, that is named first."""
     first = places[0]
-    return (first if first.is_dir() else first.parent) / KIND.file
+    return (first if first.is_dir() else first.parent) / f"{KIND.name}.html"
 
 
 def _shown(standing: Standing, pictured: Sequence[str]) -> dict[str, Any]:

@@ -34,41 +34,30 @@ def sampler_in(trainer: Trainer, evaluator: Evaluator, module: LightningModule) 
     return mixture(samplers, weights), LOCAL_NOTE
 
 
-def personal_panels(trainer: Trainer, models: OwnModels, module: LightningModule, elsewhere: str) -> list[Panel]:
-    """Return the embeddings whose scores depend on tensors that clients keep, where something is exchanged beside them.
-
-    Args:
-        trainer: that fits.
-        models: the clients', in the evaluation.
-        module: the server's model.
-        elsewhere: where tensors of single clients are, and a remedy, if not in this process.
-
-    Raises:
-        ValueError: if a score needs one model's images, and there will be none.
-        MisconfigurationException: if such tensors are elsewhere.
-    """
+def personal_panels(trainer: Trainer, models: OwnModels, module: LightningModule, remote: str) -> list[Panel]:
+    """The embeddings whose scores depend on tensors that clients keep, where something is exchanged beside them."""
     strategy = trainer.strategy
     if not isinstance(strategy, FedAvgStrategy) or strategy.local_only or not strategy.own_tensors:
         return []
     found = models.hanging_on(module, strategy.own_tensors)
     models.refuse(found)
-    if found and elsewhere:
+    if found and remote:
         names = ", ".join(list(strategy.own_tensors)[:3])
         raise MisconfigurationException(
-            f"scores depend on tensors that clients keep to themselves ({names}, ...), which {elsewhere}, or leave"
+            f"scores depend on tensors that clients keep to themselves ({names}, ...), which {remote}, or leave"
             " these scores out"
         )
     return found
 
 
 def personal_tensors(
-    trainer: Trainer, models: OwnModels, module: LightningModule, elsewhere: str
+    trainer: Trainer, models: OwnModels, module: LightningModule, remote: str
 ) -> Mapping[int, Mapping[str, Tensor]]:
     """Return the tensors that clients keep, where something is exchanged beside them; see `personal_panels`."""
     strategy = trainer.strategy
     if not isinstance(strategy, FedAvgStrategy) or strategy.local_only:
         return {}
-    if elsewhere:
-        personal_panels(trainer, models, module, elsewhere)  # nothing depends on them by now either
+    if remote:
+        personal_panels(trainer, models, module, remote)  # nothing depends on them by now either
         return {}
     return strategy.personal_tensors

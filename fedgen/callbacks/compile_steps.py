@@ -15,7 +15,7 @@ from fedgen.own_code import rank_zero_warn
 
 Backend = str | Callable[..., Any]
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # which record CUDA graphs
-_CODES = itertools.count()  # of functions with code of their own
+_CODES = itertools.count()  # of functions with a code object each
 HOLDERS = (nn.ModuleList, nn.ModuleDict)  # of networks, which compute nothing themselves
 
 
@@ -54,7 +54,7 @@ class CompileSteps(Callback):
         self.networks = None if networks is None else list(networks)
         self.mode, self.dynamic, self.backend = mode, dynamic, backend
         self._compiled: dict[str, _TrainingForward] = {}
-        self._marked: tuple[LightningModule, Any] | None = None  # whose steps are, and what it had in their place
+        self._replaced: list[tuple[nn.Module, str, Any]] = []  # attributes, and what was there before, None for nothing
         self._is_checked = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -62,12 +62,15 @@ class CompileSteps(Callback):
         check_backend(self.backend, trainer.strategy.root_device)
         options = {"mode": self.mode, "dynamic": self.dynamic, "backend": self.backend}
         self._compiled = {name: _TrainingForward(network, options) for name, network in found.items()}
-        for compiled in self._compiled.values():
-            compiled.attach()
+        for name, network in found.items():
+            self._replace(network, "forward", self._compiled[name])
         if self.mode in GRAPH_MODES:
-            self._marked = pl_module, vars(pl_module).get("training_step")
-            vars(pl_module)["training_step"] = _marked(pl_module.training_step)
+            self._replace(pl_module, "training_step", _marked(pl_module.training_step))
         self._is_checked = False
+
+    def _replace(self, owner: nn.Module, name: str, value: Any) -> None:
+        self._replaced.append((owner, name, vars(owner).get(name)))
+        vars(owner)[name] = value
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._is_checked:
@@ -80,18 +83,15 @@ class CompileSteps(Callback):
             )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._undo()
+        for owner, name, before in reversed(self._replaced):
+            if before is None:
+                vars(owner).pop(name, None)
+            else:
+                vars(owner)[name] = before
+        self._compiled, self._replaced = {}, []
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._undo()
-
-    def _undo(self) -> None:
-        for compiled in self._compiled.values():
-            compiled.detach()
-        if self._marked is not None:
-            module, before = self._marked
-            _put_back(module, "training_step", before)
-        self._compiled, self._marked = {}, None
+        self.teardown(trainer, pl_module, "fit")
 
 
 class _TrainingForward:
@@ -117,25 +117,9 @@ class _TrainingForward:
         network = memo.get(id(self._network), self._network)
         return MethodType(type(network).forward, network)
 
-    def attach(self) -> None:
-        """Takes the network's calls."""
-        vars(self._network)["forward"] = self
-
-    def detach(self) -> None:
-        """Gives them back."""
-        _put_back(self._network, "forward", self._before)
-
-
-def _put_back(owner: nn.Module, name: str, before: Any) -> None:
-    """Gives an object the attribute that it had, or none."""
-    if before is None:
-        vars(owner).pop(name, None)
-    else:
-        vars(owner)[name] = before
-
 
 def _with_own_code(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with a code object and a name of its own."""
+    """The same function with a new code object and name."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
@@ -145,7 +129,7 @@ def _with_own_code(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _marked(training_step: Callable[..., Any]) -> Callable[..., Any]:
-    """A training step that tells CUDA graphs of its beginning: memory of the step before may be written again."""
+    """A training step that marks its beginning for CUDA graphs: memory of the step before may be written again."""
 
     @functools.wraps(training_step)
     def step(*args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,6 @@
 """The evaluation at rounds: scores in both aggregates, logged, stored, and there for stock callbacks to monitor."""
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -47,11 +48,13 @@ if TYPE_CHECKING:
 
 
 SIDE = 32  # pixels that smaller images are enlarged to
+REAL_ROWS, REAL_COLUMNS = 10, 10
+LIBRARIES = ("torch", "lightning", "numpy")
 
 
 def sample_picture(generated: Tensor, real: Tensor | None, heading: str = "generated") -> Tensor:
     """A grid of generated images and one row of real ones, each under its heading."""
-    columns = int(len(generated) ** 0.5 + 0.999999)
+    columns = math.ceil(len(generated) ** 0.5)
     parts = [(heading, generated)]
     if real is not None and len(real):
         parts.append(("real, of the same clients in turn", real[:columns]))
@@ -103,7 +106,7 @@ class FederatedEvaluation(Callback):
 
     Attributes:
         headline: the newest score of the column that a callback monitors, or of the first: "fid_all 9.1±0.3".
-        reports_at_end: whether the tables are printed here; who prints them elsewhere sets it to False.
+        reports_at_end: whether the tables are printed here; code that prints them itself sets it to False.
 
     Raises:
         TypeError: before training, for a model without `sample` (or `log_prob`, for the score "ll", or
@@ -155,26 +158,21 @@ class FederatedEvaluation(Callback):
             "presets": presets,
             "controls": controls,
         }
-        self.dirpath, self.cache_folder = dirpath, cache_folder
-        self.page = page
+        self.dirpath, self.cache_folder, self.page = dirpath, cache_folder, page
         self.evaluated_round: int | None = None
         self.reports_at_end, self.headline = True, ""
-        self.evaluator: Evaluator | None = None
+        self.evaluator: Evaluator  # made by `setup`, as the models
+        self._models: OwnModels
         self._page: RunPage | None = None
         self._watchers: list[Any] = []
-        self._models: OwnModels | None = None
         self._last_round: int | None = None
-
-    # ---- before training ----
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Makes the evaluator, which checks all that can be checked without sampling."""
         if stage != "fit":
             return
         if sum(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks) > 1:
-            raise ValueError(
-                "two FederatedEvaluation callbacks would write the same columns; give one all the embeddings"
-            )
+            raise ValueError("two FederatedEvaluation callbacks would write the same columns; give one all embeddings")
         # Behind averages of weights, which take in a round in the same hook as it is scored.
         others = [callback for callback in trainer.callbacks if callback is not self]
         behind = [others.index(one) + 1 for one in _swapping(trainer) if not isinstance(one, Checkpoint)]
@@ -201,31 +199,26 @@ class FederatedEvaluation(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tries the model out, drops scores that will be measured again, stores the floor, maybe scores round -1."""
-        assert self.evaluator is not None  # setup made it
-        assert self._models is not None
         refuse_restart(trainer, self._folder(trainer))
         first = trainer.current_epoch
         self.evaluated_round = self._last_round = None
         sample, _ = sampler_in(trainer, self.evaluator, pl_module)
         self.evaluator.try_out(sample, **self.evaluator.asked_of(pl_module))
-        personal = personal_panels(trainer, self._models, pl_module, self._kept_elsewhere(trainer))
+        personal = personal_panels(trainer, self._models, pl_module, self._remote_tensors(trainer))
         self._watchers = watchers(trainer.callbacks, self._models.column_names(personal))
-        gate(self._watchers, self._is_fresh)
+        gate(self._watchers, self._is_fresh)  # no closure, as callbacks are pickled while training runs
         with paused(trainer), together():
             floor = self.evaluator.floor()
         if trainer.is_global_zero:
             remove_unfinished(self._folder(trainer))
-            path = self._scores_path(trainer)
+            path = self._folder(trainer) / SCORES_FILE
             if (rounds := drop_from(path, first)) and first:
                 rank_zero_info(f"{path}: scores of rounds {rounds} are removed, as training goes on from round {first}")
-            append_records(self._scores_path(trainer), floor)
+            append_records(path, floor)
             self._keep_times(trainer)
             self._keep_clients(trainer)
-            self._start_page(trainer)
         if self.at_start and first == 0:
             self._evaluate(trainer, pl_module, -1)
-
-    # ---- at rounds ----
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluates, if the round is due and whole."""
@@ -258,17 +251,16 @@ class FederatedEvaluation(Callback):
                 make_console().print(f"report: {self._page.path}", markup=False, soft_wrap=True)
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
-        assert self.evaluator is not None  # setup made it
-        assert self._models is not None
         sample, note = sampler_in(trainer, self.evaluator, pl_module)
-        checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
+        keeps = any(isinstance(callback, RoundCheckpoint) for callback in trainer.checkpoint_callbacks)
+        checkpoint = checkpoint_name(round) if keeps and round >= 0 else None
         optimised_on = optional(pl_module, FederatedModule, "optimised_on")
         with paused(trainer), together(), _as_saved(trainer, pl_module):
-            personal = personal_tensors(trainer, self._models, pl_module, self._kept_elsewhere(trainer))
+            personal = personal_tensors(trainer, self._models, pl_module, self._remote_tensors(trainer))
             evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
-            self._tell(trainer, evaluation, round)
+            self._print_line(trainer, evaluation, round)
         if trainer.is_global_zero:
-            append_records(self._scores_path(trainer), evaluation.records)
+            append_records(self._folder(trainer) / SCORES_FILE, evaluation.records)
             self._keep_times(trainer)
             self._show(trainer, evaluation, round)
             if self._page is not None:
@@ -278,15 +270,13 @@ class FederatedEvaluation(Callback):
         watchers(trainer.callbacks, list(values))  # what depends on personal tensors may show in training alone
         return values
 
-    def _kept_elsewhere(self, trainer: Trainer) -> str:
+    def _remote_tensors(self, trainer: Trainer) -> str:
         """Return where tensors of single clients are, and a remedy, if not in this process; else ""."""
         if trainer.world_size == 1:
             return ""
         return f"are on {trainer.world_size} processes: pass Trainer(devices=1, num_nodes=1), share them"
 
-    def _tell(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
-        """Prints a line of an evaluation."""
-        assert self.evaluator is not None  # setup made it
+    def _print_line(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         monitored = next((watcher.monitor for watcher in self._watchers), None)
         self.headline = headline(evaluation.records, self.evaluator.plan.columns, monitored)
         if self.report and trainer.is_global_zero:
@@ -307,20 +297,14 @@ class FederatedEvaluation(Callback):
 
     def _real_images(self, count: int) -> Tensor | None:
         """Return as many of the clients' images as may stand beside generated ones; None where they are not here."""
-        assert self.evaluator is not None  # setup made it
         return self.evaluator.splits[0].in_turn(count)
 
-    # ---- after training, and wherever it ends ----
-
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._release()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._release()
-
-    def _release(self) -> None:
         release(self._watchers)
         self._watchers = []
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")
 
     def _is_fresh(self, trainer: Trainer) -> bool:
         return self.evaluated_round == trainer.current_epoch
@@ -330,40 +314,28 @@ class FederatedEvaluation(Callback):
         return own / "fast_dev_run" if trainer.fast_dev_run else own  # a trial leaves a run's scores alone
 
     def _keep_clients(self, trainer: Trainer) -> None:
-        """Writes who the clients were, so that the run can be scored again; a recipe's folder knows."""
-        data = data_module_of(trainer)
+        """Writes who the clients were, for scoring the run again, and what its page alone shows of them."""
+        folder, data = self._folder(trainer), data_module_of(trainer)
+        is_here = isinstance(data, FederatedDataModule)
         if isinstance(data, FederatedDataModule) and not (Path(trainer.default_root_dir) / RECIPE).exists():
-            keep_clients(data, self._folder(trainer))
+            keep_clients(data, folder)
+        self._page = None
+        if self.page and not trainer.fast_dev_run:
+            # what makes pages is imported by runs that show one, and not by every command that knows callbacks
+            from fedgen.reports.page import RunPage
 
-    def _start_page(self, trainer: Trainer) -> None:
-        """Keeps what the page alone shows: who the clients are, some of their images, and versions."""
-        # what makes pages is imported by runs that show one, and not by every command that knows callbacks
-        from fedgen.callbacks.federated_evaluation import keep
-        from fedgen.reports.page import RunPage
-
-        self._page = RunPage(self._folder(trainer)) if self.page and not trainer.fast_dev_run else None
-        if self._page is not None:
-            assert self.evaluator is not None  # setup made it
-            data = data_module_of(trainer)
-            splits = self.evaluator.splits if isinstance(data, FederatedDataModule) else ()
+            self._page = RunPage(folder)
             with isolated():
-                keep(self._folder(trainer), data, splits, self.grid > 0)
+                keep(folder, data, self.evaluator.splits if is_here else (), self.grid > 0)
 
     def _keep_times(self, trainer: Trainer) -> None:
         """Writes the rounds' simulated seconds, if there are any, so that scores can be drawn against them."""
         clock = trainer.strategy.simulated_clock if isinstance(trainer.strategy, FedAvgStrategy) else None
         write_times(self._folder(trainer), [] if clock is None else clock.rounds)
 
-    def _scores_path(self, trainer: Trainer) -> Path:
-        return self._folder(trainer) / SCORES_FILE
-
-
-def _keeps_checkpoints(trainer: Trainer) -> bool:
-    return any(isinstance(callback, RoundCheckpoint) for callback in trainer.checkpoint_callbacks)
-
 
 def _swapping(trainer: Trainer) -> list[Callback]:
-    """Return the callbacks that may put other weights than the module's into checkpoints, such as an average."""
+    """The callbacks that may put other weights than the module's into checkpoints, such as an average."""
     return [callback for callback in trainer.callbacks if is_overridden("on_save_checkpoint", callback, Callback)]
 
 
@@ -386,7 +358,7 @@ def _as_saved(trainer: Trainer, module: LightningModule) -> AbstractContextManag
 
 
 def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> None:
-    """Says so if a callback takes the worst value of the column that it monitors for the best."""
+    """Warns of a callback that takes the worst value of the column that it monitors for the best."""
     for callback in callbacks:
         if callback.monitor.split("/")[-1].startswith(f"{BALANCED}_"):
             warn(
@@ -403,10 +375,6 @@ def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> 
             )
 
 
-REAL_ROWS, REAL_COLUMNS, REAL_SIDE = 10, 10, 32
-LIBRARIES = ("torch", "lightning", "numpy")
-
-
 def keep(folder: str | Path, data: Any, splits: Sequence[Split], pictures: bool = True) -> None:
     """Writes `federation.json` and, of images, `real.png`, with a row of images of each of up to ten clients."""
     libraries = {name: version(name) for name in LIBRARIES}
@@ -419,18 +387,15 @@ def keep(folder: str | Path, data: Any, splits: Sequence[Split], pictures: bool 
             content |= {"classes": [], "clients": []}
     rows = _real_rows(splits[0]) if splits and pictures else {}
     if rows:
-        save_png(Path(folder) / REAL, tile(torch.cat(list(rows.values())), REAL_COLUMNS, min_side=REAL_SIDE))
+        save_png(Path(folder) / REAL, tile(torch.cat(list(rows.values())), REAL_COLUMNS, min_side=SIDE))
     write_json(Path(folder) / KEPT, {**content, "real": list(rows)})
 
 
 def _real_rows(split: Split) -> dict[str, Tensor]:
     """Images uint8 [REAL_COLUMNS, C, H, W] of some clients, evenly spaced, by name; white where a client has fewer."""
-    count = len(split.counts)
-    places = sorted(
-        {round(place * (count - 1) / max(1, min(REAL_ROWS, count) - 1)) for place in range(min(REAL_ROWS, count))}
-    )
+    last, shown = len(split.counts) - 1, min(REAL_ROWS, len(split.counts))
     rows: dict[str, Tensor] = {}
-    for place in places:
+    for place in sorted({round(place * last / max(1, shown - 1)) for place in range(shown)}):
         images, _ = split.of_one(place).first(REAL_COLUMNS)
         if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] not in (1, 3):
             return {}

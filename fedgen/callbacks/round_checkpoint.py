@@ -121,7 +121,8 @@ class RoundCheckpoint(ModelCheckpoint):
             path = folder / checkpoint_name(round)
             self._write_left_out(trainer)
             write_state(folder, rows_so_far(trainer.strategy))
-            if not path.exists() and (round in _evaluated(trainer) or not _has_evaluation(trainer)):
+            evaluated = _evaluated(trainer)
+            if not path.exists() and (evaluated is None or round in evaluated):
                 link_checkpoint(folder / LAST, path)
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
@@ -147,14 +148,15 @@ class RoundCheckpoint(ModelCheckpoint):
         return Path(self._given or trainer.default_root_dir)
 
     def _is_due(self, trainer: Trainer, round: int) -> bool:
-        """Whether a round is to be saved: for what it is, or because there is time for it."""
-        if self._saved_round is None or self._is_kept(trainer, round) or _ends(trainer, round):
+        """Whether a round is to be saved: for what it is, because training ends, or because there is time for it."""
+        if self._saved_round is None or self._is_kept(trainer, round) or time.monotonic() >= self._next_save:
             return True
-        return time.monotonic() >= self._next_save
+        steps = trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
+        return trainer.should_stop or steps or round + 1 == trainer.max_epochs
 
     def _is_kept(self, trainer: Trainer, round: int) -> bool:
-        if _has_evaluation(trainer):
-            return round in _evaluated(trainer)
+        if (evaluated := _evaluated(trainer)) is not None:
+            return round in evaluated
         return (round + 1) % self.every_n_rounds == 0 or round + 1 == trainer.max_epochs
 
 
@@ -172,27 +174,17 @@ def refuse_restart(trainer: Trainer, folder: Path) -> None:
     go_on = 'trainer.fit(..., ckpt_path="last") goes on from its newest checkpoint'
     known = [one for one in trainer.callbacks if isinstance(one, ModelCheckpoint)]  # where Lightning looks for "last"
     if not any(one._find_last_checkpoints(trainer) for one in known):
-        go_on = (
-            f'its callbacks find no {LAST} to go on from, but trainer.fit(..., ckpt_path="PATH") takes any checkpoint'
-        )
+        go_on = f'its callbacks find no {LAST} to go on from, but trainer.fit(..., ckpt_path="PATH") takes a checkpoint'
     raise FileExistsError(
         f"{folder} holds a run, whose scores and checkpoints fitting from round 0 would replace; {go_on}; to begin anew"
         " choose another folder, or remove this one"
     )
 
 
-def _ends(trainer: Trainer, round: int) -> bool:
-    """Whether training ends with a round."""
-    steps = trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
-    return trainer.should_stop or steps or round + 1 == trainer.max_epochs
-
-
-def _has_evaluation(trainer: Trainer) -> bool:
-    return any(hasattr(callback, "evaluated_round") for callback in trainer.callbacks)
-
-
-def _evaluated(trainer: Trainer) -> set[int | None]:
-    return {optional(callback, ScoringCallback, "evaluated_round") for callback in trainer.callbacks}
+def _evaluated(trainer: Trainer) -> set[int | None] | None:
+    """The rounds that callbacks evaluated last; None where no callback evaluates."""
+    evaluating = [one for one in trainer.callbacks if hasattr(one, "evaluated_round")]
+    return {optional(one, ScoringCallback, "evaluated_round") for one in evaluating} if evaluating else None
 
 
 def _sync(path: Path) -> None:

@@ -27,6 +27,10 @@ from fedgen.progress import make_console
 
 SHORTEST_BAR, LONGEST_BAR = 8, 40
 LONGEST_LOSS = len("-1.23e-05")
+REFRESHES = 4  # a second
+SLOW = 1.0  # seconds of a round from which on its clients are counted, too
+PLAIN_FIRST, PLAIN_EVERY = 10.0, 60.0  # seconds between lines where there is no terminal
+TITLE = "What becomes of the module's state in clients' turns"
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,6 @@ class Progress:
     turn: tuple[int, int] | None = None
     loss: str = ""
     score: str = ""
-
-    @property
-    def share(self) -> float:
-        """The share of the run that is done, in [0, 1]; 0 where nobody knows."""
-        if not self.total:
-            return 0.0
-        return min((self.since + self.made) / self.total, 1.0)
 
     @property
     def made(self) -> float:
@@ -66,7 +63,7 @@ class Progress:
 
     @property
     def left(self) -> str:
-        """The time that the run still needs, evaluations included: "0:04:51 left"; "" where nobody knows."""
+        """The time that the run still needs, evaluations included: "0:04:51 left"; "" where that is unknown."""
         if not self.made or self.total is None:
             return ""
         return f"{_clock(self.seconds / self.made * max(self.total - self.since - self.made, 0))} left"
@@ -78,11 +75,16 @@ class Progress:
         counted = self.done if self.total is None else self.total
         return f"{self.done}{total} {self.unit}{'' if counted == 1 else 's'}"
 
+    @property
+    def client(self) -> str:
+        """ "client 3/10"; "" between rounds."""
+        return f"client {self.turn[0]}/{self.turn[1]}" if self.turn else ""
+
 
 def plain_line(progress: Progress) -> str:
     """A line for files and pipes: "37 of 100 rounds, 8.1/s, 0:00:08 left, critic_loss -0.31, fid_all 9.1±0.3"."""
-    parts = [progress.count, progress.pace, progress.left, _turn(progress), progress.loss, progress.score]
-    return ", ".join(part for part in parts if part)
+    parts = [progress.count, progress.pace, progress.left, progress.client, progress.loss, progress.score]
+    return ", ".join(filter(None, parts))
 
 
 def last_line(progress: Progress) -> str:
@@ -92,17 +94,24 @@ def last_line(progress: Progress) -> str:
 
 def bar_line(progress: Progress, width: int) -> Text:
     """The line of a terminal: the count, a bar, and as much of pace, time left, score and loss as has room."""
-    room = width - 1
-    parts = {"count": progress.count}
-    wanted = {"left": progress.left, "score": progress.score, "pace": progress.pace, "loss": _padded(progress.loss)}
-    for name, text in {"turn": _turn(progress), **wanted}.items():
-        if text and _length([*parts.values(), text]) + SHORTEST_BAR + 2 <= room:
+    room, parts = width - 1, dict[str, str]()
+    used = len(progress.count)
+    # a loss takes as many columns as the longest, for a bar of one length
+    loss = f"{progress.loss:<{len(progress.loss.rpartition(' ')[0]) + 1 + LONGEST_LOSS}}" if progress.loss else ""
+    wanted = {
+        "turn": progress.client,
+        "left": progress.left,
+        "score": progress.score,
+        "pace": progress.pace,
+        "loss": loss,
+    }
+    for name, text in wanted.items():
+        if text and used + 2 + len(text) + SHORTEST_BAR + 2 <= room:
             parts[name] = text
-    line = Text(no_wrap=True, end="")
-    line.append(parts.pop("count")[:room])
-    used = _length([line.plain, *parts.values()])
+            used += 2 + len(text)
+    line = Text(progress.count[:room], no_wrap=True, end="")
     if progress.total and (size := min(LONGEST_BAR, room - used - 2)) >= SHORTEST_BAR:
-        full = round(size * progress.share)
+        full = round(size * min((progress.since + progress.made) / progress.total, 1.0))
         line.append("  ").append("━" * full, "green").append("─" * (size - full), "bright_black")
     for name in ("turn", "pace", "left", "loss", "score"):
         if name in parts:
@@ -110,28 +119,8 @@ def bar_line(progress: Progress, width: int) -> Text:
     return line
 
 
-def _padded(loss: str) -> str:
-    """Return a loss whose value takes as many columns as the longest, for a bar of one length."""
-    name, blank, value = loss.rpartition(" ")
-    return f"{name}{blank}{value:<{LONGEST_LOSS}}" if loss else ""
-
-
-def _turn(progress: Progress) -> str:
-    return f"client {progress.turn[0]}/{progress.turn[1]}" if progress.turn else ""
-
-
-def _length(parts: list[str]) -> int:
-    """Columns that parts take with two blanks between them."""
-    return len("  ".join(part for part in parts if part))
-
-
 def _clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-REFRESHES = 4  # a second
-SLOW = 1.0  # seconds of a round from which on its clients are counted, too
-PLAIN_FIRST, PLAIN_EVERY = 10.0, 60.0  # seconds between lines where there is no terminal
 
 
 class RoundProgressBar(ProgressBar):
@@ -153,7 +142,7 @@ class RoundProgressBar(ProgressBar):
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__()
-        self._given, self._enabled = console, True
+        self._given, self.is_enabled = console, True
         self.live: Live | None = None
         self._begun = self._round_begun = self._next_line = self._next_loss = 0.0
         self._since = self._turns = 0
@@ -161,39 +150,26 @@ class RoundProgressBar(ProgressBar):
         self._loss = ""
         self._logs = ExitStack()
 
-    @property
-    def is_enabled(self) -> bool:
-        """Whether it shows anything; Lightning's name."""
-        return self._enabled
-
     def disable(self) -> None:
-        self._enabled = False
+        self.is_enabled = False
 
     def enable(self) -> None:
-        self._enabled = True
+        self.is_enabled = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._progress is not None:
             yield bar_line(self._progress, options.max_width)
 
-    # ---- showing and hiding ----
-
     def start(self) -> None:
         """Shows the bar, if there is a terminal or a notebook to show it on."""
         console = self._given or Console(stderr=True)
         in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None  # rich shows nothing without
-        if not self._enabled or not (console.is_terminal or in_notebook):
+        if not self.is_enabled or not (console.is_terminal or in_notebook):
             return
         # what goes into a file goes on doing so while the terminal has a bar
         out, err = (in_notebook or stream.isatty() for stream in (sys.stdout, sys.stderr))
-        self.live = Live(
-            self,
-            console=console,
-            transient=True,
-            refresh_per_second=REFRESHES,
-            redirect_stdout=out,
-            redirect_stderr=err,
-        )
+        own: Any = {"refresh_per_second": REFRESHES, "redirect_stdout": out, "redirect_stderr": err}
+        self.live = Live(self, console=console, transient=True, **own)
         before = sys.stdout, sys.stderr
         self.live.start(refresh=True)
         self._logs.enter_context(logs_above(before))
@@ -205,8 +181,6 @@ class RoundProgressBar(ProgressBar):
             self.live.stop()
             self.live = None
 
-    # ---- Lightning's hooks ----
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begun, self._since = time.monotonic(), trainer.current_epoch
         self._next_line = self._begun + PLAIN_FIRST
@@ -215,9 +189,8 @@ class RoundProgressBar(ProgressBar):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._round_begun, self._turns = time.monotonic(), 0
-        if (
-            trainer.world_size > 1
-        ):  # now nothing is left to be summed over processes, which this one alone would wait for
+        # now nothing is left to be summed over processes, which this one alone would wait for
+        if trainer.world_size > 1:
             self._read_loss(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -246,16 +219,13 @@ class RoundProgressBar(ProgressBar):
         self.stop()
         self._progress = None
 
-    # ---- what it says ----
-
     def _read_loss(self, trainer: Trainer) -> None:
-        """Takes the newest loss, as often as anybody could read it."""
-        if self._enabled and time.monotonic() >= self._next_loss:
+        """Takes the newest loss, as often as the bar is drawn."""
+        if self.is_enabled and time.monotonic() >= self._next_loss:
             self._next_loss, self._loss = time.monotonic() + 1 / REFRESHES, newest_loss(trainer)
 
     def _note(self, trainer: Trainer, done: int) -> None:
-        """Takes down how far the run is."""
-        if not self._enabled:
+        if not self.is_enabled:
             return
         now, turns = time.monotonic(), trainer.num_training_batches
         slow = self._turns and now - self._round_begun > SLOW and turns != math.inf
@@ -267,21 +237,19 @@ class RoundProgressBar(ProgressBar):
             since=self._since,
             turn=(self._turns, int(turns)) if slow else None,
             loss=self._loss,
-            score=next(
-                (str(found) for one in trainer.callbacks if (found := optional(one, ScoringCallback, "headline"))), ""
-            ),
+            score=next(filter(None, (optional(one, ScoringCallback, "headline") for one in trainer.callbacks)), ""),
         )
 
     def _say(self) -> None:
         """Writes a plain line where no bar is shown, if it is time for one."""
-        if self._enabled and self.live is None and self._progress is not None and time.monotonic() >= self._next_line:
+        if self.is_enabled and self.live is None and self._progress is not None and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + PLAIN_EVERY
             print(plain_line(self._progress), file=sys.stderr, flush=True)
 
     def _end(self) -> None:
         """Leaves one line in the bar's place, once."""
         self.stop()
-        if self._enabled and self._progress is not None:
+        if self.is_enabled and self._progress is not None:
             print(last_line(self._progress), file=sys.stderr, flush=True)
             self._progress = None
 
@@ -316,9 +284,9 @@ def logs_above(before: tuple[TextIO, TextIO]) -> Iterator[None]:
 def paused(trainer: Trainer) -> Iterator[None]:
     """No live progress bar of training inside the block: two on one terminal would overwrite each other."""
     bar: Any = trainer.progress_bar_callback
-    shown: Any = bar if isinstance(bar, RoundProgressBar) else None
-    if isinstance(bar, RichProgressBar):
-        shown = bar.progress
+    shown: Any = (
+        bar.progress if isinstance(bar, RichProgressBar) else bar if isinstance(bar, RoundProgressBar) else None
+    )
     if shown is None or shown.live is None or not shown.live.is_started:
         yield
         return
@@ -329,13 +297,10 @@ def paused(trainer: Trainer) -> Iterator[None]:
         shown.start()
 
 
-TITLE = "What becomes of the module's state in clients' turns"
-
-
 class StateReport(Callback):
     """Prints all of `FedAvgStrategy.state_table()` after the first round that is trained: `fedgen fit --explain`.
 
-    A table where there is a terminal, lines of text elsewhere, in place of the short one of the log. Training goes on.
+    A table where there is a terminal, lines of text otherwise, in place of the short one of the log. Training goes on.
     Other strategies have none to show.
 
     Args:
@@ -359,7 +324,7 @@ class StateReport(Callback):
 
 
 def show_state(rows: Sequence[StateRow], console: Console) -> None:
-    """Prints rows of state with all names: a table on a terminal, the lines of `table_of` elsewhere."""
+    """Prints rows of state with all names: a table on a terminal, the lines of `table_of` otherwise."""
     if not console.is_terminal:
         console.print(f"{TITLE}:\n{table_of(rows, most=None)}", markup=False, highlight=False, soft_wrap=True)
         return

@@ -1,7 +1,12 @@
-"""Scores and sample grids for Lightning's loggers; the horizontal axis is the round."""
+"""Scores and sample grids for Lightning's loggers, and stock callbacks that act on evaluated rounds only.
+
+Lightning runs ModelCheckpoint and EarlyStopping after every epoch and every validation, and they read whatever value
+was logged last: between two evaluations a checkpoint would be kept for another model's score, and patience would count
+epochs. While training lasts, the two hooks of those that monitor a score are therefore put off until it is there.
+"""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +23,9 @@ from fedgen.evaluation.panels import PRESETS
 from fedgen.scores.definitions import definitions
 
 PERCENTILES = (10, 50, 90)
+EPOCH_END, VALIDATION_END = "on_train_epoch_end", "on_validation_end"
+AGGREGATE_LIKE = "|".join([*AGGREGATES, f"{POWER}.+"])
+SCORE_LIKE = re.compile(rf"(.*/)?((fid|kid)_\w+|({'|'.join([*definitions(), *PRESETS])})_({AGGREGATE_LIKE}))")
 
 
 def log_scores(
@@ -28,22 +36,30 @@ def log_scores(
     floor: Iterable[ScoreRecord] = (),
 ) -> None:
     """Sends every column, the floor of each ("fid_all_floor"), and the clients' distribution of each score."""
+
+    def named(record: ScoreRecord) -> str:
+        return columns.score(record.split, record.embedding, record.score)
+
     records = list(records)
-    values = {(columns.score(r.split, r.embedding, r.score), r.aggregate): r.value for r in records}
-    real = {
-        (columns.score(r.split, r.embedding, r.score), f"{r.aggregate}_floor"): r.value for r in floor if r.is_floor
+    values = {(named(r), r.aggregate): r.value for r in records}
+    real = {(named(r), r.aggregate): r.value for r in floor if r.is_floor}
+    values |= {
+        (name, f"{aggregate}_floor"): real[name, aggregate] for name, aggregate in real if (name, aggregate) in values
     }
-    values |= {key: value for key, value in real.items() if (key[0], key[1].removesuffix("_floor")) in values}
-    spread = {columns.score(r.split, r.embedding, r.score): torch.tensor(r.per_client) for r in records if r.per_client}
+    spread = {named(r): torch.tensor(r.per_client) for r in records if r.per_client}
     for name, clients in spread.items():
-        found = zip(PERCENTILES, percentiles(clients))
-        values |= {(name, f"clients/p{p}"): value for p, value in found}
+        shares = torch.tensor([p / 100 for p in PERCENTILES], dtype=clients.dtype)
+        found = torch.quantile(clients, shares, interpolation="nearest").tolist()  # each a value that occurs
+        values |= {(name, f"clients/p{p}"): value for p, value in zip(PERCENTILES, found)}
     for logger in loggers:
-        grouped = isinstance(logger, TensorBoardLogger)
-        logger.log_metrics({("/" if grouped else "_").join(key): value for key, value in values.items()}, step=round)
-        if grouped:
+        between = "/" if isinstance(logger, TensorBoardLogger) else "_"
+        logger.log_metrics({between.join(key): value for key, value in values.items()}, step=round)
+        if isinstance(logger, TensorBoardLogger):
             logger.experiment.add_custom_scalars(_charts(list(values)))
-        _log_histograms(logger, spread, round, "/" if grouped else "_")
+        experiment = _experiment_of(logger)
+        if hasattr(experiment, "add_histogram"):
+            for name, clients in spread.items():
+                experiment.add_histogram(f"{name}{between}clients", clients, round)
         logger.save()
 
 
@@ -55,12 +71,6 @@ def _charts(keys: Sequence[tuple[str, str]]) -> dict[str, dict[str, list[Any]]]:
         for score in dict.fromkeys(score for score, _ in keys)
     }
     return {"scores beside real images'": charts}
-
-
-def percentiles(values: Tensor) -> list[float]:
-    """The 10th, 50th and 90th percentile, each a value that occurs ("nearest")."""
-    shares = torch.tensor([p / 100 for p in PERCENTILES], dtype=values.dtype)
-    return torch.quantile(values, shares, interpolation="nearest").tolist()
 
 
 def log_grid(loggers: Iterable[Any], picture: Tensor, round: int, name: str = "samples") -> None:
@@ -84,25 +94,6 @@ def _experiment_of(logger: Any) -> Any:
     return getattr(logger, "experiment", None)  # which Lightning's own loggers have and its base class does not ask for
 
 
-def _log_histograms(logger: Any, spread: Mapping[str, Tensor], round: int, between: str) -> None:
-    experiment = _experiment_of(logger)
-    if hasattr(experiment, "add_histogram"):
-        for name, clients in spread.items():
-            experiment.add_histogram(f"{name}{between}clients", clients, round)
-
-
-# Stock ModelCheckpoint and EarlyStopping that see evaluated rounds only.
-#
-# Lightning runs them after every epoch and every validation, and they read whatever value was logged last: between
-# two evaluations a checkpoint would be kept for another model's score, and patience would count epochs. While
-# training lasts, the two hooks of those that monitor a score are therefore put off until the round's score is there.
-
-
-EPOCH_END, VALIDATION_END = "on_train_epoch_end", "on_validation_end"
-AGGREGATE_LIKE = "|".join([*AGGREGATES, f"{POWER}.+"])
-SCORE_LIKE = re.compile(rf"(.*/)?((fid|kid)_\w+|({'|'.join([*definitions(), *PRESETS])})_({AGGREGATE_LIKE}))")
-
-
 class Monitoring:
     """A callback that acts on the best value of a column, as Lightning's ModelCheckpoint and EarlyStopping.
 
@@ -122,15 +113,12 @@ class _Gate:
         self.callback, self.hook, self.is_fresh = callback, hook, is_fresh
 
     def __call__(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn != TrainerFn.FITTING:
-            self._call(self.hook, trainer, pl_module)
-        elif self.hook == EPOCH_END and self.is_fresh(trainer):
+        hooks = [self.hook]
+        if trainer.state.fn == TrainerFn.FITTING:
             # These callbacks act in one of the two hooks, as their settings say; validation ran before the evaluation.
-            self._call(EPOCH_END, trainer, pl_module)
-            self._call(VALIDATION_END, trainer, pl_module)
-
-    def _call(self, hook: str, trainer: Trainer, pl_module: LightningModule) -> None:
-        getattr(type(self.callback), hook)(self.callback, trainer, pl_module)
+            hooks = [EPOCH_END, VALIDATION_END] if self.hook == EPOCH_END and self.is_fresh(trainer) else []
+        for hook in hooks:
+            getattr(type(self.callback), hook)(self.callback, trainer, pl_module)
 
 
 def watchers(callbacks: Sequence[Callback], columns: Sequence[str]) -> list[Any]:

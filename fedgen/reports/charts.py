@@ -3,28 +3,31 @@
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from fedgen.evaluation.marks import GAPS, axis_of, explained, strongest, title_of
+from fedgen.evaluation.marks import GAPS, axis_of, strongest, title_of
 from fedgen.evaluation.names import DISTRIBUTION
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord
 from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
-from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.evaluation.tables.gap_table import run_tables
-from fedgen.evaluation.tables.table import inversion_table, selection_table
+from fedgen.evaluation.tables.table import inversion_table, say_notes, selection_table
 from fedgen.federated.left_out import shorten
 from fedgen.io.files import in_bytes
 from fedgen.reports.contents import Contents
 
 MOST_NUMBERS = 300_000  # clients' scores in one run's part of a page; of more, evenly spaced rounds
 MOST_PAIRS = 2_000  # of rounds that avg and all order differently, in one panel: each is a line
-BEFORE = -1  # the untrained model's round
+WIDE = 100_000  # characters: a page's table need not be split
+MOST_ROWS = 3_000  # of an experiment
+LONGEST, LONGEST_CELL = 200, 1_000  # characters of a fact, and of a cell or a table's title
+_BYTES = re.compile(r": ([\d.]+) (B|kB|MB|GB) a round")
+_UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
 def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
@@ -56,37 +59,32 @@ def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
 
 def clients(contents: Contents) -> list[dict[str, Any]]:
     """A row for each client: "name", "role", sizes, "labels" (counts) and "out" (rounds that it was left out of)."""
-    named = [dict(one) for one in contents.kept.clients]
+    named = contents.kept.clients
     if not named:
         names = next((r.client_names for r in contents.records if r.client_names), [])
         named = [{"name": name, "role": "", "train": None, "held_out": None} for name in names]
-    turns: dict[str, int] = {}
+    turns = Counter[str]()
     for entry in contents.left_out:
         if entry.get("kind", "") in ("", "earlier"):
-            turns[entry["name"]] = turns.get(entry["name"], 0) + entry.get("turns", 1)
-    return [{**one, "out": turns.get(one["name"], 0)} for one in named]
+            turns[entry["name"]] += entry.get("turns", 1)
+    return [{**one, "out": turns[one["name"]]} for one in named]
 
 
 def plain(value: float | None, digits: int | None = None) -> float | str | None:
-    """A number as JSON has it: what is not finite as text, and others to so many digits."""
-    if value is None:
-        return None
-    if not math.isfinite(value):
+    """A number as JSON has it: what is not finite as text, and others to n digits."""
+    if value is not None and not math.isfinite(value):
         return str(value)
-    return value if digits is None else float(f"{value:.{digits}g}")
+    return value if value is None or digits is None else float(f"{value:.{digits}g}")
 
 
 def _about(group: Sequence[ScoreRecord]) -> list[str]:
     """Return in words what the values of a panel depend on."""
-    models = [record for record in group if record.is_model]
-    first = models[0]
+    first = next(record for record in group if record.is_model)
     made = f"{first.num_generated:,} generated images against " if first.num_generated else "against "
     lines = [f"{made}{first.reference}; embedding {first.embedding}"]
     floors = sorted({record.num_generated for record in group if record.is_floor})
     lines += [f"floor: {count:,} real images of others, scored as if generated" for count in floors]
-    lines += sorted({say_sampling(record.sampling) for record in models} - {""})
-    lines += sorted({part for record in models for part in record.note.split("; ") if part})
-    return [*lines, *explained(group)]
+    return [*lines, *say_notes(group)]
 
 
 def _pairs(inverted: Sequence[InvertedPair]) -> dict[str, Any]:
@@ -102,22 +100,21 @@ def _lines(group: Sequence[ScoreRecord], columns: Columns) -> list[dict[str, Any
     for aggregate in dict.fromkeys(record.aggregate for record in group):
         own = [record for record in group if record.aggregate == aggregate]
         models = sorted((record for record in own if record.is_model), key=_round)
-        floor = next((record for record in own if record.is_floor), None)
         if not models:
             continue
-        lines.append(
-            {
-                "aggregate": aggregate,
-                "column": columns.name(models[0]),
-                "rounds": [_round(record) for record in models],
-                "values": [plain(record.value) for record in models],
-                "errors": [plain(record.standard_error) for record in models],
-                "generated": [plain(record.generated_error) for record in models],
-                "floor": None
-                if floor is None
-                else {"value": plain(floor.value), "error": plain(floor.standard_error), "images": floor.num_generated},
-            }
-        )
+        line: dict[str, Any] = {
+            "aggregate": aggregate,
+            "column": columns.name(models[0]),
+            "rounds": [_round(record) for record in models],
+            "values": [plain(record.value) for record in models],
+            "errors": [plain(record.standard_error) for record in models],
+            "generated": [plain(record.generated_error) for record in models],
+            "floor": None,
+        }
+        for floor in [record for record in own if record.is_floor][:1]:
+            error = plain(floor.standard_error)
+            line["floor"] = {"value": plain(floor.value), "error": error, "images": floor.num_generated}
+        lines.append(line)
     return lines
 
 
@@ -126,16 +123,13 @@ def _clients(group: Sequence[ScoreRecord], most: int) -> dict[str, Any]:
     own = sorted((r for r in group if r.is_model and r.aggregate == "avg" and r.per_client), key=_round)
     if not own:
         return {}
-    names = own[-1].client_names
-    own = [
-        record for record in own if record.client_names == names and len(record.per_client) == len(own[-1].per_client)
-    ]
-    room = max(1, most // (2 * len(own[-1].per_client)))
-    step = -(-len(own) // room)
+    names, count = own[-1].client_names, len(own[-1].per_client)
+    own = [record for record in own if record.client_names == names and len(record.per_client) == count]
+    step = math.ceil(len(own) / max(1, most // (2 * count)))
     shown = own[::-1][::step][::-1]
     floor = next((r for r in group if r.is_floor and r.aggregate == "avg" and r.client_names == names), None)
     return {
-        "names": names or [str(place) for place in range(len(own[-1].per_client))],
+        "names": names or list(map(str, range(count))),
         "rounds": [_round(record) for record in shown],
         "values": [[plain(value, 6) for value in record.per_client] for record in shown],
         "errors": [[plain(error, 3) for error in record.per_client_errors] for record in shown],
@@ -149,24 +143,7 @@ def _round(record: ScoreRecord) -> int:
     return 0 if record.round is None else record.round
 
 
-WIDE = 100_000  # characters: a page's table need not be split
-MOST_ROWS = 3_000  # of an experiment
-LONGEST, LONGEST_CELL = 200, 1_000  # characters of a fact, and of a cell or a table's title
-_BYTES = re.compile(r": ([\d.]+) (B|kB|MB|GB) a round")
-_UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
-
-
-@dataclass
-class Plain:
-    """A table as text."""
-
-    title: str
-    caption: str
-    headings: list[str]
-    rows: list[list[tuple[str, bool]]] = field(default_factory=list)
-
-
-def score_parts(records: Sequence[ScoreRecord]) -> list[Plain]:
+def score_parts(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
     """Every round's scores, the gaps, what each column selects and where avg and all disagree; as far as there are."""
     if not any(record.is_model for record in records):
         return []
@@ -175,14 +152,17 @@ def score_parts(records: Sequence[ScoreRecord]) -> list[Plain]:
         tables.append(selection_table(records))
         if aggregates_compared(records):
             tables.append(inversion_table(records))
-    return [plain_table(table) for table in tables]
+    return [_as_text(table) for table in tables]
 
 
-def plain_table(table: Table) -> Plain:
+def _as_text(table: Table) -> dict[str, Any]:
     """A table of the terminal's as text; what is bold there stands out."""
-    columns = [[_plain(cell) for cell in column.cells] for column in table.columns]
-    headings = [_plain(column.header)[0] for column in table.columns]
-    return Plain(_plain(table.title)[0], _plain(table.caption)[0], headings, [list(row) for row in zip(*columns)])
+    return {
+        "title": _plain(table.title)[0],
+        "caption": _plain(table.caption)[0],
+        "headings": [_plain(column.header)[0] for column in table.columns],
+        "rows": list(zip(*([_plain(cell) for cell in column.cells] for column in table.columns))),
+    }
 
 
 def _plain(cell: Any) -> tuple[str, bool]:
@@ -191,8 +171,11 @@ def _plain(cell: Any) -> tuple[str, bool]:
 
 
 def facts(contents: Contents) -> list[tuple[str, str]]:
-    """Name and value of what a run is, cost and promised, as far as its folder tells."""
-    found = [*_settings(contents), *_time(contents), *_sent(contents), *_privacy(contents)]
+    """Name and value of what a run is, cost and promised, as far as its folder has them."""
+    found = [*_settings(contents), *_time(contents), *_sent(contents)]
+    for name in ("epsilon", "delta", "statistics_epsilon", "statistics_delta"):
+        if name in contents.series:
+            found.append((name.replace("_", " "), f"{contents.series[name].values[-1]:.4g}"))
     found += [(f"version of {name}", text) for name, text in contents.versions.items()]
     return [(shorten(name, LONGEST), shorten(value, LONGEST)) for name, value in found]
 
@@ -230,10 +213,9 @@ def _settings(contents: Contents) -> list[tuple[str, str]]:
         if value is not None:
             found.append((name, str(value)))
     if contents.kind != "training":
-        given = [(str(name), value) for name, value in settings.items() if value is not None and value is not False]
-        found += [
-            (name, str(value)) for name, value in given if value not in ("", [], {}) and name != "seed_everything"
-        ]
+        for name, value in settings.items():
+            if value is not None and value is not False and value not in ("", [], {}) and name != "seed_everything":
+                found.append((str(name), str(value)))
     seeds = sorted({record.seed for record in contents.records})
     if seeds:
         found.append(("seed of generated images", ", ".join(map(str, seeds))))
@@ -269,13 +251,6 @@ def _sent(contents: Contents) -> list[tuple[str, str]]:
         total = in_bytes(round(sum(parts) * cohort * (max(rounds) + 1)))
         found.append((f"all clients sent up to round {max(rounds)}", f"about {total} ({cohort} clients a round)"))
     return found
-
-
-def _privacy(contents: Contents) -> list[tuple[str, str]]:
-    names = ("epsilon", "delta", "statistics_epsilon", "statistics_delta")
-    return [
-        (name.replace("_", " "), f"{contents.series[name].values[-1]:.4g}") for name in names if name in contents.series
-    ]
 
 
 def _at(settings: Any, path: str) -> Any:

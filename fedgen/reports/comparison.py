@@ -9,7 +9,7 @@ from typing import Any
 
 from fedgen.evaluation.marks import GAPS
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
-from fedgen.evaluation.tables.table import format_value
+from fedgen.evaluation.tables.table import say_value
 from fedgen.federated.left_out import shorten
 from fedgen.recipe.recipe_keys import flatten
 from fedgen.reports.contents import Contents
@@ -22,16 +22,8 @@ LONGEST_AXIS = 160  # characters
 NAMED = 3  # settings that an arm is called by
 
 
-@dataclass(frozen=True)
-class ComparedArm:
-    """Runs of one recipe that differ in their seeds."""
-
-    name: str
-    runs: dict[int, int]
-
-
-def arms_of(runs: Sequence[Contents]) -> list[ComparedArm]:
-    """The runs by recipe, without seed and folder; runs without a recipe are no arm's."""
+def arms_of(runs: Sequence[Contents]) -> list[tuple[str, dict[int, int]]]:
+    """Names of recipes, seed and folder apart, with the places of their runs by seed; only runs that keep a recipe."""
     groups: dict[str, dict[int, int]] = {}
     flat: dict[str, dict[str, Any]] = {}
     for place, run in enumerate(runs):
@@ -41,38 +33,35 @@ def arms_of(runs: Sequence[Contents]) -> list[ComparedArm]:
             key = json.dumps(settings, sort_keys=True, default=str)
             flat[key] = settings
             groups.setdefault(key, {})[int(run.settings.get("seed_everything") or 0)] = place
-    varied = {
-        name
-        for settings in flat.values()
-        for name in settings
-        if len({json.dumps(other.get(name), default=str) for other in flat.values()}) > 1
-    }
-    return [
-        ComparedArm(_name_of({name: flat[key][name] for name in flat[key] if name in varied}, number), own)
-        for number, (key, own) in enumerate(groups.items())
-    ]
+    arms = []
+    for number, (key, own) in enumerate(groups.items()):
+        varied = [
+            f"{name.split('.')[-1]}={value}"
+            for name, value in flat[key].items()
+            if len({json.dumps(other.get(name), default=str) for other in flat.values()}) > 1
+        ]
+        if len(varied) > NAMED:
+            varied[NAMED:] = [f"and {len(varied) - NAMED} more"]
+        arms.append((", ".join(varied) or f"recipe {number + 1}", own))
+    return arms
 
 
 def paired_rows(runs: Sequence[Contents]) -> list[list[str]]:
     """Rows "column", "arm minus control", "seeds", "difference", "95 % interval"."""
-    arms = arms_of(runs)
-    rows = []
-    for arm in arms[1:]:
-        seeds = sorted(arms[0].runs.keys() & arm.runs.keys())
-        if not seeds:
-            continue
-        pairs = [(last_of(runs[arms[0].runs[seed]]), last_of(runs[arm.runs[seed]])) for seed in seeds]
-        for column in pairs[0][0]:
+    arms, rows = arms_of(runs), []
+    for name, places in arms[1:]:
+        control, first = arms[0]
+        pairs = [(_last(runs[first[seed]]), _last(runs[places[seed]])) for seed in sorted(first.keys() & places.keys())]
+        for column in pairs[0][0] if pairs else ():
             own = [(a[column], b[column]) for a, b in pairs if column in a and column in b]
             if own and all(a.conditions == b.conditions for a, b in own):
-                rows.append([column, f"{arm.name} minus {arms[0].name}", str(len(own)), *_difference(own)])
+                rows.append([column, f"{name} minus {control}", str(len(own)), *_difference(own)])
     return rows
 
 
-def last_of(run: Contents) -> dict[str, ScoreRecord]:
+def _last(run: Contents) -> dict[str, ScoreRecord]:
     """Each column's record of its last round, of avg and all."""
-    columns = by_column(run.records)
-    return {name: group[-1] for name, group in columns.items() if _is_compared(group[0])}
+    return {name: group[-1] for name, group in by_column(run.records).items() if _is_compared(group[0])}
 
 
 @dataclass(frozen=True)
@@ -149,35 +138,26 @@ def _best(group: Sequence[ScoreRecord], floors: Mapping[tuple[str, ...], ScoreRe
     best = best_of(group)
     where = "" if best.round is None else f" at round {best.round}"
     floor = floors.get(best.column)
-    beside = f"; floor {format_value(floor.value, floor.standard_error)}" if floor else ""
-    return f"{format_value(best.value, best.standard_error)}{where}{beside}"
+    return f"{say_value(best)}{where}" + (f"; floor {say_value(floor)}" if floor else "")
 
 
 def _difference(pairs: Sequence[tuple[ScoreRecord, ScoreRecord]]) -> list[str]:
     differences = [treated.value - control.value for control, treated in pairs]
-    mean = statistics.mean(differences)
+    mean, remark = statistics.mean(differences), ""
     if len(pairs) == 1:
-        control, treated = pairs[0]
-        half = Z * math.hypot(control.generated_error, treated.generated_error)
+        half = Z * math.hypot(*(record.generated_error for record in pairs[0]))
         remark = " (one seed: of the generated images alone)"
     else:
         from scipy import stats
 
         half = float(stats.t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(differences) / len(pairs) ** 0.5
-        remark = ""
-    told = "" if abs(mean) > half else "; cannot be told from none"
-    return [f"{mean:+.3g}", f"{mean - half:+.3g} to {mean + half:+.3g}{remark}{told}"]
+    if not abs(mean) > half:  # NaN, too
+        remark += "; cannot be told from none"
+    return [f"{mean:+.3g}", f"{mean - half:+.3g} to {mean + half:+.3g}{remark}"]
 
 
 def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in settings.items() if key != "seed_everything"}
-    trainer = kept.get("trainer")
-    if isinstance(trainer, dict):
+    if isinstance(trainer := kept.get("trainer"), dict):
         kept["trainer"] = {key: value for key, value in trainer.items() if key not in FREE}
     return kept
-
-
-def _name_of(varied: dict[str, Any], number: int) -> str:
-    said = [f"{name.split('.')[-1]}={value}" for name, value in list(varied.items())[:NAMED]]
-    more = [f"and {len(varied) - NAMED} more"] if len(varied) > NAMED else []
-    return ", ".join([*said, *more]) or f"recipe {number + 1}"

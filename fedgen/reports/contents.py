@@ -13,18 +13,24 @@ from fedgen.evaluation.runs.selection import one_kind, say_others
 from fedgen.federated.left_out import Entry, read_left_out, shorten
 from fedgen.federated.run_files import read_state
 from fedgen.io.field_types import Between, fault
-from fedgen.io.files import is_count, read_json, read_yaml
+from fedgen.io.files import read_json, read_yaml
 from fedgen.io.regular_files import is_regular, read_regular
 from fedgen.reports.logged import LoggedSeries, Logs, by_round
 from fedgen.reports.pictures import Picture, Pictures
 
 KEPT, REAL = "federation.json", "real.png"
 CONCLUSIONS = "conclusions.txt"  # of an experiment, a line each
+STORED = ("scores.json", "reference.json")  # of `fedgen evaluate --generated`, with clients or one reference
+RESULTS, ROSTER = "results.json", "clients.json"
+MOST_FIGURES = 12
+MOST_CONCLUSIONS, LONGEST_CONCLUSION = 40, 400
+LONGEST_RECIPE = 300_000  # characters
+T = TypeVar("T")
 
 
 @dataclass
 class Kept:
-    """The contents that `keeping.keep` wrote."""
+    """The contents of `federation.json`."""
 
     versions: dict[str, str] = field(default_factory=dict)
     classes: list[str] = field(default_factory=list)
@@ -33,50 +39,21 @@ class Kept:
 
 
 def read_kept(folder: str | Path) -> Kept:
-    """Read what `keeping.keep` wrote; nothing if there is no file."""
+    """Read `federation.json`; nothing if there is no file."""
     path = Path(folder) / KEPT
     if not path.exists():
         return Kept()
     content = read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged: it holds no object; remove it")
-    found = Kept(
-        content.get("versions", {}), content.get("classes", []), content.get("clients", []), content.get("real", [])
-    )
-    if not _is_sound(found):
+    kinds = {"versions": dict[str, str], "classes": list[str], "clients": list[dict[str, Any]], "real": list[str]}
+    wrong = any(fault(content[name], kind) for name, kind in kinds.items() if name in content)
+    for one in () if wrong else content.get("clients", []):
+        values = (one.get("name"), one.get("role", ""), one.get("train"), one.get("held_out"), one.get("labels", []))
+        wrong |= bool(fault(values, tuple[str, str, int, int, list[int]]))
+    if wrong:
         raise ValueError(f"{path} is damaged: it holds something other than clients and versions; remove it")
-    return found
-
-
-def _is_sound(found: Kept) -> bool:
-    texts = [*found.classes, *found.real] if _are_lists(found.classes, found.real, found.clients) else [None]
-    if not isinstance(found.versions, dict) or not all(isinstance(v, str) for v in found.versions.values()):
-        return False
-    return all(isinstance(text, str) for text in texts) and all(
-        isinstance(one, dict)
-        and isinstance(one.get("name"), str)
-        and isinstance(one.get("role", ""), str)
-        and is_count(one.get("train"))
-        and is_count(one.get("held_out"))
-        and isinstance(one.get("labels", []), list)
-        and all(map(is_count, one.get("labels", [])))
-        for one in found.clients
-    )
-
-
-def _are_lists(*values: Any) -> bool:
-    return all(isinstance(value, list) for value in values)
-
-
-ROWS, COLUMNS, SIDE = 10, 10, 32
-
-
-STORED = ("scores.json", "reference.json")  # of `fedgen evaluate --generated`, with clients or one reference
-RESULTS, ROSTER = "results.json", "clients.json"
-MOST_FIGURES = 12
-MOST_CONCLUSIONS, LONGEST_CONCLUSION = 40, 400
-LONGEST_RECIPE = 300_000  # characters
-T = TypeVar("T")
+    return Kept(**{name: content[name] for name in kinds if name in content})
 
 
 @dataclass
@@ -94,7 +71,6 @@ class Contents:
     are_rounds: bool = True
     samples: list[Picture] = field(default_factory=list)
     real: Picture | None = None
-    real_clients: list[str] = field(default_factory=list)
     figures: list[Picture] = field(default_factory=list)
     kept: Kept = field(default_factory=Kept)
     left_out: list[Entry] = field(default_factory=list)
@@ -113,13 +89,12 @@ def read_contents(run: str | Path, logs: Logs | None = None, pictures: Pictures 
     found = Contents(str(run), folder)
     kept = next((folder / name for name in STORED if (folder / name).exists()), folder / STORED[0])
     stored = path if path.is_file() and path.name != SCORES_FILE else kept
-    if (folder / SCORES_FILE).exists() and stored != path:
-        _read_training(found, logs or Logs(folder), pictures)
-    elif path.is_file() or stored.exists():
+    is_scored = (folder / SCORES_FILE).exists() and stored != path
+    if not is_scored and (path.is_file() or stored.exists()):
         _read_stored(found, stored, pictures)
-    elif (folder / RESULTS).exists():
+    elif not is_scored and (folder / RESULTS).exists():
         _read_results(found, pictures)
-    elif folder.is_dir() and list(folder.glob("round=*.ckpt")):
+    elif is_scored or any(folder.glob("round=*.ckpt")):
         _read_training(found, logs or Logs(folder), pictures)
     else:
         raise FileNotFoundError(
@@ -175,29 +150,29 @@ def _settings_of(path: Path, changed: int, size: int) -> Any:
 
 
 def _read_clients(found: Contents) -> None:
-    """The clients of `federation.json`."""
     folder = found.folder
     found.kept = _attempt(found, "clients", lambda: read_kept(folder), Kept())
     found.versions = dict(found.kept.versions)
     if not found.kept.clients and (folder / PARTITION).exists():
         from fedgen.clients.partitions import load_partition  # with torch, which most pages are written without
 
-        dealt = _attempt(found, "clients", lambda: load_partition(folder / PARTITION), None)
-        if dealt is not None:
-            found.kept.clients = [
-                {"name": name, "role": "", "train": len(own), "held_out": 0}
-                for name, own in zip(dealt.names, dealt.assignment)
-            ]
+        saved = _attempt(found, "clients", lambda: load_partition(folder / PARTITION), None)
+        if saved is not None:
+            pairs = zip(saved.names, saved.assignment)
+            found.kept.clients = [_client(name, len(own)) for name, own in pairs]
             found.warnings.append("clients' sizes are those of the partition, training and held-out images together")
     if not found.kept.clients and (folder / ROSTER).exists():
         found.kept.clients = _attempt(found, "clients", lambda: _roster(folder / ROSTER), [])
 
 
+def _client(name: str, train: int) -> dict[str, Any]:
+    return {"name": name, "role": "", "train": train, "held_out": 0}
+
+
 def _roster(path: Path) -> list[dict[str, Any]]:
     """The clients of a federation over Flower, as they introduced themselves."""
     try:
-        every = {"role": "", "held_out": 0}
-        found = [{"name": str(one["name"]), "train": one["examples"], **every} for one in read_json(path)]
+        found = [_client(str(one["name"]), one["examples"]) for one in read_json(path)]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error!r})") from error
     if wrong := fault([one["train"] for one in found], list[int]):
@@ -208,13 +183,13 @@ def _roster(path: Path) -> list[dict[str, Any]]:
 def _read_pictures(found: Contents, pictures: Pictures) -> None:
     found.samples, remarks = pictures.samples(found.folder)
     found.warnings += remarks
-    found.real, found.real_clients = pictures.one(found.folder / REAL, "real images"), found.kept.real
+    found.real = pictures.one(found.folder / REAL, "real images")
     if not found.samples:
         found.missing["samples"] = "the folder has no grids of images (data without images, or grid=0)"
     elif found.real is None:
-        found.missing["real images"] = "the folder keeps none (clients elsewhere, or a run of an earlier release)"
-    asked_for = [pictures.one(found.folder / name, name) for name in (NEAREST, MATRIX_PICTURE)]
-    found.figures = [picture for picture in asked_for if picture is not None]
+        found.missing["real images"] = "the folder keeps none (remote clients, or a run of an earlier release)"
+    names = (NEAREST, MATRIX_PICTURE)
+    found.figures = [picture for name in names if (picture := pictures.one(found.folder / name, name))]
 
 
 def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
@@ -230,9 +205,7 @@ def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} holds no scores of `fedgen evaluate --generated` ({error!r})") from error
     found.kind, found.settings = "images", settings
-    found.kept.clients = [
-        {"name": name, "role": "", "train": int(count), "held_out": 0} for name, count in sets[1:] if count is not None
-    ]
+    found.kept.clients = [_client(name, int(count)) for name, count in sets[1:] if count is not None]
     found.warnings += [f"left out, as it cannot be read: {reason}" for reason in skipped]
     figure = pictures.one(path.with_suffix(".png"), path.with_suffix(".png").name)
     found.figures = [figure] if figure else []
@@ -262,7 +235,7 @@ def _say_missing(found: Contents) -> None:
     series = found.series
     if not series:
         found.missing["losses, learning rates, time"] = (
-            "the folder has neither TensorBoard's nor CSV logs (logger=False, or one that logs elsewhere)"
+            "the folder has neither TensorBoard's nor CSV logs (logger=False, or one that logs to another place)"
         )
     elif not any("lr" in name.lower().replace("-", "/").split("/") or name.startswith("lr") for name in series):
         found.missing["learning rates"] = "none were logged: Lightning's LearningRateMonitor logs them"
@@ -277,7 +250,7 @@ def _say_missing(found: Contents) -> None:
     if not found.versions:
         found.missing["versions"] = "the folder keeps none (a run of an earlier release)"
     if found.kept.clients and not found.kept.classes:
-        found.missing["labels of clients"] = "not kept: data without labels, clients elsewhere, or an earlier release"
+        found.missing["labels of clients"] = "not kept: data without labels, remote clients, or an earlier release"
     if not found.kept.clients:
         found.missing["sizes of clients"] = "the folder keeps neither who they are nor a partition"
 

@@ -30,16 +30,11 @@ class LoggedSeries:
     values: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
 
-    def start_at(self, step: int) -> None:
-        """Drops all from a step on, which a run that went on from an earlier round measured again."""
+    def add(self, step: int, value: float, time: float | None = None) -> None:
+        """Appends a value; one of an earlier step replaces all from it on, as a run that went on measures it again."""
         keep = bisect_left(self.steps, step)
         for part in (self.steps, self.values, self.times):
             del part[keep:]
-
-    def add(self, step: int, value: float, time: float | None = None) -> None:
-        """Appends a value; one of an earlier step replaces what is there from it on."""
-        if self.steps and step <= self.steps[-1]:
-            self.start_at(step)
         self.steps.append(step)
         self.values.append(value)
         if time is not None:
@@ -100,11 +95,9 @@ class Logs:
                 end = start + _HEAD.size + length + 4
                 if end > size:
                     break
-                if length > MOST_RECORD:
-                    file.seek(end)
-                else:
-                    content = file.read(length)
-                    file.seek(end)
+                content = b"" if length > MOST_RECORD else file.read(length)
+                file.seek(end)
+                if content:
                     yield content
                 start = end
                 self._read[path] = start
@@ -133,8 +126,7 @@ def log_files(folder: Path) -> list[Path]:
         folders[:] = [name for name in sorted(folders) if depth < 3 and not (own / name / "scores.jsonl").exists()]
         found += [own / name for name in names if "tfevents" in name or name == "metrics.csv"]
     found = [path for path in found if is_regular(path) and path.stat().st_size < MOST_BYTES]
-    found.sort(key=lambda path: (path.stat().st_mtime, str(path)))
-    return found[-MOST_FILES:]
+    return sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))[-MOST_FILES:]
 
 
 def by_round(series: dict[str, LoggedSeries], scores: frozenset[str]) -> tuple[dict[str, LoggedSeries], bool]:
@@ -156,7 +148,7 @@ def by_round(series: dict[str, LoggedSeries], scores: frozenset[str]) -> tuple[d
 
 
 def thinned(series: LoggedSeries, most: int = MOST_POINTS) -> LoggedSeries:
-    """At most so many points: of each stretch of steps the mean, at its last step; all where there are no more."""
+    """At most `most` points: of each stretch of steps the mean, at its last step; all where there are no more."""
     count = len(series.steps)
     if count <= most:
         return series

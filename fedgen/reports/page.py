@@ -30,7 +30,9 @@ from fedgen.reports.pictures import DataUri, Pictures
 from fedgen.reports.sentences import conclusions
 
 PARTS = Path(__file__).parent / "page"
-LONGEST_TEXT = 1_000
+PAGE = "report.html"
+LONGEST_TEXT, LONGEST_NAME = 1_000, 120
+MOST_SERIES, MOST_LOGGED = 300, 60_000  # logged values by name, and points of all of them
 
 
 @dataclass(frozen=True)
@@ -46,27 +48,24 @@ class HtmlPage:
         """The words by which a page is known as one that may be replaced."""
         return f"fedgen {self.name}"
 
-    @property
-    def file(self) -> str:
-        """The usual name of the file."""
-        return f"{self.name}.html"
-
     def render(self, data: Any, **shown: Any) -> str:
-        """The page."""
-        style, script = ("".join(map(_part, names)) for names in (self.styles, self.scripts))
-        return (
-            _environment()
-            .get_template(f"{self.name}.html.j2")
-            .render(
-                mark=f"{self.mark} {__version__}",
-                policy=_policy(style, script),
-                style=style,
-                script=script,
-                data=htmlsafe_json_dumps(data, dumps=_dumps),
-                made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-                version=__version__,
-                **shown,
-            )
+        """The page, which loads nothing from anywhere and runs its own script alone."""
+        texts = ["".join(map(_part, names)) for names in (self.styles, self.scripts)]
+        hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
+        policy = (
+            f"default-src 'none'; img-src data:; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}';"
+            " base-uri 'none'; form-action 'none'"
+        )
+        template = _environment().get_template(f"{self.name}.html.j2")
+        return template.render(
+            mark=f"{self.mark} {__version__}",
+            policy=policy,
+            style=texts[0],
+            script=texts[1],
+            data=htmlsafe_json_dumps(data, dumps=_dumps),
+            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            version=__version__,
+            **shown,
         )
 
     def save(self, html: str, path: str | Path) -> Path:
@@ -80,7 +79,7 @@ class HtmlPage:
     def require_own(self, path: Path) -> None:
         """Raises ValueError if a file is there that is no page of this kind."""
         if path.is_dir():
-            raise ValueError(f"{path} is a folder; give a file to write, as {path / self.file}")
+            raise ValueError(f"{path} is a folder; give a file to write, as {path / self.name}.html")
         if path.exists():
             with open_regular(path) as file:
                 if f'content="{self.mark}'.encode() not in file.read(2000):
@@ -91,15 +90,6 @@ class HtmlPage:
 def _environment() -> Environment:
     """The templates, each compiled once in a process."""
     return Environment(loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined, finalize=_readable)
-
-
-def _policy(style: str, script: str) -> str:
-    """A policy by which the page loads nothing from anywhere and runs its own script alone."""
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
-    return (
-        f"default-src 'none'; img-src data:; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}';"
-        " base-uri 'none'; form-action 'none'"
-    )
 
 
 @cache
@@ -125,10 +115,7 @@ def _dumps(value: Any, **options: Any) -> str:
     return json.dumps(_readable_parts(value), separators=(",", ":"), allow_nan=False, **options)
 
 
-PAGE = "report.html"
 KIND = HtmlPage("report", ("report.css",), ("theme.js", "charts.js", "report.js"))
-LONGEST_NAME = 120
-MOST_SERIES, MOST_LOGGED = 300, 60_000  # logged values by name, and points of all of them
 
 
 @dataclass(frozen=True)
@@ -152,7 +139,7 @@ class Report:
         return KIND.save(self.html, path)
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, whose scripts reach nothing of the notebook."""
+        """The page in a separate frame, whose scripts reach nothing of the notebook."""
         return (
             f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(self.html)}" title="fedgen report"'
             ' style="width:100%;height:80vh;border:1px solid #888"></iframe>'
@@ -210,19 +197,21 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 
 def render(runs: Sequence[Contents], live: bool = False) -> Report:
     """The page of what runs contain."""
-    said = {shorten(run.place, LONGEST_NAME): _conclusions(run, live) for run in runs}
-    parts = [_shown(run, lines) for run, lines in zip(runs, said.values())] if len(said) == len(runs) else []
-    parts = parts or [_shown(run, _conclusions(run, live)) for run in runs]
-    data = {"live": live, "runs": [part.pop("data") for part in parts]}
-    data["axes"] = chart_rows(axes_of(runs)) if len(runs) > 1 else []
+    lines = [_conclusions(run, live) for run in runs]
+    data: dict[str, Any] = {"live": live, "runs": [_data(run) for run in runs], "axes": []}
+    compared = None
+    if len(runs) > 1:
+        data["axes"] = chart_rows(axes_of(runs))
+        headings, rows = summary_rows(runs)
+        compared = {"headings": headings, "rows": rows, "pairs": paired_rows(runs)}
     page = KIND.render(
         data,
         title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
         live=live,
-        runs=parts,
-        compared=_compared(runs) if len(runs) > 1 else None,
+        runs=[_shown(run, own) for run, own in zip(runs, lines)],
+        compared=compared,
     )
-    return Report(page, said)
+    return Report(page, {shorten(run.place, LONGEST_NAME): own for run, own in zip(runs, lines)})
 
 
 def _conclusions(run: Contents, live: bool) -> list[str]:
@@ -232,12 +221,16 @@ def _conclusions(run: Contents, live: bool) -> list[str]:
 
 
 def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
-    """Return what the template shows of a run, and under "data" what scripts draw."""
+    """Return what the template shows of a run."""
     found = list(numbers(run.results.get("numbers", {})))
     return {
         "name": shorten(run.place, LONGEST_NAME),
         "kind": run.kind,
-        "conclusions": [_split(printable(line, LONGEST_TEXT)) for line in lines],
+        # each sentence in parts, and whether a part is a command (what stands between backticks)
+        "conclusions": [
+            [(part, place % 2 == 1) for place, part in enumerate(printable(line, LONGEST_TEXT).split("`")) if part]
+            for line in lines
+        ],
         "tables": score_parts(run.records),
         "warnings": [shorten(text, 600) for text in dict.fromkeys(run.warnings)],
         "left_out": describe(run.left_out),
@@ -248,17 +241,17 @@ def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
         "figures": run.figures,
         "last": run.samples[-1] if run.samples else None,
         "real": run.real,
-        "real_clients": [shorten(name, LONGEST_NAME) for name in run.real_clients],
+        "real_clients": [shorten(name, LONGEST_NAME) for name in run.kept.real],
         "experiment": shorten(str(run.results.get("experiment", "")), LONGEST_NAME),
         "numbers": found[:MOST_ROWS],
         "numbers_left": max(0, len(found) - MOST_ROWS),
         "below": run.below,
         "series_left": max(0, len(run.series) - MOST_SERIES),
-        "data": _data(run),
     }
 
 
 def _data(run: Contents) -> dict[str, Any]:
+    """Return what scripts draw of a run."""
     most = max(20, min(MOST_POINTS, MOST_LOGGED // max(1, len(run.series))))
     series = {name: thinned(own, most) for name, own in list(run.series.items())[:MOST_SERIES]}
     return {
@@ -278,16 +271,6 @@ def _data(run: Contents) -> dict[str, Any]:
             for name, own in series.items()
         ],
     }
-
-
-def _compared(runs: Sequence[Contents]) -> dict[str, Any]:
-    headings, rows = summary_rows(runs)
-    return {"headings": headings, "rows": rows, "pairs": paired_rows(runs)}
-
-
-def _split(line: str) -> list[tuple[str, bool]]:
-    """A sentence's parts, and whether each is a command (what stands between backticks)."""
-    return [(part, place % 2 == 1) for place, part in enumerate(line.split("`")) if part]
 
 
 class RunPage:

@@ -17,7 +17,7 @@ QUALITY = 85  # of JPEG, which large pictures are turned into
 
 
 class DataUri(str):
-    """A picture as "data:image/png;base64,...", which the kit encoded: nobody's text, and of any length."""
+    """A picture as "data:image/png;base64,...", which the kit encoded: no text from outside, and of any length."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,8 @@ class Pictures:
         """The grids of samples by round, and what must be said of them."""
         paths = sample_files(folder)
         uris, remarks = self._encode(list(paths.values()))
-        found = [
-            Picture("before training" if round < 0 else f"round {round}", uri, round)
-            for round, uri in zip(paths, uris)
-            if uri
-        ]
+        named = {round: "before training" if round < 0 else f"round {round}" for round in paths}
+        found = [Picture(named[round], uri, round) for round, uri in zip(paths, uris) if uri]
         shown = fitting([len(picture.uri) for picture in found], self.most)
         if len(shown) < len(found):
             remarks.append(f"samples of {len(shown)} of {len(found)} rounds are shown, to keep the page small")
@@ -60,8 +57,8 @@ class Pictures:
         small = sum(sizes) * 4 > self.most * 3
         uris = [self._uri(path, small) for path in paths]
         remarks = ["samples are compressed (JPEG), to keep the page small"] if small else []
-        damaged = [path.name for path, uri in zip(paths, uris) if not uri]
-        return uris, [*remarks, *(f"{name} is no PNG that can be shown" for name in damaged)]
+        remarks += [f"{path.name} is not a PNG that can be shown" for path, uri in zip(paths, uris) if not uri]
+        return uris, remarks
 
     def _uri(self, path: Path, small: bool) -> DataUri:
         status = path.stat()
@@ -83,7 +80,7 @@ def sample_files(folder: Path) -> dict[int, Path]:
 
 
 def fitting(sizes: Sequence[int], most: int) -> list[int]:
-    """Evenly spaced places, the last among them, whose sizes add up to at most so much; all where they do."""
+    """Evenly spaced places, the last among them, whose sizes add up to at most `most`; all where they do."""
     count = len(sizes)
     for number in range(count, 0, -1):
         places = sorted({round((place + 1) * count / number) - 1 for place in range(number)})
@@ -99,9 +96,7 @@ def _read(path: Path, small: bool) -> DataUri:
     content = read_regular(path)
     if not content.startswith(PNG):
         return DataUri()
-    kind = "png"
-    if small:
-        content, kind = _compressed(content), "jpeg"
+    content, kind = (_compressed(content), "jpeg") if small else (content, "png")
     return DataUri(f"data:image/{kind};base64,{base64.b64encode(content).decode()}" if content else "")
 
 

@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from fedgen.called_as import program
@@ -11,13 +12,13 @@ from fedgen.evaluation.names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, default_column, unmarked
-from fedgen.evaluation.tables.table import format_value, say_pairs
+from fedgen.evaluation.tables.table import client_value, format_value, say_pairs, say_value
 from fedgen.federated.left_out import shorten
 from fedgen.scores.rankings import Z
 
 LOCAL_ONLY, CENTRALISED = "-local_only", "-centralised"  # behind a folder's name: the controls of `fedgen fit`
 ARMS = {"": "federated", LOCAL_ONLY: "local only", CENTRALISED: "centralised"}
-MOST_ROUNDS = 5  # named of those that cannot be told from the best
+MOST_ROUNDS = 5  # named of those that do not differ from the best
 FEW = "fewer images than"  # in the note of such a score
 
 
@@ -44,18 +45,37 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     models = [record for record in records if record.is_model]
     if not models:
         return ["No model has been scored yet: there is nothing to choose."]
-    if not _trained(models):
+    everything = by_column(records)
+    columns = _trained(everything)
+    if not columns:
         return [*_cautions(models), *_stored(models), *_served(models, models[0].round)]
-    lines, chosen = [_length(models)], _chosen(records)
-    if chosen:
-        lines += [*_cautions(models), *_served(models, chosen[0].round)]
-    columns, floors, compared = by_column(records), floors_of(records), _main(records)
-    for place, comparison in enumerate(_most_important_first(compared, columns)):
+    rounds = sorted({record.round or 0 for group in columns.values() for record in group})
+    number = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
+    count = f"{rounds[-1] + 1:,} round{'s' if rounds[-1] else ''}"
+    chosen, compared = best_of(columns[default_column(columns)]), aggregates_compared(records)
+    main = [one for one in compared if _is_first(everything[one.first_column], records)]
+    default = default_column(everything)
+    floors = floors_of(records)
+    lines = [f"{count}, counted from 0 to {rounds[-1]}; {number} scored."]
+    lines += [*_cautions(models), *_served(models, chosen.round)]
+    # first the column that checkpoints are chosen by
+    for place, comparison in enumerate(sorted(main, key=lambda one: one.second_column != default)):
         lines += _of_score(columns, floors, comparison, in_full=place == 0)
-    lines += [*_rough_floors(columns, floors, compared), *_alone(records), *_controls(records, Path(run))]
-    if chosen:
-        lines += [*_elsewhere(columns, chosen[0]), *_unseen(models, chosen[0].round)]
-    return lines
+    lines += [*_rough_floors(columns, floors, main), *_alone(columns, compared, records)]
+    lines += [*_controls(columns, records, Path(run)), *_by_held_out(columns, chosen)]
+    return [*lines, *_unseen(models, chosen.round)]
+
+
+def _trained(columns: Mapping[str, list[ScoreRecord]]) -> dict[str, list[ScoreRecord]]:
+    """The records of models that were trained, by column; only columns that have some."""
+    trained = {
+        name: [one for one in group if one.round is not None and one.round >= 0] for name, group in columns.items()
+    }
+    return {name: group for name, group in trained.items() if group}
+
+
+def _is_first(group: Sequence[ScoreRecord], records: Sequence[ScoreRecord]) -> bool:
+    return group[0].split == records[0].split
 
 
 def _stored(models: Sequence[ScoreRecord]) -> list[str]:
@@ -65,13 +85,6 @@ def _stored(models: Sequence[ScoreRecord]) -> list[str]:
         if record.aggregate in ("avg", "all") and record.split not in GAPS:
             lines.setdefault((record.split, record.embedding), []).append(_value(columns.name(record), record))
     return [f"{', '.join(values)}." for values in lines.values()]
-
-
-def _length(models: Sequence[ScoreRecord]) -> str:
-    """Say how many rounds there were, and how many of them were scored."""
-    rounds = sorted({record.round for record in _trained(models) if record.round is not None})
-    number = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
-    return f"{_count(rounds[-1] + 1, 'round')}, counted from 0 to {rounds[-1]}; {number} scored."
 
 
 def best_of(records: Sequence[ScoreRecord]) -> ScoreRecord:
@@ -85,51 +98,35 @@ def differ(first: ScoreRecord, second: ScoreRecord) -> bool:
     return abs(first.badness - second.badness) > Z * error
 
 
-def _trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
-    return [record for record in records if record.is_model and record.round is not None and record.round >= 0]
-
-
-def _main(records: Sequence[ScoreRecord]) -> list[Comparison]:
-    """avg against all of each score in the run's first split."""
-    columns = by_column(records)
-    return [one for one in aggregates_compared(records) if columns[one.first_column][0].split == records[0].split]
-
-
-def _most_important_first(compared: Sequence[Comparison], columns: Mapping[str, list[ScoreRecord]]) -> list[Comparison]:
-    """The comparison of the column that checkpoints are chosen by, then the others as they come."""
-    return sorted(compared, key=lambda one: one.second_column != default_column(columns))
-
-
 def _of_score(
     columns: Mapping[str, list[ScoreRecord]],
     floors: Mapping[tuple[str, ...], ScoreRecord],
     comparison: Comparison,
     in_full: bool,
 ) -> list[str]:
-    """Say which checkpoint each aggregate prefers; in full, also what is inverted, not told apart, and the floor."""
+    """Say which checkpoint each aggregate prefers; in full, also what is inverted, too close to rank, and the floor."""
     names = comparison.first_column, comparison.second_column
-    groups = [_trained(columns[name]) for name in names]
+    groups = [columns.get(name, []) for name in names]
     if not all(groups):
         return []
     first, second = (best_of(group) for group in groups)
-    said = [_value(name, record) for name, record in zip(names, (first, second))]
+    values = [_value(name, record) for name, record in zip(names, (first, second))]
     if len(groups[1]) == 1:
-        lines = [f"One checkpoint was scored, round {first.round}: {said[0]}, {said[1]}."]
+        lines = [f"One checkpoint was scored, round {first.round}: {values[0]}, {values[1]}."]
     elif first.round == second.round:
-        lines = [f"Both aggregates prefer round {first.round}: {said[0]}, {said[1]}."]
+        lines = [f"Both aggregates prefer round {first.round}: {values[0]}, {values[1]}."]
     else:
         clear = any(
             {pair.better_by_first, pair.better_by_second} == {first.round, second.round} and pair.beyond_error
             for pair in comparison.pairs
         )
-        told = (
+        how = (
             "The two checkpoints differ beyond their errors by both, so the choice of the aggregate decides."
             if clear
             else "They do not differ beyond their errors by both: these scores cannot tell which is better."
         )
-        lines = [
-            f"{names[0]} prefers round {first.round} ({said[0]}), {names[1]} round {second.round} ({said[1]}). {told}"
-        ]
+        both = f"{names[0]} prefers round {first.round} ({values[0]}), {names[1]} round {second.round} ({values[1]})"
+        lines = [f"{both}. {how}"]
     if not in_full:
         return lines
     if comparison.checkpoints > 2:
@@ -137,40 +134,37 @@ def _of_score(
     return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(floors, names[1], second)]
 
 
-def _alone(records: Sequence[ScoreRecord]) -> list[str]:
+def _alone(
+    columns: Mapping[str, list[ScoreRecord]], compared: Sequence[Comparison], records: Sequence[ScoreRecord]
+) -> list[str]:
     """The best by each score of the first split that has one aggregate alone."""
-    paired = {name for one in aggregates_compared(records) for name in (one.first_column, one.second_column)}
+    paired = {name for one in compared for name in (one.first_column, one.second_column)}
     lines = []
-    for name, group in by_column(records).items():
-        found, own = _trained(group), group[0]
-        usual = own.aggregate in ("avg", "all") and own.score != BALANCED and own.split == records[0].split
-        if found and usual and name not in paired:
-            lines.append(f"{_value(name, best_of(found))} at round {best_of(found).round} is the best.")
+    for name, group in columns.items():
+        best = best_of(group)
+        usual = best.aggregate in ("avg", "all") and best.score != BALANCED and _is_first(group, records)
+        if usual and name not in paired:
+            lines.append(f"{_value(name, best)} at round {best.round} is the best.")
     return lines
 
 
 def _value(name: str, record: ScoreRecord) -> str:
-    return f"{name} {format_value(record.value, record.standard_error)} {mark_of(record)}".rstrip()
+    return f"{name} {say_value(record)} {mark_of(record)}".rstrip()
 
 
 def _ties(name: str, best: ScoreRecord, group: Sequence[ScoreRecord]) -> list[str]:
-    """The checkpoints that a column cannot tell from its best."""
+    """The checkpoints that a column cannot distinguish from its best."""
     same = [str(record.round) for record in group if record is not best and not differ(record, best)]
     if not same:
         return []
-    shown = ", ".join(same[-MOST_ROUNDS:])
+    shown = f"round{'' if len(same) == 1 else 's'} {', '.join(same[-MOST_ROUNDS:])}"
     rest = f" and {len(same) - MOST_ROUNDS} earlier ones" if len(same) > MOST_ROUNDS else ""
-    many = "round" if len(same) == 1 else "rounds"
-    return [f"By {name}, {many} {shown}{rest} cannot be told from the best: the difference lies within the errors."]
+    return [f"By {name}, {shown}{rest} cannot be told from the best: the difference lies within the errors."]
 
 
 def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreRecord]:
     """The floors by split, embedding, score and aggregate."""
-    found: dict[tuple[str, ...], ScoreRecord] = {}
-    for record in records:
-        if record.is_floor:
-            found.setdefault(record.column, record)
-    return found
+    return {record.column: record for record in reversed(records) if record.is_floor}  # the first of each
 
 
 def _above_floor(floors: Mapping[tuple[str, ...], ScoreRecord], name: str, best: ScoreRecord) -> list[str]:
@@ -178,15 +172,12 @@ def _above_floor(floors: Mapping[tuple[str, ...], ScoreRecord], name: str, best:
     floor = _floor_of(floors, best)
     if floor is None:
         return []
-    error = math.hypot(best.generated_error, floor.generated_error)
-    real = f"real images in its place have {format_value(floor.value, floor.standard_error)} (the floor)"
+    real = f"real images in its place have {say_value(floor)} (the floor)"
     if not differ(best, floor):
-        line = f"By {name}, round {best.round} is at the floor: {real}, and the difference lies within the errors."
-    else:
-        side = "worse" if best.badness > floor.badness else "better"
-        away = format_value(abs(best.value - floor.value), error)
-        line = f"By {name}, round {best.round} is {away} {side} than the floor: {real}."
-    return [line]
+        return [f"By {name}, round {best.round} is at the floor: {real}, and the difference lies within the errors."]
+    side = "worse" if best.badness > floor.badness else "better"
+    away = format_value(abs(best.value - floor.value), math.hypot(best.generated_error, floor.generated_error))
+    return [f"By {name}, round {best.round} is {away} {side} than the floor: {real}."]
 
 
 def _floor_of(floors: Mapping[tuple[str, ...], ScoreRecord], best: ScoreRecord) -> ScoreRecord | None:
@@ -202,10 +193,10 @@ def _rough_floors(
 ) -> list[str]:
     """Say of which columns the floor has another number of images than the model, a sentence for each two numbers."""
     rough: dict[tuple[int, int], list[str]] = {}
-    for name in (one.second_column for one in compared):
-        best = best_of(group) if (group := _trained(columns[name])) else None
-        floor = _floor_of(floors, best) if best else None
-        if best and floor and floor.num_generated != best.num_generated:
+    for name in (one.second_column for one in compared if one.second_column in columns):
+        best = best_of(columns[name])
+        floor = _floor_of(floors, best)
+        if floor and floor.num_generated != best.num_generated:
             rough.setdefault((floor.num_generated, best.num_generated), []).append(name)
     return [
         f"The floor of {', '.join(names)} is of {real:,} images and the model of {made:,}: the distance to it is rough."
@@ -213,28 +204,20 @@ def _rough_floors(
     ]
 
 
-def _elsewhere(columns: Mapping[str, list[ScoreRecord]], chosen: ScoreRecord) -> list[str]:
+def _by_held_out(columns: Mapping[str, list[ScoreRecord]], chosen: ScoreRecord) -> list[str]:
     """Say which checkpoint is the best by held-out images, where that is not the chosen one."""
     lines = []
     for name, group in columns.items():
-        found = {one.round: one for one in _trained(group)}
-        same = (group[0].embedding, group[0].score, group[0].aggregate) == chosen.column[1:]
-        if group[0].split not in HELD_OUT or group[0].split == chosen.split or not same or chosen.round not in found:
-            continue
-        best, own = best_of(list(found.values())), found[chosen.round]
-        if best.round != own.round:
-            told = "beyond their errors" if differ(best, own) else "within the errors"
+        best, found = best_of(group), {one.round: one for one in group}
+        is_same = best.column[1:] == chosen.column[1:] and best.split != chosen.split
+        own = found.get(chosen.round)
+        if best.split in HELD_OUT and is_same and own and best.round != own.round:
+            how = "beyond their errors" if differ(best, own) else "within the errors"
             lines.append(
                 f"On held-out images round {best.round} is the best ({_value(name, best)}), not round {own.round}"
-                f" ({_value(name, own)}); they differ {told}."
+                f" ({_value(name, own)}); they differ {how}."
             )
     return lines
-
-
-def _chosen(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
-    """The checkpoint that the run is read by: the best by `default_column`."""
-    columns = {name: found for name, group in by_column(records).items() if (found := _trained(group))}
-    return [best_of(columns[default_column(columns)])] if columns else []
 
 
 def _served(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
@@ -244,20 +227,16 @@ def _served(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
     if record is None or not any(map(math.isfinite, record.per_client)):
         return []
     sign = -1 if record.higher_is_better else 1
-    order = sorted(range(len(record.per_client)), key=lambda k: sign * _or_worst(record.per_client[k], sign))
+    values = [math.inf if math.isnan(value) else sign * value for value in record.per_client]
+    order = sorted(range(len(values)), key=values.__getitem__)
     best, worst = (_client(record, k) for k in (order[0], order[-1]))
     when = "" if round is None else f" at round {round}"
     return [f"By {record.score}{when}, client {worst} is served worst and client {best} best."]
 
 
-def _or_worst(value: float, sign: int) -> float:
-    return sign * math.inf if math.isnan(value) else value
-
-
 def _client(record: ScoreRecord, place: int) -> str:
-    error = record.per_client_errors[place] if record.per_client_errors else None
     name = shorten(record.client_names[place], 60) if record.client_names else str(place)
-    return f"{name!r} ({format_value(record.per_client[place], error)})"
+    return f"{name!r} ({client_value(record, place)})"
 
 
 def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
@@ -267,30 +246,26 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
         if record.split in GAPS and record.round == round and record.aggregate == "avg":
             within = interval(record)
             ends = "" if within is None else f" (95 %: {within[0]:.3g} to {within[1]:.3g})"
-            none = within is not None and within[0] <= 0 <= within[1]
-            told = "; it cannot be told from none" if none else ""
-            lines.append(f"{gap_title(record.split).capitalize()} of {record.score}: {record.value:.3g}{ends}{told}.")
+            if within is not None and within[0] <= 0 <= within[1]:
+                ends += "; it cannot be told from none"
+            lines.append(f"{gap_title(record.split).capitalize()} of {record.score}: {record.value:.3g}{ends}.")
     return lines
 
 
 def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     """Reasons to doubt the values: few images, and embeddings that a loss used."""
-    few = [record for record in models if FEW in record.note]
-    lines = []
-    if few:
-        part = next(part for part in few[0].note.split("; ") if FEW in part)
-        lines.append(f"Caution: {part}.")
+    few = (part for record in models for part in record.note.split("; ") if FEW in part)
+    lines = [f"Caution: {part}." for part in islice(few, 1)]
     if any(mark_of(record) for record in models):
         lines.append("Caution: scores marked * or (*) are in the embedding of a training loss and prove little.")
     return lines
 
 
-def _controls(records: Sequence[ScoreRecord], folder: Path) -> list[str]:
+def _controls(columns: Mapping[str, list[ScoreRecord]], records: Sequence[ScoreRecord], folder: Path) -> list[str]:
     """The last checkpoint beside those of the recipe's other arms, where they were scored under equal conditions."""
     mine = next((end for end in (LOCAL_ONLY, CENTRALISED) if folder.name.endswith(end)), "")
     base = folder.name.removesuffix(mine)
-    columns = {name: found for name, group in by_column(records).items() if (found := _trained(group))}
-    usual = (n for n, g in columns.items() if g[0].aggregate == "all" and g[0].split == records[0].split)
+    usual = (name for name, group in columns.items() if group[0].aggregate == "all" and _is_first(group, records))
     name = next((name for name in usual if columns[name][0].score != BALANCED), None)
     if name is None:
         return []
@@ -299,17 +274,14 @@ def _controls(records: Sequence[ScoreRecord], folder: Path) -> list[str]:
         other = read_records(folder.with_name(base + end) / SCORES_FILE) if end != mine else []
         if theirs := [one for one in by_column(other).get(name, []) if one.conditions == last.conditions]:
             beside.append(_beside(last, theirs[-1], words))
-    if not beside:
-        return []
-    value = format_value(last.value, last.standard_error)
-    return [f"Last checkpoints by {name}: {ARMS[mine]} {value}; {'; '.join(beside)}."]
+    return [f"Last checkpoints by {name}: {ARMS[mine]} {say_value(last)}; {'; '.join(beside)}."] if beside else []
 
 
 def _beside(own: ScoreRecord, other: ScoreRecord, words: str) -> str:
     away, error = other.badness - own.badness, math.hypot(own.generated_error, other.generated_error)
     how = "not told apart" if abs(away) <= Z * error else "worse" if away > 0 else "better"
     rounds = "" if other.round == own.round else f" after round {other.round}"
-    return f"{words} {format_value(other.value, other.standard_error)}{rounds}, {how}"
+    return f"{words} {say_value(other)}{rounds}, {how}"
 
 
 def next_steps(
@@ -320,15 +292,13 @@ def next_steps(
     recipe: str | None = None,
 ) -> dict[str, str]:
     """Commands that go on from a run, with what they do: the ranking, more rounds, a second embedding, controls."""
-    chosen, folder = _chosen(records), shlex.quote(str(run))
-    if not chosen:
+    columns, folder = _trained(by_column(records)), shlex.quote(str(run))
+    if not columns:
         return {}
-    best, columns = chosen[0], by_column(records)
-    name = next(name for name, group in columns.items() if best in group)
-    if mark_of(best):
-        others = [other for other in unmarked(records, name) if _trained(columns[other])]
-        name = others[0] if others else name
-    group = sorted(_trained(columns[name]), key=lambda record: record.round or 0)
+    name = default_column(columns)
+    if mark_of(best_of(columns[name])):
+        name = next((other for other in unmarked(records, name) if other in columns), name)
+    group = sorted(columns[name], key=lambda record: record.round or 0)
     steps = {}
     if len(group) > 1:
         steps[f"{program()} select {folder} --by {name}"] = "ranks the checkpoints and prints the best one's path"
@@ -360,7 +330,3 @@ def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
     words = {LOCAL_ONLY: "is the control without exchange", CENTRALISED: "is the control on pooled data"}
     missing = [end for end in words if not folder.with_name(folder.name + end).exists()]
     return {f"{program()} fit {shlex.quote(recipe)} --{end[1:]}": words[end] for end in missing}
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -238,7 +238,7 @@ def test_it_must_be_known_which_clients_tensors_are_of(tmp_path):
 class Elsewhere(FederatedEvaluation):
     """As in a job of several processes, each of which has some clients."""
 
-    def _kept_elsewhere(self, trainer):
+    def _remote_tensors(self, trainer):
         return "are on 2 processes: pass Trainer(devices=1, num_nodes=1), share them"
 
 

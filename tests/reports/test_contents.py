@@ -17,7 +17,7 @@ def test_a_run_folder_is_read_whole(tmp_path):
     found = read_contents(write_run(tmp_path / "run"))
     assert (found.kind, len(found.records), found.settings["seed_everything"]) == ("training", 16, 0)
     assert [one.name for one in found.samples] == ["round 0", "round 1", "round 2"]
-    assert found.real_clients == ["client 0", "client 1"]
+    assert found.kept.real == ["client 0", "client 1"]
     assert found.series["loss"].steps == list(range(40))
     assert found.left_out[0]["reason"] == "ValueError: too hot"
     assert found.versions == {"torch": "2"}

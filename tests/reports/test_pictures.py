@@ -14,7 +14,7 @@ def test_samples_come_by_round_and_what_is_no_picture_is_named(tmp_path):
     found, remarks = Pictures().samples(tmp_path)
     assert [one.name for one in found] == ["before training", "round 2", "round 10"]
     assert all(one.uri.startswith("data:image/png;base64,iVBOR") for one in found)
-    assert remarks == ["round=00011.png is no PNG that can be shown"]
+    assert remarks == ["round=00011.png is not a PNG that can be shown"]
 
 
 def test_large_samples_are_compressed_and_then_thinned_to_the_last(tmp_path):

@@ -19,13 +19,14 @@ from fedgen.evaluation.names import SUBSET_SIZE
 from fedgen.evaluation.names import Peer as Preset
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.stored.stored_evaluation import StoredEvaluation, StoredOptions
-from fedgen.evaluation.stored.stored_images import Images
 from fedgen.evaluation.stored.stored_sets import FITTED, Named
-from fedgen.evaluation.tables.table import VALUE_WIDTH, format_value
+from fedgen.evaluation.tables.table import VALUE_WIDTH, client_value, format_value, new_table
 from fedgen.progress import track
 from fedgen.scores import resolve_weights
 from fedgen.scores.kernel.mmd import subset_values
 
+FIXED_WIDTH = 40  # characters of a client's name, images and weight, borders included
+SHOWN = 30  # clients; of more, the ends of the order are shown
 SUBSETS, SUBSET_SEED = 100, 2020  # torch-fidelity's
 KID_SUBSETS = "kid_subsets"
 # of the files that a peer looks for in a folder
@@ -79,6 +80,7 @@ class PeerEvaluation(StoredEvaluation):
             raise ValueError(f"preset clean-fid is for {INCEPTION} with its own resize, not for {embedding}")
         default = f"{INCEPTION}-{CLEAN}" if preset == CLEAN else INCEPTION
         super().__init__(generated, [reference], embedding, weights, options, default)
+        self._images = [stored.images for stored in self.sets if stored.images]
 
     @property
     def is_the_peers(self) -> bool:
@@ -88,24 +90,20 @@ class PeerEvaluation(StoredEvaluation):
             same = name == f"{INCEPTION}-{CLEAN}"
         else:
             same = name.startswith(EXTRACTORS) and not name.endswith(CLEAN)
-        told = not any(stored.images is None and stored.says_nothing for stored in self.sets)
-        alike = not any(part.deep or part.suffixes - SUFFIXES[self.preset] for part in self._images())
-        return same and told and alike and FITTED not in self.identity.resize
-
-    def _images(self) -> list[Images]:
-        return [stored.images for stored in self.sets if stored.images]
+        known = not any(stored.images is None and stored.says_nothing for stored in self.sets)
+        alike = not any(part.deep or part.suffixes - SUFFIXES[self.preset] for part in self._images)
+        return same and known and alike and FITTED not in self.identity.resize
 
     def describe_clients(self, counts: Sequence[float | None]) -> str:
-        """The reference in words."""
         number = "an unknown number of" if counts[0] is None else f"{counts[0]:.12g}"
         return f"{self.sets[1].path}, {number} images"
 
     def remarks(self) -> list[str]:
         """Return the remarks of `StoredEvaluation`, with the files that the peer reads otherwise."""
         notes = super().remarks()
-        if any(part.deep for part in self._images()):
+        if any(part.deep for part in self._images):
             notes.append(f"{self.preset} would clip grey images of more than 8 bits at 255; here they are rescaled")
-        unread = set().union(*(part.suffixes for part in self._images())) - SUFFIXES[self.preset]
+        unread = set().union(*(part.suffixes for part in self._images)) - SUFFIXES[self.preset]
         if unread:
             notes.append(f"{self.preset} would leave out the files ending in {', '.join(sorted(unread))}")
         return notes
@@ -155,10 +153,6 @@ def score_reference(
     return PeerEvaluation(generated, reference, preset, **options).records()
 
 
-FIXED_WIDTH = 40  # characters of a client's name, images and weight, borders included
-SHOWN = 30  # clients; of more, the ends of the order are shown
-
-
 def client_tables(evaluation: StoredEvaluation, records: Sequence[ScoreRecord], width: int = 80) -> list[Table]:
     """The scores of `client_table`, as many in each table as a terminal of a width can show with their errors."""
     shown = max(1, (width - FIXED_WIDTH) // VALUE_WIDTH)
@@ -183,10 +177,10 @@ def client_table(
     _, *counts = evaluation.counts()
     shares = resolve_weights(evaluation.options.weights, [count or 1 for count in counts]).tolist()
     averages = [record for record in records if record.aggregate == "avg"]
-    caption = "; ".join([f"{say_directions(averages)}, ± standard error", *evaluation.remarks(), *explained(averages)])
-    table = Table(title=_title(records[0]), caption=escape(caption), caption_justify="left")
-    for heading in ("client", "images", "weight", *(escape(marked(record.score, [record])) for record in averages)):
-        table.add_column(heading, justify="left" if heading == "client" else "right")
+    scores = [marked(record.score, [record]) for record in averages]
+    table = new_table(_title(records[0]), ("client", "images", "weight", *scores), ("client",))
+    caption = [f"{say_directions(averages)}, ± standard error", *evaluation.remarks(), *explained(averages)]
+    table.caption = escape("; ".join(caption))
     order = best_first(averages[0]) if order is None else order
     hidden = len(order) - SHOWN
     for place, client in enumerate(order):
@@ -195,7 +189,7 @@ def client_table(
         if hidden > 0 and SHOWN // 2 <= place < SHOWN // 2 + hidden:
             continue
         images = "unknown" if counts[client] is None else f"{counts[client]:.12g}"
-        cells = [_client_cell(record, client) for record in averages]
+        cells = [client_value(record, client) for record in averages]
         table.add_row(escape(evaluation.client_names[client]), images, f"{shares[client]:.3g}", *cells)
     table.add_section()
     total = "" if None in counts else f"{sum(count or 0 for count in counts):.12g}"
@@ -219,11 +213,9 @@ def best_first(record: ScoreRecord) -> list[int]:
 
 
 def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Table:
-    """The scores against one reference, each in words that tell it from its like."""
+    """The scores against one reference, each with what it is of."""
     size = evaluation.subset_size
-    table = Table(title=_title(records[0]), caption_justify="left")
-    for heading in ("score", "value", "±", "of"):
-        table.add_column(heading, justify="left" if heading in ("score", "of") else "right")
+    table = new_table(_title(records[0]), ("score", "value", "±", "of"), ("score", "of"))
     for record in records:
         error = record.standard_error
         spread = "" if error is None else f"{error:.2g}"
@@ -244,11 +236,6 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
     return table
 
 
-def _client_cell(record: ScoreRecord, client: int) -> str:
-    errors = record.per_client_errors
-    return format_value(record.per_client[client], errors[client] if errors else None)
-
-
 def _title(record: ScoreRecord) -> str:
     made = f"{record.num_generated} generated images" if record.num_generated else "Generated images"
-    return escape(f"{made} against {record.reference}, embedding {record.embedding}")
+    return f"{made} against {record.reference}, embedding {record.embedding}"

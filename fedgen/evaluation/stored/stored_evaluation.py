@@ -1,6 +1,7 @@
-"""Scores of stored images: anybody's folders and .npz files, without a recipe or a model."""
+"""Scores of stored images: any folders and .npz files, without a recipe or a model."""
 
 import os
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +22,10 @@ from fedgen.evaluation.splits import LEAST
 from fedgen.evaluation.stored.stored_images import Images, Reading, UnreadableFilesError
 from fedgen.evaluation.stored.stored_sets import (
     DEFAULT,
+    FEATURES_OF,
+    STATISTICS_OF,
     Kind,
     Named,
-    StoredNetwork,
     StoredSet,
     check_dims,
     check_images,
@@ -109,15 +111,16 @@ class StoredEvaluation:
             raise ValueError(f"batch_size must be at least 1, got {self.options.batch_size}")
         resolve_weights(self.options.weights, [1.0] * len(clients))
         self.aggregates = choose_aggregates(self.options.aggregates)
-        asked = self._asked()
-        if self.options.preset is not None:
-            embedding = self._embedding_of_preset(embedding)
+        asked, embedding = self._asked(embedding)
         self.sets = open_sets([generated, *clients], self.options.reading, self.options.counts, self.has_clients)
+        self.client_names = [stored.name for stored in self.sets[1:]]
         self.choices = self._choose_scores(asked)
+        self.scores = tuple(choice.name for choice in self.choices)
         check_aggregates(self.aggregates, self.choices)
         self._check_counts()
-        network = StoredNetwork(embedding, weights, default, self.options.device)
-        self.identity, self.embedding = settle_embedding(self.sets, network, self.options.reading.resize)
+        self.identity, self.embedding = settle_embedding(
+            self.sets, embedding, weights, default, self.options.device, self.options.reading.resize
+        )
         self._channels = check_images(self.embedding, self.sets) if self.embedding is not None else 0
         for choice in self.choices:
             check_embedding(choice, self.identity.name)
@@ -125,22 +128,12 @@ class StoredEvaluation:
         self._values: list[Tensor | Gaussian] = []
 
     @property
-    def scores(self) -> tuple[str, ...]:
-        """Names of the scores."""
-        return tuple(choice.name for choice in self.choices)
-
-    @property
-    def client_names(self) -> list[str]:
-        """A name for each client."""
-        return [stored.name for stored in self.sets[1:]]
-
-    @property
     def skipped(self) -> list[str]:
         """The files that were left out, with the reason of each."""
         return [reason for stored in self.sets if stored.images for reason in stored.images.skipped]
 
     def counts(self) -> list[float | None]:
-        """Number of images of the generated set, then of each client; None where nobody says. Embeds if need be."""
+        """Number of images of the generated set, then of each client; None where unknown. Embeds if need be."""
         values = self.values()
         return [len(v) if isinstance(v, Tensor) else stored.count for v, stored in zip(values, self.sets)]
 
@@ -181,33 +174,28 @@ class StoredEvaluation:
             "note": "; ".join([f"generated: {self.sets[0].path}", *self.remarks()]),
         }
         self._check_sizes(counts)  # again, as unreadable files may have been left out
-        found = []
-        groups = passes(self.choices)
+        found, groups = [], passes(self.choices)
         for group in track(groups, "scoring", len(groups), "scores"):
             reference = Reference(clients, group, self.options.weights, self.aggregates)
             found += reference.score(generated, errors=None not in counts)
         found.sort(key=lambda score: self.scores.index(score.name))
         return records_of(found, self.client_names, common, self.aggregates, self.choices)
 
-    def _asked(self) -> tuple[ScoreChoice, ...] | None:
-        """The scores that are asked for, None for the usual ones; checked before anything is opened."""
+    def _asked(self, embedding: Named | None) -> tuple[tuple[ScoreChoice, ...] | None, Named | None]:
+        """The scores, None for the usual ones, and the embedding to use; checked before anything is opened."""
         if self.options.preset is not None:
             if self.options.scores is not None:
                 raise ValueError(f"preset {self.options.preset} brings its own score; leave the scores out")
-            return (find_preset(self.options.preset).choice,)
+            preset = find_preset(self.options.preset)
+            if embedding is not None:
+                own = preset.embedding_name
+                raise ValueError(f"preset {preset.name} brings its own embedding, {own}; leave it out")
+            return (preset.choice,), preset.embedding_name
         chosen = None if self.options.scores is None else choose_scores(self.options.scores)
         for choice in chosen or ():
-            if choice.needs in RUN_ONLY:
-                what = RUN_ONLY[choice.needs]
+            if what := RUN_ONLY.get(choice.needs):
                 raise ValueError(f"score {choice.name} needs {what}, which stored images do not have; score a run")
-        return chosen
-
-    def _embedding_of_preset(self, embedding: Named | None) -> str:
-        """The name of the preset's embedding."""
-        preset = find_preset(self.options.preset or "")
-        if embedding is not None:
-            raise ValueError(f"preset {preset.name} brings its own embedding, {preset.embedding_name}; leave it out")
-        return preset.embedding_name
+        return chosen, embedding
 
     def _choose_scores(self, asked: tuple[ScoreChoice, ...] | None) -> tuple[ScoreChoice, ...]:
         summary = next((stored for stored in self.sets if stored.kind == "statistics"), None)
@@ -241,32 +229,27 @@ class StoredEvaluation:
 
     def _embed(self, images: Images, stored: StoredSet) -> Tensor:
         assert self.embedding is not None  # loaded where a set has images
-        options, cache = self.options, self.options.cache
-        key = None
+        options, cache, key = self.options, self.options.cache, ""
         if cache is not None:
             how = f"{self._channels} channels, {options.reading}, batch {options.batch_size} on {options.device}"
             key = cache.key(images.digest(), self.embedding, how)
-            found = cache.load(key)
-            if found is not None:
+            if (found := cache.load(key)) is not None:
                 return found
         batches = images.batches(self._channels, options.batch_size)
         description = f"embedding {stored.name} with {self.embedding.name}"
         features = embed_batches(self.embedding, batches, len(images), description)
         if len(features) < LEAST:
             raise ValueError(f"{stored.path} has {len(features)} readable image(s) and a score needs {LEAST}")
-        if cache is not None and key is not None and not images.skipped:
+        if cache is not None and not images.skipped:
             cache.store(key, features)
         return features
 
     def _all_unreadable(self, first: UnreadableFilesError, rest: Sequence[StoredSet]) -> UnreadableFilesError:
         """The error with the unreadable files of the sets that were not yet embedded."""
         reasons = first.reasons
-        for stored in rest:
-            if stored.images is None:
-                continue
+        for images in (stored.images for stored in rest if stored.images):
             try:
-                for _ in stored.images.batches(self._channels, self.options.batch_size):
-                    pass
+                deque(images.batches(self._channels, self.options.batch_size), maxlen=0)
             except UnreadableFilesError as error:
                 reasons = [*reasons, *error.reasons]
         return UnreadableFilesError(reasons, sum(len(stored.images) for stored in self.sets if stored.images))
@@ -295,10 +278,8 @@ class StoredEvaluation:
         notes += total_unread(stored.images.unread for stored in self.sets if stored.images).remarks()
         if self.skipped:
             notes.append(f"unreadable files left out: {len(self.skipped)}")
-        taken: dict[str, list[Path]] = {}
-        for stored in self.sets:
-            taken.setdefault(stored.remark, []).append(stored.path)
-        notes += [f"{listed(paths)}: {remark}" for remark, paths in taken.items() if remark]
+        for remark in dict.fromkeys(stored.remark for stored in self.sets if stored.remark):
+            notes.append(f"{listed(one.path for one in self.sets if one.remark == remark)}: {remark}")
         silent = [stored.path for stored in self.sets if stored.kind != "images" and stored.says_nothing]
         unweighted = [choice.name for choice in self.choices if not choice.definition.knows_weights]
         by_images = isinstance(self.options.weights, str) and self.options.weights == "examples"
@@ -306,14 +287,10 @@ class StoredEvaluation:
             notes.append(f"all of {', '.join(unweighted)} counts every image once, whatever the clients' weights")
         if silent:
             notes.append(f"the embedding of {listed(silent)} is taken on trust")
-        return [*notes, *self._few_images()]
-
-    def _few_images(self) -> list[str]:
-        """Return what is said of Fréchet distances of fewer images than features, once the sets are embedded."""
-        if not self._values:
-            return []
-        generated, *clients = self.counts()
-        return list(remarks_by_score(self.choices, _dim(self._values[0]), generated, clients).values())
+        if self._values:  # what is said of Fréchet distances of fewer images than features
+            known, *clients = self.counts()
+            notes += remarks_by_score(self.choices, _dim(self._values[0]), known, clients).values()
+        return notes
 
 
 def _dim(value: Tensor | Gaussian) -> int:
@@ -329,10 +306,6 @@ def score_stored(
 ) -> list[ScoreRecord]:
     """The score records of a stored generated set against stored clients; arguments as for `StoredEvaluation`."""
     return StoredEvaluation(generated, clients, embedding, weights, options).records()
-
-
-STATISTICS_OF: tuple[Kind, ...] = ("images", "features")
-FEATURES_OF: tuple[Kind, ...] = ("images",)
 
 
 def files_in(evaluation: StoredEvaluation, folder: str | Path, kinds: Sequence[Kind]) -> list[tuple[int, Path]]:

@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from fedgen.progress import track
 
 WORKERS = min(8, os.cpu_count() or 1)  # Pillow decodes outside Python's lock
 LISTED = 20  # files named in an error
+BLAKE = partial(hashlib.blake2b, digest_size=16)
 
 
 @dataclass(frozen=True)
@@ -58,25 +61,6 @@ class UnreadableFilesError(ValueError):
         )
 
 
-class Images(Protocol):
-    """Images on disk."""
-
-    sizes: dict[tuple[int, int], str]
-    grey: bool
-    deep: bool
-    suffixes: set[str]
-    unread: Unread
-    skipped: list[str]
-
-    def __len__(self) -> int: ...
-
-    def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
-        """Images uint8 [n, channels, H, W], each batch of one size."""
-
-    def digest(self) -> str:
-        """A hash over the bytes of all images."""
-
-
 class FolderImages:
     """The image files of a folder, in the order of their real paths; their headers are read at once."""
 
@@ -107,16 +91,15 @@ class FolderImages:
         return len(self.files)
 
     def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
-        """Yield batches as `Images` does."""
-        broken = 0
+        """Images uint8 [n, channels, H, W], each batch of one size."""
+        before = len(self.skipped)
         for part in self._read(channels, batch_size):
             images = [image for image in part if isinstance(image, Tensor)]
-            reasons = [image for image in part if isinstance(image, str)]
-            self.skipped += reasons
-            broken += len(reasons)
-            if not broken or self.reading.skip_unreadable:  # else what is left is only read to list all broken ones
-                yield from _runs(images)
-        if broken and not self.reading.skip_unreadable:
+            self.skipped += [image for image in part if isinstance(image, str)]
+            # else what is left is only read to list all broken ones
+            if len(self.skipped) == before or self.reading.skip_unreadable:
+                yield from (torch.stack(list(run)) for _, run in groupby(images, lambda image: image.shape))
+        if len(self.skipped) > before and not self.reading.skip_unreadable:
             raise UnreadableFilesError(self.skipped, self.found)
 
     def _read(self, channels: int, batch_size: int) -> Iterator[list[Tensor | str]]:
@@ -135,10 +118,11 @@ class FolderImages:
                 yield [image.result() for image in batch]
 
     def digest(self) -> str:
-        digest = _blake()
+        """A hash over the bytes of all images."""
+        digest = BLAKE()
         for file in track(self.files, "hashing", len(self.files), "files"):
             with open_regular(file) as stream:
-                digest.update(hashlib.file_digest(stream, _blake).digest())
+                digest.update(hashlib.file_digest(stream, BLAKE).digest())
         return digest.hexdigest()
 
 
@@ -161,7 +145,7 @@ class ArrayImages:
         return self.count
 
     def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
-        """Yield batches as `Images` does."""
+        """Images uint8 [n, channels, H, W]."""
         for rows in read_rows(self.path, self.name, batch_size):
             rows = (rows if self.last else rows.transpose(0, 2, 3, 1))[..., :3]  # no transparency
             if self.resize or channels < rows.shape[3]:
@@ -179,7 +163,10 @@ class ArrayImages:
 
     def digest(self) -> str:
         with open_regular(self.path) as stream:
-            return hashlib.file_digest(stream, _blake).hexdigest() + self.name
+            return hashlib.file_digest(stream, BLAKE).hexdigest() + self.name
+
+
+Images = FolderImages | ArrayImages
 
 
 def read_rows(path: str | Path, name: str, batch_size: int) -> Iterator[np.ndarray]:
@@ -212,16 +199,3 @@ def channels_last(shape: tuple[int, ...]) -> bool:
     raise ValueError(
         f"shape {list(shape)} is neither [N, H, W, C] with 1, 3 or 4 channels nor [N, C, H, W] with 1 or 3"
     )
-
-
-def _runs(images: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Batches of images that follow each other and share a size."""
-    start = 0
-    for end in range(1, len(images) + 1):
-        if end == len(images) or images[end].shape != images[start].shape:
-            yield torch.stack(list(images[start:end]))
-            start = end
-
-
-def _blake() -> Any:
-    return hashlib.blake2b(digest_size=16)

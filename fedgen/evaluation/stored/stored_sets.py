@@ -29,6 +29,13 @@ from fedgen.statistics.npz import NAMES, read_provenance
 
 Kind = Literal["images", "features", "statistics"]
 Shapes = Mapping[str, tuple[int, ...]]
+STATISTICS_OF: tuple[Kind, ...] = ("images", "features")
+FEATURES_OF: tuple[Kind, ...] = ("images",)
+Named = str | nn.Module
+DEFAULT = "efficientnet-lite0"  # its weights install with the kit
+FITTED = "images fitted to"
+ARRAYS = (".npz", ".npy", ".zip")  # suffixes in any case; a .zip of arrays is an .npz
+UNKNOWN = "unknown"
 SLACK = 1e-3  # of a matrix's largest entry, for rounding
 # a word in the name of an array [N, D] that says what else it is
 OTHERS = "zs?|ws?|latents?|codes?|noise|eps|seeds?|ys?|labels?|classes|targets?|(one)?hot|images?|imgs?|pixels?"
@@ -101,11 +108,6 @@ def _quoted(names: Iterable[str]) -> str:
     return listed(f"'{printable(name)}'" for name in names)
 
 
-ARRAYS = (".npz", ".npy", ".zip")  # suffixes in any case; a .zip of arrays is an .npz
-UNKNOWN = "unknown"
-UNCOUNTED = 2.0  # stands for the number of images of statistics where no result depends on it
-
-
 @dataclass(frozen=True, eq=False)
 class StoredSet:
     """One set of images, features or statistics on disk."""
@@ -133,7 +135,8 @@ class StoredSet:
             features = torch.from_numpy(rows.astype(wide, copy=False))
             check_features(features, f"features of {self.path}")
             return features
-        count = None if self.provenance.count > 0 else self.count or UNCOUNTED
+        # without any number no result depends on it, and 2 stands for it
+        count = None if self.provenance.count > 0 else self.count or 2.0
         return load_npz(self.path, count, names=(self.keys[0], self.keys[1]))[0]
 
 
@@ -141,28 +144,29 @@ def open_sets(
     paths: Sequence[str | Path], reading: Reading, counts: Mapping[str, float] | None = None, clients: bool = False
 ) -> list[StoredSet]:
     """The sets of paths; the first may come again as a client, and the others are `clients` or none."""
-    _check_distinct([Path(path) for path in paths[1:]])
-    names = short_names([Path(path) for path in paths])
+    places = [Path(path) for path in paths]
+    _check_distinct(places[1:])
     found: list[StoredSet] = []
-    problems = []
-    for place, (name, path) in enumerate(zip(names, paths)):
+    problems: list[str] = []
+    for name, path in zip(short_names(places), places):
         try:
-            found.append(_open(name, Path(path), reading, clients and place > 0))
+            found.append(_open(name, path, reading, clients and bool(found or problems)))
         except (OSError, ValueError) as error:
             problems.append(str(error))
     if problems:
         raise ValueError("\n".join(problems))
-    images = [(stored, stored.images) for stored in found if isinstance(stored.images, FolderImages)]
-    broken = [reason for _, folder in images for reason in folder.skipped]
+    folders = [stored.images for stored in found if isinstance(stored.images, FolderImages)]
+    broken = [reason for folder in folders for reason in folder.skipped]
     if broken and not reading.skip_unreadable:
-        raise UnreadableFilesError(broken, sum(folder.found for _, folder in images))
+        raise UnreadableFilesError(broken, sum(folder.found for folder in folders))
     found = _counted(found, dict(counts or {}))
-    _check(found, reading)
+    for stored in found:
+        _check(stored, reading)
     return found
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """A name for each path: its last part, or as many of them as tell all paths apart; "a/train", "b/train"."""
+    """A name for each path: its last part, or as many of them as distinguish all paths; "a/train", "b/train"."""
     parts = [(path.with_suffix("") if path.suffix.lower() in ARRAYS else path).absolute().parts for path in paths]
     different = len({path.absolute() for path in paths})
     for length in range(1, max(len(part) for part in parts) + 1):
@@ -183,7 +187,10 @@ def _check_distinct(clients: Sequence[Path]) -> None:
 
 def _open(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet:
     if path.is_dir():
-        return _open_folder(name, path, reading, is_client)
+        folder = FolderImages(path, reading)
+        if not folder.found:
+            raise ValueError(f"{path} has no images ({', '.join(sorted(SUFFIXES))}){_inside(path, is_client)}")
+        return StoredSet(name, path, "images", len(folder), folder)
     if not path.exists():
         hint = " (a pattern that matched nothing?)" if set("*?[") & set(str(path)) else ""
         raise FileNotFoundError(f"there is no {path}{hint}; give folders of images or .npz or .npy files")
@@ -213,13 +220,6 @@ def _open(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet
     return StoredSet(name, path, kind, count, None, keys, dim, said, remark)
 
 
-def _open_folder(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet:
-    images = FolderImages(path, reading)
-    if not images.found:
-        raise ValueError(f"{path} has no images ({', '.join(sorted(SUFFIXES))}){_inside(path, is_client)}")
-    return StoredSet(name, path, "images", len(images), images=images)
-
-
 def _inside(path: Path, is_client: bool) -> str:
     """Return what a folder without images has in place of them, and what to give then."""
     entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
@@ -245,16 +245,15 @@ def _counted(sets: list[StoredSet], counts: dict[str, float]) -> list[StoredSet]
     return [replace(stored, count=counts.get(stored.name, stored.count)) for stored in sets]
 
 
-def _check(sets: Sequence[StoredSet], reading: Reading) -> None:
-    for stored in sets:
-        if stored.count is not None and stored.count < LEAST:
-            raise ValueError(
-                f"{stored.path} has {stored.count:g} image(s) and a score needs {LEAST}, better thousands: give it more"
-                " or leave it out"
-            )
-        sizes = stored.images.sizes if stored.images else {}
-        if len(sizes) > 1 and not reading.mixed_sizes:
-            raise ValueError(f"the images of {stored.path} have {len(sizes)} sizes: {say_sizes(sizes)}")
+def _check(stored: StoredSet, reading: Reading) -> None:
+    if stored.count is not None and stored.count < LEAST:
+        raise ValueError(
+            f"{stored.path} has {stored.count:g} image(s) and a score needs {LEAST}, better thousands: give it more or"
+            " leave it out"
+        )
+    sizes = stored.images.sizes if stored.images else {}
+    if len(sizes) > 1 and not reading.mixed_sizes:
+        raise ValueError(f"the images of {stored.path} have {len(sizes)} sizes: {say_sizes(sizes)}")
 
 
 def say_sizes(sizes: Mapping[tuple[int, int], str]) -> str:
@@ -262,38 +261,6 @@ def say_sizes(sizes: Mapping[tuple[int, int], str]) -> str:
     listed = ", ".join(f"{h} x {w} ({example})" for (h, w), example in list(sizes.items())[:5])
     more = f", and {len(sizes) - 5} more" if len(sizes) > 5 else ""
     return f"{listed}{more}; with a resize (--resize N) all are fitted to N x N"
-
-
-STATISTICS_OF: tuple[Kind, ...] = ("images", "features")
-FEATURES_OF: tuple[Kind, ...] = ("images",)
-
-
-DEFAULT = "efficientnet-lite0"  # its weights install with the kit
-FITTED = "images fitted to"
-Named = str | nn.Module
-
-
-@dataclass(frozen=True)
-class StoredNetwork:
-    """The embedding that is asked for."""
-
-    embedding: Named | None
-    weights: str | Path | None
-    default: str
-    device: str = "cpu"
-
-    @property
-    def name(self) -> str:
-        """The name that is asked for; "unknown" for none."""
-        if isinstance(self.embedding, nn.Module):
-            # embeddings have a name, anybody's module may
-            return str(getattr(self.embedding, "name", type(self.embedding).__name__))
-        return self.embedding or UNKNOWN
-
-    def load(self) -> Embedding:
-        """The embedding itself; ConnectionError if its weights cannot be downloaded, ValueError for no such device."""
-        loaded = load_embedding(self.default if self.embedding is None else self.embedding, self.weights)
-        return loaded.to(require_device(self.device))
 
 
 @dataclass(frozen=True)
@@ -308,23 +275,26 @@ class EmbeddingIdentity:
 
 
 def settle_embedding(
-    sets: Sequence[StoredSet], network: StoredNetwork, resize: int | None
+    sets: Sequence[StoredSet],
+    embedding: Named | None,
+    weights: str | Path | None,
+    default: str,
+    device: str,
+    resize: int | None,
 ) -> tuple[EmbeddingIdentity, Embedding | None]:
     """The embedding that all sets share, and the network where a set has images, which is loaded only then."""
-    loaded = None
+    loaded, source = None, "the embedding asked for"
     if any(stored.kind == "images" for stored in sets):
-        loaded = network.load()
-        before = f"; {FITTED} {resize}" if resize else ""
-        how = f"{loaded.settings.get('resize', 'none')}{before}"
-        identity = EmbeddingIdentity(
-            loaded.name, loaded.fingerprint(), how, "the embedding asked for", dict(loaded.settings)
-        )
-    elif network.weights is not None:
-        raise ValueError(f"weights={str(network.weights)!r} are of no use: no set has images that must be embedded")
+        loaded = load_embedding(default if embedding is None else embedding, weights).to(require_device(device))
+        how = f"{loaded.settings.get('resize', 'none')}" + (f"; {FITTED} {resize}" if resize else "")
+        identity = EmbeddingIdentity(loaded.name, loaded.fingerprint(), how, source, dict(loaded.settings))
+    elif weights is not None:
+        raise ValueError(f"weights={str(weights)!r} are of no use: no set has images that must be embedded")
+    elif isinstance(embedding, nn.Module):
+        # embeddings have a name, a custom module may
+        identity = EmbeddingIdentity(str(getattr(embedding, "name", type(embedding).__name__)), source=source)
     else:
-        identity = EmbeddingIdentity(
-            network.name, source="" if network.embedding is None else "the embedding asked for"
-        )
+        identity = EmbeddingIdentity(embedding or UNKNOWN, source="" if embedding is None else source)
     for stored in sets:
         identity = _agreed(identity, stored)
     return identity, loaded
@@ -354,17 +324,18 @@ def check_dims(dims: Mapping[Path, int]) -> None:
 
 def _agreed(identity: EmbeddingIdentity, stored: StoredSet) -> EmbeddingIdentity:
     """The identity with what a set adds to it."""
-    said = stored.provenance
-    found = {"name": said.embedding, "fingerprint": said.weights, "resize": said.resize}
-    merged: dict[str, str] = {}
-    for key, theirs in found.items():
-        ours = getattr(identity, key)
+    said, merged = stored.provenance, list[str]()
+    for what, ours, theirs in (
+        ("embedding", identity.name, said.embedding),
+        ("weights (hash)", identity.fingerprint, said.weights),
+        ("resize", identity.resize, said.resize),
+    ):
         if UNKNOWN not in (ours, theirs) and ours != theirs:
-            what = {"name": "embedding", "fingerprint": "weights (hash)", "resize": "resize"}[key]
             raise ValueError(
                 f"{stored.path} was made with {what} {theirs!r}, but {identity.source} has {ours!r}; features compare"
                 " within one embedding: make them again, or choose the embedding that the file names"
             )
-        merged[key] = theirs if ours == UNKNOWN else ours
-    known = identity.source or (str(stored.path) if said.embedding != UNKNOWN else "")
-    return EmbeddingIdentity(**merged, source=known, settings=identity.settings)
+        merged.append(theirs if ours == UNKNOWN else ours)
+    known = identity.source or ("" if stored.says_nothing else str(stored.path))
+    name, fingerprint, resize = merged
+    return EmbeddingIdentity(name, fingerprint, resize, known, identity.settings)

@@ -11,13 +11,9 @@ from rich.table import Table
 from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, gap_title, interval, marked
 from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, UNPART
 from fedgen.evaluation.records import FLOOR, MEMORISER, MODEL, PARTICIPANTS, ScoreRecord
-from fedgen.evaluation.tables.table import (
-    format_value,
-    round_label,
-    score_tables,
-    tuned_label,
-)
+from fedgen.evaluation.tables.table import format_value, new_table, round_label, score_tables, tuned_label
 
+WIDTH = 120  # columns
 SPLITS = (PART_TRAIN, PART_VAL, UNPART)
 CONTROLS = {
     FLOOR: "images of all clients that are not scored",
@@ -33,22 +29,17 @@ def has_gaps(records: Sequence[ScoreRecord]) -> bool:
 
 def gap_tables(records: Sequence[ScoreRecord]) -> list[Table]:
     """One table a score, aggregate and embedding; none where no client was kept from training."""
-    shown = [record for record in records if record.aggregate in GAP_AGGREGATES and record.split in (*SPLITS, *GAPS)]
     groups: dict[tuple[str, str, str], list[ScoreRecord]] = {}
-    for record in shown:
-        groups.setdefault((record.embedding, record.score, record.aggregate), []).append(record)
-    return [_table(group) for group in groups.values() if any(record.split in GAPS for record in group)]
+    for record in records:
+        if record.aggregate in GAP_AGGREGATES and record.split in (*SPLITS, *GAPS):
+            groups.setdefault((record.embedding, record.score, record.aggregate), []).append(record)
+    return [_table(group) for group in groups.values() if has_gaps(group)]
 
 
 def _table(records: Sequence[ScoreRecord]) -> Table:
     first = next(record for record in records if record.split in GAPS)
     title = f"{marked(first.name, records)}, embedding {first.embedding}: {first.num_clients} clients of either kind"
-    table = Table(title=escape(f"{title}, equally many images"), caption_justify="left")
-    table.add_column("round", justify="right")
-    for split in SPLITS:
-        table.add_column(split, justify="right")
-    for gap in GAPS:
-        table.add_column(gap_title(gap), justify="right")
+    table = new_table(f"{title}, equally many images", ["round", *SPLITS, *map(gap_title, GAPS)])
     rows = dict.fromkeys((record.generator, record.round) for record in records)
     controls = [generator for generator, _ in rows if generator != MODEL]
     for generator, round in sorted(rows, key=lambda row: row[0] != MODEL):  # models in their order, then controls
@@ -58,8 +49,12 @@ def _table(records: Sequence[ScoreRecord]) -> Table:
         cells = [format_value(own[split].value, None) if split in own else "" for split in SPLITS]
         cells += [_with_interval(own[gap]) if gap in own else "" for gap in GAPS]
         table.add_row(escape(_label(generator, round)), *cells, style=None if generator == MODEL else "dim")
-    said = [_say(name) for name in dict.fromkeys(controls)]
-    lines = ["gaps: how much worse, with 95 % intervals over clients (Student)", *said]
+    lines = ["gaps: how much worse, with 95 % intervals over clients (Student)"]
+    for name in dict.fromkeys(controls):
+        own_models = "each client's own model, after so many iterations from the server's"
+        lines.append(
+            f"{name}: {CONTROLS[name]}, in a generator's place" if name in CONTROLS else f"{name}: {own_models}"
+        )
     table.caption = escape("\n".join(lines))
     return table
 
@@ -75,10 +70,9 @@ def distribution_table(records: Sequence[ScoreRecord]) -> Table | None:
     rows = {row: own for row, own in rows.items() if set(DISTRIBUTION) <= set(own)}
     if not rows:
         return None
-    table = Table(title=f"The clients' scores after round {last}", caption_justify="left")
-    for heading in ("embedding", "score", "split", "avg", "unweighted", "spread", *PERCENTILES):
-        left = heading in ("embedding", "score", "split")
-        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    left = ("embedding", "score", "split")
+    headings = (*left, "avg", "unweighted", "spread", *PERCENTILES)
+    table = new_table(f"The clients' scores after round {last}", headings, left, fold=True)
     for (embedding, score, split), own in rows.items():
         values = [own["avg"].value, own["unweighted"].value, math.sqrt(own["var"].value)]
         values += [own[name].value for name in PERCENTILES]
@@ -93,12 +87,6 @@ def _label(generator: str, round: int | None) -> str:
     return round_label(round) if generator == MODEL else tuned_label(generator, round)
 
 
-def _say(generator: str) -> str:
-    if generator in CONTROLS:
-        return f"{generator}: {CONTROLS[generator]}, in a generator's place"
-    return f"{generator}: each client's own model, after so many iterations from the server's"
-
-
 def _with_interval(record: ScoreRecord) -> str:
     ends = interval(record)
     return f"{record.value:.3g}" if ends is None else f"{record.value:.3g} [{ends[0]:.3g}, {ends[1]:.3g}]"
@@ -110,9 +98,6 @@ def run_tables(records: Sequence[ScoreRecord], width: int = 80) -> list[Table]:
     tables = [table for place in places for table in score_tables(records, *place, width)]
     found = distribution_table(records)
     return [*tables, *gap_tables(records), *([found] if found else [])]
-
-
-WIDTH = 120  # columns
 
 
 def html_of(records: Sequence[ScoreRecord]) -> str:

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from fedgen.clients import Client, FederatedDataModule
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, label_table
-from fedgen.clients.partitions import Partition, SavedPartition, load_partition
+from fedgen.clients.partitions import SavedPartition, load_partition
+from fedgen.evaluation.tables.table import new_table
+
+SHOWN = 40  # clients that are listed all
+EXTREMES = 5  # of each kind that are listed where there are more
+ENOUGH = 10  # images of a client that is called unlike the pool
+BARS = " ▁▂▃▄▅▆▇█"
+CHARTED = 40  # labels whose numbers are drawn as bars
+IN_COLUMNS = ("fid", "kid", "vendi", "entropy")  # measures that stand beside each client
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,19 +43,27 @@ class PartitionSummary:
 
     @classmethod
     def of(cls, data: FederatedDataModule) -> "PartitionSummary":
-        """The summary of all clients of a data module, those too that never train; deals them."""
-        clients, examples, dealt = data.everyone, data.examples, sum(map(len, data.dealt))
+        """The summary of all clients of a data module, those too that never train; partitions the examples."""
+        clients, examples, shared = data.everyone, data.examples, sum(map(len, data.dealt))
         present = examples.labels.unique()
-        train, held_out = ([len(getattr(client, part)) for client in clients] for part in ("train", "held_out"))
+        train, held_out = [len(client.train) for client in clients], [len(client.held_out) for client in clients]
+        if isinstance(data.partition, SavedPartition):
+            partition = {**load_partition(data.partition.path).partition, "saved": data.partition.path}
+        else:
+            partition = data.partition.settings()
+        roles = ["left out"] * len(clients)
+        for role, places in (("trains", data.roles.participating), ("kept", data.roles.unparticipating)):
+            for place in places:
+                roles[place] = role
         return cls(
             examples.name,
             "images" if examples.is_images else "points",
-            _rule(data.partition),
+            partition,
             data.seed,
-            len(examples) - dealt,
-            dealt - sum(train) - sum(held_out),
+            len(examples) - shared,
+            shared - sum(train) - sum(held_out),
             [client.name for client in clients],
-            _roles(data),
+            roles,
             train,
             held_out,
             tuple(examples.classes[label] for label in present) if examples.classes else (),
@@ -73,18 +89,15 @@ class PartitionSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain types."""
-        clients = [
-            {
-                "name": name,
-                "role": role,
-                "train": train,
-                "held_out": held_out,
-                **({"labels": own} if self.classes else {}),
-            }
-            for name, role, train, held_out, own in zip(
-                self.names, self.roles, self.train, self.held_out, self.labels.tolist()
-            )
-        ]
+        parts: dict[str, list[Any]] = {
+            "name": self.names,
+            "role": self.roles,
+            "train": self.train,
+            "held_out": self.held_out,
+        }
+        if self.classes:
+            parts["labels"] = self.labels.tolist()
+        clients = [dict(zip(parts, values)) for values in zip(*parts.values())]
         return {
             "source": self.source,
             "partition": self.partition,
@@ -105,28 +118,6 @@ def count_labels(clients: Sequence[Client]) -> Tensor:
     return label_table(data.labels[torch.cat(parts)], owners, max(1, len(data.classes)))
 
 
-def _rule(partition: Partition) -> dict[str, Any]:
-    if isinstance(partition, SavedPartition):
-        return {**load_partition(partition.path).partition, "saved": partition.path}
-    return partition.settings()
-
-
-def _roles(data: FederatedDataModule) -> list[str]:
-    found = ["left out"] * len(data.everyone)
-    for role, places in (("trains", data.roles.participating), ("kept", data.roles.unparticipating)):
-        for place in places:
-            found[place] = role
-    return found
-
-
-SHOWN = 40  # clients that are listed all
-EXTREMES = 5  # of each kind that are listed where there are more
-ENOUGH = 10  # images of a client that is called unlike the pool
-BARS = " ▁▂▃▄▅▆▇█"
-CHARTED = 40  # labels whose numbers are drawn as bars
-IN_COLUMNS = ("fid", "kid", "vendi", "entropy")  # measures that stand beside each client
-
-
 def partition_tables(summary: PartitionSummary, found: Heterogeneity | None = None) -> list[Table]:
     """Return who has what, least, median and most, and how unlike clients are: two tables, or three with measures."""
     tables = [client_table(summary, found), span_table(summary)]
@@ -137,8 +128,10 @@ def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) 
     """A line for each client, or for the extreme ones where there are more than SHOWN."""
     places, which = listed(summary, found)
     names = [name for name in IN_COLUMNS if found and name in found.measures]
-    table = Table(title=escape(f"{_counted(summary)}, seed {summary.seed}{which}"), caption_justify="left")
-    table.caption = _label_key(summary)
+    table = new_table(f"{_counted(summary)}, seed {summary.seed}{which}", ())
+    if 1 < len(summary.classes) <= CHARTED:
+        key = " ".join(map(str, summary.classes))
+        table.caption = f"labels: one bar each, scaled to the client's most: {escape(key)}"
     table.add_column("client", overflow="fold")
     several = len(set(summary.roles)) > 1
     if several:
@@ -160,22 +153,18 @@ def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) 
 
 def span_table(summary: PartitionSummary) -> Table:
     """Least, median and most over clients."""
-    table = Table()
-    for heading in (f"over {len(summary.names):,} clients", "min", "median", "max"):
-        table.add_column(heading, justify="left" if heading.startswith("over") else "right")
+    first = f"over {len(summary.names):,} clients"
+    table = new_table("", (first, "min", "median", "max"), (first,))
     for name, span in summary.spans.items():
         table.add_row(name, *(f"{value:,g}" for value in span))
     return table
 
 
 def measure_table(found: Heterogeneity) -> Table:
-    """Each measure's mean over clients, beside that of the same images dealt at random: mean ± deviation over deals."""
-    table = Table(title=escape(f"means over clients, in {found.embedding}"))
-    table.add_column("")
-    table.add_column("the clients", justify="right")
+    """Each measure's mean over clients, beside that of random partitions: mean ± deviation over them."""
     controls = [name for name in CONTROLS if any(name in one.controls for one in found.measures.values())]
-    for name in controls:
-        table.add_column(CONTROLS[name], justify="right")
+    headings = ("", "the clients", *(CONTROLS[name] for name in controls))
+    table = new_table(f"means over clients, in {found.embedding}", headings, ("",))
     for measure in found.measures.values():
         deals = (measure.of_deals(name) for name in controls)
         table.add_row(TITLES[measure.name], _number(measure.value), *map(_spread, deals))
@@ -237,13 +226,6 @@ def _counted(summary: PartitionSummary) -> str:
     rest += [f"{summary.capped:,} of theirs in no part"] if summary.capped else []
     said = f" ({'; '.join(rest)})" if rest else ""
     return f"{summary.source}: {sum(summary.sizes):,} {summary.kind}, {clients}{said}"
-
-
-def _label_key(summary: PartitionSummary) -> str | None:
-    if not 1 < len(summary.classes) <= CHARTED:
-        return None
-    names = " ".join(map(str, summary.classes))
-    return f"labels: one bar each, scaled to the client's most: {escape(names)}"
 
 
 def _labels_of(summary: PartitionSummary, place: int) -> list[str]:

@@ -1,7 +1,7 @@
 """A run's scores as tables: every round, what each column selects, and where avg and all disagree."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -14,9 +14,25 @@ from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, ra
 from fedgen.evaluation.sampling_settings import say_sampling
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
-MOST_TOLD = 3  # comparisons in a title
+MOST_NAMED = 3  # comparisons in a title
 MOST_PAIRS, MOST_ROWS = 30, 300  # pairs listed of two columns, and of all of a table's
 ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included
+MEANINGS = {
+    REPORT: "another sample, against images that neither training nor selection has seen",
+    PART_TRAIN: "against training images of clients that train",
+    PART_VAL: "against held-out images of clients that train",
+    UNPART: "against images of clients that never train",
+}
+Rows = dict[str, dict[str, ScoreRecord]]  # by label and column
+
+
+def new_table(title: str, headings: Iterable[str], left: Collection[str] = (), fold: bool = False) -> Table:
+    """A table without rows: `left` are its columns of words, and `fold` breaks long cells, which are cut otherwise."""
+    table = Table(title=escape(title) or None, caption_justify="left")
+    for heading in headings:
+        justify: Any = "left" if heading in left else "right"
+        table.add_column(escape(heading), justify=justify, overflow="fold" if fold else "ellipsis")
+    return table
 
 
 def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None) -> Table:
@@ -31,35 +47,33 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     """
     split, embedding = split or records[0].split, embedding or records[0].embedding
     shown = [record for record in _of(records, split, embedding) if record.aggregate not in HIDDEN]
-    models = [record for record in shown if record.is_model]
+    models = sorted((r for r in shown if r.is_model), key=lambda record: -2 if record.round is None else record.round)
     by_name: dict[str, list[ScoreRecord]] = {}
-    rows: dict[int | None, dict[str, ScoreRecord]] = {}
     for record in shown:
         by_name.setdefault(record.name, []).append(record)
-        if record.is_model:
-            rows.setdefault(record.round, {})[record.name] = record
-    table = Table(title=_title(models or shown), caption=_caption(shown), caption_justify="left")
-    rounds = sorted(rows, key=lambda round: -2 if round is None else round)
-    table.add_column("" if rounds == [None] else "round", justify="right")
-    for name, own in by_name.items():
-        table.add_column(escape(marked(name, own)), justify="right")
+    first = "round" if any(r.round is not None for r in models) or not models else ""
+    headings = [first, *(marked(name, own) for name, own in by_name.items())]
+    table = new_table(_title(next((r for r in shown if r.is_model), shown[0])), headings)
+    table.caption = _caption(shown)
     best = {name: min((r.badness for r in own if r.is_model), default=None) for name, own in by_name.items()}
-    for round in rounds:
-        label = "generated" if round is None else round_label(round)
-        table.add_row(label, *(_cell(rows[round].get(name), best[name]) for name in by_name))
-    tuned: dict[str, dict[str, ScoreRecord]] = {}
-    for record in shown:
-        if record.is_fine_tuned:
-            tuned.setdefault(tuned_label(record.generator, record.round), {})[record.name] = record
-    if tuned:
+    sections = [
+        _rows(models, lambda record: "generated" if record.round is None else round_label(record.round)),
+        _rows((r for r in shown if r.is_fine_tuned), lambda record: tuned_label(record.generator, record.round)),
+        _rows((r for r in shown if r.is_floor), lambda record: "floor"),
+    ]
+    for place, rows in enumerate(sections):
         table.add_section()
-    for label, scores in tuned.items():
-        table.add_row(label, *(_cell(scores.get(name)) for name in by_name), style="dim")
-    floor = {record.name: record for record in shown if record.is_floor}
-    if floor:
-        table.add_section()
-        table.add_row("floor", *(_cell(floor.get(name)) for name in by_name), style="dim")
+        for label, scores in rows.items():
+            cells = [_cell(scores.get(name), None if place else best[name]) for name in by_name]
+            table.add_row(label, *cells, style="dim" if place else None)
     return table
+
+
+def _rows(records: Iterable[ScoreRecord], label: Callable[[ScoreRecord], str]) -> Rows:
+    rows: Rows = {}
+    for record in records:
+        rows.setdefault(label(record), {})[record.name] = record
+    return rows
 
 
 def tuned_label(generator: str, round: int | None) -> str:
@@ -98,12 +112,7 @@ def _of(records: Sequence[ScoreRecord], split: str, embedding: str) -> list[Scor
 
 
 def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
-    """The scores of records in groups whose columns (one for each shown aggregate) fit into a width, at least one each.
-
-    Args:
-        records: of one split and embedding.
-        width: what the columns may take, in characters.
-    """
+    """The scores of records in groups whose columns (one a shown aggregate) fit into a width, at least one each."""
     columns: dict[str, set[str]] = {}
     for record in records:
         columns.setdefault(record.score, set()).update({record.aggregate} - HIDDEN)
@@ -120,18 +129,17 @@ def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
 
 
 def selection_table(records: Sequence[ScoreRecord]) -> Table:
-    """Return what each column selects, with the same score of the selected checkpoint on images that nobody trained on.
+    """Return what each column selects, with the same score of the selected checkpoint on images not used for training.
 
     Those are the clients' held-out images, or of unseen clients where some are kept from training.
 
     Of checkpoints of one best value the first is selected, and their number said.
     """
-    table = Table(title="Selected by each column")
     unseen = any(record.split == UNPART for record in records)
     final, where = (UNPART, "on unseen clients") if unseen else (REPORT, "on held-out images")
-    for heading in ("column", "round", "checkpoint", "value", where):
-        left = heading in ("column", "checkpoint")
-        table.add_column(heading, justify="left" if left else "right", overflow="fold")  # names are there to be copied
+    headings = ("column", "round", "checkpoint", "value", where)
+    # names are there to be copied
+    table = new_table("Selected by each column", headings, ("column", "checkpoint"), fold=True)
     marks: set[str] = set()
     shown: list[str] = []
     names = Columns.of(records)
@@ -139,24 +147,22 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
     for column, group in columns.items():
         if group[0].split in (final, *GAPS) or group[0].aggregate in HIDDEN or group[0].score == BALANCED:
             continue
-        ranking = rank(group)
-        if ranking:
-            best = ranking[0]
-            shown.append(column)
-            value = format_value(best.value, best.standard_error)
-            equals = sum(entry.value == best.value for entry in ranking)
-            chosen = next(record for record in group if record.round == best.round)
-            held_out = reported(columns, names, chosen, final)
-            marks |= {best.mark, mark_of(held_out) if held_out else ""}
-            table.add_row(
-                escape(f"{column} {best.mark}".rstrip()),
-                str(best.round) if equals == 1 else f"{best.round} (of {equals} equal)",
-                escape(str(best.checkpoint or "not kept")),
-                value,
-                marked(_cell(held_out), [held_out]) if held_out else "",
-            )
-    legend = [*say_columns(records, shown), *say_marks(marks)]
-    table.caption, table.caption_justify = escape("; ".join(legend)) or None, "left"
+        if not (ranking := rank(group)):
+            continue
+        best = ranking[0]
+        shown.append(column)
+        equals = sum(entry.value == best.value for entry in ranking)
+        chosen = next(record for record in group if record.round == best.round)
+        held_out = reported(columns, names, chosen, final)
+        marks |= {best.mark, mark_of(held_out) if held_out else ""}
+        table.add_row(
+            escape(f"{column} {best.mark}".rstrip()),
+            str(best.round) if equals == 1 else f"{best.round} (of {equals} equal)",
+            escape(str(best.checkpoint or "not kept")),
+            format_value(best.value, best.standard_error),
+            marked(_cell(held_out), [held_out]) if held_out else "",
+        )
+    table.caption = escape("; ".join([*say_columns(records, shown), *say_marks(marks)])) or None
     return table
 
 
@@ -181,10 +187,11 @@ def _inversions(records: Sequence[ScoreRecord], comparisons: Sequence[Comparison
 def _counted(comparisons: Sequence[Comparison]) -> str:
     """Say how many pairs each score's avg and all order differently."""
     inverted = [one for one in comparisons if one.pairs]
-    told = [say_pairs(one) for one in inverted[:MOST_TOLD]]
-    rest = [f"{len(inverted) - MOST_TOLD} more listed below"] if len(inverted) > MOST_TOLD else []
+    parts = [say_pairs(one) for one in inverted[:MOST_NAMED]]
+    if len(inverted) > MOST_NAMED:
+        parts.append(f"{len(inverted) - MOST_NAMED} more listed below")
     alike = "avg and all order all pairs of checkpoints alike"
-    return "; ".join([*told, *rest]) or (alike if comparisons else "no checkpoints are scored in both avg and all")
+    return "; ".join(parts) or (alike if comparisons else "no checkpoints are scored in both avg and all")
 
 
 def say_pairs(comparison: Comparison) -> str:
@@ -204,21 +211,20 @@ def comparison_table(comparison: Comparison, records: Sequence[ScoreRecord]) -> 
         comparison: of the two columns.
         records: the run's, by which the columns' names are explained.
     """
-    first, second = comparison.first_column, comparison.second_column
+    both = comparison.first_column, comparison.second_column
+    headings = (f"{both[0]} prefers", f"{both[1]} prefers")
     title = f"{say_pairs(comparison)}: tau {_tau(comparison)}"
-    return _comparisons(
-        title, [comparison], (f"{first} prefers", f"{second} prefers"), say_columns(records, (first, second))
-    )
+    return _comparisons(title, [comparison], headings, say_columns(records, both))
 
 
 def _comparisons(
-    title: str, comparisons: Sequence[Comparison], preferences: tuple[str, str], columns: Sequence[str] = ()
+    title: str, comparisons: Sequence[Comparison], preferences: tuple[str, str], columns: Sequence[str]
 ) -> Table:
     legend = "tau: Kendall's rank correlation of the two columns, 1 if they rank alike"
     meanings = say_marks(mark for comparison in comparisons for mark in comparison.marks)
-    table = Table(title=escape(title), caption=escape("; ".join([legend, *columns, *meanings])), caption_justify="left")
-    for heading in ("columns", "tau", *preferences, "beyond error"):
-        table.add_column(escape(heading), justify="right" if heading == "tau" else "left", overflow="fold")
+    left = ("columns", *preferences, "beyond error")
+    table = new_table(title, ("columns", "tau", *left[1:]), left, fold=True)
+    table.caption = escape("; ".join([legend, *columns, *meanings]))
     most = max(1, min(MOST_PAIRS, MOST_ROWS // max(1, len(comparisons))))
     for comparison in comparisons:
         names = zip((comparison.first_column, comparison.second_column), comparison.marks)
@@ -251,17 +257,27 @@ def format_value(value: float, error: float | None) -> str:
     return f"{value:.{max(0, places)}f}±{error:.{max(0, places)}f}"
 
 
+def say_value(record: ScoreRecord) -> str:
+    """A record's value with its standard error."""
+    return format_value(record.value, record.standard_error)
+
+
+def client_value(record: ScoreRecord, client: int) -> str:
+    """A client's value with its error, where it has one."""
+    errors = record.per_client_errors
+    return format_value(record.per_client[client], errors[client] if errors else None)
+
+
 def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
     if record is None:
         return ""
-    text = format_value(record.value, record.standard_error)
+    text = say_value(record)
     return f"[bold]{text}[/bold]" if record.badness == best else text
 
 
-def _title(records: Sequence[ScoreRecord]) -> str:
-    first = records[0]
+def _title(first: ScoreRecord) -> str:
     own = "" if first.round is None else f", {say_weights(first)}"  # stored images have neither
-    return escape(f"{first.num_generated} generated images against {first.reference}, embedding {first.embedding}{own}")
+    return f"{first.num_generated} generated images against {first.reference}, embedding {first.embedding}{own}"
 
 
 def _asked(record: ScoreRecord) -> tuple[int, str, int]:
@@ -277,17 +293,15 @@ def _caption(records: Sequence[ScoreRecord]) -> str:
     parts += [f"{generator}: {note}" for generator, note in tuned]
     counts = sorted({record.num_generated for record in records if record.is_floor})
     parts += [f"floor: {count} real images of the other split, scored as if generated" for count in counts]
-    parts += sorted({say_sampling(record.sampling) for record in models} - {""})
-    parts += sorted({part for record in models or records for part in record.note.split("; ") if part})
-    return escape("; ".join([*parts, *explained(records)]))
+    return escape("; ".join([*parts, *say_notes(records)]))
 
 
-MEANINGS = {
-    REPORT: "another sample, against images that neither training nor selection has seen",
-    PART_TRAIN: "against training images of clients that train",
-    PART_VAL: "against held-out images of clients that train",
-    UNPART: "against images of clients that never train",
-}
+def say_notes(records: Sequence[ScoreRecord]) -> list[str]:
+    """Models' sampling in words, the notes of their records, and what marks mean."""
+    models = [record for record in records if record.is_model]
+    lines = sorted({say_sampling(record.sampling) for record in models} - {""})
+    lines += sorted({part for record in models or records for part in record.note.split("; ") if part})
+    return [*lines, *explained(records)]
 
 
 def say_columns(records: Sequence[ScoreRecord], shown: Collection[str]) -> list[str]:
@@ -302,9 +316,6 @@ def say_columns(records: Sequence[ScoreRecord], shown: Collection[str]) -> list[
     return found
 
 
-AVG, ALL = "avg", "all"
-
-
 def evaluation_line(
     records: Sequence[ScoreRecord], floor: Iterable[ScoreRecord], columns: Columns, column: str | None = None
 ) -> list[str]:
@@ -315,8 +326,8 @@ def evaluation_line(
     first = found.get(column or "", records[0])
     floors = {record.column: record for record in floor if record.is_floor}
     alike = [r for r in records if (r.split, r.embedding) == (first.split, first.embedding)]
-    both = [r for r in alike if r.score == first.score and r.aggregate in (AVG, ALL)]
-    others = [r for r in alike if r.score != first.score and r.aggregate == ALL]
+    both = [r for r in alike if r.score == first.score and r.aggregate in ("avg", "all")]
+    others = [r for r in alike if r.score != first.score and r.aggregate == "all"]
     return [_part(group, floors, columns) for group in (both or [first], *([record] for record in others))]
 
 
@@ -336,7 +347,7 @@ def headline(records: Sequence[ScoreRecord], columns: Columns, column: str | Non
     if not found:
         return ""
     first = records[0]
-    default = next((r for r in records if r.column[:-1] == first.column[:-1] and r.aggregate == ALL), first)
+    default = next((r for r in records if r.column[:-1] == first.column[:-1] and r.aggregate == "all"), first)
     return _part([found.get(column or "", default)], {}, columns)
 
 
@@ -347,7 +358,7 @@ def say_round(round: int) -> str:
 
 def _part(records: Sequence[ScoreRecord], floors: Mapping[tuple[Any, ...], ScoreRecord], columns: Columns) -> str:
     """Records of one score, and behind them the floors of those that have one."""
-    told = [f"{columns.name(record)} {format_value(record.value, record.standard_error)}" for record in records]
+    values = [f"{columns.name(record)} {say_value(record)}" for record in records]
     found = [floors[record.column] for record in records if record.column in floors]
-    real = [format_value(record.value, record.standard_error).split("±")[0] for record in found]
-    return ", ".join(told) + (f" (real {', '.join(real)})" if real else "")
+    real = [say_value(record).split("±")[0] for record in found]
+    return ", ".join(values) + (f" (real {', '.join(real)})" if real else "")

@@ -44,7 +44,7 @@ class RemoteEvaluation(FederatedEvaluation):
         settings = {"device": trainer.strategy.root_device, **self.settings}
         return RemoteEvaluator(data, answers_of(data, self._folder(trainer)), **settings)
 
-    def _kept_elsewhere(self, trainer: Trainer) -> str:
+    def _remote_tensors(self, trainer: Trainer) -> str:
         return "stay where the clients are: share them"
 
     def _real_images(self, count: int) -> None:

@@ -11,6 +11,10 @@ from fedgen.images import tile
 from fedgen.reports.figures.curves import COLOURS
 
 CONTROL = "#3a8a3a"
+Curves = Sequence[Sequence[float]]  # repeats x sizes
+NARROW = 20  # the largest size over the least, below which an axis of sizes has ticks between powers of ten
+SIDE = 32  # pixels that a small image is enlarged to
+LARGE = 64  # pixels from which images are smoothed when drawn smaller
 
 
 def draw_aggregates(
@@ -27,13 +31,10 @@ def draw_aggregates(
     for first, second in inverted:
         axes.plot([avg[first], avg[second]], [all[first], all[second]], color="#c0203a", linewidth=0.8, zorder=2)
     if errors is not None:
-        axes.errorbar(
-            avg, all, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.75", elinewidth=0.8, zorder=1
-        )  # fmt: skip
+        axes.errorbar(avg, all, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.75", elinewidth=0.8, zorder=1)
     look = {"color": COLOURS["all"]} if colours is None else {"c": colours, "cmap": "viridis"}
     points = axes.scatter(avg, all, s=16, zorder=3, linewidths=0, marker=marker, **look)
-    axes.set_xlabel(f"{score} avg")
-    axes.set_ylabel(f"{score} all")
+    axes.set(xlabel=f"{score} avg", ylabel=f"{score} all")
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
     return points
@@ -55,15 +56,10 @@ def draw_gap(
     low, high = min([*gaps, *(g for control in controls for g in control)]), max(gaps)
     if high - low < 1e-6 * max(abs(high), abs(low), 1e-12):  # a flat line, not the noise of its last digits
         axes.set_ylim(0, 2 * high) if high > 0 else axes.set_ylim(2 * low, 0)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(f"{score} avg - all")
+    axes.set(xlabel=xlabel, ylabel=f"{score} avg - all")
     axes.grid(alpha=0.25)
     if controls:
         axes.legend(fontsize=8)
-
-
-Curves = Sequence[Sequence[float]]  # repeats x sizes
-NARROW = 20  # the largest size over the least, below which an axis of sizes has ticks between powers of ten
 
 
 def draw_bands(
@@ -89,12 +85,10 @@ def draw_bands(
             least = int(mean.argmin())
             axes.plot(sizes[least], mean[least], marker="o", markersize=9, color=colour, fillstyle="none")
         if floors and aggregate in floors:
-            axes.axhline(
-                floors[aggregate], color=colour, linestyle="--", linewidth=1, label=f"{aggregate}, real images"
-            )
+            label = f"{aggregate}, real images"
+            axes.axhline(floors[aggregate], color=colour, linestyle="--", linewidth=1, label=label)
     scale_by_size(axes, sizes)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.25)
     if legend:
         axes.legend(fontsize=7, framealpha=0.8)
@@ -126,16 +120,8 @@ def draw_path(axes: Any, sizes: Sequence[int], avg: Curves, all: Curves, score: 
         at = (across[place], up[place])
         axes.plot(*at, marker="o", markersize=5, color="0.15", zorder=4)
         inwards = -1 if across[place] > np.median(left) and across[place] > across[-1 - place] else 1
-        axes.annotate(
-            f"{sizes[place]:,}",
-            at,
-            textcoords="offset points",
-            xytext=(7 * inwards, 5),
-            ha="left" if inwards > 0 else "right",
-            fontsize=8,
-            zorder=5,
-            bbox=box,
-        )
+        look = {"ha": "left" if inwards > 0 else "right", "fontsize": 8, "zorder": 5, "bbox": box}
+        axes.annotate(f"{sizes[place]:,}", at, textcoords="offset points", xytext=(7 * inwards, 5), **look)
     return points
 
 
@@ -148,8 +134,7 @@ def draw_ranks(axes: Any, avg: Curves, all: Curves, sizes: Sequence[int], score:
     colours = np.broadcast_to(np.log10(np.asarray(sizes, dtype=float)), np.shape(avg)).ravel()
     axes.plot([1, len(left)], [1, len(left)], color="0.6", linewidth=0.8, zorder=1)
     points = axes.scatter(left, right, c=colours, cmap="viridis", s=9, linewidths=0, zorder=2)
-    axes.set_xlabel(f"rank by {score} avg")
-    axes.set_ylabel(f"rank by {score} all")
+    axes.set(xlabel=f"rank by {score} avg", ylabel=f"rank by {score} all")
     axes.set_aspect("equal")
     axes.grid(alpha=0.25)
     return points
@@ -166,18 +151,13 @@ def add_size_bar(figure: Any, points: Any, axes: Any, label: str) -> None:
     bar.solids.set_alpha(1)
 
 
-SIDE = 32  # pixels that a small image is enlarged to
-LARGE = 64  # pixels from which images are smoothed when drawn smaller
-
-
 def show_picture(axes: Any, path: str | Path, title: str = "", **style: Any) -> None:
     """Fills a panel with a PNG, pixel by pixel and without ticks."""
     from matplotlib.image import imread
 
     axes.imshow(imread(path), cmap="gray", interpolation="nearest")
     axes.set_title(title, **style)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
 
 
 def show_rows(axes: Any, rows: Mapping[str, Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,15 @@ from fedgen.evaluation.client_matrix import ClientMatrix
 from fedgen.evaluation.marks import axis_of, title_of
 from fedgen.evaluation.stored.peers import best_first
 from fedgen.evaluation.tables.table import format_value
-from fedgen.reports.figures.curves import COLOURS, finite, remarks, save_picture
+from fedgen.reports.figures.curves import COLOURS, finite, new_figure, remarks, save_picture
 
 NAMED = 40  # clients; more are drawn without their names
 ACROSS = 4  # panels in a row
+WRITTEN = 10  # clients; of more the cells have no numbers
+CELL = 0.8  # inches of a cell with its number
+PANEL = 5.0, 7.5  # least and largest inches of a panel's side
+NUMBER = 0.62  # of the colours' range, above which numbers are white
+OUTLINE = "#c4560b"
 
 
 def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
@@ -26,9 +32,6 @@ def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     Raises:
         ValueError: if no record has clients' scores.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     averages = [record for record in records if record.aggregate == "avg" and record.per_client]
     if not averages:
         raise ValueError("no clients' scores to draw; score a model against clients first")
@@ -37,8 +40,7 @@ def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     height = 1.8 + 0.27 * min(max(len(order), 3), NAMED)
     across = min(ACROSS, len(averages))
     rows = -(-len(averages) // across)
-    figure = Figure(figsize=(1.6 + 4.4 * across, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(1.6 + 4.4 * across, height * rows)
     panels = figure.subplots(rows, across, sharey=True, squeeze=False).ravel()
     for axes in panels[len(averages) :]:
         axes.remove()
@@ -62,9 +64,8 @@ def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:
     errors = [2 * finite(record.per_client_errors[client]) for client in order] if record.per_client_errors else None
     size = 5 if len(order) <= NAMED else 3
     shown = [value if math.isfinite(value) else math.nan for value in values]
-    axes.errorbar(
-        shown, range(len(order)), xerr=errors, fmt="o", color="0.25", markersize=size, ecolor="0.6", elinewidth=1.2
-    )
+    look = {"fmt": "o", "color": "0.25", "markersize": size, "ecolor": "0.6", "elinewidth": 1.2}
+    axes.errorbar(shown, range(len(order)), xerr=errors, **look)
     for place, value in enumerate(values):
         if not math.isfinite(value):
             axes.text(0.01, place, str(value), transform=axes.get_yaxis_transform(), va="center", color="0.25")
@@ -72,8 +73,7 @@ def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:
     axes.locator_params(axis="x", nbins=6)
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_aggregate(axes: Any, records: Sequence[ScoreRecord], colour: str) -> None:
@@ -99,18 +99,8 @@ def _label_clients(axes: Any, names: Sequence[str]) -> None:
         axes.set_ylabel(f"{len(names)} clients, best served first")
 
 
-WRITTEN = 10  # clients; of more the cells have no numbers
-CELL = 0.8  # inches of a cell with its number
-PANEL = 5.0, 7.5  # least and largest inches of a panel's side
-NUMBER = 0.62  # of the colours' range, above which numbers are white
-OUTLINE = "#c4560b"
-
-
 def draw_matrices(matrices: Sequence[ClientMatrix], path: str | Path) -> Path:
     """Draws matrices and returns the path of the picture (PNG)."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     if not matrices:
         raise ValueError("no matrix to draw; score clients' own models first")
     rows: dict[tuple[str, str], list[ClientMatrix]] = {}
@@ -118,15 +108,13 @@ def draw_matrices(matrices: Sequence[ClientMatrix], path: str | Path) -> Path:
         rows.setdefault((matrix.split, matrix.embedding), []).append(matrix)
     across = max(map(len, rows.values()))
     side = min(max(CELL * max(len(matrix.clients) for matrix in matrices), PANEL[0]), PANEL[1])
-    figure = Figure(figsize=((side + 1.3) * across, (side + 1) * len(rows) + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((side + 1.3) * across, (side + 1) * len(rows) + 0.5)
     panels = figure.subplots(len(rows), across, squeeze=False)
     for axes, own in zip(panels, rows.values()):
-        for place, panel in enumerate(axes):
-            if place < len(own):
-                _draw(panel, own[place])
-            else:
-                panel.remove()
+        for panel, matrix in zip(axes, own):
+            _draw(panel, matrix)
+        for panel in axes[len(own) :]:
+            panel.remove()
     first = matrices[0]
     made = f"{first.num_generated:,} images of each model, " if first.num_generated else ""
     figure.suptitle(f"each client's own model on each client's images: {made}round {first.round}", fontsize=11)
@@ -134,36 +122,31 @@ def draw_matrices(matrices: Sequence[ClientMatrix], path: str | Path) -> Path:
 
 
 def _draw(axes: Any, matrix: ClientMatrix) -> None:
+    from matplotlib.patches import Rectangle
+
     worse = "Blues_r" if matrix.higher_is_better else "Blues"
     image = axes.imshow(matrix.values.numpy(), cmap=worse, interpolation="nearest", aspect="auto")
     for row, column in matrix.own:
-        axes.add_patch(_outline(column, row))
+        corner = (column - 0.5, row - 0.5)
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=OUTLINE, linewidth=2))
     if max(matrix.values.shape) <= WRITTEN:
         _write(axes, matrix, image)
     for names, place in ((matrix.clients, axes.set_xticks), (matrix.models, axes.set_yticks)):
         turned = place == axes.set_xticks and sum(map(len, names)) > NAMED
         shown = names if len(names) <= NAMED else ()
         place(range(len(shown)), shown, fontsize=8, rotation=90 if turned else 0, parse_math=False)
-    axes.set_xlabel("images of")
-    axes.set_ylabel("own model of")
+    axes.set(xlabel="images of", ylabel="own model of")
     axes.set_title(f"{matrix.reference}\nembedding: {matrix.embedding}", fontsize=9, parse_math=False)
     direction = "higher is better" if matrix.higher_is_better else "lower is better"
     axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, label=f"{title_of(matrix.score)} ({direction})")
 
 
-def _outline(column: int, row: int) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=OUTLINE, linewidth=2)
-
-
 def _write(axes: Any, matrix: ClientMatrix, image: Any) -> None:
     """Writes each cell's value into it, with its standard error below."""
-    for row in range(len(matrix.models)):
-        for column in range(len(matrix.clients)):
-            value = float(matrix.values[row, column])
-            error = None if matrix.errors is None else float(matrix.errors[row, column])
-            share = image.norm(value)
-            dark = (1 - share if matrix.higher_is_better else share) > NUMBER
-            text = format_value(value, error).replace("±", "\n±")
-            axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color="white" if dark else "0.15")
+    for row, column in product(range(len(matrix.models)), range(len(matrix.clients))):
+        value = float(matrix.values[row, column])
+        error = None if matrix.errors is None else float(matrix.errors[row, column])
+        share = image.norm(value)
+        dark = (1 - share if matrix.higher_is_better else share) > NUMBER
+        text = format_value(value, error).replace("±", "\n±")
+        axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color="white" if dark else "0.15")

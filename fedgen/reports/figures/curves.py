@@ -3,7 +3,7 @@
 import math
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,18 @@ from fedgen.foreign_text import printable
 from fedgen.io.files import atomic_write
 
 LONGEST_LINE = 200  # characters; the layout takes the more time the longer one is
+LONGEST_REMARK = 600  # characters; panels get what room their title leaves
+LONGEST_NAME = 60  # characters of a run's
+COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
+BAND = 0.18  # opacity of two standard errors
+NAME = 0.34, 0.1  # width and height of a point's name, as shares of the range of all points
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure of a size in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def save_picture(figure: Any, path: str | Path, dpi: int = 130) -> Path:
@@ -42,12 +54,6 @@ def save_picture(figure: Any, path: str | Path, dpi: int = 130) -> Path:
     return Path(path)
 
 
-LONGEST_REMARK = 600  # characters; panels get what room their title leaves
-COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
-BAND = 0.18  # opacity of two standard errors
-NAME = 0.34, 0.1  # width and height of a point's name, as shares of the range of all points
-
-
 def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     """Draws a run's scores and returns the path of the picture (PNG).
 
@@ -59,20 +65,16 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     Raises:
         ValueError: if there is nothing to draw.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    if not any(record.is_model for record in records):
+    first = next((record for record in records if record.is_model), None)
+    if first is None:
         raise ValueError("no scores to draw; evaluate a checkpoint first")
-    first = next(record for record in records if record.is_model)
     shown = [r for r in records if (r.split, r.embedding) == (first.split, first.embedding)]
     scores = list(dict.fromkeys(record.score for record in shown))
-    figure = Figure(figsize=(10, 3.4 * len(scores) + 0.7), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, 3.4 * len(scores) + 0.7)
     axes = figure.subplots(len(scores), 2, squeeze=False, width_ratios=(1.9, 1))
     for (left, right), score in zip(axes, scores):
         own = [record for record in shown if record.score == score]
-        _draw_rounds(left, own, score)
+        _draw_rounds(left, own)
         _draw_scatter(right, own, score)
     axes[-1][0].set_xlabel("round")
     title = f"{first.num_generated} generated images against {first.reference}\nembedding: {first.embedding}"
@@ -80,31 +82,43 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     return save_picture(figure, path)
 
 
-def _draw_rounds(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
+def _draw_rounds(axes: Any, records: Sequence[ScoreRecord]) -> None:
+    lines = {name: line_of(record for record in records if record.aggregate == name) for name in COLOURS}
     for aggregate, colour in COLOURS.items():
-        line = _line(records, aggregate)
-        if line:
-            rounds, values = [r.round for r in line], [r.value for r in line]
-            spread = [2 * finite(r.standard_error) for r in line]
-            axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=aggregate)
-            low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
-            axes.fill_between(rounds, low, high, color=colour, alpha=BAND, linewidth=0)
+        if line := lines[aggregate]:
+            draw_line(axes, [record.round for record in line], line, aggregate, colour)
         for floor in (r for r in records if r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)):
             label = f"{aggregate} of {floor.num_generated} real images"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
-    if any(finite(record.standard_error) for aggregate in COLOURS for record in _line(records, aggregate)):
+    if any(finite(record.standard_error) for line in lines.values() for record in line):
         axes.fill_between([], [], color="black", alpha=BAND, linewidth=0, label="± 2 standard errors")
     axes.set_ylabel(axis_of(max(records, key=lambda record: record.is_optimised)))
+    finish_rounds(axes, ncols=2)
+
+
+def finish_rounds(axes: Any, ncols: int = 1) -> None:
+    """Gives a panel over rounds its grid, whole numbers across, and a legend of its lines."""
     axes.margins(x=0.02)
     axes.grid(alpha=0.25)
     axes.xaxis.get_major_locator().set_params(integer=True)
     if axes.lines:
-        axes.legend(fontsize=8, ncols=2, framealpha=0.8)
+        axes.legend(fontsize=8, ncols=ncols, framealpha=0.8)
+
+
+def draw_line(
+    axes: Any, across: Sequence[Any], records: Sequence[ScoreRecord], label: str, colour: str | None = None
+) -> None:
+    """Draws records' values with a band of two standard errors."""
+    values, spread = [r.value for r in records], [2 * finite(r.standard_error) for r in records]
+    (line,) = axes.plot(across, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=label)
+    low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
+    axes.fill_between(across, low, high, color=line.get_color(), alpha=BAND, linewidth=0)
 
 
 def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
-    avg, by_round = _line(records, "avg"), {r.round: r for r in _line(records, "all")}
-    pairs = [(record, by_round[record.round]) for record in avg if record.round in by_round]
+    by_round = {r.round: r for r in line_of(record for record in records if record.aggregate == "all")}
+    avg = line_of(record for record in records if record.aggregate == "avg" and record.round in by_round)
+    pairs = [(record, by_round[record.round]) for record in avg]
     if pairs:
         x, y = [a.value for a, _ in pairs], [b.value for _, b in pairs]
         errors = [[finite(r.generated_error) for r in side] for side in zip(*pairs)]
@@ -151,13 +165,10 @@ def finite(error: float | None) -> float:
     return error if error is not None and math.isfinite(error) else 0.0
 
 
-def _line(records: Sequence[ScoreRecord], aggregate: str) -> list[ScoreRecord]:
-    """The models' records of one aggregate with finite values, by round."""
-    own = [r for r in records if r.is_model and r.aggregate == aggregate and math.isfinite(r.value)]
+def line_of(records: Iterable[ScoreRecord]) -> list[ScoreRecord]:
+    """The models' records with finite values, by round."""
+    own = [record for record in records if record.is_model and math.isfinite(record.value)]
     return sorted(own, key=lambda record: -1 if record.round is None else record.round)
-
-
-LONGEST_NAME = 60  # characters of a run's
 
 
 def scores_over_time(run: str | Path, column: str) -> tuple[list[float], list[ScoreRecord]]:
@@ -187,36 +198,20 @@ def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str | N
         FileNotFoundError: for a run that has kept no simulated time.
         ValueError: for a column that a run has not, naming those it has.
     """
-    from matplotlib.figure import Figure
-
-    column = column or default_column(by_column(Run(runs[0]).records))
+    first = Run(runs[0]).records
+    column = column or default_column(by_column(first))
     found = {str(run): scores_over_time(run, column) for run in runs}
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = new_figure(7, 4)
     axes = figure.subplots()
     for name, (seconds, records) in found.items():
-        _draw_run(axes, shorten(Path(name).name, LONGEST_NAME), seconds, records)
-    _draw_floor(axes, runs[0], column)
-    axes.set_xlabel("simulated seconds")
-    axes.set_ylabel(f"{axis_of(next(iter(found.values()))[1][0])}, {column}")
+        draw_line(axes, seconds, records, shorten(Path(name).name, LONGEST_NAME))
+    columns = Columns.of(first)
+    floor = next((record for record in first if record.is_floor and columns.name(record) == column), None)
+    if floor is not None:
+        label = f"{floor.num_generated} real images"
+        axes.axhline(floor.value, color="black", linestyle="--", linewidth=1, label=label)
+    axes.set(xlabel="simulated seconds", ylabel=f"{axis_of(next(iter(found.values()))[1][0])}, {column}")
     axes.set_xlim(left=0)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=9)
     return save_picture(figure, path)
-
-
-def _draw_run(axes: Any, name: str, seconds: Sequence[float], records: Sequence[ScoreRecord]) -> None:
-    values = [record.value for record in records]
-    spread = [2 * finite(record.standard_error) for record in records]
-    (line,) = axes.plot(seconds, values, marker="o", markersize=3.5, linewidth=1.5, label=name)
-    low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
-    axes.fill_between(seconds, low, high, color=line.get_color(), alpha=BAND, linewidth=0)
-
-
-def _draw_floor(axes: Any, run: str | Path, column: str) -> None:
-    records = Run(run).records
-    columns = Columns.of(records)
-    for record in records:
-        if record.is_floor and columns.name(record) == column:
-            label = f"{record.num_generated} real images"
-            axes.axhline(record.value, color="black", linestyle="--", linewidth=1, label=label)
-            return

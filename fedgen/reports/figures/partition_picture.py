@@ -14,7 +14,7 @@ from fedgen.clients import Client
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, HeterogeneityMeasure
 from fedgen.evaluation.tables.partition_table import PartitionSummary
 from fedgen.reports.figures.aggregate_panels import show_rows
-from fedgen.reports.figures.curves import save_picture
+from fedgen.reports.figures.curves import new_figure, save_picture
 from fedgen.seeds import generator, subset
 
 ROWS, COLUMNS = 14, 10  # clients whose images are shown, and images of each
@@ -46,12 +46,8 @@ def draw_partition(
         path: of the picture.
         seed: of which images are shown.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     measures = list(found.measures.values())
-    figure = Figure(figsize=(15, 8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(15, 8)
     halves: Any = figure.subfigures(1, 2, width_ratios=(2.1, 1))
     above, below = halves[0].subfigures(2, 1, height_ratios=(1.25, 1))
     panels = above.subplots(1, 2 if summary.classes else 1, squeeze=False, width_ratios=None)[0]
@@ -77,21 +73,17 @@ def _draw_sizes(axes: Any, summary: PartitionSummary) -> None:
         places = range(len(summary.names))
         axes.bar(places, summary.train, color=PARTS["train"], label="train")
         axes.bar(places, summary.held_out, bottom=summary.train, color=PARTS["held out"], label="held out")
-        axes.set_ylabel(summary.kind)
-        axes.set_xlabel("client")
-        axes.legend(fontsize=8, ncols=2, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set(ylabel=summary.kind, xlabel="client")
     else:
         low, high = min(summary.sizes), max(summary.sizes)
         whole = [size - 0.5 for size in range(low, high + 2)]  # edges, for a bar a size
         axes.hist(summary.sizes, bins=whole if len(whole) <= BINS else BINS, color=PARTS["train"])
         if high - low < 6:
             axes.set_xlim(low - 3, high + 3)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel(f"{summary.kind} of a client, training and held-out")
-        axes.set_ylabel("clients")
+        axes.set(xlabel=f"{summary.kind} of a client, training and held-out", ylabel="clients")
         axes.axvline(statistics.median(summary.sizes), color="0.2", linewidth=1, linestyle="--", label="median")
-        axes.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(fontsize=8, ncols=2, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
     axes.set_title("sizes", fontsize=10)
     axes.grid(axis="y", alpha=0.25)
     axes.set_axisbelow(True)
@@ -109,8 +101,7 @@ def _draw_labels(axes: Any, summary: PartitionSummary) -> None:
         turned = max(map(len, names)) * len(names) > 60
         axes.set_xticks(range(len(names)), names, fontsize=8, rotation=90 if turned else 0, parse_math=False)
     axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("label")
-    axes.set_ylabel("client" if len(order) <= NAMED else "clients, by their most frequent label")
+    axes.set(xlabel="label", ylabel="client" if len(order) <= NAMED else "clients, by their most frequent label")
     axes.set_title("labels: share of a client's", fontsize=10)
     axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).ax.tick_params(labelsize=8)
 
@@ -137,17 +128,17 @@ def _draw_measure(axes: Any, measure: HeterogeneityMeasure, seed: int) -> None:
 
 
 def _draw_examples(axes: Any, clients: Sequence[Client], seed: int) -> None:
-    shown = _spaced(len(clients), ROWS)
+    from matplotlib import colormaps
+
+    # evenly spaced
+    shown = torch.linspace(0, len(clients) - 1, min(len(clients), ROWS)).round().int().tolist()
     if clients[0].data.is_images:
-        rows = {}
-        for place in shown:
-            rows[_drawable(clients[place].name)] = _images_of(clients[place], seed, place)
-        show_rows(axes, rows)
+        show_rows(axes, {_drawable(clients[k].name): _images_of(clients[k], seed, k) for k in shown})
         axes.set_anchor("N")
         axes.set_title("some images of some clients" if len(shown) < len(clients) else "some images", fontsize=10)
         return
-    colours = _colours(len(shown))
-    for place, colour in zip(shown, colours):
+    for number, place in enumerate(shown):
+        colour = colormaps["turbo"]((number + 0.5) / len(shown))
         own = clients[place].everything
         points = clients[place].data.inputs[own[: POINTS // len(shown) + 1]]
         up = points[:, 1] if points.shape[1] > 1 else torch.zeros(len(points))
@@ -171,14 +162,3 @@ def _drawable(name: str) -> str:
     """A client's name, cut; a dollar is no mathematics, and a byte that is no text cannot be drawn."""
     short = name if len(name) <= 16 else f"...{name[-13:]}"
     return short.encode(errors="replace").decode().replace("$", r"\$")
-
-
-def _spaced(count: int, most: int) -> list[int]:
-    """At most so many places of 0..count-1, evenly spaced."""
-    return torch.linspace(0, count - 1, min(count, most)).round().int().tolist()
-
-
-def _colours(count: int) -> list[Any]:
-    from matplotlib import colormaps
-
-    return [colormaps["turbo"]((place + 0.5) / count) for place in range(count)]

@@ -16,11 +16,14 @@ from fedgen.evaluation.panels import OWN_MODEL
 from fedgen.evaluation.runs.rebuild import RECIPE
 from fedgen.evaluation.tables.gap_table import SPLITS, has_gaps
 from fedgen.progress import make_console
-from fedgen.reports.figures.curves import draw_curves, remarks, save_picture
+from fedgen.reports.figures.curves import BAND, draw_curves, finish_rounds, line_of, new_figure, remarks, save_picture
 from fedgen.reports.sentences import findings, next_steps
 
 COLOURS = dict(zip(SPLITS, ("#777777", "#1f5fa8", "#c4560b")))
 GAP_COLOURS = dict(zip(GAPS, ("#1f5fa8", "#c4560b")))
+EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
+INDENT = "  "
+CURVES, GENERALISATION = "curves.png", "generalisation.png"
 
 
 def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Path:
@@ -33,17 +36,13 @@ def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Pat
     Raises:
         ValueError: if no client was kept from training.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     models = [record for record in records if record.is_model]
     if not has_gaps(models):
         raise ValueError("no gaps to draw: no client was kept from training (give the data module a `split`)")
     shown_in = (models[0].embedding, OWN_MODEL)
     shown = [r for r in records if r.embedding in shown_in and r.aggregate in GAP_AGGREGATES and math.isfinite(r.value)]
     scores = list(dict.fromkeys(record.score for record in shown if record.split in GAPS))
-    figure = Figure(figsize=(13.5, 3.5 * len(scores) + 0.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(13.5, 3.5 * len(scores) + 0.8)
     panels = figure.subplots(len(scores), 4, squeeze=False)
     for row, score in zip(panels, scores):
         for aggregate, (left, right) in zip(GAP_AGGREGATES, (row[:2], row[2:])):
@@ -63,43 +62,30 @@ def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Pat
 
 def _draw_splits(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:
     for split, colour in COLOURS.items():
-        line = _line(records, split)
-        rounds, values = [record.round for record in line], [record.value for record in line]
-        axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=split)
+        _draw_line(axes, records, split, split, colour)
     own = [record for record in records if record.split in SPLITS]
     axes.set_ylabel(f"{aggregate}: {axis_of(own[0])}" if own else aggregate)
-    _finish(axes)
+    finish_rounds(axes)
+
+
+def _draw_line(axes: Any, records: Sequence[ScoreRecord], split: str, label: str, colour: str) -> list[ScoreRecord]:
+    line = line_of(record for record in records if record.split == split)
+    rounds, values = [record.round for record in line], [record.value for record in line]
+    axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=label)
+    return line
 
 
 def _draw_gaps(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:
     axes.axhline(0, color="0.4", linewidth=0.8)
     for gap, colour in GAP_COLOURS.items():
-        line = _line(records, gap)
-        rounds, values = [record.round for record in line], [record.value for record in line]
-        axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=gap_title(gap))
+        line = _draw_line(axes, records, gap, gap_title(gap), colour)
         ends = [interval(record) or (record.value, record.value) for record in line]
         low, high = ([end[side] for end in ends] for side in (0, 1))
-        axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between([record.round for record in line], low, high, color=colour, alpha=BAND, linewidth=0)
         for floor in (record for record in records if record.is_floor and record.split == gap):
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1)
     axes.set_ylabel(f"{aggregate}: gap (how much worse)")
-    _finish(axes)
-
-
-def _finish(axes: Any) -> None:
-    axes.margins(x=0.02)
-    axes.grid(alpha=0.25)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(fontsize=8, framealpha=0.8)
-
-
-def _line(records: Sequence[ScoreRecord], split: str) -> list[ScoreRecord]:
-    own = [record for record in records if record.is_model and record.split == split]
-    return sorted(own, key=lambda record: -1 if record.round is None else record.round)
-
-
-EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
-INDENT = "  "
+    finish_rounds(axes)
 
 
 def closing_lines(
@@ -112,7 +98,7 @@ def closing_lines(
     """A run's conclusion, its pictures and logs, and the commands that go on from here, under a heading each."""
     room, models = width - len(INDENT), any(record.is_model for record in records)
     said = findings(records, folder) if models else []
-    steps = {f"{program()} report {_quoted(folder)}": "shows the run as one page"} if models else {}
+    steps = {f"{program()} report {shlex.quote(str(folder))}": "shows the run as one page"} if models else {}
     steps |= next_steps(records, folder, (folder / RECIPE).exists(), recipe=recipe)
     parts = {
         "In short": [part for line in said for part in wrap(line, room, subsequent_indent="  ")],
@@ -123,7 +109,7 @@ def closing_lines(
 
 
 def beside(commands: Mapping[str, str], room: int) -> list[str]:
-    """Commands with what they are for: behind them if that fits into so many columns, else above them."""
+    """Commands with what they are for: behind them if that fits into the columns, else above them."""
     if not commands:
         return []
     longest = max(map(len, commands))
@@ -136,19 +122,11 @@ def looks(folder: Path, pictures: Sequence[Path] = ()) -> list[str]:
     """The newest grid of samples, the figures, and the logs: TensorBoard's command, or the newest table."""
     grids = sorted((folder / "samples").glob("round=*.png"))
     found = [f"{path}  # samples, above real images" for path in grids[-1:]]
-    found += [str(path) for path in pictures]
-    found += [str(path) for path in sorted(folder.glob("*.html"))]
+    found += map(str, [*pictures, *sorted(folder.glob("*.html"))])
     newest = sorted(folder.rglob(EVENTS), key=lambda path: path.stat().st_mtime)
-    found += [f"tensorboard --logdir {_quoted(path.parent)}" for path in newest[-1:]]
+    found += [f"tensorboard --logdir {shlex.quote(str(path.parent))}" for path in newest[-1:]]
     tables = sorted(folder.rglob("metrics.csv"), key=lambda path: path.stat().st_mtime)
     return found + [f"{path}  # logged values" for path in tables[-1:]]
-
-
-def _quoted(path: Path) -> str:
-    return shlex.quote(str(path))
-
-
-CURVES, GENERALISATION = "curves.png", "generalisation.png"
 
 
 def report_run(folder: str | Path, console: Console | None = None, recipe: str | None = None) -> None:
