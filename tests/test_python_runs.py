@@ -11,7 +11,7 @@ from torch import nn
 from fedgen import FedAvgStrategy, FederatedEvaluation, RoundCheckpoint
 from fedgen.__main__ import main
 from fedgen.evaluation import Run, evaluate, print_report
-from fedgen.evaluation.splits import as_splits
+from fedgen.evaluation.federation_splits import as_splits
 from tests.trainers import quiet_trainer
 
 OWN = '''

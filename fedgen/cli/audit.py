@@ -48,7 +48,7 @@ def build_parser() -> PlainCommandParser:
 def audit(arguments: Sequence[str]) -> int:
     """Attacks a run's checkpoints and prints a table of each."""
     settings = build_parser().parse_args(list(arguments))
-    from fedgen.evaluation.evaluate import require_device
+    from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.scores_file import RECIPE, read_recipe
 
     require_device(settings.device)

@@ -90,7 +90,7 @@ class PartitionReport:
 
 def look_at_clients(asked: PartitionReport) -> None:
     """Measures the clients of a recipe, prints the tables, and writes the picture and the numbers."""
-    from fedgen.evaluation.evaluate import require_device
+    from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.rebuild import load_federation
 
     require_device(asked.device)

@@ -133,7 +133,7 @@ def evaluate_checkpoints(asked: CheckpointScoring) -> None:
         ValueError: for options that do not go together, before Lightning is loaded.
         FileNotFoundError: for a folder without a recipe, likewise.
     """
-    from fedgen.evaluation.evaluate import require_device
+    from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.scores_file import RECIPE, read_recipe
 
     options, rounds = asked.evaluator_options, asked.chosen_rounds

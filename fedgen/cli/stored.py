@@ -218,7 +218,7 @@ def _refuse_existing(paths: Sequence[Path], overwrite: bool) -> None:
 def _evaluation(settings: Any) -> "StoredEvaluation":
     from fedgen.embeddings import FeatureCache
     from fedgen.evaluation import PeerEvaluation, Reading, StoredEvaluation, StoredOptions
-    from fedgen.evaluation.evaluate import require_device
+    from fedgen.evaluation.panels import require_device
 
     reading = Reading(settings.resize, settings.recursive, settings.skip_unreadable)
     options = StoredOptions(

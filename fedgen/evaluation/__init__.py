@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedgen.evaluation.audit.membership import MembershipAudit, membership_inference
     from fedgen.evaluation.client_matrix import ClientMatrix, client_matrices, matrix_of_run, matrix_table
     from fedgen.evaluation.evaluate import Evaluation, Evaluator, evaluate
+    from fedgen.evaluation.federation_splits import splits_of
     from fedgen.evaluation.image_sampling import draw_images, mixture, sampler_of
     from fedgen.evaluation.names import checkpoint_name, list_checkpoints
     from fedgen.evaluation.panels import PRESETS, Preset, find_preset
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
         compare,
         inversions,
     )
-    from fedgen.evaluation.splits import Split, splits_of
+    from fedgen.evaluation.splits import Split
     from fedgen.evaluation.stored.peers import PeerEvaluation, client_table, client_tables, peer_table, score_reference
     from fedgen.evaluation.stored.stored_evaluation import (
         StoredEvaluation,

@@ -13,6 +13,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.answers import Answers, density_of
+from fedgen.evaluation.federation_splits import Clients, as_splits
 from fedgen.evaluation.image_sampling import (
     CHUNK,
     SAMPLES,
@@ -29,7 +30,7 @@ from fedgen.evaluation.plan import EvaluationPlan, RealSide
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.reference import Found, Reference
 from fedgen.evaluation.score_choice import ScoreLike
-from fedgen.evaluation.splits import Clients, Split, as_splits
+from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange
 from fedgen.models.optional_hooks import FederatedModule
 from fedgen.scores import Density
@@ -160,6 +161,23 @@ class Evaluator:
             TypeError: if it has none and a score needs one.
         """
         return sampler_of(model) if self.needs_images else _never
+
+    @property
+    def columns(self) -> Columns:
+        """The names of this evaluation's columns."""
+        return self.plan.columns
+
+    def column_names(self) -> list[str]:
+        """All columns that `evaluate` fills, e.g. "fid_avg", "report/kid_all"."""
+        return self.plan.column_names()
+
+    def directions(self) -> dict[str, bool]:
+        """Return by column whether higher is better."""
+        return self.plan.directions()
+
+    def prepare(self) -> None:
+        """Embed the clients' images of every split, and those of the stand-ins, once."""
+        self.real.prepare()
 
     def client_weights(self) -> Tensor:
         """The weights of all clients that train, or else of the first split's: float64 [K], summing to 1."""
@@ -337,17 +355,3 @@ def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **opti
     # scores in an embedding that its training optimised are marked, as where a run is scored
     used = optional(model, FederatedModule, "optimised_on")
     return evaluator.evaluate(sample, round, optimised_on=used, **asked).records
-
-
-def require_device(name: str) -> str:
-    """The name of a device that can be used here, e.g. "cpu", "cuda" or "cuda:1"."""
-    try:
-        torch.ones(1, device=name).item()
-    except (RuntimeError, AssertionError, ImportError) as error:  # PyTorch without CUDA asserts
-        here = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-        reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise ValueError(
-            f"device {name!r} cannot be used here ({reason}); choose --device {' or '.join(here)}, or run where there"
-            " is one, with a PyTorch that is built for it"
-        ) from error
-    return name

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
@@ -232,3 +233,17 @@ def check_embedding(choice: ScoreChoice, embedding: str, takes_points: bool = Fa
             f"score {choice.name} compares images with texts, of which embedding {embedding} has no features: use"
             " a CLIP with its text encoder, transformers/openai/clip-vit-base-patch16 or a folder of save_pretrained"
         )
+
+
+def require_device(name: str) -> str:
+    """The name of a device that can be used here, e.g. "cpu", "cuda" or "cuda:1"."""
+    try:
+        torch.ones(1, device=name).item()
+    except (RuntimeError, AssertionError, ImportError) as error:  # PyTorch without CUDA asserts
+        here = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise ValueError(
+            f"device {name!r} cannot be used here ({reason}); choose --device {' or '.join(here)}, or run where there"
+            " is one, with a PyTorch that is built for it"
+        ) from error
+    return name

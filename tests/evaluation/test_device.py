@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.evaluation.evaluate import require_device
+from fedgen.evaluation.panels import require_device
 
 
 def test_a_device_that_is_there_is_given_back():

@@ -20,7 +20,7 @@ from fedgen.data.anybody import DatasetReading, as_examples
 from fedgen.data.lazy_examples import ImageReader, LazyInputs, join_inputs
 from fedgen.embeddings import FeatureCache, Pixels, embed
 from fedgen.evaluation import Evaluator, evaluate, sampler_of
-from fedgen.evaluation.splits import as_splits
+from fedgen.evaluation.federation_splits import as_splits
 from fedgen.federated import FedAvgStrategy
 from fedgen.images import from_uint8
 from fedgen.losses import EmbeddedLoss, FastFIDLoss

@@ -7,7 +7,8 @@ import torch
 from rich.console import Console
 
 from fedgen.evaluation import Evaluator, Split, score_tables, splits_of
-from fedgen.evaluation.splits import as_splits, large_enough
+from fedgen.evaluation.federation_splits import as_splits
+from fedgen.evaluation.splits import large_enough
 from fedgen.reports.charts import panels
 from tests.evaluation.samples import CLIENTS, pictures
 from tests.federated.modules import make_data

@@ -13,8 +13,8 @@ from fedgen.clients import FederatedDataModule, ThreeWaySplit
 from fedgen.clients.partitions import IID, Natural
 from fedgen.data.text import encode, windows_of
 from fedgen.evaluation import Evaluator, evaluate
+from fedgen.evaluation.federation_splits import splits_of
 from fedgen.evaluation.records import by_column
-from fedgen.evaluation.splits import splits_of
 from fedgen.federated import FedAvgStrategy
 from fedgen.models import CharacterTransformer
 from tests.federated.modules import make_trainer

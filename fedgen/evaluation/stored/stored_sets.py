@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedgen.data.formats.image_files import SUFFIXES
 from fedgen.embeddings import Embedding, Pixels, load_embedding
-from fedgen.evaluation.evaluate import require_device
+from fedgen.evaluation.panels import require_device
 from fedgen.evaluation.splits import LEAST
 from fedgen.evaluation.stored.stored_images import ArrayImages, FolderImages, Images, Reading, UnreadableFilesError
 from fedgen.foreign_text import listed, printable

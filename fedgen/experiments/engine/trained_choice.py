@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedgen.embeddings import load_embedding
-from fedgen.evaluation.evaluate import require_device
+from fedgen.evaluation.panels import require_device
 from fedgen.experiments.engine.choice import Choice, at_least
 from fedgen.experiments.engine.recipe_file import fingerprints
 from fedgen.experiments.engine.scored_checkpoints import Scorers, Trained

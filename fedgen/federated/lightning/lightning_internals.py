@@ -136,6 +136,7 @@ def saves_within_epochs(callback: ModelCheckpoint) -> bool:
 
 
 def hold_checkpoint(callback: ModelCheckpoint, step: int) -> None:
+    """Mark a step as saved by a callback."""
     callback._last_global_step_saved = step
 
 
@@ -181,6 +182,7 @@ def coordinates_and_values(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_compiled(part: nn.Module) -> bool:
+    """Return True if `part.compile()` has been called."""
     return part._compiled_call_impl is not None
 
 

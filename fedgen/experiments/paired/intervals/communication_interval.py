@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, embed, load_embedding
-from fedgen.evaluation.evaluate import require_device
+from fedgen.evaluation.panels import require_device
 from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
 from fedgen.experiments.engine.image_sources import chosen
 from fedgen.experiments.engine.recipe_file import fingerprints

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.evaluate import require_device
 from fedgen.evaluation.names import checkpoint_name
+from fedgen.evaluation.panels import require_device
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.recipe_file import component, embedded_loss, start_of
 from fedgen.experiments.engine.trainings import Training, kept_rounds

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.embeddings.embed import embed_batches
-from fedgen.evaluation.evaluate import require_device
+from fedgen.evaluation.panels import require_device
 from fedgen.experiments.engine.choice import Choice, at_least, rising
 from fedgen.experiments.engine.feature_federation import FeatureFederation
 from fedgen.experiments.engine.image_sources import CACHE
