@@ -91,7 +91,7 @@ class PartitionReport:
 def look_at_clients(asked: PartitionReport) -> None:
     """Measures the clients of a recipe, prints the tables, and writes the picture and the numbers."""
     from fedgen.evaluation.panels import require_device
-    from fedgen.evaluation.runs.rebuild import load_federation
+    from fedgen.evaluation.runs.recipe_data import load_federation
 
     require_device(asked.device)
     recipe = asked.recipe if asked.recipe.is_dir() else find_recipe(str(asked.recipe)) or asked.recipe

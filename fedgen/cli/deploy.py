@@ -42,7 +42,7 @@ def deploy_recipe(
     if (path := find_recipe(str(recipe))) is None:
         raise FileNotFoundError(f"there is no recipe {recipe}{suggest_recipe(recipe.name)}")
     recipe = path
-    from fedgen.evaluation.runs.rebuild import load_federation
+    from fedgen.evaluation.runs.recipe_data import load_federation
     from fedgen.flower.app.recipe import read_settings, without_unmeasured
     from fedgen.flower.app.write_app import export_clients, write_app
     from fedgen.io.files import require_writable
@@ -89,7 +89,7 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
     Raises:
         ValueError: for a class of the kit that reads no folder, and one that is no data's.
     """
-    from fedgen.evaluation.runs.rebuild import load_federation
+    from fedgen.evaluation.runs.recipe_data import load_federation
     from fedgen.flower.app.recipe import without_place
     from fedgen.flower.client.node_data import is_of_kit, place_of
 

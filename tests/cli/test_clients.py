@@ -10,7 +10,7 @@ import yaml
 import fedgen
 from fedgen.__main__ import main
 from fedgen.cli.clients import split_arguments
-from fedgen.evaluation.runs.rebuild import load_federation
+from fedgen.evaluation.runs.recipe_data import load_federation
 
 PARTITION = {"class_path": "fedgen.clients.partitions.ByClass"}
 

@@ -9,7 +9,8 @@ import yaml
 
 from fedgen.clients.partitions import IID, Dirichlet, SavedPartition, save_partition
 from fedgen.data import Digits
-from fedgen.evaluation.runs.rebuild import PARTITION, RECIPE, load_federation
+from fedgen.evaluation.runs.rebuild import PARTITION, RECIPE
+from fedgen.evaluation.runs.recipe_data import load_federation
 from tests.data.test_medmnist import write as write_medmnist
 
 DATA = {

@@ -16,7 +16,8 @@ from fedgen.data.formats.image_manifest import read_columns
 from fedgen.data.sets.owned.celeba import read_attribute, read_identities, read_partition
 from fedgen.data.sets.owned.femnist import read_writers
 from fedgen.evaluation import ScoreRecord, append_records, read_records
-from fedgen.evaluation.runs.rebuild import load_federation, rebuild
+from fedgen.evaluation.runs.rebuild import rebuild
+from fedgen.evaluation.runs.recipe_data import load_federation
 from fedgen.experiments.engine.recipe_file import read_recipe
 from fedgen.experiments.engine.results import read_results, save_results
 from fedgen.experiments.ranking.sizes.paper_table import COLUMNS, read_table

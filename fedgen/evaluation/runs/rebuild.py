@@ -1,8 +1,7 @@
 """The model and the clients of a run, made again from the recipe that its folder keeps."""
 
 import filecmp
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
@@ -22,22 +21,16 @@ from fedgen.evaluation.runs.scores_file import (
     PARTITION,
     RECIPE,
     ROLES,
-    is_python_run,
     read_recipe,
 )
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed, own_models
-from fedgen.io.files import read_yaml
 from fedgen.io.tensor_files import check_state, fill_empty
 from fedgen.models.checkpoint_file import read_checkpoint, rebuild_model
 from fedgen.own_code import warn
 from fedgen.recipe.recipe_errors import explain
-from fedgen.recipe.recipe_keys import check_arguments, check_parts
 from fedgen.recipe.recipe_objects import instantiate
 from fedgen.seeds import isolated
-
-OF_DATA = ("clients", "clients.partitions", "data", "embeddings")
-"""The folders of fedgen that have classes for a recipe's data."""
 
 
 def previous_checkpoint(folder: str | Path) -> Path:
@@ -133,11 +126,11 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
         raise ValueError(f"{path} is not a recipe of `fedgen fit`: it lacks a model or data ({error!r})") from error
     except ArgumentError as error:
         raise ValueError(f"{path} cannot be made again with this fedgen: {explain(str(error))}") from error
-    made = _made(parser, settings, path, recipe.get("seed_everything", 0), run)
-    return made.model, made.data
+    found = made(parser, settings, path, recipe.get("seed_everything", 0), run)
+    return found.model, found.data
 
 
-def _made(parser: ArgumentParser, settings: Any, path: Path, seed: Any, run: str | Path) -> Any:
+def made(parser: ArgumentParser, settings: Any, path: Path, seed: Any, run: str | Path) -> Any:
     """The objects of a recipe, with the clients of a run where its folder keeps them."""
     own = settings.data.get("init_args", {})
     if "seed" in own and own["seed"] is None:
@@ -206,61 +199,3 @@ def restore_clients(data: FederatedDataModule, run: str | Path) -> None:
         data.partition = SavedPartition(saved)
     if (roles := Path(run) / ROLES).exists():
         data.roles = load_roles(roles)
-
-
-def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> FederatedDataModule:
-    """The data module of a recipe, whose clients are those that `fedgen fit` would train with its seed."""
-    source = Path(source)
-    if is_python_run(source):
-        return _of_python_run(source, overrides)
-    path = source / RECIPE if source.is_dir() else source
-    recipe = _read(path)
-    if overrides and (source / PARTITION).exists():
-        raise ValueError(f"{source} is a run, whose clients are known; leave {overrides[0]} out, or give its recipe")
-    load_classes(OF_DATA)
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", action="config")
-    parser.add_argument("--seed_everything", type=bool | int, default=0)
-    parser.add_subclass_arguments(LightningDataModule, "data", required=True, fail_untyped=False)
-    found = {key: recipe[key] for key in ("data", "seed_everything") if key in recipe}
-    try:
-        settings = parser.parse_args([f"--config={json.dumps(found)}", *overrides])
-    except (ArgumentError, TypeError) as error:
-        raise ValueError(f"{path}: {explain(str(error))}") from error
-    # Lightning takes true and false too, and seeds with 0 or not at all; partitions are then made with seed 0
-    seed = 0 if isinstance(settings.seed_everything, bool) else settings.seed_everything
-    return _made(parser, settings, path, seed, source).data
-
-
-def _of_python_run(folder: Path, overrides: Sequence[str]) -> FederatedDataModule:
-    """The clients of a run that was trained in Python."""
-    named = [text.removeprefix("--data=") for text in overrides if text.startswith("--data=")]
-    if len(named) == 1 == len(overrides):
-        return clients_given(folder, named[0])
-    if others := [text for text in overrides if not text.startswith("--data=")]:
-        raise ValueError(f"{folder} is a run trained in Python, which is over; leave {others[0]} out")
-    saved = folder / PARTITION
-    if saved.exists():
-        kept = load_partition(saved)
-        own = (
-            f"its {PARTITION} says which of the {kept.num_examples} examples of {kept.data} each of its"
-            f" {len(kept.names)} clients has (seed {kept.seed}), and not what they are"
-        )
-    else:
-        own = f"it has no {PARTITION} either, which FederatedEvaluation writes, so its partition would be another"
-    raise ValueError(
-        f"{folder} is of a run trained in Python, which keeps no recipe; {own}. Say what makes its data:"
-        f" fedgen clients {folder} --data my_module:make_data (a FederatedDataModule, or a function without arguments;"
-        " train.py:make_data for a file)"
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; give a recipe, or the folder of a run made by `fedgen fit`")
-    recipe = read_yaml(path)
-    if not isinstance(recipe, dict) or not isinstance(recipe.get("data"), dict):
-        raise ValueError(f"{path} is not a recipe with clients: it has no 'data' with a class_path")
-    check_parts(path, recipe)
-    check_arguments(path, recipe)
-    return recipe

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import Run, ScoreRecord
-from fedgen.evaluation.runs.rebuild import load_federation
+from fedgen.evaluation.runs.recipe_data import load_federation
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of
 from fedgen.experiments.engine.trainings import Arm, Training, arguments
