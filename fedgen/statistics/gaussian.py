@@ -175,6 +175,13 @@ def check_clients(clients: Sequence[Tensor]) -> None:
             raise ValueError(f"client {number} has {part.shape[1]} features, client 0 has {clients[0].shape[1]}")
 
 
+def check_generated(generated: Tensor, dim: int) -> None:
+    """Raises ValueError unless generated features are usable, and as many as the clients' D."""
+    check_features(generated, "generated features")
+    if generated.shape[1] != dim:
+        raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
+
+
 def summarize(features: Tensor, name: str = "features") -> Gaussian:
     """Summary of features [n, D] of any floating dtype; two passes, float64, a chunk at a time.
 

@@ -99,8 +99,6 @@ class FrechetReference(OfClients):
         FrechetReference.from_summaries(map(projection.project_summary, summaries)).score(...)
 
     Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: images of each client.
         pooled: summary of the pool, as `statistics.pool` makes it.
         ddof: the divisor of every covariance is n - ddof.
 

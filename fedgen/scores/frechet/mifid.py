@@ -18,12 +18,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights
-from fedgen.scores.definition import (
-    ClientSide,
-    ScoreDefinition,
-    require_finite,
-)
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights
+from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
 from fedgen.scores.frechet.frechet import Distances, FrechetReference, few_images
 from fedgen.scores.frechet.frechet_errors import GENERATED_IMAGES, spaced
 from fedgen.scores.kernel.kernels import block_pairs
@@ -34,12 +30,17 @@ EPSILON = 1e-14  # added to it, so that exact copies have a score
 NO_DISTANCE = 1e-8  # an FID that is all rounding
 
 
-class MiFIDReference(OfClients):
+class MiFIDReference(OfFeatures):
     """The clients' training images and the cached side of their FID.
 
-    Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: images of each client.
+    Args:
+        features: [n_i, D] of the images that each client trained on, of any floating dtype.
+        weights: as for `FrechetReference.from_features`; images of clients of weight 0 are not looked at in `all`.
+        threshold: mean cosine distance from which on nothing is called memorised.
+        ddof: divisor n - ddof of every covariance.
+
+    Raises:
+        ValueError: for unusable features or weights, or a client with one image under ddof = 1.
 
     Examples:
         >>> import torch
@@ -51,28 +52,13 @@ class MiFIDReference(OfClients):
         5.8
     """
 
-    def __init__(self, features: Iterable[Tensor], weights: Weights, threshold: float, ddof: float) -> None:
+    def __init__(
+        self, features: Iterable[Tensor], weights: Weights = "examples", threshold: float = THRESHOLD, ddof: float = 1
+    ) -> None:
         self._parts = [part.detach() for part in features]
         check_clients(self._parts)
         self._fid = FrechetReference.from_features(self._parts, weights, ddof)
         self.threshold, self.counts, self.weights = threshold, self._fid.counts, self._fid.weights
-
-    @classmethod
-    def from_features(
-        cls, features: Iterable[Tensor], weights: Weights = "examples", threshold: float = THRESHOLD, ddof: float = 1
-    ) -> "MiFIDReference":
-        """The reference of clients given by features [n_i, D] of the images they trained on, of any floating dtype.
-
-        Args:
-            features: one tensor a client.
-            weights: as for `FrechetReference.from_features`; images of clients of weight 0 are not looked at in `all`.
-            threshold: mean cosine distance from which on nothing is called memorised.
-            ddof: divisor n - ddof of every covariance.
-
-        Raises:
-            ValueError: for unusable features or weights, or a client with one image under ddof = 1.
-        """
-        return cls(features, weights, threshold, ddof)
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """MiFID of generated features [m, D]: clients, avg, all and worst, the largest.

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfClients, OverClients, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, OverClients, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
 from fedgen.scores.influences import SharedVariances, client_blocks, joined
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel, cross_sums, within_sums
@@ -197,12 +197,21 @@ def subset_values(
         yield mmd2(chosen[0], chosen[1], kernel, "u")
 
 
-class KernelReference(OfClients):
+class KernelReference(OfFeatures):
     """The clients' cached side of MMD^2: features, kernel means within each client and the pool, and row sums.
 
+    Args:
+        features: [n_i, D] of each client, of any floating dtype (kept as they are).
+        kernel: PolynomialKernel() if None.
+        estimator: "u" or "v", as in `mmd2`, for every mean within a set.
+        weights: "examples" (n_i / n): the pool is the union of the images. "uniform" or K numbers: the pool is the
+            mixture sum_i w_i P_i, every image with v = w_i / n_i. Its U-statistic is the weighted one,
+            sum_{a != b} v_a v_b k(a, b) / (1 - sum_a v_a^2), the plain one when all v are equal.
+
+    Raises:
+        ValueError: for unusable features or weights, or a client of one image under "u".
+
     Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: images of each client.
         within: A_i, float64 [K].
         within_pool: A_pool.
         gap: avg - all, the same for every generated set.
@@ -218,7 +227,11 @@ class KernelReference(OfClients):
     """
 
     def __init__(
-        self, features: Iterable[Tensor], kernel: Kernel | None, estimator: Estimator, weights: Weights
+        self,
+        features: Iterable[Tensor],
+        kernel: Kernel | None = None,
+        estimator: Estimator = "u",
+        weights: Weights = "examples",
     ) -> None:
         parts = [part.detach().cpu() for part in features]
         self.kernel = kernel or PolynomialKernel()
@@ -235,29 +248,6 @@ class KernelReference(OfClients):
         self._sums = ClientSums(own, weighted, diagonal, self._clients, counts, self.weights, estimator == "u")
         self.within, self.within_pool = self._sums.within(), float(self._sums.within_pool())
         self.gap = float(self.weights @ self.within) - self.within_pool
-
-    @classmethod
-    def from_features(
-        cls,
-        features: Iterable[Tensor],
-        kernel: Kernel | None = None,
-        estimator: Estimator = "u",
-        weights: Weights = "examples",
-    ) -> "KernelReference":
-        """The reference of clients given by features [n_i, D], of any floating dtype (kept as they are).
-
-        Args:
-            features: one tensor a client.
-            kernel: PolynomialKernel() if None.
-            estimator: "u" or "v", as in `mmd2`, for every mean within a set.
-            weights: "examples" (n_i / n): the pool is the union of the images. "uniform" or K numbers: the pool is the
-                mixture sum_i w_i P_i, every image with v = w_i / n_i. Its U-statistic is the weighted one,
-                sum_{a != b} v_a v_b k(a, b) / (1 - sum_a v_a^2), the plain one when all v are equal.
-
-        Raises:
-            ValueError: for unusable features or weights, or a client of one image under "u".
-        """
-        return cls(features, kernel, estimator, weights)
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """MMD^2 of generated features [m, D] to every client, avg, all and worst.

@@ -26,19 +26,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.definition import (
-    ClientSide,
-    GeneratedSet,
-    Needs,
-    ScoreDefinition,
-    require_whole,
-)
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition, require_whole
 from fedgen.scores.influences import joined
 from fedgen.scores.manifold.neighbours import Points, exact_squares, refuse_weight_zero
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.seeds import generator
-from fedgen.statistics.gaussian import check_features
+from fedgen.statistics.gaussian import check_features, check_generated
 
 RATE, PASSES, BATCH = 0.5, 50, 10_000
 FIRST, SETTLED, WITHIN = 7, 5, 5e-4  # passes at least; of these the last, whose losses differ by less, end the fit
@@ -138,12 +132,19 @@ def _squares(points: Points, rows: Tensor, centres: Points) -> Tensor:
 PERCENT = 100.0
 
 
-class FeatureLikelihoodReference(OfClients):
+class FeatureLikelihoodReference(OfFeatures):
     """The clients' training and held-out images, and the pool's.
 
-    Attributes:
-        weights: float64 [K], summing to 1, of the clients in avg.
-        counts: training images of each client.
+    Args:
+        train: features [n_i, D] of the images each client trained on, at least two, of any floating dtype.
+        held_out: features [h_i, D] of images it did not train on, at least two, in the same order of clients.
+        weights: of the clients in avg: "examples" (by training images), "uniform" or K positive numbers. In `all` every
+            image counts once.
+        seed: of the halves of training images.
+
+    Raises:
+        ValueError: for unusable features, differing D, lists of different length or empty, a weight of 0, a client of
+            one training or held-out image, or one whose held-out images are all alike.
 
     Examples:
         >>> import torch
@@ -156,7 +157,9 @@ class FeatureLikelihoodReference(OfClients):
         True
     """
 
-    def __init__(self, train: Sequence[Tensor], held_out: Sequence[Tensor], weights: Weights, seed: int) -> None:
+    def __init__(
+        self, train: Sequence[Tensor], held_out: Sequence[Tensor], weights: Weights = "examples", seed: int = 0
+    ) -> None:
         if len(train) != len(held_out) or not train:
             raise ValueError(
                 f"{len(train)} clients with training images and {len(held_out)} with held-out ones; give both"
@@ -171,25 +174,6 @@ class FeatureLikelihoodReference(OfClients):
             pairs.append((joined([own for own, _ in pairs]), joined([other for _, other in pairs])))
         names = [f"client {client}" for client in range(len(train))] + ["all clients"]
         self._sides = [_Side(*pair, seed, name) for pair, name in zip(pairs, names)]
-
-    @classmethod
-    def from_features(
-        cls, train: Sequence[Tensor], held_out: Sequence[Tensor], weights: Weights = "examples", seed: int = 0
-    ) -> "FeatureLikelihoodReference":
-        """The reference of clients given by features of any floating dtype.
-
-        Args:
-            train: features [n_i, D] of the images each client trained on, at least two.
-            held_out: features [h_i, D] of images it did not train on, at least two, in the same order of clients.
-            weights: of the clients in avg: "examples" (by training images), "uniform" or K positive numbers. In `all`
-                every image counts once.
-            seed: of the halves of training images.
-
-        Raises:
-            ValueError: for unusable features, differing D, lists of different length or empty, a weight of 0, a client
-                of one training or held-out image, or one whose held-out images are all alike.
-        """
-        return cls(train, held_out, weights, seed)
 
     def score(self, generated: Tensor, errors: bool = True, real: bool = False) -> FederatedScore:
         """FLD of generated features [m, D]: clients, avg, all and worst, the largest.
@@ -208,11 +192,7 @@ class FeatureLikelihoodReference(OfClients):
         Raises:
             ValueError: for unusable features or another D.
         """
-        check_features(generated, "generated features")
-        if generated.shape[1] != self._dim:
-            raise ValueError(
-                f"{generated.shape[1]} features cannot be compared with {self._dim}; use one embedding for all"
-            )
+        check_generated(generated, self._dim)
         made = generated.detach()
         values = [side.differences(made, real) for side in self._sides]
         per_client = torch.stack([part.mean() for part, _ in values[: len(self.counts)]])
@@ -314,19 +294,13 @@ class FeatureLikelihoodScore(ScoreDefinition):
     name: ClassVar[str] = "fld"
     needs: ClassVar[Needs] = "held out"
     knows_weights: ClassVar[bool] = False
+    has_floor: ClassVar[bool] = True  # of held-out images, each left out where it is itself asked about
+    has_powers: ClassVar[bool] = False  # below 0 where generated images are better than half of the training images
 
     seed: int = 0
 
     def __post_init__(self) -> None:
         require_whole(0, seed=self.seed)
-
-    @property
-    def has_floor(self) -> bool:
-        return True  # of held-out images, each left out where it is itself asked about
-
-    @property
-    def has_powers(self) -> bool:
-        return False  # it is below 0 where generated images are better than half of the training images
 
     def too_few(self, count: float, whose: str) -> str:
         if count > 1:

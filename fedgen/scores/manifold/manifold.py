@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedgen.scores.aggregate import (
     FederatedScore,
-    OfClients,
+    OfFeatures,
     OverClients,
     Weights,
     client_means,
@@ -39,7 +39,7 @@ from fedgen.scores.manifold.neighbours import (
     refuse_weight_zero,
 )
 from fedgen.scores.uncertainty import jackknife_variance
-from fedgen.statistics.gaussian import check_clients, check_features
+from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,14 +177,21 @@ def without_generated(balls: Balls, k: int) -> dict[str, Tensor]:
 NAMES = ("precision", "recall", "density", "coverage")
 
 
-class ManifoldReference(OfClients):
+class ManifoldReference(OfFeatures):
     """The clients' cached side of the four scores: features and radii, within each client and within the pool.
 
-    Attributes:
-        weights: float64 [K], summing to 1, of the clients in avg.
-        counts: images of each client.
-        k: radii reach to the k-th nearest other image.
-        strict: whether an image at exactly the radius is outside.
+    Args:
+        features: [n_i, D] of each client, of at least k + 1 images, of any floating dtype (kept as they are).
+        k: which neighbour a ball reaches to; 5 in prdc, 3 in torch-fidelity.
+        weights: of the clients in avg: "examples" (n_i / n), "uniform" or K positive numbers. Distances to neighbours
+            know no weights, so that in `all` the pool is the union of the images whatever the weights, each counting
+            once. With "examples" recall-all equals recall-avg; with others it does not.
+        strict: whether an image at exactly the radius is outside. False is torch-fidelity's rule. True is prdc's; by it
+            images with k copies hold nothing, not even themselves.
+        device: where to work; that of the first client's features if None.
+
+    Raises:
+        ValueError: for unusable features or weights, a weight of 0, k below 1, or a client of fewer than k + 1 images.
 
     Examples:
         >>> import torch
@@ -197,7 +204,12 @@ class ManifoldReference(OfClients):
     """
 
     def __init__(
-        self, features: Iterable[Tensor], k: int, weights: Weights, strict: bool, device: torch.device | str | None
+        self,
+        features: Iterable[Tensor],
+        k: int = 5,
+        weights: Weights = "examples",
+        strict: bool = False,
+        device: torch.device | str | None = None,
     ) -> None:
         parts = [part.detach() for part in features]
         _check(parts, k)
@@ -210,33 +222,6 @@ class ManifoldReference(OfClients):
         clients = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(self.counts))
         self._own, self._pool = nearest(self._points, self.k, clients)
         self._clients = clients.to(self._points.squares.device)
-
-    @classmethod
-    def from_features(
-        cls,
-        features: Iterable[Tensor],
-        k: int = 5,
-        weights: Weights = "examples",
-        strict: bool = False,
-        device: torch.device | str | None = None,
-    ) -> "ManifoldReference":
-        """The reference of clients given by features [n_i, D], of any floating dtype (kept as they are).
-
-        Args:
-            features: one tensor a client, of at least k + 1 images.
-            k: which neighbour a ball reaches to; 5 in prdc, 3 in torch-fidelity.
-            weights: of the clients in avg: "examples" (n_i / n), "uniform" or K positive numbers. Distances to
-                neighbours know no weights, so that in `all` the pool is the union of the images whatever the weights,
-                each counting once. With "examples" recall-all equals recall-avg; with others it does not.
-            strict: whether an image at exactly the radius is outside. False is torch-fidelity's rule. True is prdc's;
-                by it images with k copies hold nothing, not even themselves.
-            device: where to work; that of the first client's features if None.
-
-        Raises:
-            ValueError: for unusable features or weights, a weight of 0, k below 1, or a client of fewer than k + 1
-                images.
-        """
-        return cls(features, k, weights, strict, device)
 
     def score(self, generated: Tensor, errors: bool = True) -> dict[str, FederatedScore]:
         """Precision, recall, density and coverage, by name, of generated features [m, D]: clients, avg, all and worst.
@@ -256,9 +241,7 @@ class ManifoldReference(OfClients):
         """
         check_features(generated, "generated features")
         _check_count(generated, self.k, "the generated set")
-        dim = self._points.features.shape[1]
-        if generated.shape[1] != dim:
-            raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
+        check_generated(generated, self._points.features.shape[1])
         made = generated.detach().to(self._points.features.device)
         points, around = Points(made, self._points.origin), nearest(Points(made), self.k)[0]
         one_group, alone = torch.zeros_like(self._clients), len(self.counts) == 1
@@ -367,6 +350,7 @@ class NeighbourScore(ScoreDefinition):
 
     family: ClassVar[str] = "manifold"
     knows_weights: ClassVar[bool] = False
+    higher_is_better: ClassVar[bool] = True
 
     k: int = 5
     strict: bool = False
@@ -375,10 +359,6 @@ class NeighbourScore(ScoreDefinition):
         require_whole(1, k=self.k)
         if not isinstance(self.strict, bool):
             raise ValueError(f"strict must be true or false, got {self.strict!r}")
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
 
     def too_few(self, count: float, whose: str) -> str:
         if count > self.k:

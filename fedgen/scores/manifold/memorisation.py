@@ -116,10 +116,7 @@ class MemorisationScore(ScoreDefinition):
 
     name: ClassVar[str] = "memorisation"
     needs: ClassVar[Needs] = "held out"
-
-    @property
-    def has_powers(self) -> bool:
-        return False  # the middle is best
+    has_powers: ClassVar[bool] = False  # the middle is best
 
     def prepare(self, clients: ClientSide) -> ClientSide:
         if clients.held_out is None:

@@ -38,6 +38,7 @@ class ClipScore(ScoreDefinition):
 
     name: ClassVar[str] = "clip_score"
     needs: ClassVar[Needs] = "prompts"
+    higher_is_better: ClassVar[bool] = True
 
     prompts: Sequence[str] = ()
 
@@ -45,10 +46,6 @@ class ClipScore(ScoreDefinition):
         if isinstance(self.prompts, str) or not self.prompts or not all(isinstance(one, str) for one in self.prompts):
             raise ValueError(f"prompts must be a list of texts, one a class, got {self.prompts!r}")
         object.__setattr__(self, "prompts", list(self.prompts))
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
 
     def check_classes(self, classes: Sequence[str]) -> None:
         if len(self.prompts) != len(classes):

@@ -110,10 +110,7 @@ class LogitsScore(ScoreDefinition):
     name: ClassVar[str] = "is"
     needs: ClassVar[Needs] = "logits"
     has_distribution: ClassVar[bool] = False
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
+    higher_is_better: ClassVar[bool] = True
 
     def prepare(self, clients: ClientSide) -> Tensor:
         return resolve_weights(clients.weights, clients.counts)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from fedgen import seeds
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_whole
 from fedgen.scores.influences import Influences, SharedVariances, client_blocks
-from fedgen.statistics.gaussian import check_clients, check_features
+from fedgen.statistics.gaussian import check_clients, check_generated
 
 VALUES = 2**22  # projected values of one side held at once: 34 MB
 
@@ -74,12 +74,18 @@ def sliced_wasserstein(x: Tensor, y: Tensor, p: int = 1, projections: int = 1000
     return SlicedReference.from_features([x], p, projections, seed).score(y, errors=False).values["all"]
 
 
-class SlicedReference(OfClients):
+class SlicedReference(OfFeatures):
     """The clients' features, against which generated ones are scored on the same directions for all.
 
-    Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: images of each client.
+    Args:
+        features: floating [n_i, D], one tensor a client, kept as they are.
+        p: 1 or 2.
+        projections: random directions.
+        seed: of the directions.
+        weights: "examples" (n_i / n), "uniform" or K numbers; the pool is the mixture sum_i w_i P_i.
+
+    Raises:
+        ValueError: for unusable features or weights, or options out of range.
 
     Examples:
         >>> import torch
@@ -90,7 +96,14 @@ class SlicedReference(OfClients):
         (1.0, 1.0)
     """
 
-    def __init__(self, features: Iterable[Tensor], p: int, projections: int, seed: int, weights: Weights) -> None:
+    def __init__(
+        self,
+        features: Iterable[Tensor],
+        p: int = 1,
+        projections: int = 1000,
+        seed: int = 0,
+        weights: Weights = "examples",
+    ) -> None:
         if p not in (1, 2):
             raise ValueError(f"p must be 1 or 2, got {p}")
         if projections < 2:
@@ -103,29 +116,6 @@ class SlicedReference(OfClients):
         by_count = isinstance(weights, str) and weights == "examples"
         masses = [1.0 / sum(self.counts) if by_count else w / n for w, n in zip(self.weights.tolist(), self.counts)]
         self._pool_shares = torch.tensor(masses, dtype=torch.float64).repeat_interleave(torch.tensor(self.counts))
-
-    @classmethod
-    def from_features(
-        cls,
-        features: Iterable[Tensor],
-        p: int = 1,
-        projections: int = 1000,
-        seed: int = 0,
-        weights: Weights = "examples",
-    ) -> "SlicedReference":
-        """The reference of clients given by features [n_i, D].
-
-        Args:
-            features: one floating tensor a client, kept as they are.
-            p: 1 or 2.
-            projections: random directions.
-            seed: of the directions.
-            weights: "examples" (n_i / n), "uniform" or K numbers; the pool is the mixture sum_i w_i P_i.
-
-        Raises:
-            ValueError: for unusable features or weights, or options out of range.
-        """
-        return cls(features, p, projections, seed, weights)
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """The distance of generated features [m, D] to every client, "sw1" or "sw2": avg, all and worst.
@@ -142,10 +132,7 @@ class SlicedReference(OfClients):
         Raises:
             ValueError: for unusable features or another D.
         """
-        check_features(generated, "generated features")
-        dim = self._parts[0].shape[1]
-        if generated.shape[1] != dim:
-            raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
+        check_generated(generated, self._parts[0].shape[1])
         made, number = generated.detach().cpu(), len(self.counts)
         shared = {side: SharedVariances(self.weights) for side in ("generated", "projections")}
         means, real = [], []

@@ -16,23 +16,29 @@ from torch import Tensor
 
 from fedgen import seeds
 from fedgen.ranks import spread
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition
 from fedgen.scores.influences import Influences, SharedVariances, joined
 from fedgen.scores.wasserstein.critic import CriticOptions, CriticSide, TrainedCritic, train_critic
-from fedgen.statistics.gaussian import check_clients, check_features
+from fedgen.statistics.gaussian import check_clients, check_generated
 
 CHECKED = 0.25  # share of the training images on which the stop rule looks, where images are held out
 PURPOSES = ("fit", "check", "measure")
 Parts = dict[str, Tensor]  # positions of images by purpose
 
 
-class WassersteinReference(OfClients):
+class WassersteinReference(OfFeatures):
     """The clients' features and which of them critics are trained on, checked on and measured on.
 
+    Args:
+        features: floating [n_i, D], one tensor a client.
+        options: of the critics; `CriticOptions()` if None.
+        weights: "examples" (n_i / n), "uniform" or K numbers; the pool is the mixture sum_i w_i P_i.
+
+    Raises:
+        ValueError: for unusable features or weights, or a client with too few images to hold some out.
+
     Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: images of each client.
         critics: of the last `score`: one a client, then the pool's; each says how many steps it took and whether it
             converged.
 
@@ -46,7 +52,9 @@ class WassersteinReference(OfClients):
         True
     """
 
-    def __init__(self, features: Iterable[Tensor], options: CriticOptions | None, weights: Weights) -> None:
+    def __init__(
+        self, features: Iterable[Tensor], options: CriticOptions | None = None, weights: Weights = "examples"
+    ) -> None:
         parts = [part.detach().cpu() for part in features]
         check_clients(parts)
         self.options = options or CriticOptions()
@@ -58,22 +66,6 @@ class WassersteinReference(OfClients):
         for client, count in enumerate(self.counts):
             mine = self._divided(count, f"client {client}", "client", client)
             self._parts.append({purpose: chosen + sum(self.counts[:client]) for purpose, chosen in mine.items()})
-
-    @classmethod
-    def from_features(
-        cls, features: Iterable[Tensor], options: CriticOptions | None = None, weights: Weights = "examples"
-    ) -> "WassersteinReference":
-        """The reference of clients given by features [n_i, D].
-
-        Args:
-            features: one floating tensor a client.
-            options: of the critics; `CriticOptions()` if None.
-            weights: "examples" (n_i / n), "uniform" or K numbers; the pool is the mixture sum_i w_i P_i.
-
-        Raises:
-            ValueError: for unusable features or weights, or a client with too few images to hold some out.
-        """
-        return cls(features, options, weights)
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """Lower bounds of the distance of generated features [m, D] to every client, "w1": avg, all and worst.
@@ -89,10 +81,7 @@ class WassersteinReference(OfClients):
         Raises:
             ValueError: for unusable features, another D, or too few images to hold some out.
         """
-        check_features(generated, "generated features")
-        dim = self.features.shape[1]
-        if generated.shape[1] != dim:
-            raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
+        check_generated(generated, self.features.shape[1])
         generated = generated.detach().cpu()
         divided = self._divided(len(generated), "the generated set", "generated")
         number = len(self.counts)
@@ -185,10 +174,7 @@ class CriticScore(CriticOptions, ScoreDefinition):
 
     name: ClassVar[str] = "w1"
     shares_out: ClassVar[bool] = True
-
-    @property
-    def has_powers(self) -> bool:
-        return False  # a lower bound from held-out images may be below 0
+    has_powers: ClassVar[bool] = False  # a lower bound from held-out images may be below 0
 
     def prepare(self, clients: ClientSide) -> WassersteinReference:
         return WassersteinReference.from_features(clients.features, self, clients.weights)
