@@ -22,25 +22,17 @@ from fedgen.scores.aggregate import FederatedScore, Weights
 from fedgen.scores.frechet.frechet import FrechetReference, few_images, frechet_distance
 from fedgen.scores.frechet.roots import BLOCK, Triangle
 from fedgen.statistics import Gaussian, thin
-from fedgen.statistics.gaussian import check_size, mirror
-
-# Moments of features a Fréchet distance is computed from: they merge over batches, metrics and ranks.
-#
-# They are centred at every step (Chan, Golub and LeVeque 1979): sums of outer products around the origin would lose
-# twice the digits of |mean| / deviation.
-
-
-CHUNK = 4096  # images converted to float64 at a time
+from fedgen.statistics.gaussian import CHUNK, check_size, mirror
 
 
 class MomentMetric(FeatureMetric):
-    """Count, mean and scatter of each client's features and the generated ones, in float64."""
+    """Count, mean and scatter of each client's features and the generated ones, in float64; they merge over ranks."""
 
     real_moments: Tensor
     generated_moments: Tensor
 
-    def __init__(self, rows: int, made_with: tuple[Any, ...] = (), **settings: Any) -> None:
-        super().__init__(made_with=("moments", rows, *made_with), **settings)
+    def __init__(self, *settings: Any, rows: int, made_with: tuple[Any, ...], **kwargs: Any) -> None:
+        super().__init__(*settings, made_with=("moments", rows, *made_with), **kwargs)
         self._said_few = False
         self._rows = rows
         self._add_sized(self.dim or 0)
@@ -55,17 +47,18 @@ class MomentMetric(FeatureMetric):
         """Generated images seen, int64 [1]."""
         return self.generated_moments[:, 0].long()
 
-    @property
-    def _sides(self) -> tuple[tuple[str, int], ...]:
-        """The sides and their numbers of rows."""
-        return (REAL, self._rows), (GENERATED, 1)
-
     def _sized(self, dim: int) -> dict[str, Tensor]:
         width = MomentStates.width(dim)
-        return {f"{side}_moments": torch.zeros(number, width, dtype=torch.float64) for side, number in self._sides}
+        sides = (REAL, self._rows), (GENERATED, 1)
+        return {f"{side}_moments": torch.zeros(number, width, dtype=torch.float64) for side, number in sides}
 
     def _join(self, parts: Sequence[Tensor] | Tensor) -> Tensor:
-        return merge_moments(parts)
+        """The moments [rows, 1 + D + S] of the images of several metrics, at least one, merged row by row."""
+        merged = parts[0].clone()
+        for part in parts[1:]:
+            for own, other in zip(merged, part):
+                MomentStates(own).merge(MomentStates(other))
+        return merged
 
     def _dim_of(self, states: Mapping[str, Any]) -> int | None:
         return MomentStates.dim_of(states[f"{REAL}_moments"]) or None
@@ -75,15 +68,14 @@ class MomentMetric(FeatureMetric):
         moments = self._writable(f"{side}_moments")
         if isinstance(rows, int):
             MomentStates(moments[rows]).add(features)
-            return
-        for row in rows.unique().tolist():
-            MomentStates(moments[row]).add(features[rows.to(features.device) == row])
+        else:
+            for row in rows.unique().tolist():
+                MomentStates(moments[row]).add(features[rows.to(features.device) == row])
 
-    def _say_few(self, name: str) -> None:
-        """Warns once of fewer images than features, of which a Fréchet distance is too large."""
-        counts, generated = self.real_count.tolist(), int(self.generated_count)
+    def _warn_of_few(self) -> None:
+        """Warns once of fewer images than features."""
         assert self.dim is not None  # there were images
-        said = few_images(name, self.dim, generated, counts)
+        said = few_images("fid", self.dim, int(self.generated_count), self.real_count.tolist())
         if said and not self._said_few:
             self._said_few = True
             warn(said)
@@ -94,7 +86,11 @@ class MomentMetric(FeatureMetric):
 
 
 class MomentStates:
-    """Count, mean and scatter of some images' features in one tensor, which changes in place."""
+    """Count, mean and scatter of some images' features in one tensor, which changes in place.
+
+    They are centred at every step (Chan, Golub and LeVeque 1979): sums of outer products around the origin would lose
+    twice the digits of |mean| / deviation.
+    """
 
     def __init__(self, values: Tensor) -> None:
         dim = self.dim_of(values)
@@ -147,15 +143,6 @@ class MomentStates:
             strip.addmm_(rows[:, i : i + BLOCK].T, rows[:, i:])
 
 
-def merge_moments(parts: Sequence[Tensor] | Tensor) -> Tensor:
-    """The moments [rows, 1 + D + S] of the images of several metrics, at least one, merged row by row."""
-    merged = parts[0].clone()
-    for part in parts[1:]:
-        for own, other in zip(merged, part):
-            MomentStates(own).merge(MomentStates(other))
-    return merged
-
-
 class FrechetDistance(TwoSides, MomentMetric):
     """Fréchet distance between real and generated images, a scalar in float64.
 
@@ -196,21 +183,13 @@ class FrechetDistance(TwoSides, MomentMetric):
         reset_real_features: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            1,
-            ("two sides",),
-            embedding=embedding,
-            dim=dim,
-            normalize=normalize,
-            reset_real_features=reset_real_features,
-            **kwargs,
-        )
+        super().__init__(embedding, dim, normalize, reset_real_features, rows=1, made_with=("two sides",), **kwargs)
         self.ddof = ddof
 
     def compute(self) -> Tensor:
         """The distance, a scalar in float64."""
         require_sides(int(self.real_count), int(self.generated_count), images_needed(self.ddof))
-        self._say_few("fid")
+        self._warn_of_few()
         distance, _ = frechet_distance(self._summary(REAL), self._summary(GENERATED), self.ddof)
         return torch.tensor(distance, dtype=torch.float64, device=self.device)
 
@@ -272,22 +251,14 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
         reset_real_features: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            num_clients,
-            weights,
-            aggregate,
-            embedding=embedding,
-            dim=dim,
-            normalize=normalize,
-            reset_real_features=reset_real_features,
-            **kwargs,
-        )
+        settings = embedding, dim, normalize, reset_real_features
+        super().__init__(*settings, num_clients=num_clients, weights=weights, aggregates=aggregate, **kwargs)
         self.ddof = ddof
 
     def _score(self) -> tuple[FederatedScore, Tensor]:
         counts = self.real_count.tolist()
         self._require_images(counts, int(self.generated_count), images_needed(self.ddof))
-        self._say_few("fid")
+        self._warn_of_few()
         clients = (self._summary(REAL, row) for row in range(len(counts)))
         reference = FrechetReference.from_summaries(clients, self.weights, self.ddof)
         return reference.score(self._summary(GENERATED), errors=False), reference.weights

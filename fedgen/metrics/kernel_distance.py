@@ -19,7 +19,9 @@ from fedgen.metrics.feature_metric import (
 )
 from fedgen.scores.aggregate import FederatedScore, Weights
 from fedgen.scores.kernel.kernels import Kernel
-from fedgen.scores.kernel.mmd import Estimator, KernelReference, mmd2
+from fedgen.scores.kernel.mmd import Estimator, KernelReference, check_estimator, mmd2
+
+IMAGES_NEEDED = {"u": 2, "v": 1}  # of a side
 
 
 class StoredFeatureMetric(FeatureMetric):
@@ -27,8 +29,8 @@ class StoredFeatureMetric(FeatureMetric):
 
     real_rows: list[Tensor]
 
-    def __init__(self, rows: int, made_with: tuple[Any, ...] = (), **settings: Any) -> None:
-        super().__init__(made_with=("features", rows, *made_with), **settings)
+    def __init__(self, *settings: Any, rows: int, made_with: tuple[Any, ...], **kwargs: Any) -> None:
+        super().__init__(*settings, made_with=("features", rows, *made_with), **kwargs)
         self._rows = rows
         self._kept = torch.float64 if self.embedding is None else torch.float32
         for name in self._empty():
@@ -112,33 +114,16 @@ class KernelDistance(TwoSides, StoredFeatureMetric):
         reset_real_features: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            1,
-            ("two sides",),
-            embedding=embedding,
-            dim=dim,
-            normalize=normalize,
-            reset_real_features=reset_real_features,
-            **kwargs,
-        )
-        self.kernel = kernel
-        self.estimator = estimator
-        self._needed = images_needed(estimator)
+        super().__init__(embedding, dim, normalize, reset_real_features, rows=1, made_with=("two sides",), **kwargs)
+        check_estimator(estimator)
+        self.kernel, self.estimator = kernel, estimator
 
     def compute(self) -> Tensor:
         """The distance, a scalar in float64."""
         real, generated = self._stored(f"{REAL}_features"), self._stored(f"{GENERATED}_features")
-        require_sides(len(real), len(generated), self._needed)
+        require_sides(len(real), len(generated), IMAGES_NEEDED[self.estimator])
         distance = mmd2(real, generated, self.kernel, self.estimator)
         return torch.tensor(distance, dtype=torch.float64, device=self.device)
-
-
-def images_needed(estimator: str) -> int:
-    """The fewest images of a side: two for "u", one for "v"."""
-    fewest = {"u": 2, "v": 1}
-    if estimator not in fewest:
-        raise ValueError(f"estimator must be 'u' or 'v', got {estimator!r}")
-    return fewest[estimator]
 
 
 class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
@@ -189,23 +174,14 @@ class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
         reset_real_features: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            num_clients,
-            weights,
-            aggregate,
-            embedding=embedding,
-            dim=dim,
-            normalize=normalize,
-            reset_real_features=reset_real_features,
-            **kwargs,
-        )
-        self.kernel = kernel
-        self.estimator = estimator
-        self._needed = images_needed(estimator)
+        settings = embedding, dim, normalize, reset_real_features
+        super().__init__(*settings, num_clients=num_clients, weights=weights, aggregates=aggregate, **kwargs)
+        check_estimator(estimator)
+        self.kernel, self.estimator = kernel, estimator
 
     def _score(self) -> tuple[FederatedScore, Tensor]:
         clients = self._real_parts()
         generated = self._stored(f"{GENERATED}_features")
-        self._require_images([len(part) for part in clients], len(generated), self._needed)
+        self._require_images([len(part) for part in clients], len(generated), IMAGES_NEEDED[self.estimator])
         reference = KernelReference.from_features(clients, self.kernel, self.estimator, self.weights)
         return reference.score(generated, errors=False), reference.weights
