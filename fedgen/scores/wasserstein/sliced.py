@@ -16,29 +16,20 @@ from torch import Tensor
 from fedgen import seeds
 from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_whole
-from fedgen.scores.influences import Influences, SharedVariances, client_blocks
+from fedgen.scores.influences import SharedVariances, client_blocks, with_influences
 from fedgen.statistics.gaussian import check_clients, check_generated
 
 VALUES = 2**22  # projected values of one side held at once: 34 MB
 
 
-@dataclass(frozen=True, eq=False)
 class Projected:
     """One side on some directions, sorted: values [L, n], and the cumulative weights of the images, [n] or [L, n]."""
 
-    values: Tensor
-    order: Tensor
-    levels: Tensor
-    shares: Tensor
-
-    @classmethod
-    def of(cls, values: Tensor, shares: Tensor) -> "Projected":
-        """Values [L, n] of images with weights [n], sorted; one row of levels serves all if the weights are equal."""
-        values, order = values.sort(dim=1)
-        equal = bool((shares == shares[0]).all())
-        count = len(shares)
-        levels = torch.arange(1, count + 1, dtype=torch.float64) / count if equal else shares[order].cumsum(1)
-        return cls(values, order, levels, shares)
+    def __init__(self, values: Tensor, shares: Tensor) -> None:
+        self.values, self.order = values.sort(dim=1)
+        self.shares, count = shares, len(shares)
+        equal = bool((shares == shares[0]).all())  # one row of levels then serves all directions
+        self.levels = torch.arange(1, count + 1, dtype=torch.float64) / count if equal else shares[self.order].cumsum(1)
 
 
 def transport_1d(x: Projected, y: Projected, p: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -150,46 +141,43 @@ class SlicedReference(OfFeatures):
             real += rows.real
         distances = torch.cat(means) ** (1 / self.p)
         per_client, name, pooled = distances[:number], f"sw{self.p}", float(distances[-1])
+        score = combine(name, per_client, pooled, self.weights)
         if not errors:
-            return combine(name, per_client, pooled, self.weights)
+            return score
+        found = with_influences(
+            score, shared["generated"], rows.generated[-1], real[:number], real[-1].split(self.counts)
+        )
         worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
-        of_pool = list(real[-1].split(self.counts))
-        found = Influences(shared["generated"], rows.generated[-1], real[:number], of_pool, self.weights, worst)
-        parts = {**found.parts(), "projections": shared["projections"].errors(worst, rows.powers[-1])}
-        own = {**found.client_parts(), "projections": shared["projections"].of_clients.sqrt()}
-        beyond = found.over_clients(per_client)
-        return combine(name, per_client, pooled, self.weights, None, parts, own, over_clients=beyond)
+        parts = {**found.error_parts, "projections": shared["projections"].errors(worst, rows.powers[-1])}
+        own = {**found.client_error_parts, "projections": shared["projections"].of_clients.sqrt()}
+        return combine(name, per_client, pooled, self.weights, None, parts, own, over_clients=found.over_clients)
 
     def _slices(self, clients: slice, pooled: bool, generated: Tensor) -> "Slices":
         """Those of some clients, and of the pool behind them if `pooled`."""
         shares = [torch.full((count,), 1 / count, dtype=torch.float64) for count in self.counts[clients]]
         even = torch.full((len(generated),), 1 / len(generated), dtype=torch.float64)
         counts = self.counts[clients] + ([sum(self.counts)] if pooled else [])
-        slices = Slices.zeros(counts, len(generated), self.projections)
-        start = 0
-        for directions in self._directions(generated.shape[1], max([sum(self.counts), len(generated)])):
+        powers, made = (torch.zeros(len(counts), n, dtype=torch.float64) for n in (self.projections, len(generated)))
+        slices = Slices(powers, made, [torch.zeros(count, dtype=torch.float64) for count in counts])
+        for start, directions in self._directions(generated.shape[1], max(sum(self.counts), len(generated))):
             columns = slice(start, start + len(directions))
-            start += len(directions)
             values = [_project(part, directions) for part in (self._parts if pooled else self._parts[clients])]
-            other = Projected.of(_project(generated, directions), even)
+            other = Projected(_project(generated, directions), even)
             for row, (part, share) in enumerate(zip(values[clients] if pooled else values, shares)):
-                slices.add(row, columns, transport_1d(Projected.of(part, share), other, self.p))
+                slices.add(row, columns, *transport_1d(Projected(part, share), other, self.p))
             if pooled:
-                pool = Projected.of(torch.cat(values, 1), self._pool_shares)
-                slices.add(len(shares), columns, transport_1d(pool, other, self.p))
+                pool = Projected(torch.cat(values, 1), self._pool_shares)
+                slices.add(len(shares), columns, *transport_1d(pool, other, self.p))
         return slices
 
-    def _directions(self, dim: int, images: int) -> Iterator[Tensor]:
-        """Unit vectors [L, D], a chunk at a time, the same ones whatever the chunk."""
+    def _directions(self, dim: int, images: int) -> Iterator[tuple[int, Tensor]]:
+        """Unit vectors [L, D] and the place of the first, a chunk at a time, the same ones whatever the chunk."""
         random = seeds.generator(self.seed, "sliced wasserstein")
         size = max(1, VALUES // images)
         for start in range(0, self.projections, size):
-            rows = [
-                torch.randn(dim, dtype=torch.float64, generator=random)
-                for _ in range(min(size, self.projections - start))
-            ]
-            directions = torch.stack(rows)
-            yield directions / directions.norm(dim=1, keepdim=True)
+            places = range(start, min(start + size, self.projections))
+            rows = torch.stack([torch.randn(dim, dtype=torch.float64, generator=random) for _ in places])
+            yield start, rows / rows.norm(dim=1, keepdim=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,16 +188,8 @@ class Slices:
     generated: Tensor
     real: list[Tensor]
 
-    @classmethod
-    def zeros(cls, counts: list[int], generated: int, projections: int) -> "Slices":
-        """Empty sums."""
-        real = [torch.zeros(count, dtype=torch.float64) for count in counts]
-        powers, of_generated = (torch.zeros(len(counts), n, dtype=torch.float64) for n in (projections, generated))
-        return cls(powers, of_generated, real)
-
-    def add(self, row: int, columns: slice, found: tuple[Tensor, Tensor, Tensor]) -> None:
+    def add(self, row: int, columns: slice, power: Tensor, phi: Tensor, psi: Tensor) -> None:
         """Adds what `transport_1d` found for one side on some directions."""
-        power, phi, psi = found
         self.powers[row, columns] = power
         # potentials are known up to a constant, which differs by direction and would cost digits
         self.generated[row] += (psi - psi.mean(1, keepdim=True)).sum(0)

@@ -18,7 +18,7 @@ from fedgen import seeds
 from fedgen.ranks import spread
 from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition
-from fedgen.scores.influences import Influences, SharedVariances, joined
+from fedgen.scores.influences import SharedVariances, joined, with_influences
 from fedgen.scores.wasserstein.critic import CriticOptions, CriticSide, TrainedCritic, train_critic
 from fedgen.statistics.gaussian import check_clients, check_generated
 
@@ -87,22 +87,20 @@ class WassersteinReference(OfFeatures):
         number = len(self.counts)
         groups = [[client] for client in range(number)] + ([list(range(number))] if number > 1 else [])
         # the pool's training is the longest; ranks that are `together` share the critics
-        trained = list(spread(lambda group: self._train(generated, divided, group), groups[::-1]))
-        self.critics = trained[::-1]
+        self.critics = [*spread(lambda group: self._train(generated, divided, group), groups[::-1])][::-1]
         measured = CriticSide.plain(generated, divided["measure"])
         rows = torch.stack([critic.values(measured) for critic in self.critics])
-        real = [self._values(self.critics[client], client) for client in range(number)]
-        pool = [self._values(self.critics[-1], client) for client in range(number)]
+        sides = [CriticSide.plain(self.features, parts["measure"]) for parts in self._parts]
+        real = [critic.values(side) for critic, side in zip(self.critics, sides)]
+        pool = [self.critics[-1].values(side) for side in sides]
         per_client = rows[:number].mean(1) - torch.stack([part.mean() for part in real])
         pooled = float(rows[-1].mean() - self.weights @ torch.stack([part.mean() for part in pool]))
+        score = combine("w1", per_client, pooled, self.weights)
         if not errors:
-            return combine("w1", per_client, pooled, self.weights)
-        worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
+            return score
         shared = SharedVariances(self.weights)
         shared.add(slice(number), rows[:number])
-        found = Influences(shared, rows[-1], real, pool, self.weights, worst)
-        own, over_clients = found.client_parts(), found.over_clients(per_client)
-        return combine("w1", per_client, pooled, self.weights, None, found.parts(), own, over_clients=over_clients)
+        return with_influences(score, shared, rows[-1], real, pool)
 
     def _train(self, generated: Tensor, divided: Parts, clients: list[int]) -> TrainedCritic:
         """The critic between generated images and those of one client, or of all."""
@@ -117,13 +115,9 @@ class WassersteinReference(OfFeatures):
         """Images of some clients, those of client i with w_i / n_i, clients of weight 0 left out where others count."""
         counted = [client for client in clients if self.weights[client] > 0] or clients
         positions = [self._parts[client][purpose] for client in counted]
-        masses = [float(self.weights[client]) or 1.0 for client in counted]
-        shares = [torch.full((len(p),), mass / len(p), dtype=torch.float64) for p, mass in zip(positions, masses)]
-        every = torch.cat(shares)
-        return CriticSide(self.features, torch.cat(positions), every / every.sum())
-
-    def _values(self, critic: TrainedCritic, client: int) -> Tensor:
-        return critic.values(CriticSide.plain(self.features, self._parts[client]["measure"]))
+        masses = [(float(self.weights[i]) or 1.0) / len(own) for i, own in zip(counted, positions)]
+        shares = torch.tensor(masses, dtype=torch.float64).repeat_interleave(torch.tensor([*map(len, positions)]))
+        return CriticSide(self.features, torch.cat(positions), shares / shares.sum())
 
     def _divided(self, count: int, owner: str, *path: str | int) -> Parts:
         """Positions of one owner's images by purpose; with nothing held out, all serve every purpose."""
