@@ -214,8 +214,7 @@ class ScoreDefinition(ABC):
             generated: the model's side.
             errors: whether standard errors are asked for.
         """
-        found: FederatedScore | Mapping[str, FederatedScore] = prepared.score(generated.rows, errors)
-        return found
+        return prepared.score(generated.rows, errors)  # type: ignore[no-any-return]
 
     def fit(self, clients: ClientSide) -> FittedScore:
         """Return the score fitted to the clients, which scores generated sets."""

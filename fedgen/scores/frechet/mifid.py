@@ -22,7 +22,7 @@ from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
 from fedgen.scores.frechet.frechet import Distances, FrechetReference, few_images
 from fedgen.scores.frechet.frechet_errors import GENERATED_IMAGES, spaced
-from fedgen.scores.kernel.kernels import block_pairs
+from fedgen.scores.kernel.kernels import BLOCK
 from fedgen.statistics.gaussian import check_clients, check_features
 
 THRESHOLD = 0.1  # of the mean cosine distance
@@ -81,9 +81,8 @@ class MiFIDReference(OfFeatures):
         made = generated.detach().to(self._parts[0].device)
         known = (made != 0).any(1)  # generated images that have a direction
         if known.any():
-            found = _penalised(
-                found, *self._nearest(made, known), spaced(known, GENERATED_IMAGES).cpu(), self.threshold
-            )
+            some = spaced(known, GENERATED_IMAGES).cpu()
+            found = _penalised(found, *self._nearest(made, known), some, self.threshold)
         return self._fid.combined("mifid", found)
 
     def _nearest(self, generated: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,11 +102,10 @@ class MiFIDReference(OfFeatures):
 def _cosine_distances(x: Tensor, y: Tensor) -> Tensor:
     """The smallest 1 - |cos| of each of x [m, D] to rows of y [n, D], float64 [m]; 1 where there is no direction."""
     best = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    start, left = -1, x
-    for rows, columns in block_pairs(len(x), len(y), symmetric=False):
-        if rows.start != start:
-            start, left = rows.start, _directions(x[rows])
-        best[rows] = torch.maximum(best[rows], (left @ _directions(y[columns]).T).abs().amax(1))
+    for found, part in zip(best.split(BLOCK), x.split(BLOCK)):
+        left = _directions(part)
+        for other in y.split(BLOCK):
+            torch.maximum(found, (left @ _directions(other).T).abs().amax(1), out=found)
     return (1 - best).clamp(min=0)
 
 

@@ -53,7 +53,10 @@ def inception_score(logits: Tensor) -> tuple[float, float]:
     value = (torch.special.entr(total / count).sum() - entropy.mean()).exp()
     if count < 2:
         return float(value), 0.0
-    without = [_marginal_entropies(part, total, count) for part in logits.split(BLOCK)]
+    without = []
+    for part in logits.split(BLOCK):
+        rest = total - part.double().softmax(1)
+        without.append(torch.special.entr((rest / (count - 1)).clamp(min=0)).sum(1))  # rounding may leave -1e-17
     left_out = torch.cat(without) - (entropy.sum() - entropy) / (count - 1)
     return float(value), float(jackknife_variance(left_out.exp()).sqrt())
 
@@ -92,12 +95,6 @@ def inception_score_splits(
     bounds = [split * count // splits for split in range(splits + 1)]
     values = [inception_score(logits[start:end])[0] for start, end in pairwise(bounds)]
     return float(np.mean(values)), float(np.std(values))
-
-
-def _marginal_entropies(logits: Tensor, total: Tensor, count: int) -> Tensor:
-    """Entropy of q without each of these images [n], from the sum of all images' probabilities."""
-    rest = total - logits.double().softmax(1)
-    return torch.special.entr((rest / (count - 1)).clamp(min=0)).sum(1)  # rounding may leave -1e-17
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,7 @@ def vendi_score(features: Tensor, kernel: Kernel | None = None) -> float:
     check_features(features)
     features = features.detach()
     matrix = _cosines(features) if kernel is None else _similarities(features.double(), kernel)
-    return spectrum_score(torch.linalg.eigvalsh(matrix))
-
-
-def spectrum_score(eigenvalues: Tensor) -> float:
-    """exp(-sum_j p_j log p_j) of eigenvalues [r] in proportion to p; those that rounding made negative count as 0."""
-    shares = eigenvalues.clamp(min=0)
+    shares = torch.linalg.eigvalsh(matrix).clamp(min=0)  # rounding makes some negative
     return float(torch.special.entr(shares / shares.sum()).sum().exp())
 
 
