@@ -264,8 +264,6 @@ def _scalars(value: Any) -> Any:
 
 
 class TwoSides(FeatureMetric):
-    """`update(images, real)` for metrics of two sets."""
-
     def update(self, images: Tensor, real: bool) -> None:
         """Adds images, or features [N, D] without an embedding, to the real or the generated side."""
         if len(images):
@@ -274,7 +272,6 @@ class TwoSides(FeatureMetric):
 
 
 def require_sides(real: float, generated: float, needed: int) -> None:
-    """Raises ValueError unless both sides have the images needed."""
     require_images("real", real, needed, "update(images, real=True)")
     require_images("generated", generated, needed, "update(images, real=False)")
 
@@ -345,7 +342,6 @@ def _check_aggregates(names: Sequence[Aggregate]) -> None:
 
 
 def _named(score: FederatedScore, shares: Tensor, name: Aggregate) -> Tensor:
-    """One aggregate in float64: a scalar, or [K] for "per_client"."""
     if name == "per_client":
         return score.per_client
     value = score.values["all"] if name == "all" else aggregate(score.per_client, shares, name)

@@ -39,12 +39,10 @@ class MomentMetric(FeatureMetric):
 
     @property
     def real_count(self) -> Tensor:
-        """Real images seen, int64 [rows]."""
         return self.real_moments[:, 0].long()
 
     @property
     def generated_count(self) -> Tensor:
-        """Generated images seen, int64 [1]."""
         return self.generated_moments[:, 0].long()
 
     def _sized(self, dim: int) -> dict[str, Tensor]:
@@ -73,7 +71,6 @@ class MomentMetric(FeatureMetric):
                 MomentStates(moments[row]).add(features[rows.to(features.device) == row])
 
     def _warn_of_few(self) -> None:
-        """Warns once of fewer images than features."""
         assert self.dim is not None  # there were images
         said = few_images("fid", self.dim, int(self.generated_count), self.real_count.tolist())
         if said and not self._said_few:
@@ -99,12 +96,10 @@ class MomentStates:
 
     @staticmethod
     def width(dim: int) -> int:
-        """1 + D + S."""
         return 1 + dim + sum(min(BLOCK, dim - i) * (dim - i) for i in range(0, dim, BLOCK))
 
     @staticmethod
     def dim_of(values: Tensor) -> int:
-        """D of a tensor [..., 1 + D + S]."""
         width = values.shape[-1]
         guesses = range(max(0, math.isqrt(width) - 1), math.isqrt(2 * width) + 1)  # D^2 / 2 <= width <= D^2 + D + 1
         return next(dim for dim in guesses if MomentStates.width(dim) == width)
@@ -120,13 +115,11 @@ class MomentStates:
             self._add_outer(rows)
 
     def merge(self, other: "MomentStates") -> None:
-        """Adds the images of others."""
         row = self._move(other.count, other.mean)
         self.triangle.strips.add_(other.triangle.strips)
         self._add_outer(row.unsqueeze(0))
 
     def summary(self) -> Gaussian:
-        """Summary of these images; low-rank for n <= D."""
         return thin(Gaussian(float(self.count), self.mean, scatter=mirror(self.triangle.dense())))
 
     def _move(self, count: Tensor | int, mean: Tensor) -> Tensor:
@@ -138,7 +131,6 @@ class MomentStates:
         return shift * (before * share).sqrt()
 
     def _add_outer(self, rows: Tensor) -> None:
-        """Adds rows^T rows to the scatter."""
         for i, strip in self.triangle.parts:
             strip.addmm_(rows[:, i : i + BLOCK].T, rows[:, i:])
 

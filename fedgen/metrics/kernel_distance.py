@@ -62,7 +62,6 @@ class StoredFeatureMetric(FeatureMetric):
         return torch.cat([self._empty()[name], *(part.cpu() for part in parts)])
 
     def _real_parts(self) -> list[Tensor]:
-        """Features [n_i, D] of each client, images in the order in which they came."""
         rows = self._stored(f"{REAL}_rows")
         counts = torch.bincount(rows, minlength=self._rows).tolist()
         return list(self._stored(f"{REAL}_features")[rows.argsort(stable=True)].split(counts))

@@ -43,7 +43,6 @@ class OverClients:
         return {key: float(variance) ** 0.5 for key, variance in variances.items()}
 
     def times(self, factor: float) -> "OverClients":
-        """The same of a score multiplied by a factor."""
         return replace(self, per_client=self.per_client * factor, of_pool=self.of_pool * factor)
 
     def minus(self, other: "OverClients") -> "OverClients":

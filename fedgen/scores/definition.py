@@ -48,8 +48,7 @@ class Density(Protocol):
 class ModelAnswers(Protocol):
     """A model that is asked about real examples, at the draws of one seed."""
 
-    def losses(self, examples: Any, labels: Tensor | None) -> Tensor:
-        """Return the model's own losses, float64 [N]."""
+    def losses(self, examples: Any, labels: Tensor | None) -> Tensor: ...
 
     def predictions(self, examples: Any, labels: Tensor | None) -> Iterator[tuple[Any, ...]]:
         """Yield what a metric's `update` takes, a batch at a time."""
@@ -138,7 +137,8 @@ class GeneratedSet:
         return self.features
 
 
-class FittedScore(Protocol):
+@dataclass(frozen=True, eq=False)
+class FittedScore:
     """A score's clients, with what is computed of them once.
 
     Examples:
@@ -150,8 +150,13 @@ class FittedScore(Protocol):
         9.0
     """
 
+    definition: "ScoreDefinition"
+    prepared: Any
+
     def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
         """Return the scores of a generated set by name: several where one pass gives several."""
+        found = self.definition.compare(self.prepared, generated, errors)
+        return found if isinstance(found, Mapping) else {self.definition.name: found}
 
 
 @dataclass(frozen=True)
@@ -218,7 +223,7 @@ class ScoreDefinition(ABC):
 
     def fit(self, clients: ClientSide) -> FittedScore:
         """Return the score fitted to the clients, which scores generated sets."""
-        return _Fitted(self, self.prepare(clients))
+        return FittedScore(self, self.prepare(clients))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -286,15 +291,6 @@ class ScoreDefinition(ABC):
     def same_pass(self, other: "ScoreDefinition") -> bool:
         """Whether both come out of one computation."""
         return (self.family or self.name) == (other.family or other.name) and self.options == other.options
-
-
-class _Fitted:
-    def __init__(self, definition: ScoreDefinition, prepared: Any) -> None:
-        self._definition, self._prepared = definition, prepared
-
-    def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
-        found = self._definition.compare(self._prepared, generated, errors)
-        return found if isinstance(found, Mapping) else {self._definition.name: found}
 
 
 @cache

@@ -20,7 +20,6 @@ PAIRS = 2**22  # of clients and generated images whose numbers are held at once:
 def mean_score(
     name: str, values: Sequence[Tensor], weights: Tensor, errors: bool = True, higher_is_better: bool = False
 ) -> FederatedScore:
-    """The score of values float64 [n_i] of each client's images."""
     per_client = torch.stack([part.mean() for part in values])
     pooled = aggregate(per_client, weights)  # the same to the last digit, so that no rounding ranks in two ways
     if not errors:
@@ -45,7 +44,6 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _follows(before: Tensor, after: Tensor) -> bool:
-    """Whether the second tensor's rows come right after the first's in the same memory."""
     forms = [(t.shape[1:], t.dtype, t.device, t.stride(), t.untyped_storage().data_ptr()) for t in (before, after)]
     end = before.storage_offset() + len(before) * before.stride(0)
     return forms[0] == forms[1] and bool(after.storage_offset() == end)

@@ -94,7 +94,6 @@ def inversions(
 
 
 def _inverted_with(place: int, columns: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> list[Inversion]:
-    """The inversions of one generator and those after it."""
     with np.errstate(invalid="ignore"):  # between two infinite values there is no order
         first, second = (values[place] - values[place + 1 :] for values, _ in columns)
         clear = np.ones(len(first), bool)

@@ -66,7 +66,6 @@ def barycentre(
 def commuting_barycentre(
     clients: Iterable[Gaussian], weights: Weights = "examples", tolerance: float = 1e-8
 ) -> Gaussian:
-    """The barycentre in closed form, (sum_i w_i C_i^1/2)^2, which needs covariances that commute."""
     summaries, shares = _weighted(clients, weights)
     worst = largest_commutator(summaries)
     if worst > tolerance:
@@ -88,8 +87,6 @@ def largest_commutator(summaries: Iterable[Gaussian]) -> float:
 
 @dataclass(frozen=True)
 class BarycentreDecomposition:
-    """FD-avg and what the theorem makes of it."""
-
     avg: float
     to_barycentre: float
     spread: float
@@ -219,8 +216,6 @@ def _variance(var_x: Tensor | float, least: float | None) -> Tensor:
 
 @dataclass(frozen=True)
 class KIDDecomposition:
-    """KID-avg taken apart."""
-
     avg: float
     pooled: float
     constant: float

@@ -44,14 +44,11 @@ def noise_multiplier(epsilon: float, delta: float, releases: int = 1, accountant
     if accountant == "analytic":
         return _solve(lambda z: _log_delta(z, epsilon) - math.log(delta)) * releases**0.5
     library = require_accountants()
-    return float(
-        library.calibrate_dp_mechanism(
-            lambda: _fresh(accountant),
-            lambda z: library.SelfComposedDpEvent(library.GaussianDpEvent(z), releases),
-            epsilon,
-            delta,
-        )
-    )
+
+    def noise(z: float) -> Any:
+        return library.SelfComposedDpEvent(library.GaussianDpEvent(z), releases)
+
+    return float(library.calibrate_dp_mechanism(lambda: _fresh(accountant), noise, epsilon, delta))
 
 
 def spent_epsilon(multipliers: Sequence[float], delta: float, accountant: Accountant = "analytic") -> float:
@@ -141,7 +138,6 @@ def require_accountants() -> Any:
 
 
 def _fresh(accountant: Accountant) -> Any:
-    require_accountants()
     from dp_accounting import pld, rdp
 
     return pld.PLDAccountant() if accountant == "pld" else rdp.RdpAccountant()

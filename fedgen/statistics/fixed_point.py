@@ -124,9 +124,8 @@ class FixedPoint:
         return self.bits[name]
 
     def _meta(self, kind: str, meta: dict[str, str]) -> dict[str, str]:
-        bits = dict(self.bits) if isinstance(self.bits, Mapping) else self.bits
-        text = json.dumps(bits, sort_keys=True), json.dumps(meta, sort_keys=True)
-        return {"of": kind, "bits": text[0], "clients": str(self.clients), "meta": text[1]}
+        bits = json.dumps(dict(self.bits) if isinstance(self.bits, Mapping) else self.bits, sort_keys=True)
+        return {"of": kind, "bits": bits, "clients": str(self.clients), "meta": json.dumps(meta, sort_keys=True)}
 
 
 def mask(message: Message, client: int, clients: int, seed: int) -> Message:

@@ -83,8 +83,7 @@ class Moments(ABC):
         return Estimate(found.value - bias, found.error)
 
     @abstractmethod
-    def _between(self, other: Self) -> Estimate:
-        """The mean kernel."""
+    def _between(self, other: Self) -> Estimate: ...
 
     @abstractmethod
     def _distance(self, other: Self) -> Estimate:
@@ -123,7 +122,6 @@ class KernelMoments(Moments):
         return estimate((self.sketch - other.sketch).square(), smooth)
 
     def _smooth(self, other: "KernelMoments") -> float:
-        """All of the mean kernel but E t^3."""
         (h, h2, h3), (g, g2, g3) = self.h, other.h
         (z, hz, h2z), (y, gy, g2y) = self.vectors, other.vectors
         (zz, hzz), (yy, gyy) = self.matrices, other.matrices
@@ -303,13 +301,11 @@ class CubicSketch(Sketch):
 
     @cached_property
     def _signs(self) -> Tensor:
-        """Random signs int8 [q, 3, D]."""
         draws = generator(self.seed, "cubic sketch", self.dim)
         return torch.randint(0, 2, (self.number, 3, self.dim), dtype=torch.int8, generator=draws).mul_(2).sub_(1)
 
 
 def estimate(values: Tensor, known: float = 0.0) -> Estimate:
-    """The mean of independent values [q], with a known part added."""
     return Estimate(known + float(values.mean()), float(values.std()) / len(values) ** 0.5)
 
 

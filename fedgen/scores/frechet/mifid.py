@@ -110,7 +110,6 @@ def _cosine_distances(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _directions(features: Tensor) -> Tensor:
-    """Rows of length 1, float64; rows of zeros stay."""
     rows = features.double()
     rows = rows / rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)  # so no square overflows
     lengths = rows.norm(dim=1, keepdim=True)

@@ -241,7 +241,6 @@ def _sums_over_others(x: Tensor, kernel: Kernel, shares: Tensor) -> Tensor:
 
 
 def _sums_over_earlier(x: Tensor, kernel: Kernel, shares: Tensor) -> Tensor:
-    """Likewise over the images b that come before a."""
     found, before = [], None
     for part, share in zip(x.split(BLOCK), shares.split(BLOCK)):
         phi = _monomials(part, kernel)
@@ -253,7 +252,6 @@ def _sums_over_earlier(x: Tensor, kernel: Kernel, shares: Tensor) -> Tensor:
 
 
 def _monomial_sums(x: Tensor, groups: Tensor, number: int, kernel: Kernel) -> Tensor:
-    """Sums of phi(x) over each group's images, float64 [number, M]."""
     sums = None
     for start in range(0, len(x), BLOCK):
         rows = slice(start, start + BLOCK)

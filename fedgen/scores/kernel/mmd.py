@@ -31,8 +31,6 @@ LARGEST = 1e280  # of a kernel: float64 has room for a sum over all pairs of ima
 
 @dataclass(frozen=True, eq=False)
 class ClientSums:
-    """Kernel sums of the clients' images among themselves."""
-
     own: Tensor
     weighted: Tensor
     diagonal: Tensor
@@ -45,7 +43,6 @@ class ClientSums:
         return values.new_zeros(len(self.counts)).index_add_(0, self.clients, values)
 
     def within(self) -> Tensor:
-        """A_i, the mean kernel within each client [K]."""
         return _mean(self.per_client(self.own), self.per_client(self.diagonal), self.counts, self.unbiased)
 
     def pool_moments(self) -> tuple[Tensor, Tensor, Tensor]:

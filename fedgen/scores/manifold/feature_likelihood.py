@@ -45,14 +45,11 @@ CLOSE = 1e-8  # of |x|^2 + |y|^2: squared distances below are formed from differ
 
 
 class AdaptiveDensity:
-    """The fitted mixture."""
-
     def __init__(self, centres: Tensor, training: Tensor) -> None:
         self._centres = _points(centres)
         self.log_variances = _fitted(self._centres, training)
 
     def log_density(self, features: Tensor, of_others: bool = False) -> Tensor:
-        """The log-density of features float64 [h, D]: float64 [h]."""
         points, dim = _points(features), features.shape[1]
         found = []
         for rows in torch.arange(len(features), device=features.device).split(ROWS):
@@ -66,7 +63,6 @@ class AdaptiveDensity:
 
 
 def _fitted(centres: Points, training: Tensor) -> Tensor:
-    """The logarithms of variances, float64 [m]."""
     points, dim = _points(training), training.shape[1]
     parts = torch.arange(len(training), device=training.device).split(ROWS)
     squares = torch.cat([_squares(points, rows, centres).float() for rows in parts])
@@ -216,41 +212,27 @@ class FeatureLikelihoodReference(OfFeatures):
         return replace(score, errors=found, client_errors=each.sqrt())
 
 
-@dataclass(frozen=True, eq=False)
-class _Scale:
-    """The held-out images' mean and standard deviation (divisor h - 1) by feature."""
-
-    mean: Tensor
-    deviation: Tensor
-    kept: Tensor
-
-    @classmethod
-    def of(cls, held_out: Tensor, whose: str) -> "_Scale":
-        kept = held_out.amax(0) > held_out.amin(0)
-        if not kept.any():
-            raise ValueError(
-                f"the held-out images of {whose} are all alike, and FLD takes the features' scale from them; leave the"
-                " client out, or hold out more images"
-            )
-        features = held_out[:, kept].double()
-        return cls(features.mean(0), features.std(0), kept)
-
-    def __call__(self, features: Tensor) -> Tensor:
-        own = features.to(self.mean.device)[:, self.kept].double()
-        return (own - self.mean) / self.deviation
-
-
 class _Side:
     """One client, or the pool: scaled features, and C at each held-out image for a number of generated ones."""
 
     def __init__(self, train: Tensor, held_out: Tensor, seed: int, whose: str) -> None:
-        self._scale = _Scale.of(held_out, whose)
+        self._kept = held_out.amax(0) > held_out.amin(0)
+        if not self._kept.any():
+            raise ValueError(
+                f"the held-out images of {whose} are all alike, and FLD takes the features' scale from them; leave the"
+                " client out, or hold out more images"
+            )
+        kept = held_out[:, self._kept].double()
+        self._mean, self._deviation = kept.mean(0), kept.std(0)
         self._train, self._held_out = train, held_out
         draws, scaled = generator(seed, "halves of training images"), self._scale(train)
         direction = torch.randn(scaled.shape[1], generator=draws, dtype=torch.float64).to(scaled.device)
         ranked = (scaled * direction).sum(1).argsort()
         self._halvings = [ranked[torch.randperm(len(train), generator=draws)] for _ in range(HALVINGS)]
         self._baselines: dict[int, Tensor] = {}
+
+    def _scale(self, features: Tensor) -> Tensor:
+        return (features.to(self._mean.device)[:, self._kept].double() - self._mean) / self._deviation
 
     def differences(self, generated: Tensor, real: bool) -> tuple[Tensor, Tensor]:
         """100 (L - C) at each held-out image, float64 [h], and 100 C by each halving, [HALVINGS], on the CPU."""

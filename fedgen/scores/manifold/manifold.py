@@ -41,13 +41,8 @@ from fedgen.scores.manifold.neighbours import (
 from fedgen.scores.uncertainty import jackknife_variance
 from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 
-
-@dataclass(frozen=True, eq=False)
-class Rings:
-    """Points outside a ball that come to lie in it when one of the k nearest is left out: balls and points [p]."""
-
-    balls: Tensor
-    points: Tensor
+Parts = dict[str, float]
+NAMES = ("precision", "recall", "density", "coverage")
 
 
 class Balls:
@@ -70,10 +65,10 @@ class Balls:
 
     def add(self, balls: Tensor, points: Tensor, squares: Tensor) -> None:
         """Takes in pairs [p] of a ball and a point with their squared distances; every pair once."""
-        radii = self.neighbours.squares[balls]
-        within = squares < radii[:, 0] if self._strict else squares <= radii[:, 0]
+        radii, closer = self.neighbours.squares[balls], torch.lt if self._strict else torch.le
+        within = closer(squares, radii[:, 0])
         if self._rings is not None:
-            widened = squares < radii[:, 1] if self._strict else squares <= radii[:, 1]
+            widened = closer(squares, radii[:, 1])
             self.wider.index_add_(0, balls[widened], torch.ones_like(balls[widened]))
             ring = widened & ~within
             self._rings.append((balls[ring], points[ring]))
@@ -84,15 +79,14 @@ class Balls:
         self.cover.view(-1).index_add_(0, flat, torch.ones_like(flat))
         self.owner.view(-1).index_add_(0, flat, balls)
 
-    def rings(self) -> Rings:
-        """Return the counts of all pairs taken in."""
+    def rings(self) -> tuple[Tensor, Tensor]:
+        """Balls and points [p] outside them that come to lie in them when one of the k nearest is left out."""
         if not self._rings:
             raise RuntimeError("these balls were made without rings, or no pairs were added")
         balls, points = zip(*self._rings)
-        return Rings(torch.cat(balls), torch.cat(points))
+        return torch.cat(balls), torch.cat(points)
 
     def sums(self, values: Tensor) -> Tensor:
-        """Sums of values [n] over each group's balls, float64 [groups]."""
         total = torch.zeros(len(self.cover), dtype=torch.float64, device=values.device)
         return total.index_add_(0, self.groups, values.double())
 
@@ -103,11 +97,11 @@ def cover_changes(balls: Balls, targets: Tensor, number: int) -> Tensor:
     lost = balls.owner[group, point]
     changes = torch.zeros(number, len(balls.groups), dtype=torch.float64, device=targets.device)
     _add_at(changes, targets[point], lost, -1.0)
-    rings = balls.rings()
-    flat = balls.groups[rings.balls] * balls.cover.shape[1] + rings.points
+    ring_balls, ring_points = balls.rings()
+    flat = balls.groups[ring_balls] * balls.cover.shape[1] + ring_points
     covered = balls.cover.view(-1)[flat]
     some = covered <= 1
-    left_out, point = balls.neighbours.places[rings.balls[some]], rings.points[some]  # [p, k], [p]
+    left_out, point = balls.neighbours.places[ring_balls[some]], ring_points[some]  # [p, k], [p]
     owner, covered = balls.owner.view(-1)[flat[some]], covered[some]
     gained = (covered == 0).unsqueeze(1) | (left_out == owner.unsqueeze(1))
     row, _ = gained.nonzero(as_tuple=True)
@@ -127,9 +121,6 @@ def neighbour_gains(balls: Balls, gains: Tensor) -> Tensor:
 def _add_at(values: Tensor, rows: Tensor, columns: Tensor, amount: float) -> None:
     flat = rows * values.shape[1] + columns
     values.view(-1).index_add_(0, flat, torch.full_like(flat, amount, dtype=values.dtype))
-
-
-Parts = dict[str, float]
 
 
 def real_variances(own: Tensor, pool: Tensor, counts: list[int], weights: Tensor, worst: int) -> tuple[Parts, Tensor]:
@@ -172,9 +163,6 @@ def without_generated(balls: Balls, k: int) -> dict[str, Tensor]:
         "density": mean_curve(balls.cover / k),
         "coverage": changes,
     }
-
-
-NAMES = ("precision", "recall", "density", "coverage")
 
 
 class ManifoldReference(OfFeatures):

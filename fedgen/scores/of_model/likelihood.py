@@ -87,7 +87,6 @@ class LikelihoodReference(OfClients):
 
 @torch.no_grad()
 def _log_densities(density: Density, points: Tensor, client: int) -> Tensor:
-    """Float64 [n] of one client's points, checked."""
     parts = [density.log_prob(part).double().cpu() for part in points.split(CHUNK)]
     for part, asked in zip(parts, points.split(CHUNK)):
         if part.shape != asked.shape[:1]:

@@ -57,7 +57,6 @@ def _cosines(features: Tensor) -> Tensor:
 
 
 def _similarities(features: Tensor, kernel: Kernel) -> Tensor:
-    """K / n, float64 [n, n]."""
     own = kernel.diagonal(features)
     if not torch.allclose(own, torch.ones_like(own), atol=1e-9):
         raise ValueError(

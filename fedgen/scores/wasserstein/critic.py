@@ -85,7 +85,6 @@ class LipschitzNetwork(nn.Module):
 
 
 def _gram(weight: Tensor) -> Tensor:
-    """W W^T or W^T W, the smaller, float64."""
     small = weight.double()
     return small @ small.T if small.shape[0] <= small.shape[1] else small.T @ small
 
@@ -162,15 +161,12 @@ class CriticOptions:
 
 @dataclass(frozen=True, eq=False)
 class CriticSide:
-    """Some of the images of one side, with weights."""
-
     features: Tensor
     positions: Tensor
     shares: Tensor
 
     @classmethod
     def plain(cls, features: Tensor, positions: Tensor) -> "CriticSide":
-        """Images that all weigh the same."""
         return cls(features, positions, torch.full((len(positions),), 1 / len(positions), dtype=torch.float64))
 
     def draw(self, number: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -182,8 +178,6 @@ class CriticSide:
 
 
 class TrainedCritic:
-    """A trained f."""
-
     def __init__(self, network: LipschitzNetwork, centre: Tensor, spread: float) -> None:
         self.network, self.centre, self.spread = network, centre, spread
         self.steps = 0
@@ -201,7 +195,6 @@ class TrainedCritic:
         return torch.cat(parts) * self.spread
 
     def objective(self, generated: CriticSide, real: CriticSide) -> float:
-        """E_g f - E_t f, in the features' unit."""
         return float(generated.shares @ self.values(generated) - real.shares @ self.values(real))
 
 
@@ -248,7 +241,6 @@ def _untrained(fit: tuple[CriticSide, CriticSide], options: CriticOptions, gener
 
 
 def _moments(side: CriticSide) -> tuple[Tensor, Tensor]:
-    """Mean and variance along each axis, float64 [D] twice."""
     chunks = list(zip(side.positions.split(CHUNK), side.shares.split(CHUNK)))
     zero = torch.zeros(side.features.shape[1], dtype=torch.float64)
     mean = sum((shares @ side.features[chosen].double() for chosen, shares in chunks), zero)

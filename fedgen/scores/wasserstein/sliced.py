@@ -153,7 +153,6 @@ class SlicedReference(OfFeatures):
         return combine(name, per_client, pooled, self.weights, None, parts, own, over_clients=found.over_clients)
 
     def _slices(self, clients: slice, pooled: bool, generated: Tensor) -> "Slices":
-        """Those of some clients, and of the pool behind them if `pooled`."""
         shares = [torch.full((count,), 1 / count, dtype=torch.float64) for count in self.counts[clients]]
         even = torch.full((len(generated),), 1 / len(generated), dtype=torch.float64)
         counts = self.counts[clients] + ([sum(self.counts)] if pooled else [])

@@ -103,7 +103,6 @@ class WassersteinReference(OfFeatures):
         return with_influences(score, shared, rows[-1], real, pool)
 
     def _train(self, generated: Tensor, divided: Parts, clients: list[int]) -> TrainedCritic:
-        """The critic between generated images and those of one client, or of all."""
         fit, check = (
             (CriticSide.plain(generated, divided[purpose]), self._real(clients, purpose))
             for purpose in ("fit", "check")
