@@ -62,9 +62,9 @@ class FeatureMetric(Metric):
     def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:
         """Adds features [N, D] to a side: those of one row (a client), or of row i for image i, int64 [N]."""
 
-    @abstractmethod
     def _sized(self, dim: int) -> dict[str, Tensor]:
         """The states whose size depends on the number of features D, for no images; of D = 0 while D is not known."""
+        return {}
 
     def _join(self, parts: Sequence[Tensor] | Tensor) -> Tensor:
         """One sized state from those of several metrics, at least one."""

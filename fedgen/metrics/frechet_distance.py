@@ -202,17 +202,12 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
 
     Args:
         num_clients: K; clients are numbered from 0.
-        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
-        dim: D; by default the embedding's, or that of the first images.
+        embedding: likewise dim, ddof, normalize, reset_real_features and kwargs, as for `FrechetDistance`.
         aggregate: what `compute` gives: "avg", "all", "worst", "per_client" (a vector) or a power p >= 1 for a tensor;
             several of them for a dict with the keys "fid_avg", "fid_all", "fid_worst", "fid_per_client", "fid_power_2".
             Lightning's `log` takes a metric with one scalar, `log_dict` a dict of scalars. "all" alone, weighted by
             examples, keeps the pool's sums only: no client then needs images of its own.
         weights: "examples" (n_i / n), "uniform" or K numbers, shared by avg and all.
-        ddof: divisor n - ddof of the covariances; 1 as peers print it.
-        normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
-        reset_real_features: whether `reset` forgets the real images too.
-        kwargs: those of `torchmetrics.Metric`.
 
     Raises:
         ValueError: for another aggregate or unusable weights; from `compute`, if a client or the generated side has

@@ -36,9 +36,6 @@ class StoredFeatureMetric(FeatureMetric):
         for name in self._empty():
             self.add_state(name, [], dist_reduce_fx="cat")
 
-    def _sized(self, dim: int) -> dict[str, Tensor]:
-        return {}  # lists know no D
-
     def _dim_of(self, states: Mapping[str, Any]) -> int | None:
         found = (states[f"{side}_features"] for side in (REAL, GENERATED))
         parts = [part for state in found for part in ([state] if isinstance(state, Tensor) else state)]
@@ -81,13 +78,9 @@ class KernelDistance(TwoSides, StoredFeatureMetric):
     torchmetrics' `KernelInceptionDistance` draws random subsets.
 
     Args:
-        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
-        dim: D; by default the embedding's, or that of the first images.
+        embedding: likewise dim, normalize, reset_real_features and kwargs, as for `FrechetDistance`.
         kernel: `PolynomialKernel()`, that of KID, if None.
         estimator: "u" (unbiased, may be negative) or "v".
-        normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
-        reset_real_features: whether `reset` forgets the real images too.
-        kwargs: those of `torchmetrics.Metric`.
 
     Raises:
         ValueError: for another estimator; from `compute`, if a side has fewer than two images (one for "v").
@@ -132,16 +125,11 @@ class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
 
     Args:
         num_clients: K; clients are numbered from 0.
-        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
-        dim: D; by default the embedding's, or that of the first images.
+        embedding: likewise dim, weights, normalize, reset_real_features and kwargs, as for `FederatedFrechetDistance`.
         aggregate: what `compute` gives, as for `FederatedFrechetDistance`; keys begin with "kid_". Powers need scores
             that are not negative: estimator "v".
-        weights: "examples" (n_i / n), "uniform" or K numbers, shared by avg and all.
         kernel: `PolynomialKernel()`, that of KID, if None.
         estimator: "u" (unbiased, may be negative) or "v".
-        normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
-        reset_real_features: whether `reset` forgets the real images too.
-        kwargs: those of `torchmetrics.Metric`.
 
     Raises:
         ValueError: for another aggregate or estimator, or unusable weights; from `compute`, if a client or the

@@ -174,8 +174,11 @@ def excess_inversions(
     _check(columns[0], control[0])
     if (errors is None) != (control_errors is None):
         raise ValueError("give errors of both the columns and the control, or of neither: their counts are compared")
-    pairs = (columns, errors or (None, None)), (control, control_errors or (None, None))
-    return ExcessInversions(*(inversions(*both, *spreads, higher_is_better) for both, spreads in pairs))
+    found = []
+    for (a, b), spreads in ((columns, errors), (control, control_errors)):
+        errors_a, errors_b = spreads or (None, None)
+        found.append(inversions(a, b, errors_a, errors_b, higher_is_better))
+    return ExcessInversions(*found)
 
 
 def _check(a: Sequence[float], b: Sequence[float]) -> None:

@@ -51,7 +51,10 @@ def barycentre(
     current = torch.linalg.cholesky(sum(float(w) * (root.T @ root) for w, root in zip(shares, roots)))  # S = R R^T
     covariance, change = current @ current.T, float("inf")
     for _ in range(max_iterations):
-        moved = [float(w) * (root.T @ _polar(root @ current)) for w, root in zip(shares, roots)]
+        moved = []
+        for weight, root in zip(shares, roots):
+            left, _, right = torch.linalg.svd(root @ current, full_matrices=False)
+            moved.append(float(weight) * (root.T @ (left @ right)))
         current = torch.stack(moved).sum(0)
         previous, covariance = covariance, current @ current.T
         change = float((covariance - previous).norm() / covariance.norm())
@@ -119,11 +122,6 @@ def _as_gaussian(summaries: Sequence[Gaussian], shares: Tensor, covariance: Tens
     mean = torch.stack([w * summary.mean for w, summary in zip(shares, summaries)]).sum(0)
     count = sum(summary.count for summary in summaries)
     return Gaussian(count, mean, scatter=(covariance + covariance.T) / 2 * count)
-
-
-def _polar(matrix: Tensor) -> Tensor:
-    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    return left @ right
 
 
 def population_gaussian(mean: Tensor, covariance: Tensor, count: float = 1.0) -> Gaussian:

@@ -1,6 +1,6 @@
 """Privacy by noise: the Gaussian mechanism's (epsilon, delta), for one release or several.
 
-Noise is told as a multiplier, its standard deviation over the L2 sensitivity. Ways to account for it, all valid:
+Noise is given as a multiplier, its standard deviation over the L2 sensitivity. Ways to account for it, all valid:
 
 - "analytic": exact (Balle and Wang 2018, arXiv 1805.06530, theorem 8). Releases compose exactly too: with multipliers
   z_i they are together as private as one of multiplier (sum_i z_i^-2)^-1/2.

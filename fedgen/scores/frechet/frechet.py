@@ -28,6 +28,11 @@ from fedgen.statistics.gaussian import Gaussian, RunningPool, refuse_size, summa
 from fedgen.statistics.statistic_messages import Message, MessageError
 
 
+def check_ddof(ddof: float) -> None:
+    if ddof not in (0, 1):
+        raise ValueError(f"ddof must be 0 or 1, got {ddof!r}")
+
+
 def few_images(name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
     """A line that says which sets have fewer images than features; "" if none has."""
     known = [count for count in clients if count is not None]
@@ -163,9 +168,7 @@ class FrechetReference(OfClients):
     def from_summaries(
         cls, summaries: Iterable[Gaussian], weights: Weights = "examples", ddof: float = 1
     ) -> "FrechetReference":
-        """Make a reference as `from_features` does, of summaries as clients send them: same values; errors assume
-        normal features.
-        """
+        """As `from_features`, of summaries as clients send them: the same values; errors assume normal features."""
         return cls(summaries, weights, ddof)
 
     def score(self, generated: Tensor | Gaussian, errors: bool = True) -> FederatedScore:
@@ -190,17 +193,16 @@ class FrechetReference(OfClients):
         features = None if isinstance(generated, Gaussian) else generated.detach().cpu()
         summary = self._summary(generated)
         influences = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights) if errors else None
-        distances, terms = self._distances(self._longest_first, summary, influences)
-        return Distances(distances, terms, influences, self._of_pool(influences) if influences else None)
+        found = self._distances(self._longest_first, summary, influences)
+        return Distances(*found, influences, self._of_pool(influences) if influences else None)
 
     def combined(self, name: str, found: Distances) -> FederatedScore:
         """The score of distances, as they were measured or multiplied by factors."""
         clients, pool = len(self.counts), self._pool
         per_client = found.values[:clients]
-        named = {
-            key: {"avg": float(self.weights @ term[:clients]), "all": float(term[pool])}
-            for key, term in found.terms.items()
-        }
+        named = {}
+        for key, term in found.terms.items():
+            named[key] = {"avg": float(self.weights @ term[:clients]), "all": float(term[pool])}
         worst = int(per_client.masked_fill(self.weights == 0, -1.0).argmax())
         parts, own = found.influences.errors(worst, pool) if found.influences else (None, None)
         over_clients = None if found.of_pool is None else OverClients(per_client, found.of_pool, self.weights)
@@ -266,8 +268,8 @@ class FrechetReference(OfClients):
     def _pool_batch(self, batches: list[Batch], positions: list[Tensor]) -> Batch:
         root = factor(self.pooled, self.ddof)
         self._remember(self.pooled)
-        pooled = [batch.samples[0].clients for batch in batches if self.weights[batch.members[0]] > 0]
-        return Batch([len(batches)], root, [sample_pool(self.pooled, root, positions, torch.cat(pooled))])
+        pooled = torch.cat([batch.samples[0].clients for batch in batches if self.weights[batch.members[0]] > 0])
+        return Batch([len(batches)], root, [sample_pool(self.pooled, root, positions, pooled)])
 
 
 def _group(batches: list[Batch]) -> list[Batch]:
@@ -339,8 +341,7 @@ class FrechetScore(ScoreDefinition):
     ddof: Literal[0, 1] = 1
 
     def __post_init__(self) -> None:
-        if self.ddof not in (0, 1):
-            raise ValueError(f"ddof must be 0 or 1, got {self.ddof!r}")
+        check_ddof(self.ddof)
 
     def prepare(self, clients: ClientSide) -> FrechetReference:
         return FrechetReference.from_features(clients.parts, clients.weights, self.ddof)

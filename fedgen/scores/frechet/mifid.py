@@ -1,14 +1,13 @@
 """MiFID: the Fréchet distance divided by how far generated images are from their nearest training images.
 
-Bai, Lin, Raffel and Kan (2021, "On Training Sample Memorization: Lessons from Benchmarking Generative Modeling with a
-Large-scale Competition", arXiv 2106.03062): with M the mean over generated images of the smallest cosine distance
-1 - |cos| to a training image, MiFID = FID / M where M is below a threshold, 0.1, and FID otherwise.
+Bai, Lin, Raffel and Kan (2021, "On Training Sample Memorization", arXiv 2106.03062): with M the mean over generated
+images of the smallest cosine distance 1 - |cos| to a training image, MiFID = FID / M where M is below a threshold, 0.1,
+and FID otherwise.
 
 Constants are torchmetrics' (`MemorizationInformedFrechetInceptionDistance`): 1e-14 is added to M, and an FID of at most
-1e-8 gives 0. Two conventions differ. torchmetrics takes the mean over the images that it was given as real, of the
-distance to the nearest generated one; the paper's, here, is over generated images, and torchmetrics gives it if the two
-sets change places. It leaves out images whose features add up to 0; here those whose features are all 0, which have no
-direction.
+1e-8 gives 0. Two conventions differ: torchmetrics takes the mean over the real images, of the distance to the nearest
+generated one, and gives the paper's, here, if the two sets change places; and it leaves out images whose features add
+up to 0, here those whose features are all 0, which have no direction.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
-from fedgen.scores.frechet.frechet import Distances, FrechetReference, few_images
+from fedgen.scores.frechet.frechet import Distances, FrechetReference, check_ddof, few_images
 from fedgen.scores.frechet.frechet_errors import GENERATED_IMAGES, spaced
 from fedgen.scores.kernel.kernels import BLOCK
 from fedgen.statistics.gaussian import check_clients, check_features
@@ -155,8 +154,7 @@ class MemorisationInformedScore(ScoreDefinition):
         require_finite(threshold=self.threshold)
         if not 0 < self.threshold <= 1:
             raise ValueError(f"threshold is a cosine distance in (0, 1], got {self.threshold!r}")
-        if self.ddof not in (0, 1):
-            raise ValueError(f"ddof must be 0 or 1, got {self.ddof!r}")
+        check_ddof(self.ddof)
 
     def prepare(self, clients: ClientSide) -> MiFIDReference:
         return MiFIDReference.from_features(clients.features, clients.weights, self.threshold, self.ddof)

@@ -3,19 +3,17 @@
 Jiralerspong, Bose, Gemp, Qin, Bachrach and Gidel (2023, arXiv 2302.04440): features are scaled to mean 0 and variance 1
 by those of the held-out images; `AdaptiveDensity` of the generated ones is fitted to the training images; and
 FLD = 100 (L - C), with L the mean negative log-likelihood of the held-out images over D, and C that under a density of
-half of the training images fitted to the other half. Real images have about 0, and less where training images are few,
-as C has half of them. Poor, uniform or copied images give more. Copies do so because normals around them become narrow,
-and held-out images lie in none. C is the mean over `HALVINGS`, whose spread is in the errors. Halves are drawn among
-ranks along a random direction: the order of images or clients changes no value, and rounding swaps neighbours alone.
+half of the training images fitted to the other half. Real images have about 0, and less where training images are few.
+Poor, uniform or copied images give more: normals around copies become narrow, and held-out images lie in none. C is the
+mean over `HALVINGS`, whose spread is in the errors. Halves are drawn among ranks along a random direction: the order of
+images or clients changes no value, and rounding swaps neighbours alone.
 
-A density of generated features: a normal around each, of a width of its own that is fitted to training features.
-
-As the code of Jiralerspong et al. (github.com/marcojira/fld, commit ffbbf20 of 2024) has it: isotropic normals of equal
-weight; variances begin at (smallest squared distance to a training image + 1e-3) / D and take up to 50 passes of Adam
-at rate 0.5 on their logarithms, in batches of 10,000, clamped to [-40, 40], until the loss stays within 5e-4 for five
-passes. The loss is the mean negative log-likelihood of training images over D, of the mixture and a broad normal
-besides, around the training images' mean and of fitted variance, which bounds it where a training image is far from all
-generated ones. The density itself has no such part. Sums and gradients here are float64 and in a fixed order.
+The density is that of the code of Jiralerspong et al. (github.com/marcojira/fld, commit ffbbf20 of 2024): isotropic
+normals of equal weight around the images; variances begin at (smallest squared distance to a training image + 1e-3) / D
+and take up to 50 passes of Adam at rate 0.5 on their logarithms, in batches of 10,000, clamped to [-40, 40], until the
+loss stays within 5e-4 for five passes. The loss is the mean negative log-likelihood of training images over D, of the
+mixture and a broad normal of fitted variance around the training images' mean, which bounds it where a training image
+is far from all generated ones; the density itself has no such part. Sums are float64 and in a fixed order.
 """
 
 import math
@@ -29,10 +27,11 @@ from torch import Tensor
 from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition, require_whole
 from fedgen.scores.influences import joined
+from fedgen.scores.manifold.memorisation import check_sides
 from fedgen.scores.manifold.neighbours import Points, exact_squares, refuse_weight_zero
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.seeds import generator
-from fedgen.statistics.gaussian import check_features, check_generated
+from fedgen.statistics.gaussian import check_generated
 
 RATE, PASSES, BATCH = 0.5, 50, 10_000
 FIRST, SETTLED, WITHIN = 7, 5, 5e-4  # passes at least; of these the last, whose losses differ by less, end the fit
@@ -85,11 +84,7 @@ def _fitted(centres: Points, training: Tensor) -> Tensor:
 
 
 def _slopes(squares: Tensor, away: Tensor, logs: Tensor, broad: Tensor, dim: int) -> tuple[Tensor, Tensor, float]:
-    """Derivatives of the loss of one batch by the logarithms of variances [m], by the broad normal's [1], and the loss.
-
-    The derivative of -log sum_j exp(a_j) by the logarithm v_j of a variance is -r_j (s_j exp(-v_j) - D) / 2, with the
-    share r_j that the j-th normal has in the sum.
-    """
+    """Derivatives of a batch's loss by the logarithms of variances [m] and by the broad normal's [1], and the loss."""
     of_logs, of_broad, loss = torch.zeros_like(logs), torch.zeros_like(broad), torch.zeros_like(broad)
     for near, far in zip(squares.split(ROWS), away.split(ROWS)):
         normals, around = _log_normals(near.double(), logs, dim), _log_normals(far.unsqueeze(1), broad, dim)
@@ -99,6 +94,7 @@ def _slopes(squares: Tensor, away: Tensor, logs: Tensor, broad: Tensor, dim: int
         sums = shares.sum(1) + other[:, 0]
         loss -= (largest[:, 0] + sums.log()).sum()
         scale = 1 / sums
+        # of -log sum_j exp(a_j) by v_j: -r_j (s_j exp(-v_j) - D) / 2, with r_j the share of the j-th normal in the sum
         of_logs += dim * (scale @ shares) - (scale @ shares.mul_(near)) * (-logs).exp()
         of_broad += (scale * other[:, 0] * (dim - far * (-broad).exp())).sum()
     size = len(squares) * dim
@@ -156,11 +152,11 @@ class FeatureLikelihoodReference(OfFeatures):
     def __init__(
         self, train: Sequence[Tensor], held_out: Sequence[Tensor], weights: Weights = "examples", seed: int = 0
     ) -> None:
-        if len(train) != len(held_out) or not train:
-            raise ValueError(
-                f"{len(train)} clients with training images and {len(held_out)} with held-out ones; give both"
-            )
-        self._dim = _check(train, held_out)
+        self._dim = check_sides(train, held_out)
+        for parts, side in ((train, "training"), (held_out, "held-out")):
+            if 1 in (counts := [len(part) for part in parts]):
+                client = counts.index(1)
+                raise ValueError(f"client {client} has 1 {side} image, and FLD needs 2; leave the client out")
         self.counts = [len(part) for part in train]
         self.weights = resolve_weights(weights, self.counts)
         refuse_weight_zero(self.weights)
@@ -245,20 +241,6 @@ class _Side:
         baselines, factor = self._baselines[size], PERCENT / held_out.shape[1]
         differences = baselines.mean(0) - density.log_density(held_out, of_others=real)
         return (factor * differences).cpu(), (-factor * baselines.mean(1)).cpu()
-
-
-def _check(train: Sequence[Tensor], held_out: Sequence[Tensor]) -> int:
-    """D; ValueError unless every client has two usable rows of it on both sides."""
-    for parts, side in ((train, "training"), (held_out, "held-out")):
-        for client, features in enumerate(parts):
-            check_features(features, f"{side} features of client {client}")
-            if len(features) < 2:
-                raise ValueError(f"client {client} has 1 {side} image, and FLD needs 2; leave the client out")
-            if features.shape[1] != train[0].shape[1]:
-                raise ValueError(
-                    f"client {client} has {features.shape[1]} {side} features, client 0 has {train[0].shape[1]}"
-                )
-    return train[0].shape[1]
 
 
 @dataclass(frozen=True)

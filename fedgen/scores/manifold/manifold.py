@@ -96,7 +96,7 @@ def cover_changes(balls: Balls, targets: Tensor, number: int) -> Tensor:
     group, point = (balls.cover == 1).nonzero(as_tuple=True)
     lost = balls.owner[group, point]
     changes = torch.zeros(number, len(balls.groups), dtype=torch.float64, device=targets.device)
-    _add_at(changes, targets[point], lost, -1.0)
+    changes.index_put_((targets[point], lost), changes.new_tensor(-1.0), accumulate=True)
     ring_balls, ring_points = balls.rings()
     flat = balls.groups[ring_balls] * balls.cover.shape[1] + ring_points
     covered = balls.cover.view(-1)[flat]
@@ -107,7 +107,7 @@ def cover_changes(balls: Balls, targets: Tensor, number: int) -> Tensor:
     row, _ = gained.nonzero(as_tuple=True)
     keys = (left_out[gained] * balls.cover.shape[1] + point[row]).unique()
     centre, point = keys // balls.cover.shape[1], keys % balls.cover.shape[1]
-    _add_at(changes, targets[point], centre, 1.0)
+    changes.index_put_((targets[point], centre), changes.new_tensor(1.0), accumulate=True)
     return changes
 
 
@@ -116,11 +116,6 @@ def neighbour_gains(balls: Balls, gains: Tensor) -> Tensor:
     places = balls.neighbours.places
     total = torch.zeros(len(places), dtype=torch.float64, device=gains.device)
     return total.index_add_(0, places.flatten(), gains.double().repeat_interleave(places.shape[1]))
-
-
-def _add_at(values: Tensor, rows: Tensor, columns: Tensor, amount: float) -> None:
-    flat = rows * values.shape[1] + columns
-    values.view(-1).index_add_(0, flat, torch.full_like(flat, amount, dtype=values.dtype))
 
 
 def real_variances(own: Tensor, pool: Tensor, counts: list[int], weights: Tensor, worst: int) -> tuple[Parts, Tensor]:
@@ -155,14 +150,9 @@ def without_generated(balls: Balls, k: int) -> dict[str, Tensor]:
     """Precision, density and coverage of each group without each generated image, up to a constant, [groups, m]."""
     alone = (balls.inside == 1).nonzero().flatten()
     changes = torch.zeros(balls.cover.shape, dtype=torch.float64, device=balls.cover.device)
-    flat = balls.groups[alone] * balls.cover.shape[1] + balls.sole[alone]
-    sizes = balls.sums(torch.ones_like(balls.groups))
-    changes.view(-1).index_add_(0, flat, -1 / sizes[balls.groups[alone]])
-    return {
-        "precision": mean_curve(balls.cover > 0),
-        "density": mean_curve(balls.cover / k),
-        "coverage": changes,
-    }
+    groups, sizes = balls.groups[alone], balls.sums(torch.ones_like(balls.groups))
+    changes.index_put_((groups, balls.sole[alone]), -1 / sizes[groups], accumulate=True)
+    return {"precision": mean_curve(balls.cover > 0), "density": mean_curve(balls.cover / k), "coverage": changes}
 
 
 class ManifoldReference(OfFeatures):
