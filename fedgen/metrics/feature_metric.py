@@ -38,6 +38,7 @@ class FeatureMetric(Metric):
         dim: int | None,
         normalize: bool,
         reset_real_features: bool,
+        *,
         made_with: Sequence[Any],
         **kwargs: Any,
     ) -> None:
@@ -355,7 +356,8 @@ def _clients(client: int | Tensor, images: int, num_clients: int) -> int | Tenso
             raise ValueError(
                 f"client needs one whole number an image, [{images}], got {client.dtype} {list(client.shape)}"
             )
-        numbers, found = client.tolist(), client.long()
+        found: int | Tensor = client.long()
+        numbers = client.tolist()
     else:
         if isinstance(client, bool) or not hasattr(client, "__index__"):
             raise ValueError(f"client is a whole number, int64 [N], or None for generated images, got {client!r}")

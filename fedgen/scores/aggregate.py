@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -126,7 +126,7 @@ class OfClients:
     """
 
     weights: Tensor
-    counts: Sequence[float]
+    counts: Any  # whole numbers, unless the class takes pooled summaries
 
     def __repr__(self) -> str:
         clients, examples = _counted(len(self.counts), "client"), _counted(round(sum(self.counts)), "example")
@@ -250,15 +250,6 @@ def combine(
     parts = error_parts or {}
     errors = {key: sum(part[key] ** 2 for part in parts.values()) ** 0.5 for key in values} if parts else {}
     own = client_error_parts or {}
-    return FederatedScore(
-        name,
-        per_client,
-        values,
-        errors,
-        terms or {},
-        parts,
-        torch.stack([part.square() for part in own.values()]).sum(0).sqrt() if own else None,
-        higher_is_better,
-        over_clients,
-        own,
-    )
+    each = torch.stack([part.square() for part in own.values()]).sum(0).sqrt() if own else None
+    found = FederatedScore(name, per_client, values, errors, terms or {}, parts, each, higher_is_better)
+    return replace(found, over_clients=over_clients, client_error_parts=own)

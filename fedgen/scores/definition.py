@@ -219,7 +219,7 @@ class ScoreDefinition(ABC):
             generated: the model's side.
             errors: whether standard errors are asked for.
         """
-        return prepared.score(generated.rows, errors)  # type: ignore[no-any-return]
+        return prepared.score(generated.rows, errors)
 
     def fit(self, clients: ClientSide) -> FittedScore:
         """Return the score fitted to the clients, which scores generated sets."""
@@ -271,11 +271,7 @@ class ScoreDefinition(ABC):
         return ""
 
     def check_classes(self, classes: Sequence[str]) -> None:  # noqa: B027 - most scores take any
-        """Raise ValueError for options that do not fit the data's classes, of a score that needs labels.
-
-        Args:
-            classes: their names in order.
-        """
+        """Raise ValueError for options that do not fit the data's classes, of a score that needs labels."""
 
     def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
         """Return what a reader must know beside the value, given the sizes of the sets; "" for nothing.

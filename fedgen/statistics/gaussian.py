@@ -118,8 +118,8 @@ class Gaussian:
         """Weight of each image in `deviations`, float64 [n], summing to 1."""
         if self.shares is not None:
             return self.shares
-        rows = len(self.deviations) if self.deviations is not None else 0
-        return torch.full((rows,), 1.0 / max(rows, 1), dtype=torch.float64, device=self.mean.device)
+        rows = 0 if self.deviations is None else len(self.deviations)
+        return self.mean.new_full((rows,), 1.0 / max(rows, 1), dtype=torch.float64)
 
 
 def is_covariance(matrix: Tensor, slack: float) -> bool:

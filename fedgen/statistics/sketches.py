@@ -331,7 +331,7 @@ class FourierMoments(Moments):
     waves: Tensor
     sigma: float
     made: Mapping[str, str]
-    diagonal: ClassVar[float] = 1.0
+    diagonal = 1.0
 
     @property
     def kernel(self) -> str:

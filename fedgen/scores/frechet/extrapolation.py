@@ -92,12 +92,12 @@ def fid_infinity(
         raise ValueError(f"a line needs at least 2 levels, got parts={parts}")
     _check_size(generated, parts, "generated features")
     generated = generated.detach().cpu()
-    features, whole = [], None
+    features: list[Tensor] = []
+    whole: FrechetReference | None = None
     if real == "sample":
         features = _client_features(clients, parts)
     else:
-        known = isinstance(clients, FrechetReference)
-        whole = clients if known else FrechetReference.from_features(clients, weights)
+        whole = clients if isinstance(clients, FrechetReference) else FrechetReference.from_features(clients, weights)
     full = (whole or FrechetReference.from_features(features, weights)).score(generated)
     scores = [[full]]
     for level in range(2, parts + 1):

@@ -129,8 +129,11 @@ class FrechetReference(OfClients):
         batches: list[Batch] = []
         positions: list[Tensor] = []
         for number, client in enumerate(clients):
-            features = None if isinstance(client, Gaussian) else client.detach().cpu()
-            summary = client if isinstance(client, Gaussian) else summarize(features, f"features of client {number}")
+            if isinstance(client, Gaussian):
+                summary, features = client, None
+            else:
+                features = client.detach().cpu()
+                summary = summarize(features, f"features of client {number}")
             root = self._factor(number, summary)
             batches.append(Batch([number], root, [sample_client(number, summary, root, features)]))
             positions.append(sample_deviations(summary, features, POOL_IMAGES, root) + summary.mean)

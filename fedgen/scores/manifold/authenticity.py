@@ -91,12 +91,9 @@ class AuthenticityReference(OfFeatures):
                 shared.add(clients, authentic)
         assert of_all is not None
         per_client, pooled = torch.cat(values), (of_all.squares > self._pool[of_all.places]).double().cpu()
-        worst = int(per_client.argmin())
-        of_generated = {"generated": shared.errors(worst, pooled)} if errors else None
-        own_errors = {"generated": shared.of_clients.sqrt()} if errors else None
-        return combine(
-            "authenticity", per_client, float(pooled.mean()), self.weights, None, of_generated, own_errors, True
-        )
+        parts = {"generated": shared.errors(int(per_client.argmin()), pooled)} if errors else None
+        own = {"generated": shared.of_clients.sqrt()} if errors else None
+        return combine("authenticity", per_client, float(pooled.mean()), self.weights, None, parts, own, True)
 
 
 @dataclass(frozen=True)
