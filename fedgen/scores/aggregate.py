@@ -118,7 +118,7 @@ class FederatedScore:
 
 
 class OfClients:
-    """What is kept of clients for a score.
+    """The base of what is kept of clients for a score.
 
     Attributes:
         weights: float64 [K], summing to 1, of the clients in avg and, unless the class says otherwise, in all.

@@ -1,4 +1,4 @@
-"""What the theorems of arXiv 2310.11714 say of FD-avg, KID-avg and a Gaussian toy, in closed form.
+"""Theorems of arXiv 2310.11714 on FD-avg, KID-avg and a Gaussian toy, in closed form.
 
 FD-avg(G) = FD(barycentre, G) + constant holds when all covariances commute, the generator's too. Otherwise FD-avg is
 smaller, as the Wasserstein space is positively curved, and generators need not rank as their distances to the

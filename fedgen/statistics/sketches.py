@@ -46,7 +46,7 @@ class Estimate:
     error: float
 
 
-class Moments(ABC):
+class SetMoments(ABC):
     """The base of the terms of a mean kernel of one set of images."""
 
     count: float
@@ -91,7 +91,7 @@ class Moments(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class KernelMoments(Moments):
+class KernelMoments(SetMoments):
     """The terms of the mean kernel of one set of images; `CubicSketch.read` makes them from a summed message.
 
     Args:
@@ -317,7 +317,7 @@ def check_alike(made: Mapping[str, str], other: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class FourierMoments(Moments):
+class FourierMoments(SetMoments):
     """The terms of the mean RBF kernel of one set of images; `FourierSketch.read` makes them from a summed message.
 
     Args:

@@ -171,7 +171,7 @@ class FrechetReference(OfClients):
     def from_summaries(
         cls, summaries: Iterable[Gaussian], weights: Weights = "examples", ddof: float = 1
     ) -> "FrechetReference":
-        """As `from_features`, of summaries as clients send them: the same values; errors assume normal features."""
+        """The reference of summaries as clients send them: the same values; errors assume normal features."""
         return cls(summaries, weights, ddof)
 
     def score(self, generated: Tensor | Gaussian, errors: bool = True) -> FederatedScore:
