@@ -5,7 +5,7 @@ import json
 import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import numpy as np
@@ -38,6 +38,7 @@ class FeatureMetric(Metric):
         dim: int | None,
         normalize: bool,
         reset_real_features: bool,
+        *,
         made_with: Sequence[Any],
         **kwargs: Any,
     ) -> None:
@@ -62,16 +63,15 @@ class FeatureMetric(Metric):
     def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:
         """Adds features [N, D] to a side: those of one row (a client), or of row i for image i, int64 [N]."""
 
-    @abstractmethod
     def _sized(self, dim: int) -> dict[str, Tensor]:
         """The states whose size depends on the number of features D, for no images; of D = 0 while D is not known."""
+        return {}
 
     def _join(self, parts: Sequence[Tensor] | Tensor) -> Tensor:
         """One sized state from those of several metrics, at least one."""
         raise NotImplementedError(f"{type(self).__name__} has no states of a size")
 
     def _add_sized(self, dim: int) -> None:
-        """Makes these states anew."""
         for name, state in self._sized(dim).items():
             self.add_state(name, state.to(self.device), dist_reduce_fx=self._join)
 
@@ -80,7 +80,6 @@ class FeatureMetric(Metric):
         """D of a metric's states; None if they have seen no images."""
 
     def _set_dim(self, dim: int) -> None:
-        """Takes D from the first images."""
         self.dim = dim
         self._add_sized(dim)
 
@@ -117,7 +116,6 @@ class FeatureMetric(Metric):
         self._update_count += max(1, incoming_state.update_count if isinstance(incoming_state, Metric) else 1)
 
     def _merged(self, name: str, own: Any, other: Any) -> Any:
-        """One state of two metrics: tensors by what joins them, lists one behind the other."""
         if isinstance(own, list):
             parts = [other] if isinstance(other, Tensor) else other
             return [*own, *(part.to(self._list_device) for part in parts)]
@@ -180,11 +178,9 @@ class FeatureMetric(Metric):
 
     @property
     def _list_device(self) -> torch.device:
-        """The device of lists of features."""
         return torch.device("cpu") if self.compute_on_cpu else self.device
 
     def _unseen(self, side: str) -> SeenRange:
-        """The range of a side's float images, before there are any."""
         whose = f"{side} images of {type(self).__name__}"
         return SeenRange(whose, "pass images * 2 - 1, or uint8, or make the metric with normalize=True")
 
@@ -199,7 +195,7 @@ class FeatureMetric(Metric):
         return features.detach().to(self.device)
 
     def _images(self, images: Tensor, side: str) -> Tensor:
-        """Images as the embedding takes them: unless normalised the very tensor, by which FeatureShare knows it."""
+        """Images as the embedding takes them: unless normalised the same tensor, by which FeatureShare knows it."""
         if self.normalize:
             if not images.is_floating_point() or not ((images >= 0) & (images <= 1)).all():
                 span = f"{images.dtype} from {images.min().item():g} to {images.max().item():g}"
@@ -207,17 +203,13 @@ class FeatureMetric(Metric):
             return (images * 255).to(torch.uint8)
         if self._quantises and images.is_floating_point():
             refuse_grey_levels(images)
-            self._look_at(images, side)
+            seen = self._seen[side]
+            seen.see(images)
+            if side == REAL:
+                seen.refuse()
+            else:
+                seen.warn()  # no generator ends a training
         return images
-
-    def _look_at(self, images: Tensor, side: str) -> None:
-        """Says so if a side's floats look like [0, 1]; ValueError for many real ones. No generator ends a training."""
-        seen = self._seen[side]
-        seen.see(images)
-        if side == REAL:
-            seen.refuse()
-        else:
-            seen.warn()
 
     def _writable(self, name: str) -> Tensor:
         """A state that may be changed in place: one made under inference mode may not, once that is over."""
@@ -250,10 +242,8 @@ def _known_dim(embedding: Embedding | None, dim: int | None) -> int | None:
     """D as it is given or as the embedding knows it; None if the first images tell."""
     known = None
     if embedding is not None:
-        try:
+        with suppress(RuntimeError):  # of one whose input decides
             known = embedding.dim
-        except RuntimeError:
-            known = None  # the input decides
     if known is not None and dim is not None and dim != known:
         raise ValueError(f"dim is {dim}, but embedding {embedding.name if embedding else ''} gives {known} features")
     if dim is not None and dim < 1:
@@ -275,8 +265,6 @@ def _scalars(value: Any) -> Any:
 
 
 class TwoSides(FeatureMetric):
-    """`update(images, real)` for metrics of two sets."""
-
     def update(self, images: Tensor, real: bool) -> None:
         """Adds images, or features [N, D] without an embedding, to the real or the generated side."""
         if len(images):
@@ -285,7 +273,6 @@ class TwoSides(FeatureMetric):
 
 
 def require_sides(real: float, generated: float, needed: int) -> None:
-    """Raises ValueError unless both sides have the images needed."""
     require_images("real", real, needed, "update(images, real=True)")
     require_images("generated", generated, needed, "update(images, real=False)")
 
@@ -298,16 +285,23 @@ class ManyClients(FeatureMetric):
     """`update(images, client)` and `compute()` for metrics of K clients; subclasses give the score."""
 
     def __init__(
-        self, num_clients: int, weights: Weights, aggregates: Aggregate | Sequence[Aggregate], **settings: Any
+        self,
+        *settings: Any,
+        num_clients: int,
+        weights: Weights,
+        aggregates: Aggregate | Sequence[Aggregate],
+        **kwargs: Any,
     ) -> None:
         if num_clients < 1:
             raise ValueError(f"num_clients must be at least 1, got {num_clients}")
         single = isinstance(aggregates, str | int | float)
-        names = _aggregates(aggregates)
+        names = (aggregates,) if isinstance(aggregates, str | int | float) else tuple(aggregates)
+        _check_aggregates(names)
         resolve_weights(weights, [1.0] * num_clients)
         # The pool of all images needs no client's own.
         pooled = names == ("all",) and isinstance(weights, str) and weights == "examples"
-        super().__init__(rows=1 if pooled else num_clients, made_with=("many clients", num_clients), **settings)
+        made_with = ("many clients", num_clients)
+        super().__init__(*settings, rows=1 if pooled else num_clients, made_with=made_with, **kwargs)
         self.num_clients = num_clients
         self.weights = weights if isinstance(weights, str) else torch.as_tensor(weights).tolist()
         self._names, self._single, self._pooled = names, single, pooled
@@ -326,7 +320,10 @@ class ManyClients(FeatureMetric):
     def compute(self) -> Tensor | dict[str, Tensor]:
         """The aggregate asked for as a float64 scalar (per_client: [K]); or a dict such as {"fid_avg", "fid_all"}."""
         score, shares = self._score()
-        found = {_key(score.name, name): _named(score, shares, name).to(self.device) for name in self._names}
+        found = {}
+        for name in self._names:
+            key = f"{score.name}_{name}" if isinstance(name, str) else f"{score.name}_power_{name:g}"
+            found[key] = _named(score, shares, name).to(self.device)
         return next(iter(found.values())) if self._single else found
 
     def _require_images(self, counts: Sequence[float], generated: float, needed: int) -> None:
@@ -337,45 +334,36 @@ class ManyClients(FeatureMetric):
         require_images("generated", generated, needed, "update(images, client=None)")
 
 
-def _aggregates(names: Aggregate | Sequence[Aggregate]) -> tuple[Aggregate, ...]:
-    """Checked names, one or several."""
-    several = (names,) if isinstance(names, str | int | float) else tuple(names)
-    for name in several:
+def _check_aggregates(names: Sequence[Aggregate]) -> None:
+    for name in names:
         if not (name in EVERYTHING if isinstance(name, str) else name >= 1):
             raise ValueError(f"aggregate must be among {EVERYTHING} or a power of at least 1, got {name!r}")
-    if not several:
+    if not names:
         raise ValueError(f"aggregate must name at least one of {EVERYTHING}")
-    return several
 
 
 def _named(score: FederatedScore, shares: Tensor, name: Aggregate) -> Tensor:
-    """One aggregate in float64: a scalar, or [K] for "per_client"."""
     if name == "per_client":
         return score.per_client
     value = score.values["all"] if name == "all" else aggregate(score.per_client, shares, name)
     return torch.tensor(value, dtype=torch.float64)
 
 
-def _key(score: str, name: Aggregate) -> str:
-    return f"{score}_{name}" if isinstance(name, str) else f"{score}_power_{name:g}"
-
-
 def _clients(client: int | Tensor, images: int, num_clients: int) -> int | Tensor:
-    """One client's number, or those of each image as int64 [N], once they are known to exist."""
+    """One client's number, or those of each image as int64 [N]; ValueError for clients that do not exist."""
     if isinstance(client, Tensor) and client.ndim > 0:
         if client.shape != (images,) or client.dtype == torch.bool or client.is_floating_point():
             raise ValueError(
                 f"client needs one whole number an image, [{images}], got {client.dtype} {list(client.shape)}"
             )
-        outside = client[(client < 0) | (client >= num_clients)]
-        if len(outside):
-            raise ValueError(
-                f"client {int(outside[0])} is none of 0 ... {num_clients - 1}; generated images: client=None"
-            )
-        return client.long()
-    if isinstance(client, bool) or not hasattr(client, "__index__"):
-        raise ValueError(f"client is a whole number, int64 [N], or None for generated images, got {client!r}")
-    number = operator.index(client)
-    if not 0 <= number < num_clients:
-        raise ValueError(f"client {number} is none of 0 ... {num_clients - 1}; generated images: client=None")
-    return number
+        found: int | Tensor = client.long()
+        numbers = client.tolist()
+    else:
+        if isinstance(client, bool) or not hasattr(client, "__index__"):
+            raise ValueError(f"client is a whole number, int64 [N], or None for generated images, got {client!r}")
+        found = operator.index(client)
+        numbers = [found]
+    outside = [number for number in numbers if not 0 <= number < num_clients]
+    if outside:
+        raise ValueError(f"client {outside[0]} is none of 0 ... {num_clients - 1}; generated images: client=None")
+    return found

@@ -22,50 +22,41 @@ from fedgen.scores.aggregate import FederatedScore, Weights
 from fedgen.scores.frechet.frechet import FrechetReference, few_images, frechet_distance
 from fedgen.scores.frechet.roots import BLOCK, Triangle
 from fedgen.statistics import Gaussian, thin
-from fedgen.statistics.gaussian import check_size, mirror
-
-# Moments of features a Fréchet distance is computed from: they merge over batches, metrics and ranks.
-#
-# They are centred at every step (Chan, Golub and LeVeque 1979): sums of outer products around the origin would lose
-# twice the digits of |mean| / deviation.
-
-
-CHUNK = 4096  # images converted to float64 at a time
+from fedgen.statistics.gaussian import CHUNK, check_size, mirror
 
 
 class MomentMetric(FeatureMetric):
-    """Count, mean and scatter of each client's features and the generated ones, in float64."""
+    """Count, mean and scatter of each client's features and the generated ones, in float64; they merge over ranks."""
 
     real_moments: Tensor
     generated_moments: Tensor
 
-    def __init__(self, rows: int, made_with: tuple[Any, ...] = (), **settings: Any) -> None:
-        super().__init__(made_with=("moments", rows, *made_with), **settings)
+    def __init__(self, *settings: Any, rows: int, made_with: tuple[Any, ...], **kwargs: Any) -> None:
+        super().__init__(*settings, made_with=("moments", rows, *made_with), **kwargs)
         self._said_few = False
         self._rows = rows
         self._add_sized(self.dim or 0)
 
     @property
     def real_count(self) -> Tensor:
-        """Real images seen, int64 [rows]."""
         return self.real_moments[:, 0].long()
 
     @property
     def generated_count(self) -> Tensor:
-        """Generated images seen, int64 [1]."""
         return self.generated_moments[:, 0].long()
-
-    @property
-    def _sides(self) -> tuple[tuple[str, int], ...]:
-        """The sides and their numbers of rows."""
-        return (REAL, self._rows), (GENERATED, 1)
 
     def _sized(self, dim: int) -> dict[str, Tensor]:
         width = MomentStates.width(dim)
-        return {f"{side}_moments": torch.zeros(number, width, dtype=torch.float64) for side, number in self._sides}
+        sides = (REAL, self._rows), (GENERATED, 1)
+        return {f"{side}_moments": torch.zeros(number, width, dtype=torch.float64) for side, number in sides}
 
     def _join(self, parts: Sequence[Tensor] | Tensor) -> Tensor:
-        return merge_moments(parts)
+        """The moments [rows, 1 + D + S] of the images of several metrics, at least one, merged row by row."""
+        merged = parts[0].clone()
+        for part in parts[1:]:
+            for own, other in zip(merged, part):
+                MomentStates(own).merge(MomentStates(other))
+        return merged
 
     def _dim_of(self, states: Mapping[str, Any]) -> int | None:
         return MomentStates.dim_of(states[f"{REAL}_moments"]) or None
@@ -75,15 +66,13 @@ class MomentMetric(FeatureMetric):
         moments = self._writable(f"{side}_moments")
         if isinstance(rows, int):
             MomentStates(moments[rows]).add(features)
-            return
-        for row in rows.unique().tolist():
-            MomentStates(moments[row]).add(features[rows.to(features.device) == row])
+        else:
+            for row in rows.unique().tolist():
+                MomentStates(moments[row]).add(features[rows.to(features.device) == row])
 
-    def _say_few(self, name: str) -> None:
-        """Warns once of fewer images than features, of which a Fréchet distance is too large."""
-        counts, generated = self.real_count.tolist(), int(self.generated_count)
+    def _warn_of_few(self) -> None:
         assert self.dim is not None  # there were images
-        said = few_images(name, self.dim, generated, counts)
+        said = few_images("fid", self.dim, int(self.generated_count), self.real_count.tolist())
         if said and not self._said_few:
             self._said_few = True
             warn(said)
@@ -94,7 +83,11 @@ class MomentMetric(FeatureMetric):
 
 
 class MomentStates:
-    """Count, mean and scatter of some images' features in one tensor, which changes in place."""
+    """Count, mean and scatter of some images' features in one tensor, which changes in place.
+
+    They are centred at every step (Chan, Golub and LeVeque 1979): sums of outer products around the origin would lose
+    twice the digits of |mean| / deviation.
+    """
 
     def __init__(self, values: Tensor) -> None:
         dim = self.dim_of(values)
@@ -103,12 +96,10 @@ class MomentStates:
 
     @staticmethod
     def width(dim: int) -> int:
-        """1 + D + S."""
         return 1 + dim + sum(min(BLOCK, dim - i) * (dim - i) for i in range(0, dim, BLOCK))
 
     @staticmethod
     def dim_of(values: Tensor) -> int:
-        """D of a tensor [..., 1 + D + S]."""
         width = values.shape[-1]
         guesses = range(max(0, math.isqrt(width) - 1), math.isqrt(2 * width) + 1)  # D^2 / 2 <= width <= D^2 + D + 1
         return next(dim for dim in guesses if MomentStates.width(dim) == width)
@@ -124,13 +115,11 @@ class MomentStates:
             self._add_outer(rows)
 
     def merge(self, other: "MomentStates") -> None:
-        """Adds the images of others."""
         row = self._move(other.count, other.mean)
         self.triangle.strips.add_(other.triangle.strips)
         self._add_outer(row.unsqueeze(0))
 
     def summary(self) -> Gaussian:
-        """Summary of these images; low-rank for n <= D."""
         return thin(Gaussian(float(self.count), self.mean, scatter=mirror(self.triangle.dense())))
 
     def _move(self, count: Tensor | int, mean: Tensor) -> Tensor:
@@ -142,18 +131,8 @@ class MomentStates:
         return shift * (before * share).sqrt()
 
     def _add_outer(self, rows: Tensor) -> None:
-        """Adds rows^T rows to the scatter."""
         for i, strip in self.triangle.parts:
             strip.addmm_(rows[:, i : i + BLOCK].T, rows[:, i:])
-
-
-def merge_moments(parts: Sequence[Tensor] | Tensor) -> Tensor:
-    """The moments [rows, 1 + D + S] of the images of several metrics, at least one, merged row by row."""
-    merged = parts[0].clone()
-    for part in parts[1:]:
-        for own, other in zip(merged, part):
-            MomentStates(own).merge(MomentStates(other))
-    return merged
 
 
 class FrechetDistance(TwoSides, MomentMetric):
@@ -196,21 +175,13 @@ class FrechetDistance(TwoSides, MomentMetric):
         reset_real_features: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            1,
-            ("two sides",),
-            embedding=embedding,
-            dim=dim,
-            normalize=normalize,
-            reset_real_features=reset_real_features,
-            **kwargs,
-        )
+        super().__init__(embedding, dim, normalize, reset_real_features, rows=1, made_with=("two sides",), **kwargs)
         self.ddof = ddof
 
     def compute(self) -> Tensor:
         """The distance, a scalar in float64."""
         require_sides(int(self.real_count), int(self.generated_count), images_needed(self.ddof))
-        self._say_few("fid")
+        self._warn_of_few()
         distance, _ = frechet_distance(self._summary(REAL), self._summary(GENERATED), self.ddof)
         return torch.tensor(distance, dtype=torch.float64, device=self.device)
 
@@ -231,17 +202,12 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
 
     Args:
         num_clients: K; clients are numbered from 0.
-        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
-        dim: D; by default the embedding's, or that of the first images.
+        embedding: likewise dim, ddof, normalize, reset_real_features and kwargs, as for `FrechetDistance`.
         aggregate: what `compute` gives: "avg", "all", "worst", "per_client" (a vector) or a power p >= 1 for a tensor;
             several of them for a dict with the keys "fid_avg", "fid_all", "fid_worst", "fid_per_client", "fid_power_2".
             Lightning's `log` takes a metric with one scalar, `log_dict` a dict of scalars. "all" alone, weighted by
             examples, keeps the pool's sums only: no client then needs images of its own.
         weights: "examples" (n_i / n), "uniform" or K numbers, shared by avg and all.
-        ddof: divisor n - ddof of the covariances; 1 as peers print it.
-        normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
-        reset_real_features: whether `reset` forgets the real images too.
-        kwargs: those of `torchmetrics.Metric`.
 
     Raises:
         ValueError: for another aggregate or unusable weights; from `compute`, if a client or the generated side has
@@ -272,22 +238,14 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
         reset_real_features: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            num_clients,
-            weights,
-            aggregate,
-            embedding=embedding,
-            dim=dim,
-            normalize=normalize,
-            reset_real_features=reset_real_features,
-            **kwargs,
-        )
+        settings = embedding, dim, normalize, reset_real_features
+        super().__init__(*settings, num_clients=num_clients, weights=weights, aggregates=aggregate, **kwargs)
         self.ddof = ddof
 
     def _score(self) -> tuple[FederatedScore, Tensor]:
         counts = self.real_count.tolist()
         self._require_images(counts, int(self.generated_count), images_needed(self.ddof))
-        self._say_few("fid")
+        self._warn_of_few()
         clients = (self._summary(REAL, row) for row in range(len(counts)))
         reference = FrechetReference.from_summaries(clients, self.weights, self.ddof)
         return reference.score(self._summary(GENERATED), errors=False), reference.weights

@@ -19,7 +19,9 @@ from fedgen.metrics.feature_metric import (
 )
 from fedgen.scores.aggregate import FederatedScore, Weights
 from fedgen.scores.kernel.kernels import Kernel
-from fedgen.scores.kernel.mmd import Estimator, KernelReference, mmd2
+from fedgen.scores.kernel.mmd import Estimator, KernelReference, check_estimator, mmd2
+
+IMAGES_NEEDED = {"u": 2, "v": 1}  # of a side
 
 
 class StoredFeatureMetric(FeatureMetric):
@@ -27,15 +29,12 @@ class StoredFeatureMetric(FeatureMetric):
 
     real_rows: list[Tensor]
 
-    def __init__(self, rows: int, made_with: tuple[Any, ...] = (), **settings: Any) -> None:
-        super().__init__(made_with=("features", rows, *made_with), **settings)
+    def __init__(self, *settings: Any, rows: int, made_with: tuple[Any, ...], **kwargs: Any) -> None:
+        super().__init__(*settings, made_with=("features", rows, *made_with), **kwargs)
         self._rows = rows
         self._kept = torch.float64 if self.embedding is None else torch.float32
         for name in self._empty():
             self.add_state(name, [], dist_reduce_fx="cat")
-
-    def _sized(self, dim: int) -> dict[str, Tensor]:
-        return {}  # lists know no D
 
     def _dim_of(self, states: Mapping[str, Any]) -> int | None:
         found = (states[f"{side}_features"] for side in (REAL, GENERATED))
@@ -60,7 +59,6 @@ class StoredFeatureMetric(FeatureMetric):
         return torch.cat([self._empty()[name], *(part.cpu() for part in parts)])
 
     def _real_parts(self) -> list[Tensor]:
-        """Features [n_i, D] of each client, images in the order in which they came."""
         rows = self._stored(f"{REAL}_rows")
         counts = torch.bincount(rows, minlength=self._rows).tolist()
         return list(self._stored(f"{REAL}_features")[rows.argsort(stable=True)].split(counts))
@@ -80,13 +78,9 @@ class KernelDistance(TwoSides, StoredFeatureMetric):
     torchmetrics' `KernelInceptionDistance` draws random subsets.
 
     Args:
-        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
-        dim: D; by default the embedding's, or that of the first images.
+        embedding: likewise dim, normalize, reset_real_features and kwargs, as for `FrechetDistance`.
         kernel: `PolynomialKernel()`, that of KID, if None.
         estimator: "u" (unbiased, may be negative) or "v".
-        normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
-        reset_real_features: whether `reset` forgets the real images too.
-        kwargs: those of `torchmetrics.Metric`.
 
     Raises:
         ValueError: for another estimator; from `compute`, if a side has fewer than two images (one for "v").
@@ -112,33 +106,16 @@ class KernelDistance(TwoSides, StoredFeatureMetric):
         reset_real_features: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            1,
-            ("two sides",),
-            embedding=embedding,
-            dim=dim,
-            normalize=normalize,
-            reset_real_features=reset_real_features,
-            **kwargs,
-        )
-        self.kernel = kernel
-        self.estimator = estimator
-        self._needed = images_needed(estimator)
+        super().__init__(embedding, dim, normalize, reset_real_features, rows=1, made_with=("two sides",), **kwargs)
+        check_estimator(estimator)
+        self.kernel, self.estimator = kernel, estimator
 
     def compute(self) -> Tensor:
         """The distance, a scalar in float64."""
         real, generated = self._stored(f"{REAL}_features"), self._stored(f"{GENERATED}_features")
-        require_sides(len(real), len(generated), self._needed)
+        require_sides(len(real), len(generated), IMAGES_NEEDED[self.estimator])
         distance = mmd2(real, generated, self.kernel, self.estimator)
         return torch.tensor(distance, dtype=torch.float64, device=self.device)
-
-
-def images_needed(estimator: str) -> int:
-    """The fewest images of a side: two for "u", one for "v"."""
-    fewest = {"u": 2, "v": 1}
-    if estimator not in fewest:
-        raise ValueError(f"estimator must be 'u' or 'v', got {estimator!r}")
-    return fewest[estimator]
 
 
 class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
@@ -148,16 +125,11 @@ class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
 
     Args:
         num_clients: K; clients are numbered from 0.
-        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
-        dim: D; by default the embedding's, or that of the first images.
+        embedding: likewise dim, weights, normalize, reset_real_features and kwargs, as for `FederatedFrechetDistance`.
         aggregate: what `compute` gives, as for `FederatedFrechetDistance`; keys begin with "kid_". Powers need scores
             that are not negative: estimator "v".
-        weights: "examples" (n_i / n), "uniform" or K numbers, shared by avg and all.
         kernel: `PolynomialKernel()`, that of KID, if None.
         estimator: "u" (unbiased, may be negative) or "v".
-        normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
-        reset_real_features: whether `reset` forgets the real images too.
-        kwargs: those of `torchmetrics.Metric`.
 
     Raises:
         ValueError: for another aggregate or estimator, or unusable weights; from `compute`, if a client or the
@@ -189,23 +161,14 @@ class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
         reset_real_features: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            num_clients,
-            weights,
-            aggregate,
-            embedding=embedding,
-            dim=dim,
-            normalize=normalize,
-            reset_real_features=reset_real_features,
-            **kwargs,
-        )
-        self.kernel = kernel
-        self.estimator = estimator
-        self._needed = images_needed(estimator)
+        settings = embedding, dim, normalize, reset_real_features
+        super().__init__(*settings, num_clients=num_clients, weights=weights, aggregates=aggregate, **kwargs)
+        check_estimator(estimator)
+        self.kernel, self.estimator = kernel, estimator
 
     def _score(self) -> tuple[FederatedScore, Tensor]:
         clients = self._real_parts()
         generated = self._stored(f"{GENERATED}_features")
-        self._require_images([len(part) for part in clients], len(generated), self._needed)
+        self._require_images([len(part) for part in clients], len(generated), IMAGES_NEEDED[self.estimator])
         reference = KernelReference.from_features(clients, self.kernel, self.estimator, self.weights)
         return reference.score(generated, errors=False), reference.weights

@@ -1,8 +1,8 @@
 """Many clients, one score: avg, all, worst and power means, with the weights that all of them share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,24 +10,24 @@ from torch import Tensor
 from fedgen.io.hashing import hash_tensors
 from fedgen.scores.uncertainty import mean_variance
 
-# Standard errors of avg and all where the clients themselves are a sample of a population of clients.
-#
-# A client then comes with all its images, so the unit that varies is the client: its weight times the mean of the
-# score's influence over its images. What these errors hold of the real images' spread they hold through the clients'
-# scores; the generated set is one and the same for all clients, and its own spread (`error_parts["generated"]`) is
-# not in them.
-#
-# Measured on Gaussians, 20 clients of 20 to 60 images drawn anew 150 times, as the spread of the values over the
-# errors: 0.90 to 1.08 for FID, KID, sliced distances and log-densities. Where the generated set is about the
-# population itself, those of all are up to 1.5 times too large (a first-order influence vanishes there), and as a
-# jackknife's, those of precision-all, density-all and coverage-all up to 1.9 times. With few clients take Student's
-# quantile of K - 1 degrees: of 5 clients, value +- 1.96 errors holds the expectation in 70 to 86 percent of the
-# draws.
+Weights = str | Sequence[float] | Tensor
+P = ParamSpec("P")
+Reference = TypeVar("Reference")
 
 
 @dataclass(frozen=True, eq=False)
 class OverClients:
-    """The share of each client in avg and all, as one of a population of clients."""
+    """The share of each client in avg and all, where the clients are themselves a sample of a population of clients.
+
+    A client comes with all its images, so the unit that varies is the client: its weight times the mean of the score's
+    influence over its images. The generated set is the same for all clients, so its own spread is not included.
+
+    Measured on Gaussians, 20 clients of 20 to 60 images drawn anew 150 times, as the spread of the values over the
+    errors: 0.90 to 1.08 for FID, KID, sliced distances and log-densities. Where the generated set is about the
+    population itself, those of all are up to 1.5 times too large (a first-order influence vanishes there), and those of
+    precision-all, density-all and coverage-all up to 1.9 times. With few clients take Student's quantile of K - 1
+    degrees: of 5 clients, value +- 1.96 errors holds the expectation in 70 to 86 percent of the draws.
+    """
 
     per_client: Tensor
     of_pool: Tensor
@@ -43,7 +43,6 @@ class OverClients:
         return {key: float(variance) ** 0.5 for key, variance in variances.items()}
 
     def times(self, factor: float) -> "OverClients":
-        """The same of a score multiplied by a factor."""
         return replace(self, per_client=self.per_client * factor, of_pool=self.of_pool * factor)
 
     def minus(self, other: "OverClients") -> "OverClients":
@@ -62,9 +61,6 @@ def _variance(influence: Tensor, shares: Tensor) -> Tensor:
     if not torch.isfinite(influence[counted]).all():
         return torch.tensor(torch.inf, dtype=torch.float64)
     return mean_variance(influence[counted], shares[counted])
-
-
-Weights = str | Sequence[float] | Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,13 +118,28 @@ class FederatedScore:
 
 
 class OfClients:
-    """The base of what is kept of clients for a score."""
+    """The base of what is kept of clients for a score.
 
-    counts: Any  # numbers of examples, one a client
+    Attributes:
+        weights: float64 [K], summing to 1, of the clients in avg and, unless the class says otherwise, in all.
+        counts: images of each client.
+    """
+
+    weights: Tensor
+    counts: Any  # whole numbers, unless the class takes pooled summaries
 
     def __repr__(self) -> str:
         clients, examples = _counted(len(self.counts), "client"), _counted(round(sum(self.counts)), "example")
         return f"{type(self).__name__}({clients}, {examples})"
+
+
+class OfFeatures(OfClients):
+    """The base of those made of the clients' features."""
+
+    @classmethod
+    def from_features(cls: Callable[P, Reference], *args: P.args, **kwargs: P.kwargs) -> Reference:
+        """Make it of the clients' features, as the class itself does."""
+        return cls(*args, **kwargs)
 
 
 def _counted(number: int, what: str) -> str:
@@ -239,15 +250,6 @@ def combine(
     parts = error_parts or {}
     errors = {key: sum(part[key] ** 2 for part in parts.values()) ** 0.5 for key in values} if parts else {}
     own = client_error_parts or {}
-    return FederatedScore(
-        name,
-        per_client,
-        values,
-        errors,
-        terms or {},
-        parts,
-        torch.stack([part.square() for part in own.values()]).sum(0).sqrt() if own else None,
-        higher_is_better,
-        over_clients,
-        own,
-    )
+    each = torch.stack([part.square() for part in own.values()]).sum(0).sqrt() if own else None
+    found = FederatedScore(name, per_client, values, errors, terms or {}, parts, each, higher_is_better)
+    return replace(found, over_clients=over_clients, client_error_parts=own)

@@ -45,8 +45,7 @@ class Density(Protocol):
 class ModelAnswers(Protocol):
     """A model that is asked about real examples, at the draws of one seed."""
 
-    def losses(self, examples: Any, labels: Tensor | None) -> Tensor:
-        """Return the model's own losses, float64 [N]."""
+    def losses(self, examples: Any, labels: Tensor | None) -> Tensor: ...
 
     def predictions(self, examples: Any, labels: Tensor | None) -> Iterator[tuple[Any, ...]]:
         """Yield what a metric's `update` takes, a batch at a time."""
@@ -211,8 +210,7 @@ class ScoreDefinition(ABC):
             generated: the model's side.
             errors: whether standard errors are asked for.
         """
-        found: FederatedScore | Mapping[str, FederatedScore] = prepared.score(generated.rows, errors)
-        return found
+        return prepared.score(generated.rows, errors)
 
     def fit(self, clients: ClientSide) -> FittedScore:
         """Return the score fitted to the clients, which scores generated sets."""
@@ -264,11 +262,7 @@ class ScoreDefinition(ABC):
         return ""
 
     def check_classes(self, classes: Sequence[str]) -> None:  # noqa: B027 - most scores take any
-        """Raise ValueError for options that do not fit the data's classes, of a score that needs labels.
-
-        Args:
-            classes: their names in order.
-        """
+        """Raise ValueError for options that do not fit the data's classes, of a score that needs labels."""
 
     def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
         """Return what a reader must know beside the value, given the sizes of the sets; "" for nothing.

@@ -5,7 +5,7 @@ the variance of these means. Generated images vary as one sample that all client
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import torch
@@ -14,11 +14,12 @@ from torch import Tensor
 from fedgen.scores.aggregate import FederatedScore, OverClients, aggregate, combine
 from fedgen.scores.uncertainty import mean_variance
 
+PAIRS = 2**22  # of clients and generated images whose numbers are held at once: 34 MB of float64
+
 
 def mean_score(
     name: str, values: Sequence[Tensor], weights: Tensor, errors: bool = True, higher_is_better: bool = False
 ) -> FederatedScore:
-    """The score of values float64 [n_i] of each client's images."""
     per_client = torch.stack([part.mean() for part in values])
     pooled = aggregate(per_client, weights)  # the same to the last digit, so that no rounding ranks in two ways
     if not errors:
@@ -27,8 +28,8 @@ def mean_score(
     sign = 1.0 if higher_is_better else -1.0
     worst = int((sign * per_client).masked_fill(weights == 0, torch.inf).argmin())
     average = float((weights.square() @ spread).sqrt())
-    over_clients = OverClients(per_client, per_client, weights)
-    score = combine(name, per_client, pooled, weights, None, None, None, higher_is_better, over_clients)
+    beyond = OverClients(per_client, per_client, weights)
+    score = combine(name, per_client, pooled, weights, higher_is_better=higher_is_better, over_clients=beyond)
     # no parts: whatever varies with the generated images is not known, so these stand for both sides
     found = {"avg": average, "all": average, "worst": float(spread[worst].sqrt())}
     return replace(score, errors=found, client_errors=spread.sqrt())
@@ -43,16 +44,9 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _follows(before: Tensor, after: Tensor) -> bool:
-    """Whether the second tensor's rows come right after the first's in the same memory."""
-    same = before.shape[1:] == after.shape[1:] and before.dtype == after.dtype and before.device == after.device
-    if not same or before.stride() != after.stride():
-        return False
-    if before.untyped_storage().data_ptr() != after.untyped_storage().data_ptr():
-        return False
-    return bool(after.storage_offset() == before.storage_offset() + len(before) * before.stride(0))
-
-
-PAIRS = 2**22  # of clients and generated images whose numbers are held at once: 34 MB of float64
+    forms = [(t.shape[1:], t.dtype, t.device, t.stride(), t.untyped_storage().data_ptr()) for t in (before, after)]
+    end = before.storage_offset() + len(before) * before.stride(0)
+    return forms[0] == forms[1] and bool(after.storage_offset() == end)
 
 
 def client_blocks(counts: Sequence[int], generated: int) -> Iterator[tuple[slice, slice]]:
@@ -67,14 +61,14 @@ class SharedVariances:
     """Variances over what all clients share, as generated images are, from rows of one block of clients at a time."""
 
     def __init__(self, weights: Tensor, variance: Callable[[Tensor], Tensor] = mean_variance) -> None:
-        self._weights, self._variance = weights, variance
+        self.weights, self._variance = weights, variance
         self.of_clients = torch.zeros_like(weights)
         self._average: Tensor | float = 0.0
 
     def add(self, clients: slice, rows: Tensor) -> None:
         """Take in the rows [b, m] of some clients; each client's once."""
         self.of_clients[clients] = self._variance(rows)
-        self._average = self._average + self._weights[clients] @ rows
+        self._average = self._average + self.weights[clients] @ rows
 
     def errors(self, worst: int, pool: Tensor | None = None) -> dict[str, float]:
         """Standard errors of avg, all and worst, with the pool's row [m]; None where it is the clients' mean."""
@@ -85,33 +79,21 @@ class SharedVariances:
         return {key: variance**0.5 for key, variance in variances.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class Influences:
-    """Influences of images on the scores of K clients and of their pool, each up to a constant."""
+def with_influences(
+    score: FederatedScore, shared: SharedVariances, generated: Tensor, real: Sequence[Tensor], pool: Sequence[Tensor]
+) -> FederatedScore:
+    """A score with its errors, from influences of generated [m] and real images, each up to a constant.
 
-    shared: SharedVariances
-    generated: Tensor
-    real: list[Tensor]
-    pool: list[Tensor]
-    weights: Tensor
-    worst: int
-
-    def parts(self) -> dict[str, dict[str, float]]:
-        """Standard errors {"generated": {"avg", "all", "worst"}, "real": {...}}."""
-        own = torch.stack([mean_variance(part) for part in self.real])
-        of_pool = torch.stack([mean_variance(part) for part in self.pool])
-        squares = self.weights.square()
-        real = {"avg": squares @ own, "all": squares @ of_pool, "worst": own[self.worst]}
-        return {
-            "generated": self.shared.errors(self.worst, self.generated),
-            "real": {key: float(value) ** 0.5 for key, value in real.items()},
-        }
-
-    def client_parts(self) -> dict[str, Tensor]:
-        """Standard errors {"generated": [K], "real": [K]} of the clients' own scores."""
-        real = torch.stack([mean_variance(part) for part in self.real])
-        return {"generated": self.shared.of_clients.sqrt(), "real": real.sqrt()}
-
-    def over_clients(self, per_client: Tensor) -> OverClients:
-        """Return what clients of these scores [K] add to avg and all."""
-        return OverClients(per_client, torch.stack([part.mean() for part in self.pool]), self.weights)
+    `generated` and `pool` are influences on the pool's score, `real` those of clients' images on the client's own.
+    """
+    weights, per_client = shared.weights, score.per_client
+    worst = int(per_client.masked_fill(weights == 0, -torch.inf).argmax())
+    own, of_pool = (torch.stack([mean_variance(part) for part in parts]) for parts in (real, pool))
+    variances = {"avg": weights.square() @ own, "all": weights.square() @ of_pool, "worst": own[worst]}
+    parts = {
+        "generated": shared.errors(worst, generated),
+        "real": {key: float(value) ** 0.5 for key, value in variances.items()},
+    }
+    of_clients = {"generated": shared.of_clients.sqrt(), "real": own.sqrt()}
+    beyond = OverClients(per_client, torch.stack([part.mean() for part in pool]), weights)
+    return combine(score.name, per_client, score.values["all"], weights, None, parts, of_clients, over_clients=beyond)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,18 +49,13 @@ def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
     both = first_untied = second_untied = 0
     left, right = np.asarray(a, float), np.asarray(b, float)
     for place in range(len(a) - 1):  # a row of the matrix of pairs at a time
-        signs, others = (_signs(column[place], column[place + 1 :]) for column in (left, right))
+        signs, others = ((col[place] > col[place + 1 :]) * 1 - (col[place] < col[place + 1 :]) for col in (left, right))
         both += int((signs * others).sum())
         first_untied += int(np.count_nonzero(signs))
         second_untied += int(np.count_nonzero(others))
     if 0 in (first_untied, second_untied):
         raise ValueError("a column of equal values ranks nothing; leave it out")
     return float(both / (first_untied * second_untied) ** 0.5)
-
-
-def _signs(value: Any, others: NDArray[np.float64]) -> NDArray[np.int64]:
-    """1 where a value is larger than others, -1 where it is smaller."""
-    return (value > others).astype(int) - (value < others).astype(int)
 
 
 def inversions(
@@ -91,32 +85,26 @@ def inversions(
         [(1, 2)]
     """
     _check(a, b)
-    a, b = (_smaller_is_better(column, higher) for column, higher in zip((a, b), higher_is_better, strict=True))
-    spread_a, spread_b = errors_a or [0.0] * len(a), errors_b or [0.0] * len(b)
-    _check(spread_a, a)
-    _check(spread_b, b)
-    columns = [
-        (np.asarray(column, float), np.asarray(spread, float)) for column, spread in ((a, spread_a), (b, spread_b))
-    ]
+    columns = []
+    for column, spread, higher in zip((a, b), (errors_a, errors_b), higher_is_better, strict=True):
+        spread = spread or [0.0] * len(column)
+        _check(spread, column)
+        columns.append((np.asarray(column, float) * (-1.0 if higher else 1.0), np.asarray(spread, float)))
     return [pair for place in range(len(a) - 1) for pair in _inverted_with(place, columns)]
 
 
 def _inverted_with(place: int, columns: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> list[Inversion]:
-    """The inversions of one generator and those after it."""
     with np.errstate(invalid="ignore"):  # between two infinite values there is no order
-        (first, second), spreads = zip(
-            *(
-                (values[place] - values[place + 1 :], (spread[place] ** 2 + spread[place + 1 :] ** 2) ** 0.5)
-                for values, spread in columns
-            )
-        )
-        clear = np.logical_and(*(np.abs(step) > Z * spread for step, spread in zip((first, second), spreads)))
+        first, second = (values[place] - values[place + 1 :] for values, _ in columns)
+        clear = np.ones(len(first), bool)
+        for step, (_, spread) in zip((first, second), columns):
+            clear &= np.abs(step) > Z * (spread[place] ** 2 + spread[place + 1 :] ** 2) ** 0.5
         found = np.flatnonzero(first * second < 0)
-    ahead = first < 0
-    return [
-        Inversion(*((place, other) if is_ahead else (other, place)), is_clear)
-        for other, is_ahead, is_clear in zip((found + place + 1).tolist(), ahead[found].tolist(), clear[found].tolist())
-    ]
+    pairs = []
+    for step in found.tolist():
+        ends = (place, place + 1 + step) if first[step] < 0 else (place + 1 + step, place)
+        pairs.append(Inversion(*ends, bool(clear[step])))
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -187,14 +175,10 @@ def excess_inversions(
     if (errors is None) != (control_errors is None):
         raise ValueError("give errors of both the columns and the control, or of neither: their counts are compared")
     found = []
-    for (a, b), spread in ((columns, errors), (control, control_errors)):
-        errors_a, errors_b = spread or (None, None)
+    for (a, b), spreads in ((columns, errors), (control, control_errors)):
+        errors_a, errors_b = spreads or (None, None)
         found.append(inversions(a, b, errors_a, errors_b, higher_is_better))
     return ExcessInversions(*found)
-
-
-def _smaller_is_better(column: Sequence[float], higher_is_better: bool) -> Sequence[float]:
-    return [-value for value in column] if higher_is_better else column
 
 
 def _check(a: Sequence[float], b: Sequence[float]) -> None:

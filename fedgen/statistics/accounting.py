@@ -1,6 +1,6 @@
 """Privacy by noise: the Gaussian mechanism's (epsilon, delta), for one release or several.
 
-Noise is told as a multiplier, its standard deviation over the L2 sensitivity. Ways to account for it, all valid:
+Noise is given as a multiplier, its standard deviation over the L2 sensitivity. Ways to account for it, all valid:
 
 - "analytic": exact (Balle and Wang 2018, arXiv 1805.06530, theorem 8). Releases compose exactly too: with multipliers
   z_i they are together as private as one of multiplier (sum_i z_i^-2)^-1/2.
@@ -44,14 +44,11 @@ def noise_multiplier(epsilon: float, delta: float, releases: int = 1, accountant
     if accountant == "analytic":
         return _solve(lambda z: _log_delta(z, epsilon) - math.log(delta)) * releases**0.5
     library = require_accountants()
-    return float(
-        library.calibrate_dp_mechanism(
-            lambda: _fresh(accountant),
-            lambda z: library.SelfComposedDpEvent(library.GaussianDpEvent(z), releases),
-            epsilon,
-            delta,
-        )
-    )
+
+    def noise(z: float) -> Any:
+        return library.SelfComposedDpEvent(library.GaussianDpEvent(z), releases)
+
+    return float(library.calibrate_dp_mechanism(lambda: _fresh(accountant), noise, epsilon, delta))
 
 
 def spent_epsilon(multipliers: Sequence[float], delta: float, accountant: Accountant = "analytic") -> float:
@@ -141,7 +138,6 @@ def require_accountants() -> Any:
 
 
 def _fresh(accountant: Accountant) -> Any:
-    require_accountants()
     from dp_accounting import pld, rdp
 
     return pld.PLDAccountant() if accountant == "pld" else rdp.RdpAccountant()

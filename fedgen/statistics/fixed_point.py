@@ -4,9 +4,9 @@ A value v becomes round(v 2^bits). Sums of whole numbers lose nothing, so the er
 entry, at most 2^-(bits + 1), whatever the number of images: at 24 bits below 1e-8 of an FID of features around 1, but
 more where features are small. Whole numbers modulo 2^64 hide behind uniformly random masks completely, floats do not.
 
-The sums must stay below 2^63, or they come out wrapped around and nobody could tell: so each client is refused whose
-values could do that over the agreed number of clients. Bits and that number are public and the same at all clients.
-Every message counts itself, so that a sum of more messages is refused, and one in which masks are left over.
+The sums must stay below 2^63, or they come out wrapped around unnoticed: so each client is refused whose values could
+do that over the agreed number of clients. Bits and that number are public and the same at all clients. Every message
+counts itself, so that a sum of more messages is refused, and one in which masks are left over.
 """
 
 import json
@@ -124,9 +124,8 @@ class FixedPoint:
         return self.bits[name]
 
     def _meta(self, kind: str, meta: dict[str, str]) -> dict[str, str]:
-        bits = dict(self.bits) if isinstance(self.bits, Mapping) else self.bits
-        text = json.dumps(bits, sort_keys=True), json.dumps(meta, sort_keys=True)
-        return {"of": kind, "bits": text[0], "clients": str(self.clients), "meta": text[1]}
+        bits = json.dumps(dict(self.bits) if isinstance(self.bits, Mapping) else self.bits, sort_keys=True)
+        return {"of": kind, "bits": bits, "clients": str(self.clients), "meta": json.dumps(meta, sort_keys=True)}
 
 
 def mask(message: Message, client: int, clients: int, seed: int) -> Message:

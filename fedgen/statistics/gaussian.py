@@ -4,8 +4,9 @@ Moments are kept centred and in float64: uncentred sums in float32 lose the four
 A summary of no more than D images keeps its centred features instead of a D x D matrix: smaller, and exact in rank.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -18,16 +19,12 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     except torch.linalg.LinAlgError:
         if not torch.isfinite(matrix).all():
             raise
-    singles = [_by_qr(single) for single in matrix.reshape(-1, *matrix.shape[-2:])]
-    values, vectors = (torch.stack(list(parts)) for parts in zip(*singles))
-    return values.reshape(matrix.shape[:-1]).to(matrix), vectors.reshape(matrix.shape).to(matrix)
-
-
-def _by_qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
     import scipy.linalg  # needed once in a thousand matrices, and slow to import
 
-    values, vectors = scipy.linalg.eigh(matrix.cpu().numpy(), driver="ev")
-    return torch.from_numpy(values), torch.from_numpy(vectors)
+    singles = matrix.reshape(-1, *matrix.shape[-2:]).cpu().numpy()
+    found = [map(torch.from_numpy, scipy.linalg.eigh(single, driver="ev")) for single in singles]
+    values, vectors = (torch.stack(list(parts)) for parts in zip(*found))
+    return values.reshape(matrix.shape[:-1]).to(matrix), vectors.reshape(matrix.shape).to(matrix)
 
 
 CHUNK = 4096  # images converted to float64 at a time
@@ -60,10 +57,12 @@ class Gaussian:
         if (self.deviations is None) == (self.scatter is None):
             raise ValueError("a Gaussian holds exactly one of deviations [n, D] and scatter [D, D]")
         second = self.scatter if self.deviations is None else self.deviations
-        if self.mean.ndim != 1 or second is None or second.ndim != 2 or second.shape[1] != len(self.mean):
-            raise ValueError(f"moments disagree: mean {tuple(self.mean.shape)}, second moment {_shape(second)}")
-        if self.scatter is not None and self.scatter.shape[0] != len(self.mean):
-            raise ValueError(f"scatter must be [D, D] with D = {len(self.mean)}, got {_shape(self.scatter)}")
+        assert second is not None
+        shape = tuple(second.shape)
+        if self.mean.ndim != 1 or second.ndim != 2 or shape[1] != len(self.mean):
+            raise ValueError(f"moments disagree: mean {tuple(self.mean.shape)}, second moment {shape}")
+        if self.scatter is not None and shape[0] != len(self.mean):
+            raise ValueError(f"scatter must be [D, D] with D = {len(self.mean)}, got {shape}")
         if self.shares is not None and (self.deviations is None or len(self.shares) != len(self.deviations)):
             raise ValueError("shares give one weight to each row of deviations")
         if self.count < 1:
@@ -119,8 +118,8 @@ class Gaussian:
         """Weight of each image in `deviations`, float64 [n], summing to 1."""
         if self.shares is not None:
             return self.shares
-        rows = len(self.deviations) if self.deviations is not None else 0
-        return torch.full((rows,), 1.0 / max(rows, 1), dtype=torch.float64, device=self.mean.device)
+        rows = 0 if self.deviations is None else len(self.deviations)
+        return self.mean.new_full((rows,), 1.0 / max(rows, 1), dtype=torch.float64)
 
 
 def is_covariance(matrix: Tensor, slack: float) -> bool:
@@ -153,7 +152,7 @@ def check_size(features: Tensor, name: str = "features") -> None:
 
 
 class SizeError(ValueError, OverflowError):
-    """Features too large for the products that a score is made of."""
+    pass
 
 
 def refuse_size(size: float, what: str) -> None:
@@ -173,6 +172,13 @@ def check_clients(clients: Sequence[Tensor]) -> None:
         check_features(part, f"features of client {number}")
         if part.shape[1] != clients[0].shape[1]:
             raise ValueError(f"client {number} has {part.shape[1]} features, client 0 has {clients[0].shape[1]}")
+
+
+def check_generated(generated: Tensor, dim: int) -> None:
+    """Raises ValueError unless generated features are usable, and as many as the clients' D."""
+    check_features(generated, "generated features")
+    if generated.shape[1] != dim:
+        raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
 
 
 def summarize(features: Tensor, name: str = "features") -> Gaussian:
@@ -215,8 +221,17 @@ def pool(summaries: Iterable[Gaussian], weights: Sequence[float] | Tensor | None
         ValueError: for no summaries, differing D, or weights negative, not finite, all zero or of another length.
     """
     running = RunningPool(by_count=weights is None)
-    for summary, weight in _with_weights(summaries, weights):
-        running.add(summary, weight)
+    if weights is None:
+        for summary in summaries:
+            running.add(summary, summary.count)
+        return running.result()
+    values = torch.as_tensor(weights, dtype=torch.float64).tolist()
+    if any(not 0 <= value < float("inf") for value in values):
+        raise ValueError(f"weights must be finite and not negative, got {values}")
+    for one, mass in zip_longest(summaries, values):
+        if one is None or mass is None:
+            raise ValueError(f"weights need one value a summary, got {len(values)} weights")
+        running.add(one, mass)
     return running.result()
 
 
@@ -236,10 +251,8 @@ class RunningPool:
         """Adds a summary with a mass, on any scale that all masses share; zero leaves it out."""
         if mass == 0:
             return
-        if self._pooled is None:
-            self._pooled = summary
-        else:
-            self._pooled = _merge(self._pooled, self.mass, summary, mass, self.by_count)
+        own = self._pooled
+        self._pooled = summary if own is None else _merge(own, self.mass, summary, mass, self.by_count)
         self.mass += mass
 
     def result(self) -> Gaussian:
@@ -251,24 +264,6 @@ class RunningPool:
         if self._pooled is None:
             raise ValueError("nothing to pool: give at least one summary with a positive weight")
         return self._pooled
-
-
-def _with_weights(
-    summaries: Iterable[Gaussian], weights: Sequence[float] | Tensor | None
-) -> Iterator[tuple[Gaussian, float]]:
-    if weights is None:
-        yield from ((summary, summary.count) for summary in summaries)
-        return
-    values = torch.as_tensor(weights, dtype=torch.float64).tolist()
-    if any(not 0 <= value < float("inf") for value in values):
-        raise ValueError(f"weights must be finite and not negative, got {values}")
-    number = 0
-    for number, summary in enumerate(summaries, start=1):
-        if number > len(values):
-            break
-        yield summary, values[number - 1]
-    if number != len(values):
-        raise ValueError(f"weights need one value a summary, got {len(values)} weights")
 
 
 def _merge(left: Gaussian, left_mass: float, right: Gaussian, right_mass: float, by_count: bool) -> Gaussian:
@@ -306,7 +301,3 @@ def mirror(scatter: Tensor) -> Tensor:
         block.copy_(block.triu() + block.triu(1).T)
         scatter[edge:, i:edge] = scatter[i:edge, edge:].T
     return scatter
-
-
-def _shape(value: Tensor | None) -> tuple[int, ...] | None:
-    return None if value is None else tuple(value.shape)

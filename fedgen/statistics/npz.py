@@ -6,7 +6,7 @@ that the peers ignore.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,16 @@ from fedgen.io.archives import Header
 from fedgen.io.files import atomic_write, read_headers, read_npz
 from fedgen.statistics.gaussian import Gaussian, is_covariance
 
-# The exact rank of few images, given back to a summary that reached us as D x D sums.
-#
-# Rounding fills the null space of a scatter matrix of n <= D images with noise of 1e-16, of which a Fréchet distance
-# takes the square root: 1e-7 of the distance. With the rank known from the count the noise is left out: 1e-12.
+NAMES = ("mu", "sigma")
+_REAL = "fiu"  # NumPy's kinds of real numbers
 
 
 def thin(summary: Gaussian) -> Gaussian:
     """The same summary with n deviations [n, D] in place of a scatter matrix, if n <= D; else the summary itself.
 
     The deviations are not the images', but have the same mean and scatter. For a dense summary of n whole images.
+    Rounding fills the null space of their scatter with noise of 1e-16, of which a Fréchet distance takes the square
+    root: 1e-7 of the distance, and 1e-12 without it.
     """
     if summary.scatter is None or summary.count > summary.dim:
         return summary
@@ -53,15 +53,10 @@ def _rows(matrix: Tensor, rank: int) -> Tensor:
 
 
 def _helmert(count: int, like: Tensor) -> Tensor:
-    """Helmert's matrix [n, n - 1]: orthonormal columns that sum to zero, as deviations from a mean do."""
     number = torch.arange(1, count, dtype=like.dtype, device=like.device)
     columns = torch.ones(count, count - 1, dtype=like.dtype, device=like.device).triu()
     columns.diagonal(-1).copy_(-number)
     return columns / (number * (number + 1)).sqrt()
-
-
-NAMES = ("mu", "sigma")
-_REAL = "fiu"  # NumPy's kinds of real numbers
 
 
 @dataclass(frozen=True)
@@ -151,11 +146,8 @@ def load_npz(
 
 def read_provenance(path: str | Path, headers: Mapping[str, Header]) -> dict[str, Any]:
     """The fields of `Provenance` that a file says; ValueError for what they cannot be."""
-    forms = dict.fromkeys(("embedding", "weights", "resize"), stored_word) | dict.fromkeys(
-        ("ddof", "count"), stored_number
-    )
-    said = read_npz(path, [key for key in forms if key in headers])
-    return {key: forms[key](path, key, value) for key, value in said.items()}
+    said = read_npz(path, [field.name for field in fields(Provenance) if field.name in headers])
+    return {k: (stored_number if k in ("ddof", "count") else stored_word)(path, k, value) for k, value in said.items()}
 
 
 def _of_its_rank(summary: Gaussian) -> Gaussian:
@@ -175,7 +167,6 @@ def stored_number(path: str | Path, key: str, value: np.ndarray) -> float:
 
 
 def stored_word(path: str | Path, key: str, value: np.ndarray) -> str:
-    """A text of a file; ValueError for anything else."""
     if value.shape != () or value.dtype.kind != "U":
         raise ValueError(f"{path} has {key} = {printable(str(value), 60)}, which is no text; make the file again")
     return str(value)

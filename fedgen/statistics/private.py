@@ -133,7 +133,11 @@ def private_sums(
         total += images.sum(0)
         outer.addmm_(images.T, images)
     size = dim + dim * (dim + 1) // 2
-    noise = secure_normal(1 + size) if seed is None else _seeded_normal(1 + size, seed, client)
+    if seed is None:
+        noise = secure_normal(1 + size)
+    else:
+        draws = generator(seed, "private noise", client)
+        noise = torch.randn(1 + size, dtype=torch.float64, generator=draws)
     noise *= privacy.sigma / privacy.sharers**0.5
     spread = pack(torch.eye(dim, dtype=torch.float64) * (1 - 0.5**0.5) + 0.5**0.5)
     tensors = {
@@ -217,10 +221,6 @@ def secure_normal(number: int) -> Tensor:
     """Standard normal numbers [n] from the system's secure random source, by the inverse distribution function."""
     words = np.frombuffer(os.urandom(8 * number), dtype=np.uint64) >> np.uint64(12)  # k + 1/2 is exact for 52 bits
     return torch.special.ndtri(torch.from_numpy((words.astype(np.float64) + 0.5) * 2.0**-52))
-
-
-def _seeded_normal(number: int, seed: int, client: int) -> Tensor:
-    return torch.randn(number, dtype=torch.float64, generator=generator(seed, "private noise", client))
 
 
 def _origin(centre: Tensor | None, dim: int) -> Tensor:

@@ -108,7 +108,8 @@ class Projection:
         axes = self.components.T.to(summary.mean)
         mean = (summary.mean - self.mean.to(summary.mean)) @ axes
         if summary.scatter is not None:
-            return Gaussian(summary.count, mean, scatter=_symmetric(axes.T @ summary.scatter @ axes))
+            scatter = axes.T @ summary.scatter @ axes
+            return Gaussian(summary.count, mean, scatter=(scatter + scatter.T) / 2)
         assert summary.deviations is not None
         if len(summary.deviations) <= self.dim:
             return Gaussian(summary.count, mean, summary.deviations @ axes, summary.shares)
@@ -135,8 +136,7 @@ class Projection:
             ValueError: if it is no projection, or its fingerprint does not match.
         """
         arrays = read_npz(path)
-        missing = set(KEYS) - set(arrays)
-        if missing:
+        if missing := set(KEYS) - set(arrays):
             raise ValueError(f"{path} is no projection: it lacks {sorted(missing)} and holds {sorted(arrays)}")
         try:
             # in this machine's byte order; kinds of numbers that a projection has not are refused
@@ -168,7 +168,3 @@ def _spectrum(summary: Gaussian) -> tuple[Tensor, Tensor]:
         return singular.square(), rows
     values, vectors = eigh(summary.covariance(ddof=0))
     return values.flip(0), vectors.flip(1).T
-
-
-def _symmetric(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.T) / 2

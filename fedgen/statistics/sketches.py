@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -46,8 +46,52 @@ class Estimate:
     error: float
 
 
+class SetMoments(ABC):
+    """The base of the terms of a mean kernel of one set of images."""
+
+    count: float
+    diagonal: float
+    made: Mapping[str, str]
+
+    def mean_kernel(self, other: Self) -> Estimate:
+        """E k(x, y) over all pairs of this set's images with the other's; with itself, the diagonal is included.
+
+        Raises:
+            ValueError: if the two were read by different sketches.
+        """
+        check_alike(self.made, other.made)
+        return self._between(other)
+
+    def within(self, estimator: Literal["u", "v"] = "u") -> Estimate:
+        """Mean kernel within the set: over pairs of different images ("u"), or all pairs ("v")."""
+        pairs, count = self._between(self), self.count
+        if estimator == "v":
+            return pairs
+        if estimator != "u" or count < 2:
+            raise ValueError(f"estimator={estimator!r} of {count:g} images: choose 'u' (two images at least) or 'v'")
+        return Estimate((count * pairs.value - self.diagonal) / (count - 1), pairs.error * count / (count - 1))
+
+    def mmd2(self, other: Self, estimator: Literal["u", "v"] = "u") -> Estimate:
+        """MMD^2 between the sets; its error (that of "v") falls with the distance, since both are sketched alike.
+
+        Raises:
+            ValueError: if the two were read by different sketches, or as `within`.
+        """
+        check_alike(self.made, other.made)
+        found = self._distance(other)
+        bias = sum(side._between(side).value - side.within(estimator).value for side in (self, other))
+        return Estimate(found.value - bias, found.error)
+
+    @abstractmethod
+    def _between(self, other: Self) -> Estimate: ...
+
+    @abstractmethod
+    def _distance(self, other: Self) -> Estimate:
+        """MMD^2 over all pairs."""
+
+
 @dataclass(frozen=True, eq=False)
-class KernelMoments:
+class KernelMoments(SetMoments):
     """The terms of the mean kernel of one set of images; `CubicSketch.read` makes them from a summed message.
 
     Args:
@@ -68,38 +112,16 @@ class KernelMoments:
     diagonal: float
     made: Mapping[str, str]
 
-    @property
-    def kernel(self) -> str:
-        """The kernel whose means these give."""
-        return "cubic"
+    kernel: ClassVar[str] = "cubic"
 
-    def mean_kernel(self, other: "KernelMoments") -> Estimate:
-        """E k(x, y) over all pairs of this set's images with the other's; with itself, the diagonal is included.
-
-        Raises:
-            ValueError: if the two were read by different sketches.
-        """
-        check_alike(self.made, other.made)
+    def _between(self, other: "KernelMoments") -> Estimate:
         return estimate(self.sketch * other.sketch, self._smooth(other))
 
-    def within(self, estimator: Literal["u", "v"] = "u") -> Estimate:
-        """Mean kernel within the set: over pairs of different images ("u"), or all pairs ("v")."""
-        return within_set(self.mean_kernel(self), self.count, self.diagonal, estimator)
-
-    def mmd2(self, other: "KernelMoments", estimator: Literal["u", "v"] = "u") -> Estimate:
-        """MMD^2 between the sets; its error (that of "v") falls with the distance, since both share their sketches.
-
-        Raises:
-            ValueError: if the two were read by different sketches, or as `within`.
-        """
-        check_alike(self.made, other.made)
+    def _distance(self, other: "KernelMoments") -> Estimate:
         smooth = self._smooth(self) + other._smooth(other) - 2 * self._smooth(other)
-        found = estimate((self.sketch - other.sketch).square(), smooth)
-        bias = sum(side.mean_kernel(side).value - side.within(estimator).value for side in (self, other))
-        return Estimate(found.value - bias, found.error)
+        return estimate((self.sketch - other.sketch).square(), smooth)
 
     def _smooth(self, other: "KernelMoments") -> float:
-        """All of the mean kernel but E t^3."""
         (h, h2, h3), (g, g2, g3) = self.h, other.h
         (z, hz, h2z), (y, gy, g2y) = self.vectors, other.vectors
         (zz, hzz), (yy, gyy) = self.matrices, other.matrices
@@ -113,10 +135,22 @@ class Sketch(ABC):
 
     kind: ClassVar[str]  # of its messages
     dim: int
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.dim < 1 or self.number < 2:
+            raise ValueError(
+                f"a sketch needs features and at least 2 members, got dim={self.dim} and number={self.number}"
+            )
 
     def message(self, features: Tensor, **meta: str) -> Message:
         """A client's part: the summable message of features [n, D], of the sketch's kind."""
-        features = check_dim(features, self.dim)
+        check_features(features)
+        if features.shape[1] != self.dim:
+            raise ValueError(
+                f"the sketch takes {self.dim} features, got {features.shape[1]}; use one embedding for all"
+            )
+        features = features.detach().cpu()
         tensors = {"count": torch.tensor(len(features), dtype=torch.float64), **self._sums(features)}
         return Message(self.kind, tensors, {**meta, **self.meta()})
 
@@ -127,6 +161,15 @@ class Sketch(ABC):
     @abstractmethod
     def _sums(self, features: Tensor) -> dict[str, Tensor]:
         """The message's tensors beside the count, float64: sums over the images."""
+
+    def _check(self, message: Message, name: str) -> None:
+        """Raises MessageError unless a message was made by this sketch's settings, with `number` entries in `name`."""
+        meta, number = self.meta(), self.number
+        if message.kind != self.kind:
+            raise MessageError(f"expected a {self.kind!r} message, got {message.kind!r}")
+        if any(message.meta.get(key) != value for key, value in meta.items()) or len(message.tensors[name]) != number:
+            found = f"{len(message.tensors[name])} members, {dict(message.meta)}"
+            raise MessageError(f"the message was made by other settings: {found}, expected {number}, {meta}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +193,7 @@ class CubicSketch(Sketch):
     centre: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(self.dim, self.number)
+        super().__post_init__()
         if self.centre is not None and not (self.centre.shape == (self.dim,) and torch.isfinite(self.centre).all()):
             raise ValueError(f"centre must be {self.dim} finite numbers, got shape {tuple(self.centre.shape)}")
 
@@ -185,7 +228,7 @@ class CubicSketch(Sketch):
         Raises:
             MessageError: if the message was made by other settings, or the two are not of the same images.
         """
-        check_message(total, self.kind, self.meta(), self.number, "sketch")
+        self._check(total, "sketch")
         count = float(total.tensors["count"])
         if pooled.dim != self.dim or abs(pooled.count - count) > 0.5 or count < 1:
             raise MessageError(
@@ -258,65 +301,23 @@ class CubicSketch(Sketch):
 
     @cached_property
     def _signs(self) -> Tensor:
-        """Random signs int8 [q, 3, D]."""
         draws = generator(self.seed, "cubic sketch", self.dim)
         return torch.randint(0, 2, (self.number, 3, self.dim), dtype=torch.int8, generator=draws).mul_(2).sub_(1)
 
 
-def within_set(pairs: Estimate, count: float, diagonal: float, estimator: Literal["u", "v"]) -> Estimate:
-    """The mean kernel within a set of `count` images from that over all its pairs and from E k(x, x)."""
-    if estimator == "v":
-        return pairs
-    if estimator != "u" or count < 2:
-        raise ValueError(f"estimator={estimator!r} of {count:g} images: choose 'u' (two images at least) or 'v'")
-    return Estimate((count * pairs.value - diagonal) / (count - 1), pairs.error * count / (count - 1))
-
-
 def estimate(values: Tensor, known: float = 0.0) -> Estimate:
-    """The mean of independent values [q], with a known part added."""
     return Estimate(known + float(values.mean()), float(values.std()) / len(values) ** 0.5)
 
 
-def check_sizes(dim: int, number: int) -> None:
-    """Raises ValueError unless a sketch has a feature, and two members whose spread can be told."""
-    if dim < 1 or number < 2:
-        raise ValueError(f"a sketch needs features and at least 2 members, got dim={dim} and number={number}")
-
-
-def check_dim(features: Tensor, dim: int) -> Tensor:
-    """The features [n, D] on the CPU; raises ValueError if they are unusable or of another D."""
-    check_features(features)
-    if features.shape[1] != dim:
-        raise ValueError(f"the sketch takes {dim} features, got {features.shape[1]}; use one embedding for all")
-    return features.detach().cpu()
-
-
 def check_alike(made: Mapping[str, str], other: Mapping[str, str]) -> None:
-    """Raises ValueError unless two sets' moments were read by the same sketch."""
     if dict(made) != dict(other):
         raise ValueError(
             f"moments of different sketches do not compare: {dict(made)} and {dict(other)}; use one sketch"
         )
 
 
-def check_message(message: Message, kind: str, meta: dict[str, str], number: int, name: str) -> None:
-    """Raises MessageError unless a message is of the kind, made by these settings, with `number` entries in `name`."""
-    if message.kind != kind:
-        raise MessageError(f"expected a {kind!r} message, got {message.kind!r}")
-    if any(message.meta.get(key) != value for key, value in meta.items()) or len(message.tensors[name]) != number:
-        found = f"{len(message.tensors[name])} members, {dict(message.meta)}"
-        raise MessageError(f"the message was made by other settings: {found}, expected {number}, {meta}")
-
-
-# The mean RBF kernel between data sets from sums over images: random Fourier features (Rahimi and Recht 2007).
-#
-# exp(-|x - y|^2 / (2 sigma^2)) is E_w cos(<w, x - y>) with w ~ N(0, I / sigma^2), so the sums of cos <w, x> and of
-# sin <w, x> over a client's images, 2 q numbers, give its mean kernel with any other set without bias and with a
-# standard error.
-
-
 @dataclass(frozen=True, eq=False)
-class FourierMoments:
+class FourierMoments(SetMoments):
     """The terms of the mean RBF kernel of one set of images; `FourierSketch.read` makes them from a summed message.
 
     Args:
@@ -330,40 +331,27 @@ class FourierMoments:
     waves: Tensor
     sigma: float
     made: Mapping[str, str]
+    diagonal = 1.0
 
     @property
     def kernel(self) -> str:
         """The kernel whose means these give."""
         return f"rbf {self.sigma!r}"
 
-    def mean_kernel(self, other: "FourierMoments") -> Estimate:
-        """E k(x, y) over all pairs of this set's images with the other's; with itself, the diagonal is included.
-
-        Raises:
-            ValueError: if the two were read by different sketches.
-        """
-        check_alike(self.made, other.made)
+    def _between(self, other: "FourierMoments") -> Estimate:
         return estimate((self.waves * other.waves.conj()).real)
 
-    def within(self, estimator: Literal["u", "v"] = "u") -> Estimate:
-        """Mean kernel within the set: over pairs of different images ("u"), or all pairs ("v")."""
-        return within_set(self.mean_kernel(self), self.count, 1.0, estimator)
-
-    def mmd2(self, other: "FourierMoments", estimator: Literal["u", "v"] = "u") -> Estimate:
-        """MMD^2 between the sets; its error (that of "v") falls with the distance, since both share their waves.
-
-        Raises:
-            ValueError: if the two were read by different sketches, or as `within`.
-        """
-        check_alike(self.made, other.made)
-        found = estimate((self.waves - other.waves).abs().square())
-        bias = sum(side.mean_kernel(side).value - side.within(estimator).value for side in (self, other))
-        return Estimate(found.value - bias, found.error)
+    def _distance(self, other: "FourierMoments") -> Estimate:
+        return estimate((self.waves - other.waves).abs().square())
 
 
 @dataclass(frozen=True)
 class FourierSketch(Sketch):
-    """The sketch that all clients of a federation make, for the RBF kernel.
+    """The sketch that all clients of a federation make, for the RBF kernel, by random Fourier features.
+
+    exp(-|x - y|^2 / (2 sigma^2)) is E_w cos(<w, x - y>) with w ~ N(0, I / sigma^2) (Rahimi and Recht 2007), so the sums
+    of cos <w, x> and sin <w, x> over a client's images give its mean kernel with any other set without bias and with a
+    standard error.
 
     Args:
         dim: features D.
@@ -382,12 +370,11 @@ class FourierSketch(Sketch):
     sigma: float | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(self.dim, self.number)
+        super().__post_init__()
         if self.sigma is not None and not 0 < self.sigma < math.inf:
             raise ValueError(f"sigma must be positive and finite, got {self.sigma}")
 
     def _sums(self, features: Tensor) -> dict[str, Tensor]:
-        """Return the sums of cosines [q] and of sines [q]."""
         draws = generator(self.seed, "fourier sketch", self.dim)
         waves = torch.randn(self.number, self.dim, generator=draws, dtype=torch.float64) / self._sigma()
         sums = {name: torch.zeros(self.number, dtype=torch.float64) for name in ("cosines", "sines")}
@@ -403,7 +390,7 @@ class FourierSketch(Sketch):
         Raises:
             MessageError: if the message was made by other settings, or counts no image.
         """
-        check_message(total, self.kind, self.meta(), self.number, "cosines")
+        self._check(total, "cosines")
         if total.tensors["sines"].shape != total.tensors["cosines"].shape:
             raise MessageError("a 'fourier' message must have as many sines as cosines")
         count = float(total.tensors["count"])

@@ -177,7 +177,11 @@ def add(*messages: Message) -> Message:
     totals = {name: tensor.clone() for name, tensor in first.tensors.items()}
     for message in messages[1:]:
         for name, total in totals.items():
-            _add_in_place(total, message.tensors[name])
+            if total.dtype == torch.int64:  # unsigned numbers wrap around by definition
+                left = total.numpy().view(np.uint64)
+                np.add(left, message.tensors[name].numpy().view(np.uint64), out=left)
+            else:
+                total += message.tensors[name]
     return Message(first.kind, totals, first.meta)
 
 
@@ -193,7 +197,6 @@ def pack(matrix: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, dim: int) -> Tensor:
-    """The symmetric matrix [D, D] of an upper triangle."""
     if len(packed) != dim * (dim + 1) // 2:
         raise ValueError(f"{len(packed)} numbers are no upper triangle, {dim} features need {dim * (dim + 1) // 2}")
     rows, columns = torch.triu_indices(dim, dim)
@@ -249,11 +252,3 @@ def gaussian_from_sums(count: float, total: Tensor, packed: Tensor) -> Gaussian:
 
 def _shapes(message: Message) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in sorted(message.tensors.items())}
-
-
-def _add_in_place(total: Tensor, other: Tensor) -> None:
-    if total.dtype == torch.int64:  # unsigned numbers wrap around by definition
-        left = total.numpy().view(np.uint64)
-        np.add(left, other.numpy().view(np.uint64), out=left)
-    else:
-        total += other

@@ -121,7 +121,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         memorisation([], [], two)
     with pytest.raises(ValueError, match="features"):
         memorisation([one, two], [one, two[:0]], two)
-    with pytest.raises(ValueError, match="generated"):
+    with pytest.raises(ValueError, match="training"):
         memorisation([one[:, :3]], [two], two)
     with pytest.raises(ValueError, match="generated"):
         memorisation([one], [two], two.index_fill(0, torch.tensor([2]), float("nan")))

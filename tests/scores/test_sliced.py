@@ -23,7 +23,7 @@ def on_directions(x, y, p, x_shares=None, seed=5):
     directions = features(20, x.shape[1], seed)
     values = directions @ x.T, directions @ y.T
     shares = equal(len(x)) if x_shares is None else x_shares
-    return transport_1d(Projected.of(values[0], shares), Projected.of(values[1], equal(len(y))), p), *values
+    return transport_1d(Projected(values[0], shares), Projected(values[1], equal(len(y))), p), *values
 
 
 @pytest.mark.parametrize(("n", "m"), [(37, 53), (40, 60), (50, 50), (1, 9), (9, 1), (1, 1)])

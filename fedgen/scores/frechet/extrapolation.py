@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, Weights
+from fedgen.scores.aggregate import Weights
 from fedgen.scores.frechet.frechet import FrechetReference
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import Gaussian, check_features
@@ -92,8 +92,12 @@ def fid_infinity(
         raise ValueError(f"a line needs at least 2 levels, got parts={parts}")
     _check_size(generated, parts, "generated features")
     generated = generated.detach().cpu()
-    whole = _whole(clients, weights) if real == "fixed" else None
-    features = [] if whole else _client_features(clients, parts)
+    features: list[Tensor] = []
+    whole: FrechetReference | None = None
+    if real == "sample":
+        features = _client_features(clients, parts)
+    else:
+        whole = clients if isinstance(clients, FrechetReference) else FrechetReference.from_features(clients, weights)
     full = (whole or FrechetReference.from_features(features, weights)).score(generated)
     scores = [[full]]
     for level in range(2, parts + 1):
@@ -103,24 +107,16 @@ def fid_infinity(
             reference = whole or FrechetReference.from_features([cut[number] for cut in cuts], weights)
             level_scores.append(reference.score(piece, errors=False))
         scores.append(level_scores)
-    values = [[_entries(score, per_client) for score in level] for level in scores]
-    errors = _entry_errors(full, generated_only=real == "fixed")
-    return {
-        key: _extrapolate([[found[key] for found in level] for level in values], len(generated), errors[key])
-        for key in values[0][0]
-    }
-
-
-def _entries(score: FederatedScore, per_client: bool) -> dict[str, float]:
-    clients = enumerate(score.per_client.tolist()) if per_client else ()
-    return {**{key: score.values[key] for key in ("avg", "all")}, **{f"client {i}": value for i, value in clients}}
-
-
-def _entry_errors(score: FederatedScore, generated_only: bool) -> dict[str, float]:
-    own = score.client_error_parts["generated"] if generated_only else score.client_errors
-    assert own is not None
-    errors = score.error_parts["generated"] if generated_only else score.errors
-    return {**errors, **{f"client {i}": error for i, error in enumerate(own.tolist())}}
+    fixed, own = real == "fixed", full.client_error_parts["generated"] if real == "fixed" else full.client_errors
+    assert own is not None  # of a score with errors
+    errors = full.error_parts["generated"] if fixed else full.errors
+    lines = {}
+    for key in ("avg", "all"):
+        lines[key] = _extrapolate([[one.values[key] for one in level] for level in scores], len(generated), errors[key])
+    for client, error in enumerate(own.tolist() if per_client else []):
+        values = [[float(one.per_client[client]) for one in level] for level in scores]
+        lines[f"client {client}"] = _extrapolate(values, len(generated), error)
+    return lines
 
 
 def _extrapolate(scores: list[list[float]], images: int, error: float) -> Extrapolation:
@@ -138,10 +134,6 @@ def _cut(features: Tensor, level: int, seed: int, side: int | str) -> tuple[Tens
     """`level` parts that share no image, of sizes that differ by at most one."""
     order = torch.randperm(len(features), generator=generator(seed, "fid_infinity", level, side))
     return features[order].tensor_split(level)
-
-
-def _whole(clients: Sequence[Tensor | Gaussian] | FrechetReference, weights: Weights) -> FrechetReference:
-    return clients if isinstance(clients, FrechetReference) else FrechetReference.from_features(clients, weights)
 
 
 def _client_features(clients: Sequence[Tensor | Gaussian] | FrechetReference, parts: int) -> list[Tensor]:

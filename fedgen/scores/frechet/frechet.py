@@ -5,7 +5,7 @@ smaller side of each pair and in float64; equal to torch-fidelity's and torchmet
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -28,15 +28,19 @@ from fedgen.statistics.gaussian import Gaussian, RunningPool, refuse_size, summa
 from fedgen.statistics.statistic_messages import Message, MessageError
 
 
+def check_ddof(ddof: float) -> None:
+    if ddof not in (0, 1):
+        raise ValueError(f"ddof must be 0 or 1, got {ddof!r}")
+
+
 def few_images(name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
     """A line that says which sets have fewer images than features; "" if none has."""
     known = [count for count in clients if count is not None]
     few = [count for count in known if count < dim]
     parts = []
-    if few and len(known) == 1:
-        parts.append(f"{few[0]:,.12g} real")
-    elif few:
-        parts.append(f"{len(few):,} of {len(clients):,} clients, from {min(few):,.12g}")
+    if few:
+        several = f"{len(few):,} of {len(clients):,} clients, from {min(few):,.12g}"
+        parts.append(f"{few[0]:,.12g} real" if len(known) == 1 else several)
     if few and 1 < len(known) == len(clients) and sum(known) < dim:
         parts.append(f"their pool of {sum(known):,.12g}")
     if generated is not None and generated < dim:
@@ -99,8 +103,6 @@ class FrechetReference(OfClients):
         FrechetReference.from_summaries(map(projection.project_summary, summaries)).score(...)
 
     Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: images of each client.
         pooled: summary of the pool, as `statistics.pool` makes it.
         ddof: the divisor of every covariance is n - ddof.
 
@@ -115,7 +117,7 @@ class FrechetReference(OfClients):
         0.0479
     """
 
-    def __init__(self, clients: Iterable[tuple[Gaussian, Tensor | None]], weights: Weights, ddof: float) -> None:
+    def __init__(self, clients: Iterable[Tensor | Gaussian], weights: Weights, ddof: float) -> None:
         resolve_weights(weights, [1.0] * (1 if isinstance(weights, str) else len(weights)))  # before any long work
         self.ddof = ddof
         self.counts: list[float] = []
@@ -126,7 +128,12 @@ class FrechetReference(OfClients):
         running = RunningPool(by_count=isinstance(weights, str) and weights == "examples")
         batches: list[Batch] = []
         positions: list[Tensor] = []
-        for number, (summary, features) in enumerate(clients):
+        for number, client in enumerate(clients):
+            if isinstance(client, Gaussian):
+                summary, features = client, None
+            else:
+                features = client.detach().cpu()
+                summary = summarize(features, f"features of client {number}")
             root = self._factor(number, summary)
             batches.append(Batch([number], root, [sample_client(number, summary, root, features)]))
             positions.append(sample_deviations(summary, features, POOL_IMAGES, root) + summary.mean)
@@ -137,8 +144,8 @@ class FrechetReference(OfClients):
         self.weights = resolve_weights(weights, self.counts)
         self.pooled = running.result()
         self._batches = _group(batches)
-        self._pool = self._batches[0] if len(batches) == 1 else self._pool_batch(batches, positions)
-        every = [self._pool, *self._batches] if len(batches) > 1 else self._batches
+        every = [self._pool_batch(batches, positions), *self._batches] if len(batches) > 1 else self._batches
+        self._pool = every[0].members[0]  # its place
         self._longest_first = sorted(every, key=lambda batch: -batch.roots.size * len(batch.members))
 
     @classmethod
@@ -158,16 +165,14 @@ class FrechetReference(OfClients):
         Raises:
             ValueError: for unusable features or weights, or a client with one image under ddof = 1.
         """
-        return cls(_summarized(features), weights, ddof)
+        return cls(features, weights, ddof)
 
     @classmethod
     def from_summaries(
         cls, summaries: Iterable[Gaussian], weights: Weights = "examples", ddof: float = 1
     ) -> "FrechetReference":
-        """Make a reference as `from_features` does, of summaries as clients send them: same values; errors assume
-        normal features.
-        """
-        return cls(((summary, None) for summary in summaries), weights, ddof)
+        """The reference of summaries as clients send them: the same values; errors assume normal features."""
+        return cls(summaries, weights, ddof)
 
     def score(self, generated: Tensor | Gaussian, errors: bool = True) -> FederatedScore:
         """FID of generated features [m, D] (or their summary) to every client, avg, all and worst.
@@ -189,20 +194,18 @@ class FrechetReference(OfClients):
     def measure(self, generated: Tensor | Gaussian, errors: bool = True) -> Distances:
         """The distances of `score` one by one, with what its errors are made of; raises as it does."""
         features = None if isinstance(generated, Gaussian) else generated.detach().cpu()
-        summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu(), "generated features")
-        self._check_generated(summary)
+        summary = self._summary(generated)
         influences = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights) if errors else None
-        distances, terms = self._distances(self._longest_first, summary, influences)
-        return Distances(distances, terms, influences, self._of_pool(influences) if influences else None)
+        found = self._distances(self._longest_first, summary, influences)
+        return Distances(*found, influences, self._of_pool(influences) if influences else None)
 
     def combined(self, name: str, found: Distances) -> FederatedScore:
         """The score of distances, as they were measured or multiplied by factors."""
-        clients, pool = len(self.counts), self._pool.members[0]
+        clients, pool = len(self.counts), self._pool
         per_client = found.values[:clients]
-        named = {
-            key: {"avg": float(self.weights @ term[:clients]), "all": float(term[pool])}
-            for key, term in found.terms.items()
-        }
+        named = {}
+        for key, term in found.terms.items():
+            named[key] = {"avg": float(self.weights @ term[:clients]), "all": float(term[pool])}
         worst = int(per_client.masked_fill(self.weights == 0, -1.0).argmax())
         parts, own = found.influences.errors(worst, pool) if found.influences else (None, None)
         over_clients = None if found.of_pool is None else OverClients(per_client, found.of_pool, self.weights)
@@ -211,14 +214,14 @@ class FrechetReference(OfClients):
 
     def per_client(self, generated: Tensor | Gaussian) -> Tensor:
         """FID to each client alone, float64 [K], for those who do not need the pool's."""
-        summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu(), "generated features")
-        self._check_generated(summary)
-        return self._distances(self._batches, summary, None)[0][: len(self.counts)]
+        return self._distances(self._batches, self._summary(generated), None)[0][: len(self.counts)]
 
-    def _check_generated(self, summary: Gaussian) -> None:
+    def _summary(self, generated: Tensor | Gaussian) -> Gaussian:
+        summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu(), "generated features")
         _check_dim(len(self._means[0]), len(summary.mean))
         refuse_size(_size_of(summary), "the generated features' summary is of features of size")
         refuse_size(self._size, "the clients' summary is of features of size")
+        return summary
 
     def _distances(
         self, batches: list[Batch], summary: Gaussian, influences: InfluenceErrors | None
@@ -268,8 +271,8 @@ class FrechetReference(OfClients):
     def _pool_batch(self, batches: list[Batch], positions: list[Tensor]) -> Batch:
         root = factor(self.pooled, self.ddof)
         self._remember(self.pooled)
-        pooled = [batch.samples[0].clients for batch in batches if self.weights[batch.members[0]] > 0]
-        return Batch([len(batches)], root, [sample_pool(self.pooled, root, positions, torch.cat(pooled))])
+        pooled = torch.cat([batch.samples[0].clients for batch in batches if self.weights[batch.members[0]] > 0])
+        return Batch([len(batches)], root, [sample_pool(self.pooled, root, positions, pooled)])
 
 
 def _group(batches: list[Batch]) -> list[Batch]:
@@ -298,16 +301,6 @@ def _mass(weights: Weights, number: int, count: float) -> float:
     return float(weights[number]) if number < len(weights) else 0.0  # lengths are checked once all clients are seen
 
 
-def _summarized(clients: Iterable[Tensor | Gaussian]) -> Iterator[tuple[Gaussian, Tensor | None]]:
-    """Summaries with their features on the CPU, and the client's place in the error where those are unusable."""
-    for number, part in enumerate(clients):
-        if isinstance(part, Gaussian):
-            yield part, None
-            continue
-        features = part.detach().cpu()
-        yield summarize(features, f"features of client {number}"), features
-
-
 def _size_of(summary: Gaussian) -> float:
     """The size of a summary's features: that of the mean, or a feature's root mean square; NaN of none."""
     spread = float(summary.trace(ddof=0)) / len(summary.mean)
@@ -319,13 +312,8 @@ def _check_dim(expected: int, given: int) -> None:
         raise ValueError(f"{given} features cannot be compared with {expected}; use one embedding for all")
 
 
-# FID-avg of clients that share neither images nor statistics: each scores a public generated set, and scores add up.
-#
-# FID-all does not follow from it, as KID-all does from KID-avg; it comes from summed moments (`statistics.messages`).
-
-
 def fid_message(client: Tensor, generated: Gaussian, ddof: float = 1, **meta: str) -> Message:
-    """A client's part: the summable "fid" message of n_i and n_i FID_i."""
+    """A client's part of FID-avg, the summable "fid" message of n_i and n_i FID_i, which give no FID-all."""
     value, _ = frechet_distance(summarize(client.cpu()), generated, ddof)
     tensors = {"count": float(len(client)), "score": len(client) * value}
     made = {"ddof": f"{ddof:g}", "generated": f"{generated.count:g}"}
@@ -356,8 +344,7 @@ class FrechetScore(ScoreDefinition):
     ddof: Literal[0, 1] = 1
 
     def __post_init__(self) -> None:
-        if self.ddof not in (0, 1):
-            raise ValueError(f"ddof must be 0 or 1, got {self.ddof!r}")
+        check_ddof(self.ddof)
 
     def prepare(self, clients: ClientSide) -> FrechetReference:
         return FrechetReference.from_features(clients.parts, clients.weights, self.ddof)

@@ -1,14 +1,13 @@
 """MiFID: the Fréchet distance divided by how far generated images are from their nearest training images.
 
-Bai, Lin, Raffel and Kan (2021, "On Training Sample Memorization: Lessons from Benchmarking Generative Modeling with a
-Large-scale Competition", arXiv 2106.03062): with M the mean over generated images of the smallest cosine distance
-1 - |cos| to a training image, MiFID = FID / M where M is below a threshold, 0.1, and FID otherwise.
+Bai, Lin, Raffel and Kan (2021, "On Training Sample Memorization", arXiv 2106.03062): with M the mean over generated
+images of the smallest cosine distance 1 - |cos| to a training image, MiFID = FID / M where M is below a threshold, 0.1,
+and FID otherwise.
 
 Constants are torchmetrics' (`MemorizationInformedFrechetInceptionDistance`): 1e-14 is added to M, and an FID of at most
-1e-8 gives 0. Two conventions differ. torchmetrics takes the mean over the images that it was given as real, of the
-distance to the nearest generated one; the paper's, here, is over generated images, and torchmetrics gives it if the two
-sets change places. It leaves out images whose features add up to 0; here those whose features are all 0, which have no
-direction.
+1e-8 gives 0. Two conventions differ: torchmetrics takes the mean over the real images, of the distance to the nearest
+generated one, and gives the paper's, here, if the two sets change places; and it leaves out images whose features add
+up to 0, here those whose features are all 0, which have no direction.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,15 +17,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights
-from fedgen.scores.definition import (
-    ClientSide,
-    ScoreDefinition,
-    require_finite,
-)
-from fedgen.scores.frechet.frechet import Distances, FrechetReference, few_images
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights
+from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
+from fedgen.scores.frechet.frechet import Distances, FrechetReference, check_ddof, few_images
 from fedgen.scores.frechet.frechet_errors import GENERATED_IMAGES, spaced
-from fedgen.scores.kernel.kernels import block_pairs
+from fedgen.scores.kernel.kernels import BLOCK
 from fedgen.statistics.gaussian import check_clients, check_features
 
 THRESHOLD = 0.1  # of the mean cosine distance
@@ -34,12 +29,17 @@ EPSILON = 1e-14  # added to it, so that exact copies have a score
 NO_DISTANCE = 1e-8  # an FID that is all rounding
 
 
-class MiFIDReference(OfClients):
+class MiFIDReference(OfFeatures):
     """The clients' training images and the cached side of their FID.
 
-    Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: images of each client.
+    Args:
+        features: [n_i, D] of the images that each client trained on, of any floating dtype.
+        weights: as for `FrechetReference.from_features`; images of clients of weight 0 are not looked at in `all`.
+        threshold: mean cosine distance from which on nothing is called memorised.
+        ddof: divisor n - ddof of every covariance.
+
+    Raises:
+        ValueError: for unusable features or weights, or a client with one image under ddof = 1.
 
     Examples:
         >>> import torch
@@ -51,28 +51,13 @@ class MiFIDReference(OfClients):
         5.8
     """
 
-    def __init__(self, features: Iterable[Tensor], weights: Weights, threshold: float, ddof: float) -> None:
+    def __init__(
+        self, features: Iterable[Tensor], weights: Weights = "examples", threshold: float = THRESHOLD, ddof: float = 1
+    ) -> None:
         self._parts = [part.detach() for part in features]
         check_clients(self._parts)
         self._fid = FrechetReference.from_features(self._parts, weights, ddof)
         self.threshold, self.counts, self.weights = threshold, self._fid.counts, self._fid.weights
-
-    @classmethod
-    def from_features(
-        cls, features: Iterable[Tensor], weights: Weights = "examples", threshold: float = THRESHOLD, ddof: float = 1
-    ) -> "MiFIDReference":
-        """The reference of clients given by features [n_i, D] of the images they trained on, of any floating dtype.
-
-        Args:
-            features: one tensor a client.
-            weights: as for `FrechetReference.from_features`; images of clients of weight 0 are not looked at in `all`.
-            threshold: mean cosine distance from which on nothing is called memorised.
-            ddof: divisor n - ddof of every covariance.
-
-        Raises:
-            ValueError: for unusable features or weights, or a client with one image under ddof = 1.
-        """
-        return cls(features, weights, threshold, ddof)
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """MiFID of generated features [m, D]: clients, avg, all and worst, the largest.
@@ -95,9 +80,8 @@ class MiFIDReference(OfClients):
         made = generated.detach().to(self._parts[0].device)
         known = (made != 0).any(1)  # generated images that have a direction
         if known.any():
-            found = _penalised(
-                found, *self._nearest(made, known), spaced(known, GENERATED_IMAGES).cpu(), self.threshold
-            )
+            some = spaced(known, GENERATED_IMAGES).cpu()
+            found = _penalised(found, *self._nearest(made, known), some, self.threshold)
         return self._fid.combined("mifid", found)
 
     def _nearest(self, generated: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,16 +101,14 @@ class MiFIDReference(OfClients):
 def _cosine_distances(x: Tensor, y: Tensor) -> Tensor:
     """The smallest 1 - |cos| of each of x [m, D] to rows of y [n, D], float64 [m]; 1 where there is no direction."""
     best = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    start, left = -1, x
-    for rows, columns in block_pairs(len(x), len(y), symmetric=False):
-        if rows.start != start:
-            start, left = rows.start, _directions(x[rows])
-        best[rows] = torch.maximum(best[rows], (left @ _directions(y[columns]).T).abs().amax(1))
+    for found, part in zip(best.split(BLOCK), x.split(BLOCK)):
+        left = _directions(part)
+        for other in y.split(BLOCK):
+            torch.maximum(found, (left @ _directions(other).T).abs().amax(1), out=found)
     return (1 - best).clamp(min=0)
 
 
 def _directions(features: Tensor) -> Tensor:
-    """Rows of length 1, float64; rows of zeros stay."""
     rows = features.double()
     rows = rows / rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)  # so no square overflows
     lengths = rows.norm(dim=1, keepdim=True)
@@ -172,8 +154,7 @@ class MemorisationInformedScore(ScoreDefinition):
         require_finite(threshold=self.threshold)
         if not 0 < self.threshold <= 1:
             raise ValueError(f"threshold is a cosine distance in (0, 1], got {self.threshold!r}")
-        if self.ddof not in (0, 1):
-            raise ValueError(f"ddof must be 0 or 1, got {self.ddof!r}")
+        check_ddof(self.ddof)
 
     def prepare(self, clients: ClientSide) -> MiFIDReference:
         return MiFIDReference.from_features(clients.features, clients.weights, self.threshold, self.ddof)

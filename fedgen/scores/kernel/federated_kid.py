@@ -65,12 +65,10 @@ def kid_message(client: KernelReference, generated: Tensor, **meta: str) -> Mess
     dim = client.features.shape[1]
     made = {"kernel": kernel_label(client.kernel, dim), "dim": str(dim), "estimator": client.estimator}
     made["generated"] = str(len(generated))
-    count = client.counts[0]
-    values = count, count * client.score(generated, errors=False).values["all"], count * float(client.within[0])
-    names = ("count", "score", "within")
-    return Message(
-        "kid", {name: torch.tensor(v, dtype=torch.float64) for name, v in zip(names, values)}, {**meta, **made}
-    )
+    score = client.score(generated, errors=False).values["all"]
+    values = {"count": 1.0, "score": score, "within": float(client.within[0])}
+    tensors = {name: torch.tensor(client.counts[0] * v, dtype=torch.float64) for name, v in values.items()}
+    return Message("kid", tensors, {**meta, **made})
 
 
 def kid_from_messages(total: Message, pool: KernelMoments | FourierMoments) -> SummedKID:

@@ -13,6 +13,7 @@ cubic kernel an outlier r times the others has r^6 with itself and r^3 with them
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import comb, factorial, prod
 from typing import ClassVar
@@ -173,29 +174,10 @@ def block_pairs(rows: int, columns: int, symmetric: bool) -> Iterator[_Pair]:
             yield slice(i, min(i + BLOCK, rows)), slice(j, min(j + BLOCK, columns))
 
 
-class _RowsInFloat64:
-    """Rows of x, converted once for all blocks that follow each other in one row of the kernel matrix."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.x = x
-        self._start, self._rows = -1, x
-
-    def __call__(self, rows: slice) -> Tensor:
-        if rows.start != self._start:
-            self._start, self._rows = rows.start, self.x[rows].double()
-        return self._rows
-
-
 def within_sums(x: Tensor, kernel: Kernel, clients: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
     """Each image's kernel's sum over its client's other images and its weighted sum over all others, float64 [n] twice.
 
-    Every block of the symmetric matrix is formed once. Ranks `together` share them.
-
-    Args:
-        x: features [n, D], any floating dtype.
-        kernel: the kernel.
-        clients: which client each image is of, int64 [n], ascending.
-        shares: weight of each image b in the second sum, float64 [n].
+    Clients [n] are ascending, shares [n] the weights in the second sum. Ranks `together` divide the blocks among them.
     """
     if kernel.monomials(x[:1]) is not None:
         parts = x.split(clients.unique_consecutive(return_counts=True)[1].tolist())
@@ -203,11 +185,11 @@ def within_sums(x: Tensor, kernel: Kernel, clients: Tensor, shares: Tensor) -> t
         return torch.cat(of_clients), _sums_over_others(x, kernel, shares)
     own = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     weighted = torch.zeros_like(own)
-    rows_of = _RowsInFloat64(x)
+    rows_of = lru_cache(1)(lambda start: x[start : start + BLOCK].double())  # once for all blocks of a row
 
     def sums(pair: _Pair) -> tuple[_Sums, _Sums | None]:
         rows, columns = pair
-        block = kernel.block(rows_of(rows), x[columns].double())
+        block = kernel.block(rows_of(rows.start), x[columns].double())
         if rows == columns:
             block.diagonal().zero_()
         of_all = block @ shares[columns], shares[rows] @ block
@@ -235,11 +217,11 @@ def cross_sums(x: Tensor, clients: Tensor, number: int, y: Tensor, kernel: Kerne
         return _rows(y, of_clients.T, kernel).T, _rows(x, generated, kernel)
     over_clients = torch.zeros(number, len(y), dtype=torch.float64, device=x.device)
     over_generated = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    rows_of = _RowsInFloat64(x)
+    rows_of = lru_cache(1)(lambda start: x[start : start + BLOCK].double())  # once for all blocks of a row
 
     def sums(pair: _Pair) -> _Sums:
         rows, columns = pair
-        block = kernel.block(rows_of(rows), y[columns].double())
+        block = kernel.block(rows_of(rows.start), y[columns].double())
         first, last = int(clients[rows][0]), int(clients[rows][-1])
         of_clients = block.new_zeros(last - first + 1, block.shape[1])
         return of_clients.index_add_(0, clients[rows] - first, block), block.sum(1)
@@ -259,7 +241,6 @@ def _sums_over_others(x: Tensor, kernel: Kernel, shares: Tensor) -> Tensor:
 
 
 def _sums_over_earlier(x: Tensor, kernel: Kernel, shares: Tensor) -> Tensor:
-    """Likewise over the images b that come before a."""
     found, before = [], None
     for part, share in zip(x.split(BLOCK), shares.split(BLOCK)):
         phi = _monomials(part, kernel)
@@ -271,7 +252,6 @@ def _sums_over_earlier(x: Tensor, kernel: Kernel, shares: Tensor) -> Tensor:
 
 
 def _monomial_sums(x: Tensor, groups: Tensor, number: int, kernel: Kernel) -> Tensor:
-    """Sums of phi(x) over each group's images, float64 [number, M]."""
     sums = None
     for start in range(0, len(x), BLOCK):
         rows = slice(start, start + BLOCK)

@@ -4,10 +4,9 @@ With A_i, B, C_i the mean kernels within client i, within the generated images a
 sum_i w_i C_i is the pool's cross mean exactly and B is common, so avg - all = sum_i w_i A_i - A_pool depends on real
 images alone: it is the same for every generator, and both aggregates rank alike.
 
-Jackknife variances of MMD^2 from kernel row sums: what remains when one image is left out, without new kernels.
-
-Leaving out image a removes its row and its column, so every mean without it follows from sums over its row. A jackknife
-of a U-statistic errs towards too large, also where MMD^2 is zero and first-order formulas give nothing.
+Errors are jackknife variances: leaving out image a removes its row and column of kernels, so every mean without it
+follows from sums over its row. For a U-statistic they are rather too large, also where MMD^2 is zero and first-order
+formulas give nothing.
 """
 
 from abc import abstractmethod
@@ -19,18 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfClients, OverClients, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, OverClients, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
 from fedgen.scores.influences import SharedVariances, client_blocks, joined
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel, cross_sums, within_sums
 from fedgen.scores.uncertainty import jackknife_variance
-from fedgen.statistics.gaussian import check_clients, check_features
+from fedgen.statistics.gaussian import check_clients, check_features, check_generated
+
+Estimator = Literal["u", "v"]
+LARGEST = 1e280  # of a kernel: float64 has room for a sum over all pairs of images
 
 
 @dataclass(frozen=True, eq=False)
 class ClientSums:
-    """Kernel sums of the clients' images among themselves."""
-
     own: Tensor
     weighted: Tensor
     diagonal: Tensor
@@ -40,22 +40,15 @@ class ClientSums:
     unbiased: bool
 
     def per_client(self, values: Tensor) -> Tensor:
-        """Sums of values [n] over each client's images [K]."""
         return values.new_zeros(len(self.counts)).index_add_(0, self.clients, values)
 
     def within(self) -> Tensor:
-        """A_i, the mean kernel within each client [K]."""
-        total, counts = self.per_client(self.own), self.counts
-        return _mean(total, self.per_client(self.diagonal), counts, self.unbiased)
+        return _mean(self.per_client(self.own), self.per_client(self.diagonal), self.counts, self.unbiased)
 
     def pool_moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """Scalars: v_a v_b k(a, b) over pairs a != b, sum_a v_a^2 k(a, a), sum_a v_a^2, with v the images' shares."""
         shares = (self.weights / self.counts)[self.clients]
         return shares @ self.weighted, shares.square() @ self.diagonal, shares.square().sum()
-
-    def within_pool(self) -> Tensor:
-        """A_pool, the mean kernel within the pool, scalar."""
-        return _weighted_mean(*self.pool_moments(), self.unbiased)
 
     def slopes(self, between: Tensor) -> Tensor:
         """Slope [K] of the pool's MMD^2 as its mixture moves towards each client, up to a constant."""
@@ -82,7 +75,9 @@ def real_variances(sums: ClientSums, between: Tensor, worst: int) -> tuple[dict[
         if count < 2:
             continue
         cross = (between[mine].sum() - between[mine]) / (count - 1)
-        own = float(jackknife_variance(_within_without(sums, mine) - 2 * cross))
+        row, diagonal = sums.own[mine], sums.diagonal[mine]
+        within = _mean(row.sum() - 2 * row, diagonal.sum() - diagonal, torch.full_like(row, count - 1.0), sums.unbiased)
+        own = float(jackknife_variance(within - 2 * cross))
         weight = float(sums.weights[client])
         pool = _pool_without(sums, moments, mine, weight)
         variances["avg"] += weight**2 * own
@@ -90,13 +85,6 @@ def real_variances(sums: ClientSums, between: Tensor, worst: int) -> tuple[dict[
         of_clients[client] = own
     variances["worst"] = float(of_clients[worst])
     return variances, of_clients
-
-
-def _within_without(sums: ClientSums, mine: slice) -> Tensor:
-    """A_i without each of the client's images [n_i]."""
-    own, diagonal = sums.own[mine], sums.diagonal[mine]
-    without = torch.full_like(own, len(own) - 1.0)
-    return _mean(own.sum() - 2 * own, diagonal.sum() - diagonal, without, sums.unbiased)
 
 
 def _pool_without(sums: ClientSums, moments: tuple[Tensor, Tensor, Tensor], mine: slice, weight: float) -> Tensor:
@@ -126,10 +114,6 @@ def _weighted_mean(total: Tensor, squares: Tensor, norm: Tensor, unbiased: bool)
     return torch.where(norm < 1, total / (1 - norm).clamp(min=torch.finfo(norm.dtype).eps), 0.0)
 
 
-Estimator = Literal["u", "v"]
-LARGEST = 1e280  # of a kernel: float64 has room for a sum over all pairs of images
-
-
 def mmd2(x: Tensor, y: Tensor, kernel: Kernel | None = None, estimator: Estimator = "u") -> float:
     """MMD^2 between features x [n, D] and y [m, D], of all images, in float64.
 
@@ -152,9 +136,10 @@ def mmd2(x: Tensor, y: Tensor, kernel: Kernel | None = None, estimator: Estimato
         9.0
     """
     kernel = kernel or PolynomialKernel()
-    _check_pair(x, y)
+    check_features(x)
+    check_generated(y, x.shape[1])
     x, y = x.detach().cpu(), y.detach().cpu()
-    sides = [_mean_within(side, kernel, estimator, name) for side, name in ((x, "x"), (y, "y"))]
+    sides = [_within(side, kernel, estimator, name)[2] for side, name in ((x, "x"), (y, "y"))]
     single = torch.zeros(len(x), dtype=torch.int64)
     between = cross_sums(x, single, 1, y, kernel)[0].sum() / (len(x) * len(y))
     return sides[0] + sides[1] - 2 * float(between)
@@ -186,7 +171,8 @@ def subset_values(
     x: Tensor, y: Tensor, kernel: Kernel | None = None, subsets: int = 100, size: int = 1000, seed: int = 2020
 ) -> Iterator[float]:
     """The U-statistic of one random subset after another, as `mmd2_subsets` averages them."""
-    _check_pair(x, y)
+    check_features(x)
+    check_generated(y, x.shape[1])
     if not 2 <= size <= min(len(x), len(y)):
         raise ValueError(
             f"subsets of {size} images need 2 <= size <= {min(len(x), len(y))}, the images of the smaller side"
@@ -197,12 +183,21 @@ def subset_values(
         yield mmd2(chosen[0], chosen[1], kernel, "u")
 
 
-class KernelReference(OfClients):
+class KernelReference(OfFeatures):
     """The clients' cached side of MMD^2: features, kernel means within each client and the pool, and row sums.
 
+    Args:
+        features: [n_i, D] of each client, of any floating dtype (kept as they are).
+        kernel: PolynomialKernel() if None.
+        estimator: "u" or "v", as in `mmd2`, for every mean within a set.
+        weights: "examples" (n_i / n): the pool is the union of the images. "uniform" or K numbers: the pool is the
+            mixture sum_i w_i P_i, every image with v = w_i / n_i. Its U-statistic is the weighted one,
+            sum_{a != b} v_a v_b k(a, b) / (1 - sum_a v_a^2), the plain one when all v are equal.
+
+    Raises:
+        ValueError: for unusable features or weights, or a client of one image under "u".
+
     Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: images of each client.
         within: A_i, float64 [K].
         within_pool: A_pool.
         gap: avg - all, the same for every generated set.
@@ -218,11 +213,15 @@ class KernelReference(OfClients):
     """
 
     def __init__(
-        self, features: Iterable[Tensor], kernel: Kernel | None, estimator: Estimator, weights: Weights
+        self,
+        features: Iterable[Tensor],
+        kernel: Kernel | None = None,
+        estimator: Estimator = "u",
+        weights: Weights = "examples",
     ) -> None:
         parts = [part.detach().cpu() for part in features]
         self.kernel = kernel or PolynomialKernel()
-        self.estimator = _check_estimator(estimator)
+        self.estimator = estimator
         check_means(parts, estimator)
         self.counts = [len(part) for part in parts]
         self.weights = resolve_weights(weights, self.counts)
@@ -233,31 +232,11 @@ class KernelReference(OfClients):
         own, weighted = within_sums(self.features, self.kernel, self._clients, shares)
         diagonal = checked_diagonal(self.features, self.kernel, "the clients' features")
         self._sums = ClientSums(own, weighted, diagonal, self._clients, counts, self.weights, estimator == "u")
-        self.within, self.within_pool = self._sums.within(), float(self._sums.within_pool())
+        self.within, self.within_pool = (
+            self._sums.within(),
+            float(_weighted_mean(*self._sums.pool_moments(), estimator == "u")),
+        )
         self.gap = float(self.weights @ self.within) - self.within_pool
-
-    @classmethod
-    def from_features(
-        cls,
-        features: Iterable[Tensor],
-        kernel: Kernel | None = None,
-        estimator: Estimator = "u",
-        weights: Weights = "examples",
-    ) -> "KernelReference":
-        """The reference of clients given by features [n_i, D], of any floating dtype (kept as they are).
-
-        Args:
-            features: one tensor a client.
-            kernel: PolynomialKernel() if None.
-            estimator: "u" or "v", as in `mmd2`, for every mean within a set.
-            weights: "examples" (n_i / n): the pool is the union of the images. "uniform" or K numbers: the pool is the
-                mixture sum_i w_i P_i, every image with v = w_i / n_i. Its U-statistic is the weighted one,
-                sum_{a != b} v_a v_b k(a, b) / (1 - sum_a v_a^2), the plain one when all v are equal.
-
-        Raises:
-            ValueError: for unusable features or weights, or a client of one image under "u".
-        """
-        return cls(features, kernel, estimator, weights)
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """MMD^2 of generated features [m, D] to every client, avg, all and worst.
@@ -271,7 +250,7 @@ class KernelReference(OfClients):
         Raises:
             ValueError: for unusable features, another D, or one image under "u".
         """
-        _check_pair(self.features, generated)
+        check_generated(generated, self.features.shape[1])
         generated = generated.detach().cpu()
         rows, diagonal, within = _within(generated, self.kernel, self.estimator, "the generated side")
         others = len(generated) - 1
@@ -305,7 +284,8 @@ class KernelReference(OfClients):
 def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple[Tensor, Tensor, float]:
     """Row sums [n] over the other images, the diagonal [n], and the mean kernel of one set with itself."""
     count = len(x)
-    if _check_estimator(estimator) == "u" and count < 2:
+    check_estimator(estimator)
+    if estimator == "u" and count < 2:
         raise ValueError(f"{name} has one image, the U-statistic needs two; use estimator='v'")
     diagonal = checked_diagonal(x, kernel, name)
     single = torch.zeros(count, dtype=torch.int64)
@@ -315,21 +295,9 @@ def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple
     return rows, diagonal, mean
 
 
-def _mean_within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> float:
-    return _within(x, kernel, estimator, name)[2]
-
-
-def _check_estimator(estimator: Estimator) -> Estimator:
-    if estimator not in ("u", "v"):
+def check_estimator(estimator: str) -> None:
+    if estimator not in get_args(Estimator):
         raise ValueError(f"estimator must be 'u' or 'v', got {estimator!r}")
-    return estimator
-
-
-def _check_pair(x: Tensor, y: Tensor) -> None:
-    check_features(x, "features")
-    check_features(y, "generated features")
-    if x.shape[1] != y.shape[1]:
-        raise ValueError(f"{y.shape[1]} features cannot be compared with {x.shape[1]}; use one embedding for all")
 
 
 def checked_diagonal(features: Tensor, kernel: Kernel, name: str) -> Tensor:
@@ -345,6 +313,7 @@ def checked_diagonal(features: Tensor, kernel: Kernel, name: str) -> Tensor:
 
 def check_means(clients: Sequence[Tensor], estimator: Estimator) -> None:
     """Raises ValueError unless each client has features of one D, and as many images as means within it need."""
+    check_estimator(estimator)
     check_clients(clients)
     for number, part in enumerate(clients):
         if estimator == "u" and len(part) < 2:
@@ -366,13 +335,11 @@ class KernelScore(ScoreDefinition):
     estimator: Estimator = "u"
 
     def __post_init__(self) -> None:
-        if self.estimator not in get_args(Estimator):
-            raise ValueError(f"estimator must be 'u' or 'v', got {self.estimator!r}")
+        check_estimator(self.estimator)
 
     @property
     @abstractmethod
-    def kernel(self) -> Kernel:
-        """The kernel."""
+    def kernel(self) -> Kernel: ...
 
     @property
     def has_powers(self) -> bool:

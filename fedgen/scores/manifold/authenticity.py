@@ -14,22 +14,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.definition import (
-    ClientSide,
-    ScoreDefinition,
-)
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
+from fedgen.scores.definition import ClientSide, ScoreDefinition
 from fedgen.scores.influences import SharedVariances, client_blocks, joined
 from fedgen.scores.manifold.neighbours import NearestReal, Points, nearest, nearest_real, refuse_weight_zero
-from fedgen.statistics.gaussian import check_clients, check_features
+from fedgen.statistics.gaussian import check_clients, check_generated
 
 
-class AuthenticityReference(OfClients):
+class AuthenticityReference(OfFeatures):
     """The clients' training images, each with the distance to its nearest other one: in its client, and in the pool.
 
-    Attributes:
-        weights: float64 [K], summing to 1, of the clients in avg.
-        counts: images of each client.
+    Args:
+        features: [n_i, D] of the images that each client trained on, at least two, of any floating dtype.
+        weights: of the clients in avg: "examples" (n_i / n), "uniform" or K positive numbers. Distances to neighbours
+            know no weights, so that in `all` every image counts once.
+
+    Raises:
+        ValueError: for unusable features or weights, a weight of 0, or a client of one image.
 
     Examples:
         >>> import torch
@@ -40,7 +41,7 @@ class AuthenticityReference(OfClients):
         0.5
     """
 
-    def __init__(self, features: Iterable[Tensor], weights: Weights) -> None:
+    def __init__(self, features: Iterable[Tensor], weights: Weights = "examples") -> None:
         parts = [part.detach() for part in features]
         check_clients(parts)
         for client, part in enumerate(parts):
@@ -58,20 +59,6 @@ class AuthenticityReference(OfClients):
         self._own = own.squares[:, 0].split(self.counts)
         self._pool = pool.squares[:, 0]
 
-    @classmethod
-    def from_features(cls, features: Iterable[Tensor], weights: Weights = "examples") -> "AuthenticityReference":
-        """The reference of clients given by features [n_i, D] of the images they trained on, of any floating dtype.
-
-        Args:
-            features: one tensor a client, of at least two images.
-            weights: of the clients in avg: "examples" (n_i / n), "uniform" or K positive numbers. Distances to
-                neighbours know no weights, so that in `all` every image counts once.
-
-        Raises:
-            ValueError: for unusable features or weights, a weight of 0, or a client of one image.
-        """
-        return cls(features, weights)
-
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """Authenticity of generated features [m, D], in [0, 1]: clients, avg, all and worst, the smallest.
 
@@ -87,12 +74,8 @@ class AuthenticityReference(OfClients):
         Raises:
             ValueError: for unusable features or another D.
         """
-        check_features(generated, "generated features")
         features = self._points.features
-        if generated.shape[1] != features.shape[1]:
-            raise ValueError(
-                f"{generated.shape[1]} features cannot be compared with {features.shape[1]}; use one embedding for all"
-            )
+        check_generated(generated, features.shape[1])
         made = Points(generated.detach().to(features.device), self._points.origin)
         parts, shared, values = features.split(self.counts), SharedVariances(self.weights), []
         of_all: NearestReal | None = None
@@ -108,12 +91,9 @@ class AuthenticityReference(OfClients):
                 shared.add(clients, authentic)
         assert of_all is not None
         per_client, pooled = torch.cat(values), (of_all.squares > self._pool[of_all.places]).double().cpu()
-        worst = int(per_client.argmin())
-        of_generated = {"generated": shared.errors(worst, pooled)} if errors else None
-        own_errors = {"generated": shared.of_clients.sqrt()} if errors else None
-        return combine(
-            "authenticity", per_client, float(pooled.mean()), self.weights, None, of_generated, own_errors, True
-        )
+        parts = {"generated": shared.errors(int(per_client.argmin()), pooled)} if errors else None
+        own = {"generated": shared.of_clients.sqrt()} if errors else None
+        return combine("authenticity", per_client, float(pooled.mean()), self.weights, None, parts, own, True)
 
 
 @dataclass(frozen=True)
@@ -127,10 +107,7 @@ class AuthenticityScore(ScoreDefinition):
 
     name: ClassVar[str] = "authenticity"
     knows_weights: ClassVar[bool] = False
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
+    higher_is_better: ClassVar[bool] = True
 
     def too_few(self, count: float, whose: str) -> str:
         if count > 1:

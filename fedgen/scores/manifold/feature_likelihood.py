@@ -3,19 +3,17 @@
 Jiralerspong, Bose, Gemp, Qin, Bachrach and Gidel (2023, arXiv 2302.04440): features are scaled to mean 0 and variance 1
 by those of the held-out images; `AdaptiveDensity` of the generated ones is fitted to the training images; and
 FLD = 100 (L - C), with L the mean negative log-likelihood of the held-out images over D, and C that under a density of
-half of the training images fitted to the other half. Real images have about 0, and less where training images are few,
-as C has half of them. Poor, uniform or copied images give more. Copies do so because normals around them become narrow,
-and held-out images lie in none. C is the mean over `HALVINGS`, whose spread is in the errors. Halves are drawn among
-ranks along a random direction: the order of images or clients changes no value, and rounding swaps neighbours alone.
+half of the training images fitted to the other half. Real images have about 0, and less where training images are few.
+Poor, uniform or copied images give more: normals around copies become narrow, and held-out images lie in none. C is the
+mean over `HALVINGS`, whose spread is in the errors. Halves are drawn among ranks along a random direction: the order of
+images or clients changes no value, and rounding swaps neighbours alone.
 
-A density of generated features: a normal around each, of a width of its own that is fitted to training features.
-
-As the code of Jiralerspong et al. (github.com/marcojira/fld, commit ffbbf20 of 2024) has it: isotropic normals of equal
-weight; variances begin at (smallest squared distance to a training image + 1e-3) / D and take up to 50 passes of Adam
-at rate 0.5 on their logarithms, in batches of 10,000, clamped to [-40, 40], until the loss stays within 5e-4 for five
-passes. The loss is the mean negative log-likelihood of training images over D, of the mixture and a broad normal
-besides, around the training images' mean and of fitted variance, which bounds it where a training image is far from all
-generated ones. The density itself has no such part. Sums and gradients here are float64 and in a fixed order.
+The density is that of the code of Jiralerspong et al. (github.com/marcojira/fld, commit ffbbf20 of 2024): isotropic
+normals of equal weight around the images; variances begin at (smallest squared distance to a training image + 1e-3) / D
+and take up to 50 passes of Adam at rate 0.5 on their logarithms, in batches of 10,000, clamped to [-40, 40], until the
+loss stays within 5e-4 for five passes. The loss is the mean negative log-likelihood of training images over D, of the
+mixture and a broad normal of fitted variance around the training images' mean, which bounds it where a training image
+is far from all generated ones; the density itself has no such part. Sums are float64 and in a fixed order.
 """
 
 import math
@@ -26,19 +24,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
-from fedgen.scores.definition import (
-    ClientSide,
-    GeneratedSet,
-    Needs,
-    ScoreDefinition,
-    require_whole,
-)
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition, require_whole
 from fedgen.scores.influences import joined
+from fedgen.scores.manifold.memorisation import check_sides
 from fedgen.scores.manifold.neighbours import Points, exact_squares, refuse_weight_zero
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.seeds import generator
-from fedgen.statistics.gaussian import check_features
+from fedgen.statistics.gaussian import check_generated
 
 RATE, PASSES, BATCH = 0.5, 50, 10_000
 FIRST, SETTLED, WITHIN = 7, 5, 5e-4  # passes at least; of these the last, whose losses differ by less, end the fit
@@ -51,14 +44,11 @@ CLOSE = 1e-8  # of |x|^2 + |y|^2: squared distances below are formed from differ
 
 
 class AdaptiveDensity:
-    """The fitted mixture."""
-
     def __init__(self, centres: Tensor, training: Tensor) -> None:
         self._centres = _points(centres)
         self.log_variances = _fitted(self._centres, training)
 
     def log_density(self, features: Tensor, of_others: bool = False) -> Tensor:
-        """The log-density of features float64 [h, D]: float64 [h]."""
         points, dim = _points(features), features.shape[1]
         found = []
         for rows in torch.arange(len(features), device=features.device).split(ROWS):
@@ -72,7 +62,6 @@ class AdaptiveDensity:
 
 
 def _fitted(centres: Points, training: Tensor) -> Tensor:
-    """The logarithms of variances, float64 [m]."""
     points, dim = _points(training), training.shape[1]
     parts = torch.arange(len(training), device=training.device).split(ROWS)
     squares = torch.cat([_squares(points, rows, centres).float() for rows in parts])
@@ -95,11 +84,7 @@ def _fitted(centres: Points, training: Tensor) -> Tensor:
 
 
 def _slopes(squares: Tensor, away: Tensor, logs: Tensor, broad: Tensor, dim: int) -> tuple[Tensor, Tensor, float]:
-    """Derivatives of the loss of one batch by the logarithms of variances [m], by the broad normal's [1], and the loss.
-
-    The derivative of -log sum_j exp(a_j) by the logarithm v_j of a variance is -r_j (s_j exp(-v_j) - D) / 2, with the
-    share r_j that the j-th normal has in the sum.
-    """
+    """Derivatives of a batch's loss by the logarithms of variances [m] and by the broad normal's [1], and the loss."""
     of_logs, of_broad, loss = torch.zeros_like(logs), torch.zeros_like(broad), torch.zeros_like(broad)
     for near, far in zip(squares.split(ROWS), away.split(ROWS)):
         normals, around = _log_normals(near.double(), logs, dim), _log_normals(far.unsqueeze(1), broad, dim)
@@ -109,6 +94,7 @@ def _slopes(squares: Tensor, away: Tensor, logs: Tensor, broad: Tensor, dim: int
         sums = shares.sum(1) + other[:, 0]
         loss -= (largest[:, 0] + sums.log()).sum()
         scale = 1 / sums
+        # of -log sum_j exp(a_j) by v_j: -r_j (s_j exp(-v_j) - D) / 2, with r_j the share of the j-th normal in the sum
         of_logs += dim * (scale @ shares) - (scale @ shares.mul_(near)) * (-logs).exp()
         of_broad += (scale * other[:, 0] * (dim - far * (-broad).exp())).sum()
     size = len(squares) * dim
@@ -138,12 +124,19 @@ def _squares(points: Points, rows: Tensor, centres: Points) -> Tensor:
 PERCENT = 100.0
 
 
-class FeatureLikelihoodReference(OfClients):
+class FeatureLikelihoodReference(OfFeatures):
     """The clients' training and held-out images, and the pool's.
 
-    Attributes:
-        weights: float64 [K], summing to 1, of the clients in avg.
-        counts: training images of each client.
+    Args:
+        train: features [n_i, D] of the images each client trained on, at least two, of any floating dtype.
+        held_out: features [h_i, D] of images it did not train on, at least two, in the same order of clients.
+        weights: of the clients in avg: "examples" (by training images), "uniform" or K positive numbers. In `all` every
+            image counts once.
+        seed: of the halves of training images.
+
+    Raises:
+        ValueError: for unusable features, differing D, lists of different length or empty, a weight of 0, a client of
+            one training or held-out image, or one whose held-out images are all alike.
 
     Examples:
         >>> import torch
@@ -156,12 +149,14 @@ class FeatureLikelihoodReference(OfClients):
         True
     """
 
-    def __init__(self, train: Sequence[Tensor], held_out: Sequence[Tensor], weights: Weights, seed: int) -> None:
-        if len(train) != len(held_out) or not train:
-            raise ValueError(
-                f"{len(train)} clients with training images and {len(held_out)} with held-out ones; give both"
-            )
-        self._dim = _check(train, held_out)
+    def __init__(
+        self, train: Sequence[Tensor], held_out: Sequence[Tensor], weights: Weights = "examples", seed: int = 0
+    ) -> None:
+        self._dim = check_sides(train, held_out)
+        for parts, side in ((train, "training"), (held_out, "held-out")):
+            if 1 in (counts := [len(part) for part in parts]):
+                client = counts.index(1)
+                raise ValueError(f"client {client} has 1 {side} image, and FLD needs 2; leave the client out")
         self.counts = [len(part) for part in train]
         self.weights = resolve_weights(weights, self.counts)
         refuse_weight_zero(self.weights)
@@ -171,25 +166,6 @@ class FeatureLikelihoodReference(OfClients):
             pairs.append((joined([own for own, _ in pairs]), joined([other for _, other in pairs])))
         names = [f"client {client}" for client in range(len(train))] + ["all clients"]
         self._sides = [_Side(*pair, seed, name) for pair, name in zip(pairs, names)]
-
-    @classmethod
-    def from_features(
-        cls, train: Sequence[Tensor], held_out: Sequence[Tensor], weights: Weights = "examples", seed: int = 0
-    ) -> "FeatureLikelihoodReference":
-        """The reference of clients given by features of any floating dtype.
-
-        Args:
-            train: features [n_i, D] of the images each client trained on, at least two.
-            held_out: features [h_i, D] of images it did not train on, at least two, in the same order of clients.
-            weights: of the clients in avg: "examples" (by training images), "uniform" or K positive numbers. In `all`
-                every image counts once.
-            seed: of the halves of training images.
-
-        Raises:
-            ValueError: for unusable features, differing D, lists of different length or empty, a weight of 0, a client
-                of one training or held-out image, or one whose held-out images are all alike.
-        """
-        return cls(train, held_out, weights, seed)
 
     def score(self, generated: Tensor, errors: bool = True, real: bool = False) -> FederatedScore:
         """FLD of generated features [m, D]: clients, avg, all and worst, the largest.
@@ -208,11 +184,7 @@ class FeatureLikelihoodReference(OfClients):
         Raises:
             ValueError: for unusable features or another D.
         """
-        check_features(generated, "generated features")
-        if generated.shape[1] != self._dim:
-            raise ValueError(
-                f"{generated.shape[1]} features cannot be compared with {self._dim}; use one embedding for all"
-            )
+        check_generated(generated, self._dim)
         made = generated.detach()
         values = [side.differences(made, real) for side in self._sides]
         per_client = torch.stack([part.mean() for part, _ in values[: len(self.counts)]])
@@ -236,41 +208,27 @@ class FeatureLikelihoodReference(OfClients):
         return replace(score, errors=found, client_errors=each.sqrt())
 
 
-@dataclass(frozen=True, eq=False)
-class _Scale:
-    """The held-out images' mean and standard deviation (divisor h - 1) by feature."""
-
-    mean: Tensor
-    deviation: Tensor
-    kept: Tensor
-
-    @classmethod
-    def of(cls, held_out: Tensor, whose: str) -> "_Scale":
-        kept = held_out.amax(0) > held_out.amin(0)
-        if not kept.any():
-            raise ValueError(
-                f"the held-out images of {whose} are all alike, and FLD takes the features' scale from them; leave the"
-                " client out, or hold out more images"
-            )
-        features = held_out[:, kept].double()
-        return cls(features.mean(0), features.std(0), kept)
-
-    def __call__(self, features: Tensor) -> Tensor:
-        own = features.to(self.mean.device)[:, self.kept].double()
-        return (own - self.mean) / self.deviation
-
-
 class _Side:
     """One client, or the pool: scaled features, and C at each held-out image for a number of generated ones."""
 
     def __init__(self, train: Tensor, held_out: Tensor, seed: int, whose: str) -> None:
-        self._scale = _Scale.of(held_out, whose)
+        self._kept = held_out.amax(0) > held_out.amin(0)
+        if not self._kept.any():
+            raise ValueError(
+                f"the held-out images of {whose} are all alike, and FLD takes the features' scale from them; leave the"
+                " client out, or hold out more images"
+            )
+        kept = held_out[:, self._kept].double()
+        self._mean, self._deviation = kept.mean(0), kept.std(0)
         self._train, self._held_out = train, held_out
         draws, scaled = generator(seed, "halves of training images"), self._scale(train)
         direction = torch.randn(scaled.shape[1], generator=draws, dtype=torch.float64).to(scaled.device)
         ranked = (scaled * direction).sum(1).argsort()
         self._halvings = [ranked[torch.randperm(len(train), generator=draws)] for _ in range(HALVINGS)]
         self._baselines: dict[int, Tensor] = {}
+
+    def _scale(self, features: Tensor) -> Tensor:
+        return (features.to(self._mean.device)[:, self._kept].double() - self._mean) / self._deviation
 
     def differences(self, generated: Tensor, real: bool) -> tuple[Tensor, Tensor]:
         """100 (L - C) at each held-out image, float64 [h], and 100 C by each halving, [HALVINGS], on the CPU."""
@@ -283,20 +241,6 @@ class _Side:
         baselines, factor = self._baselines[size], PERCENT / held_out.shape[1]
         differences = baselines.mean(0) - density.log_density(held_out, of_others=real)
         return (factor * differences).cpu(), (-factor * baselines.mean(1)).cpu()
-
-
-def _check(train: Sequence[Tensor], held_out: Sequence[Tensor]) -> int:
-    """D; ValueError unless every client has two usable rows of it on both sides."""
-    for parts, side in ((train, "training"), (held_out, "held-out")):
-        for client, features in enumerate(parts):
-            check_features(features, f"{side} features of client {client}")
-            if len(features) < 2:
-                raise ValueError(f"client {client} has 1 {side} image, and FLD needs 2; leave the client out")
-            if features.shape[1] != train[0].shape[1]:
-                raise ValueError(
-                    f"client {client} has {features.shape[1]} {side} features, client 0 has {train[0].shape[1]}"
-                )
-    return train[0].shape[1]
 
 
 @dataclass(frozen=True)
@@ -314,19 +258,13 @@ class FeatureLikelihoodScore(ScoreDefinition):
     name: ClassVar[str] = "fld"
     needs: ClassVar[Needs] = "held out"
     knows_weights: ClassVar[bool] = False
+    has_floor: ClassVar[bool] = True  # of held-out images, each left out where it is itself asked about
+    has_powers: ClassVar[bool] = False  # below 0 where generated images are better than half of the training images
 
     seed: int = 0
 
     def __post_init__(self) -> None:
         require_whole(0, seed=self.seed)
-
-    @property
-    def has_floor(self) -> bool:
-        return True  # of held-out images, each left out where it is itself asked about
-
-    @property
-    def has_powers(self) -> bool:
-        return False  # it is below 0 where generated images are better than half of the training images
 
     def too_few(self, count: float, whose: str) -> str:
         if count > 1:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedgen.scores.aggregate import (
     FederatedScore,
-    OfClients,
+    OfFeatures,
     OverClients,
     Weights,
     client_means,
@@ -39,15 +39,10 @@ from fedgen.scores.manifold.neighbours import (
     refuse_weight_zero,
 )
 from fedgen.scores.uncertainty import jackknife_variance
-from fedgen.statistics.gaussian import check_clients, check_features
+from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 
-
-@dataclass(frozen=True, eq=False)
-class Rings:
-    """Points outside a ball that come to lie in it when one of the k nearest is left out: balls and points [p]."""
-
-    balls: Tensor
-    points: Tensor
+Parts = dict[str, float]
+NAMES = ("precision", "recall", "density", "coverage")
 
 
 class Balls:
@@ -70,10 +65,10 @@ class Balls:
 
     def add(self, balls: Tensor, points: Tensor, squares: Tensor) -> None:
         """Takes in pairs [p] of a ball and a point with their squared distances; every pair once."""
-        radii = self.neighbours.squares[balls]
-        within = squares < radii[:, 0] if self._strict else squares <= radii[:, 0]
+        radii, closer = self.neighbours.squares[balls], torch.lt if self._strict else torch.le
+        within = closer(squares, radii[:, 0])
         if self._rings is not None:
-            widened = squares < radii[:, 1] if self._strict else squares <= radii[:, 1]
+            widened = closer(squares, radii[:, 1])
             self.wider.index_add_(0, balls[widened], torch.ones_like(balls[widened]))
             ring = widened & ~within
             self._rings.append((balls[ring], points[ring]))
@@ -84,15 +79,14 @@ class Balls:
         self.cover.view(-1).index_add_(0, flat, torch.ones_like(flat))
         self.owner.view(-1).index_add_(0, flat, balls)
 
-    def rings(self) -> Rings:
-        """Return the counts of all pairs taken in."""
+    def rings(self) -> tuple[Tensor, Tensor]:
+        """Balls and points [p] outside them that come to lie in them when one of the k nearest is left out."""
         if not self._rings:
             raise RuntimeError("these balls were made without rings, or no pairs were added")
         balls, points = zip(*self._rings)
-        return Rings(torch.cat(balls), torch.cat(points))
+        return torch.cat(balls), torch.cat(points)
 
     def sums(self, values: Tensor) -> Tensor:
-        """Sums of values [n] over each group's balls, float64 [groups]."""
         total = torch.zeros(len(self.cover), dtype=torch.float64, device=values.device)
         return total.index_add_(0, self.groups, values.double())
 
@@ -102,18 +96,18 @@ def cover_changes(balls: Balls, targets: Tensor, number: int) -> Tensor:
     group, point = (balls.cover == 1).nonzero(as_tuple=True)
     lost = balls.owner[group, point]
     changes = torch.zeros(number, len(balls.groups), dtype=torch.float64, device=targets.device)
-    _add_at(changes, targets[point], lost, -1.0)
-    rings = balls.rings()
-    flat = balls.groups[rings.balls] * balls.cover.shape[1] + rings.points
+    changes.index_put_((targets[point], lost), changes.new_tensor(-1.0), accumulate=True)
+    ring_balls, ring_points = balls.rings()
+    flat = balls.groups[ring_balls] * balls.cover.shape[1] + ring_points
     covered = balls.cover.view(-1)[flat]
     some = covered <= 1
-    left_out, point = balls.neighbours.places[rings.balls[some]], rings.points[some]  # [p, k], [p]
+    left_out, point = balls.neighbours.places[ring_balls[some]], ring_points[some]  # [p, k], [p]
     owner, covered = balls.owner.view(-1)[flat[some]], covered[some]
     gained = (covered == 0).unsqueeze(1) | (left_out == owner.unsqueeze(1))
     row, _ = gained.nonzero(as_tuple=True)
     keys = (left_out[gained] * balls.cover.shape[1] + point[row]).unique()
     centre, point = keys // balls.cover.shape[1], keys % balls.cover.shape[1]
-    _add_at(changes, targets[point], centre, 1.0)
+    changes.index_put_((targets[point], centre), changes.new_tensor(1.0), accumulate=True)
     return changes
 
 
@@ -122,14 +116,6 @@ def neighbour_gains(balls: Balls, gains: Tensor) -> Tensor:
     places = balls.neighbours.places
     total = torch.zeros(len(places), dtype=torch.float64, device=gains.device)
     return total.index_add_(0, places.flatten(), gains.double().repeat_interleave(places.shape[1]))
-
-
-def _add_at(values: Tensor, rows: Tensor, columns: Tensor, amount: float) -> None:
-    flat = rows * values.shape[1] + columns
-    values.view(-1).index_add_(0, flat, torch.full_like(flat, amount, dtype=values.dtype))
-
-
-Parts = dict[str, float]
 
 
 def real_variances(own: Tensor, pool: Tensor, counts: list[int], weights: Tensor, worst: int) -> tuple[Parts, Tensor]:
@@ -164,27 +150,26 @@ def without_generated(balls: Balls, k: int) -> dict[str, Tensor]:
     """Precision, density and coverage of each group without each generated image, up to a constant, [groups, m]."""
     alone = (balls.inside == 1).nonzero().flatten()
     changes = torch.zeros(balls.cover.shape, dtype=torch.float64, device=balls.cover.device)
-    flat = balls.groups[alone] * balls.cover.shape[1] + balls.sole[alone]
-    sizes = balls.sums(torch.ones_like(balls.groups))
-    changes.view(-1).index_add_(0, flat, -1 / sizes[balls.groups[alone]])
-    return {
-        "precision": mean_curve(balls.cover > 0),
-        "density": mean_curve(balls.cover / k),
-        "coverage": changes,
-    }
+    groups, sizes = balls.groups[alone], balls.sums(torch.ones_like(balls.groups))
+    changes.index_put_((groups, balls.sole[alone]), -1 / sizes[groups], accumulate=True)
+    return {"precision": mean_curve(balls.cover > 0), "density": mean_curve(balls.cover / k), "coverage": changes}
 
 
-NAMES = ("precision", "recall", "density", "coverage")
-
-
-class ManifoldReference(OfClients):
+class ManifoldReference(OfFeatures):
     """The clients' cached side of the four scores: features and radii, within each client and within the pool.
 
-    Attributes:
-        weights: float64 [K], summing to 1, of the clients in avg.
-        counts: images of each client.
-        k: radii reach to the k-th nearest other image.
-        strict: whether an image at exactly the radius is outside.
+    Args:
+        features: [n_i, D] of each client, of at least k + 1 images, of any floating dtype (kept as they are).
+        k: which neighbour a ball reaches to; 5 in prdc, 3 in torch-fidelity.
+        weights: of the clients in avg: "examples" (n_i / n), "uniform" or K positive numbers. Distances to neighbours
+            know no weights, so that in `all` the pool is the union of the images whatever the weights, each counting
+            once. With "examples" recall-all equals recall-avg; with others it does not.
+        strict: whether an image at exactly the radius is outside. False is torch-fidelity's rule. True is prdc's; by it
+            images with k copies hold nothing, not even themselves.
+        device: where to work; that of the first client's features if None.
+
+    Raises:
+        ValueError: for unusable features or weights, a weight of 0, k below 1, or a client of fewer than k + 1 images.
 
     Examples:
         >>> import torch
@@ -197,7 +182,12 @@ class ManifoldReference(OfClients):
     """
 
     def __init__(
-        self, features: Iterable[Tensor], k: int, weights: Weights, strict: bool, device: torch.device | str | None
+        self,
+        features: Iterable[Tensor],
+        k: int = 5,
+        weights: Weights = "examples",
+        strict: bool = False,
+        device: torch.device | str | None = None,
     ) -> None:
         parts = [part.detach() for part in features]
         _check(parts, k)
@@ -210,33 +200,6 @@ class ManifoldReference(OfClients):
         clients = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(self.counts))
         self._own, self._pool = nearest(self._points, self.k, clients)
         self._clients = clients.to(self._points.squares.device)
-
-    @classmethod
-    def from_features(
-        cls,
-        features: Iterable[Tensor],
-        k: int = 5,
-        weights: Weights = "examples",
-        strict: bool = False,
-        device: torch.device | str | None = None,
-    ) -> "ManifoldReference":
-        """The reference of clients given by features [n_i, D], of any floating dtype (kept as they are).
-
-        Args:
-            features: one tensor a client, of at least k + 1 images.
-            k: which neighbour a ball reaches to; 5 in prdc, 3 in torch-fidelity.
-            weights: of the clients in avg: "examples" (n_i / n), "uniform" or K positive numbers. Distances to
-                neighbours know no weights, so that in `all` the pool is the union of the images whatever the weights,
-                each counting once. With "examples" recall-all equals recall-avg; with others it does not.
-            strict: whether an image at exactly the radius is outside. False is torch-fidelity's rule. True is prdc's;
-                by it images with k copies hold nothing, not even themselves.
-            device: where to work; that of the first client's features if None.
-
-        Raises:
-            ValueError: for unusable features or weights, a weight of 0, k below 1, or a client of fewer than k + 1
-                images.
-        """
-        return cls(features, k, weights, strict, device)
 
     def score(self, generated: Tensor, errors: bool = True) -> dict[str, FederatedScore]:
         """Precision, recall, density and coverage, by name, of generated features [m, D]: clients, avg, all and worst.
@@ -256,9 +219,7 @@ class ManifoldReference(OfClients):
         """
         check_features(generated, "generated features")
         _check_count(generated, self.k, "the generated set")
-        dim = self._points.features.shape[1]
-        if generated.shape[1] != dim:
-            raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
+        check_generated(generated, self._points.features.shape[1])
         made = generated.detach().to(self._points.features.device)
         points, around = Points(made, self._points.origin), nearest(Points(made), self.k)[0]
         one_group, alone = torch.zeros_like(self._clients), len(self.counts) == 1
@@ -367,6 +328,7 @@ class NeighbourScore(ScoreDefinition):
 
     family: ClassVar[str] = "manifold"
     knows_weights: ClassVar[bool] = False
+    higher_is_better: ClassVar[bool] = True
 
     k: int = 5
     strict: bool = False
@@ -375,10 +337,6 @@ class NeighbourScore(ScoreDefinition):
         require_whole(1, k=self.k)
         if not isinstance(self.strict, bool):
             raise ValueError(f"strict must be true or false, got {self.strict!r}")
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
 
     def too_few(self, count: float, whose: str) -> str:
         if count > self.k:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.manifold.neighbours import NearestReal, Points, nearest_real
-from fedgen.statistics.gaussian import check_features
+from fedgen.statistics.gaussian import check_features, check_generated
 
 
 def memorisation(
@@ -58,11 +58,7 @@ def memorisation(
         >>> memorisation(train, held_out, torch.tensor([[0.1], [2.9]])).values["all"]  # one to either
         0.5
     """
-    check_features(generated, "generated features")
-    for parts, side in ((train, "training"), (held_out, "held-out")):
-        _check_side(parts, side, generated.shape[1])
-    if len(train) != len(held_out) or not train:
-        raise ValueError(f"{len(train)} clients with training images and {len(held_out)} with held-out ones; give both")
+    check_generated(generated, check_sides(train, held_out))
     weight = resolve_weights(weights, [len(part) for part in train])
     made = Points(generated.detach())
     alone: list[tuple[float, float]] = []
@@ -100,11 +96,19 @@ def _balance(sides: Sequence[Sequence[Tensor]], weights: Sequence[float]) -> tup
     return ours / (ours + theirs), variance**0.5 / (4 * level)
 
 
-def _check_side(parts: Sequence[Tensor], side: str, dim: int) -> None:
-    for client, features in enumerate(parts):
-        check_features(features, f"{side} features of client {client}")
-        if features.shape[1] != dim:
-            raise ValueError(f"client {client} has {features.shape[1]} {side} features, generated images have {dim}")
+def check_sides(train: Sequence[Tensor], held_out: Sequence[Tensor]) -> int:
+    """D; ValueError unless every client has usable features of it on both sides."""
+    if len(train) != len(held_out) or not train:
+        raise ValueError(f"{len(train)} clients with training images and {len(held_out)} with held-out ones; give both")
+    dim = train[0].shape[-1]
+    for parts, side in ((train, "training"), (held_out, "held-out")):
+        for client, features in enumerate(parts):
+            check_features(features, f"{side} features of client {client}")
+            if features.shape[1] != dim:
+                raise ValueError(
+                    f"client {client} has {features.shape[1]} {side} features, client 0 has {dim} training ones"
+                )
+    return dim
 
 
 @dataclass(frozen=True)
@@ -116,10 +120,7 @@ class MemorisationScore(ScoreDefinition):
 
     name: ClassVar[str] = "memorisation"
     needs: ClassVar[Needs] = "held out"
-
-    @property
-    def has_powers(self) -> bool:
-        return False  # the middle is best
+    has_powers: ClassVar[bool] = False  # the middle is best
 
     def prepare(self, clients: ClientSide) -> ClientSide:
         if clients.held_out is None:

@@ -1,4 +1,10 @@
-"""Nearest neighbours of every image within its client and within the pool, in one pass over the distances."""
+"""Nearest neighbours of every image within its client and within the pool, in one pass over the distances.
+
+Squared distances compare as those of float64 differences do, mostly from float32 products: a block
+|x|^2 + |y|^2 - 2 <x, y> in float32 misses the distance by at most b (|x|^2 + |y|^2), with x and y taken from a common
+origin and b = (1.1 D + 64) / 2^24, a worst case over every order of summation. Where a comparison falls within that
+bound, the distance is formed again from float64 differences.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,16 +16,11 @@ from torch import Tensor
 
 from fedgen.scores.kernel.kernels import block_pairs
 
-# Squared Euclidean distances that compare as those of float64 differences do, mostly from float32 products.
-#
-# A block |x|^2 + |y|^2 - 2 <x, y> in float32 misses the distance by at most b (|x|^2 + |y|^2), with x and y taken
-# from a common origin and b = (1.1 D + 64) / 2^24: a worst case over every order of summation. Where a comparison
-# falls within that bound, the distance is formed again from float64 differences, so the outcome is theirs.
-
-
 NUMBERS = 2**18  # of differences formed at a time, within a cache: those of 128 pairs at D = 2048
 ROWS = 256  # converted to float64 at a time, likewise: ten times as fast as thousands
 CROWDED = 100  # a float32 block with more than 1 pair in so many within its bound is formed in float64
+SPARE = 8  # neighbours kept beyond those asked for, as rounding may order them otherwise
+PANEL = 1 << 22  # distances of a panel of rows that need more than their shortlist
 Rows = slice | Tensor
 
 
@@ -66,14 +67,19 @@ def exact_squares(x: Points, rows: Tensor, y: Points, columns: Tensor) -> Tensor
     found = torch.empty(len(rows), dtype=torch.float64, device=x.features.device)
     size = max(1, NUMBERS // x.features.shape[1])
     for part, i, j in zip(found.split(size), rows.split(size), columns.split(size)):
-        part.copy_(_folded(x, i, y, j))
+        squares = (x.features[i].double() - y.features[j].double()).square_()
+        width = squares.shape[1]
+        while width > 1:  # the same order of summation whatever the number of pairs
+            half = width // 2
+            squares[:, :half] += squares[:, width - half : width]
+            width -= half
+        part.copy_(squares[:, 0])
     return found
 
 
 def pairs_within(
     x: Points, rows: slice, y: Points, columns: slice, low: Tensor, limits: Tensor, by_row: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The block's pairs that may be within their limits."""
     reach = torch.nextafter(limits.amax(0).to(low.dtype), torch.tensor(torch.inf, dtype=low.dtype, device=low.device))
     i, j = (low <= (reach.unsqueeze(1) if by_row else reach)).nonzero(as_tuple=True)
     squares, own_limits = low[i, j].double(), limits[:, i if by_row else j]
@@ -103,16 +109,6 @@ def full_precision(device: str) -> Iterator[None]:
             backend.fp32_precision = precision
 
 
-def _folded(x: Points, rows: Tensor, y: Points, columns: Tensor) -> Tensor:
-    squares = (x.features[rows].double() - y.features[columns].double()).square_()
-    width = squares.shape[1]
-    while width > 1:
-        half = width // 2
-        squares[:, :half] += squares[:, width - half : width]
-        width -= half
-    return squares[:, 0]
-
-
 def _mean(features: Tensor) -> Tensor:
     """Mean float64 [D], rounded to float32 so that float32 features lose nothing more by it."""
     total = sum(part.double().sum(0) / len(features) for part in features.split(ROWS))
@@ -125,18 +121,11 @@ def _rounding(x: Points, dtype: torch.dtype) -> float:
 
 
 def _floor(x: Points, dtype: torch.dtype) -> float:
-    """Rounding of products too small for the dtype."""
     return 8 * x.features.shape[1] * torch.finfo(dtype).tiny
-
-
-SPARE = 8  # neighbours kept beyond those asked for, as rounding may order them otherwise
-PANEL = 1 << 22  # distances of a panel of rows that need more than their shortlist
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """The nearest others of each image."""
-
     squares: Tensor
     places: Tensor
 
@@ -154,8 +143,10 @@ def nearest(points: Points, k: int, clients: Tensor | None = None) -> tuple[Neig
         for block, mine, others in sides:
             found = everyone.smallest(block.contiguous())
             everyone.merge(mine, found, others)
-            if clients is None or own is everyone or not _meet(clients[mine], clients[others]):
+            if clients is None or own is everyone:
                 continue
+            if clients[mine][0] > clients[others][-1] or clients[others][0] > clients[mine][-1]:
+                continue  # no client has images in both
             if clients[rows][0] != clients[columns][-1]:
                 same = (clients[mine].unsqueeze(1) == clients[others]).to(block.device)
                 found = own.smallest(block.masked_fill(~same, torch.inf))
@@ -174,11 +165,6 @@ def refuse_weight_zero(weights: Tensor) -> None:
         )
 
 
-def _meet(a: Tensor, b: Tensor) -> bool:
-    """Whether two ascending stretches of client numbers have one in common."""
-    return bool(a[0] <= b[-1]) and bool(b[0] <= a[-1])
-
-
 class _Shortlist:
     """The k + 1 + SPARE smallest lower bounds of each image's distances seen so far, and whose they are."""
 
@@ -190,7 +176,6 @@ class _Shortlist:
         self._places = torch.zeros(size, dtype=torch.int64, device=points.squares.device)
 
     def smallest(self, block: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the smallest of each row of a block, ascending, with their columns."""
         return block.topk(min(self._low.shape[1], block.shape[1]), largest=False)
 
     def merge(self, rows: slice, found: tuple[Tensor, Tensor], columns: slice) -> None:
@@ -273,7 +258,6 @@ class NearestReal:
 
 
 def nearest_real(made: Points, features: Tensor) -> NearestReal:
-    """The nearest of features [n, D] to each generated image."""
     others = Points(features.to(made.features.device), made.origin)
     squares = torch.full((len(made),), torch.inf, dtype=torch.float64, device=made.squares.device)
     places = torch.zeros(len(made), dtype=torch.int64, device=made.squares.device)

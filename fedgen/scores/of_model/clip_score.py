@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,12 +12,6 @@ from fedgen.scores.aggregate import FederatedScore, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.influences import mean_score
 from fedgen.scores.uncertainty import mean_variance
-
-
-class _Prompted(NamedTuple):
-    labels: Sequence[Tensor]  # int64 [n_i] of each client's images
-    texts: Tensor  # features [C, D] of the classes' prompts, of length 1
-    weights: Tensor
 
 
 @dataclass(frozen=True)
@@ -38,6 +32,7 @@ class ClipScore(ScoreDefinition):
 
     name: ClassVar[str] = "clip_score"
     needs: ClassVar[Needs] = "prompts"
+    higher_is_better: ClassVar[bool] = True
 
     prompts: Sequence[str] = ()
 
@@ -46,10 +41,6 @@ class ClipScore(ScoreDefinition):
             raise ValueError(f"prompts must be a list of texts, one a class, got {self.prompts!r}")
         object.__setattr__(self, "prompts", list(self.prompts))
 
-    @property
-    def higher_is_better(self) -> bool:
-        return True
-
     def check_classes(self, classes: Sequence[str]) -> None:
         if len(self.prompts) != len(classes):
             raise ValueError(
@@ -57,39 +48,40 @@ class ClipScore(ScoreDefinition):
                 " this order"
             )
 
-    def prepare(self, clients: ClientSide) -> "_Prompted":
+    def prepare(self, clients: ClientSide) -> tuple[Sequence[Tensor], Tensor, Tensor]:
         if clients.labels is None:
             raise ValueError("score clip_score needs the labels of every client's images; none are given")
         if clients.texts is None:
             raise ValueError("score clip_score needs features of texts, and the embedding has none; use a CLIP")
         texts = F.normalize(clients.texts(self.prompts).double(), dim=1)
-        return _Prompted(clients.labels, texts, resolve_weights(clients.weights, clients.counts))
+        return clients.labels, texts, resolve_weights(clients.weights, clients.counts)
 
-    def compare(self, prepared: "_Prompted", generated: GeneratedSet, errors: bool) -> FederatedScore:
+    def compare(
+        self, prepared: tuple[Sequence[Tensor], Tensor, Tensor], generated: GeneratedSet, errors: bool
+    ) -> FederatedScore:
+        labels, texts, weights = prepared
         if generated.labels is None:
             raise ValueError("score clip_score needs the labels that generated images were asked for; none are given")
         asked = generated.labels.to(generated.rows.device)
         images = F.normalize(generated.rows.double(), dim=1)
-        fits = 100 * (images * prepared.texts.to(images.device)[asked]).sum(1).clamp(min=0)
-        of_class = [fits[asked == c].cpu() for c in range(len(prepared.texts))]
+        fits = 100 * (images * texts.to(images.device)[asked]).sum(1).clamp(min=0)
+        of_class = [fits[asked == c].cpu() for c in range(len(texts))]
         means = torch.stack([part.mean() for part in of_class])  # nan of a class that no image was asked for
-        own_classes = [own[~means[own].isnan()] for own in (labels.cpu() for labels in prepared.labels)]
+        own_classes = [own[~means[own].isnan()] for own in (part.cpu() for part in labels)]
         for client, own in enumerate(own_classes):
             if not len(own):
                 raise ValueError(f"no image was generated of any class of client {client}; generate more of them")
-        found = mean_score(
-            self.name, [means[own] for own in own_classes], prepared.weights, errors, higher_is_better=True
-        )
-        return _with_generated(found, own_classes, of_class, prepared.weights) if errors else found
+        values = [means[own] for own in own_classes]
+        found = mean_score(self.name, values, weights, errors, higher_is_better=True)
+        return _with_generated(found, own_classes, of_class, weights) if errors else found
 
 
 def _with_generated(
     found: FederatedScore, own_classes: Sequence[Tensor], parts: Sequence[Tensor], weights: Tensor
 ) -> FederatedScore:
-    """Return a score whose errors are over the real images with those over the generated ones beside them."""
-    shares = torch.stack(
-        [torch.bincount(own, minlength=len(parts)).double() / len(own) for own in own_classes]
-    )  # [K, C]
+    """A score whose errors are over the real images with those over the generated ones beside them."""
+    counts = [torch.bincount(own, minlength=len(parts)).double() / len(own) for own in own_classes]
+    shares = torch.stack(counts)  # [K, C]
     variances = torch.stack([mean_variance(part) if len(part) else part.new_zeros(()) for part in parts])
     of_client = (shares.square() @ variances).sqrt()
     of_pool = float(((weights @ shares).square() @ variances).sqrt())

@@ -53,7 +53,10 @@ def inception_score(logits: Tensor) -> tuple[float, float]:
     value = (torch.special.entr(total / count).sum() - entropy.mean()).exp()
     if count < 2:
         return float(value), 0.0
-    without = [_marginal_entropies(part, total, count) for part in logits.split(BLOCK)]
+    without = []
+    for part in logits.split(BLOCK):
+        rest = total - part.double().softmax(1)
+        without.append(torch.special.entr((rest / (count - 1)).clamp(min=0)).sum(1))  # rounding may leave -1e-17
     left_out = torch.cat(without) - (entropy.sum() - entropy) / (count - 1)
     return float(value), float(jackknife_variance(left_out.exp()).sqrt())
 
@@ -94,12 +97,6 @@ def inception_score_splits(
     return float(np.mean(values)), float(np.std(values))
 
 
-def _marginal_entropies(logits: Tensor, total: Tensor, count: int) -> Tensor:
-    """Entropy of q without each of these images [n], from the sum of all images' probabilities."""
-    rest = total - logits.double().softmax(1)
-    return torch.special.entr((rest / (count - 1)).clamp(min=0)).sum(1)  # rounding may leave -1e-17
-
-
 @dataclass(frozen=True)
 class LogitsScore(ScoreDefinition):
     """The Inception Score, which knows generated images only: one value for every client, as avg, all and worst.
@@ -110,10 +107,7 @@ class LogitsScore(ScoreDefinition):
     name: ClassVar[str] = "is"
     needs: ClassVar[Needs] = "logits"
     has_distribution: ClassVar[bool] = False
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
+    higher_is_better: ClassVar[bool] = True
 
     def prepare(self, clients: ClientSide) -> Tensor:
         return resolve_weights(clients.weights, clients.counts)

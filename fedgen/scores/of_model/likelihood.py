@@ -24,9 +24,12 @@ CHUNK = 65536  # points whose densities are asked for together
 class LikelihoodReference(OfClients):
     """The clients' points, against which densities are scored.
 
-    Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: points of each client.
+    Args:
+        points: floating [n_i, D], one tensor a client.
+        weights: "examples" (n_i / n), "uniform" or K numbers; every point of client i counts w_i / n_i in `all`.
+
+    Raises:
+        ValueError: for unusable points or weights.
 
     Examples:
         >>> import torch
@@ -38,7 +41,7 @@ class LikelihoodReference(OfClients):
         tensor([-0.9189, -2.9189], dtype=torch.float64)
     """
 
-    def __init__(self, points: Iterable[Tensor], weights: Weights) -> None:
+    def __init__(self, points: Iterable[Tensor], weights: Weights = "examples") -> None:
         self._parts = [part.detach().cpu().double() for part in points]
         if not self._parts:
             raise ValueError("a reference needs at least one client")
@@ -51,15 +54,7 @@ class LikelihoodReference(OfClients):
 
     @classmethod
     def from_points(cls, points: Iterable[Tensor], weights: Weights = "examples") -> "LikelihoodReference":
-        """The reference of clients given by points [n_i, D].
-
-        Args:
-            points: one floating tensor a client.
-            weights: "examples" (n_i / n), "uniform" or K numbers; every point of client i counts w_i / n_i in `all`.
-
-        Raises:
-            ValueError: for unusable points or weights.
-        """
+        """Make it of the clients' points, as the class itself does."""
         return cls(points, weights)
 
     def score(self, density: Density, errors: bool = True) -> FederatedScore:
@@ -92,7 +87,6 @@ class LikelihoodReference(OfClients):
 
 @torch.no_grad()
 def _log_densities(density: Density, points: Tensor, client: int) -> Tensor:
-    """Float64 [n] of one client's points, checked."""
     parts = [density.log_prob(part).double().cpu() for part in points.split(CHUNK)]
     for part, asked in zip(parts, points.split(CHUNK)):
         if part.shape != asked.shape[:1]:
@@ -119,14 +113,8 @@ class DensityOfPointsScore(ScoreDefinition):
 
     name: ClassVar[str] = "ll"
     needs: ClassVar[Needs] = "points"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
-
-    @property
-    def has_powers(self) -> bool:
-        return False  # a density may be above or below 1
+    higher_is_better: ClassVar[bool] = True
+    has_powers: ClassVar[bool] = False  # a density may be above or below 1
 
     def prepare(self, clients: ClientSide) -> LikelihoodReference:
         return LikelihoodReference.from_points(clients.features, clients.weights)
@@ -146,10 +134,7 @@ class LossScore(ScoreDefinition):
 
     name: ClassVar[str] = "loss"
     needs: ClassVar[Needs] = "model"
-
-    @property
-    def has_powers(self) -> bool:
-        return False  # a loss may be below 0
+    has_powers: ClassVar[bool] = False  # a loss may be below 0
 
     def prepare(self, clients: ClientSide) -> ClientSide:
         return clients

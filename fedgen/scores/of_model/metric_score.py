@@ -34,7 +34,7 @@ class MetricScore(ScoreDefinition):
 
     name: ClassVar[str] = "metric"
     needs: ClassVar[Needs] = "model"
-    knows_weights: ClassVar[bool] = True  # in avg; `all` counts every example once
+    has_powers: ClassVar[bool] = False  # it may be below 0
 
     metric: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -53,10 +53,6 @@ class MetricScore(ScoreDefinition):
     @cached_property
     def higher_is_better(self) -> bool:
         return bool(self.make().higher_is_better)
-
-    @property
-    def has_powers(self) -> bool:
-        return False  # it may be below 0
 
     def make(self) -> "Metric":
         """Return a new metric."""

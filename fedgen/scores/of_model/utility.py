@@ -97,10 +97,7 @@ class UtilityScore(ClassifierOptions, ScoreDefinition):
 
     name: ClassVar[str] = "utility"
     needs: ClassVar[Needs] = "labels"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
+    higher_is_better: ClassVar[bool] = True
 
     def prepare(self, clients: ClientSide) -> UtilityReference:
         if clients.labels is None:

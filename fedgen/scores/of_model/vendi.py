@@ -35,13 +35,18 @@ def vendi_score(features: Tensor, kernel: Kernel | None = None) -> float:
     """
     check_features(features)
     features = features.detach()
-    matrix = _cosines(features) if kernel is None else _similarities(features.double(), kernel)
-    return spectrum_score(torch.linalg.eigvalsh(matrix))
-
-
-def spectrum_score(eigenvalues: Tensor) -> float:
-    """exp(-sum_j p_j log p_j) of eigenvalues [r] in proportion to p; those that rounding made negative count as 0."""
-    shares = eigenvalues.clamp(min=0)
+    if kernel is None:
+        matrix = _cosines(features)
+    else:
+        features = features.double()
+        own = kernel.diagonal(features)
+        if not torch.allclose(own, torch.ones_like(own), atol=1e-9):
+            raise ValueError(
+                f"the Vendi score needs a kernel that is 1 between an image and itself, and {kernel} gives"
+                f" {float(own.min()):.4g} to {float(own.max()):.4g}; use RBFKernel(sigma), or None for cosines"
+            )
+        matrix = kernel.block(features, features) / len(features)
+    shares = torch.linalg.eigvalsh(matrix).clamp(min=0)  # rounding makes some negative
     return float(torch.special.entr(shares / shares.sum()).sum().exp())
 
 
@@ -59,14 +64,3 @@ def _cosines(features: Tensor) -> Tensor:
         matrix[:dim, :dim] += rows.T @ rows
     matrix[dim, dim] = zeros.sum()  # the axis of images without a direction
     return matrix / count
-
-
-def _similarities(features: Tensor, kernel: Kernel) -> Tensor:
-    """K / n, float64 [n, n]."""
-    own = kernel.diagonal(features)
-    if not torch.allclose(own, torch.ones_like(own), atol=1e-9):
-        raise ValueError(
-            f"the Vendi score needs a kernel that is 1 between an image and itself, and {kernel} gives"
-            f" {float(own.min()):.4g} to {float(own.max()):.4g}; use RBFKernel(sigma), or None for cosines"
-        )
-    return kernel.block(features, features) / len(features)

@@ -1,13 +1,11 @@
-"""A critic that tells generated from real features: the 1-Lipschitz f with the largest E_g f - E_t f, by training.
+"""A critic that separates generated from real features: the 1-Lipschitz f with the largest E_g f - E_t f, by training.
 
 The supremum over all such f is the 1-Wasserstein distance (Kantorovich and Rubinstein), so any f gives a lower bound.
 
-Networks that are 1-Lipschitz in the Euclidean norm, whatever their weights are trained for.
-
-Every linear layer is put back after each step to where it stretches nothing, and every activation is 1-Lipschitz, so
-the whole is. "groupsort": orthonormal layers and sorted pairs (Anil, Lucas and Grosse 2019, arXiv 1811.05381), which
-keep gradients of norm 1 and can approach any 1-Lipschitz function. "relu": spectral norm 1 (Miyato et al. 2018, arXiv
-1802.05957) and ReLU, which cannot: where |x| is wanted it reaches |x| / 2.
+Networks are 1-Lipschitz in the Euclidean norm: every linear layer is put back after each step to where it stretches
+nothing, and every activation is 1-Lipschitz. "groupsort": orthonormal layers and sorted pairs (Anil, Lucas and Grosse
+2019, arXiv 1811.05381), which keep gradients of norm 1 and can approach any 1-Lipschitz function. "relu": spectral norm
+1 (Miyato et al. 2018, arXiv 1802.05957) and ReLU, which cannot: where |x| is wanted it reaches |x| / 2.
 """
 
 import copy
@@ -20,6 +18,9 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 Kind = Literal["groupsort", "relu"]
+CHUNK = 8192  # images given to the critic at once where no gradient is needed
+LEVELS = 3  # the learning rate is lowered this often
+DECAY = 0.3  # and by this factor
 
 
 class GroupSort(nn.Module):
@@ -31,7 +32,6 @@ class GroupSort(nn.Module):
 
 
 def check_network(kind: str, hidden: int, blocks: int, last_activation: bool) -> None:
-    """Refuses what a `LipschitzNetwork` cannot be made of, without making one."""
     if kind not in get_args(Kind):
         raise ValueError(f"a Lipschitz network is one of {', '.join(get_args(Kind))}, got {kind!r}")
     if blocks < 1 or hidden < 2 or hidden % 2:
@@ -70,7 +70,6 @@ class LipschitzNetwork(nn.Module):
 
     @property
     def linears(self) -> list[nn.Linear]:
-        """The linear layers in order."""
         return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
 
     def forward(self, features: Tensor) -> Tensor:
@@ -84,15 +83,8 @@ class LipschitzNetwork(nn.Module):
         for linear in self.linears:
             linear.weight.copy_(_orthonormal(linear.weight) if self.kind == "groupsort" else _normalised(linear.weight))
 
-    @torch.no_grad()
-    def lipschitz_bound(self) -> float:
-        """Product of the layers' largest singular values: no two points are stretched by more."""
-        norms = [torch.linalg.matrix_norm(linear.weight.double(), 2) for linear in self.linears]
-        return float(torch.stack(norms).prod())
-
 
 def _gram(weight: Tensor) -> Tensor:
-    """W W^T or W^T W, the smaller, float64."""
     small = weight.double()
     return small @ small.T if small.shape[0] <= small.shape[1] else small.T @ small
 
@@ -108,11 +100,6 @@ def _orthonormal(weight: Tensor) -> Tensor:
 def _normalised(weight: Tensor) -> Tensor:
     scaled = weight.double() / torch.linalg.eigvalsh(_gram(weight))[-1].clamp(min=1e-24).sqrt()
     return scaled.masked_fill(scaled.abs() < 1e-20, 0.0).to(weight)  # what shrinks at each step ends in slow subnormals
-
-
-CHUNK = 8192  # images given to the critic at once where no gradient is needed
-LEVELS = 3  # the learning rate is lowered this often
-DECAY = 0.3  # and by this factor
 
 
 @dataclass(frozen=True)
@@ -171,22 +158,15 @@ class CriticOptions:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         check_network(self.network, self.hidden, self.blocks, self.last_activation)
 
-    def build(self, dim: int, generator: torch.Generator) -> LipschitzNetwork:
-        """An untrained network for features [N, dim]."""
-        return LipschitzNetwork(dim, self.network, self.hidden, self.blocks, self.last_activation, generator)
-
 
 @dataclass(frozen=True, eq=False)
 class CriticSide:
-    """Some of the images of one side, with weights."""
-
     features: Tensor
     positions: Tensor
     shares: Tensor
 
     @classmethod
     def plain(cls, features: Tensor, positions: Tensor) -> "CriticSide":
-        """Images that all weigh the same."""
         return cls(features, positions, torch.full((len(positions),), 1 / len(positions), dtype=torch.float64))
 
     def draw(self, number: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -198,8 +178,6 @@ class CriticSide:
 
 
 class TrainedCritic:
-    """A trained f."""
-
     def __init__(self, network: LipschitzNetwork, centre: Tensor, spread: float) -> None:
         self.network, self.centre, self.spread = network, centre, spread
         self.steps = 0
@@ -217,7 +195,6 @@ class TrainedCritic:
         return torch.cat(parts) * self.spread
 
     def objective(self, generated: CriticSide, real: CriticSide) -> float:
-        """E_g f - E_t f, in the features' unit."""
         return float(generated.shares @ self.values(generated) - real.shares @ self.values(real))
 
 
@@ -227,13 +204,12 @@ def train_critic(
     options: CriticOptions,
     generator: torch.Generator,
 ) -> TrainedCritic:
-    """The critic that separates generated from real images best."""
     critic = _untrained(fit, options, generator)
     optimizer = torch.optim.Adam(_groups(critic.network, options.learning_rate), betas=(0.9, 0.99))
     best, weights = critic.objective(*check), copy.deepcopy(critic.network.state_dict())
     waited = lowered = 0
     for step in range(1, options.max_steps + 1):
-        _ascend(critic, fit, optimizer, options.batch_size, generator)
+        _ascend(critic, optimizer, *(side.draw(options.batch_size, generator) for side in fit))
         critic.steps = step
         if step % options.check_every and step < options.max_steps:
             continue
@@ -259,12 +235,12 @@ def _untrained(fit: tuple[CriticSide, CriticSide], options: CriticOptions, gener
     centre = (moments[0][0] + moments[1][0]) / 2
     square = sum((mean - centre).square() + variance for mean, variance in moments) / 2
     spread = float(torch.as_tensor(square).mean().sqrt()) or 1.0  # all features the same: any unit will do
-    network = options.build(len(centre), generator).to(options.device)
+    form = options.network, options.hidden, options.blocks, options.last_activation
+    network = LipschitzNetwork(len(centre), *form, generator).to(options.device)
     return TrainedCritic(network, centre.to(options.device), spread)
 
 
 def _moments(side: CriticSide) -> tuple[Tensor, Tensor]:
-    """Mean and variance along each axis, float64 [D] twice."""
     chunks = list(zip(side.positions.split(CHUNK), side.shares.split(CHUNK)))
     zero = torch.zeros(side.features.shape[1], dtype=torch.float64)
     mean = sum((shares @ side.features[chosen].double() for chosen, shares in chunks), zero)
@@ -274,24 +250,17 @@ def _moments(side: CriticSide) -> tuple[Tensor, Tensor]:
 
 def _groups(network: LipschitzNetwork, rate: float) -> list[dict[str, object]]:
     """Adam moves every entry by about its rate: a matrix of norm 1 needs smaller steps the larger it is."""
-    groups: list[dict[str, object]] = [
-        {"params": [linear.weight], "lr": rate / max(linear.weight.shape) ** 0.5} for linear in network.linears
-    ]
-    biases: list[nn.Parameter] = [linear.bias for linear in network.linears]
-    return [*groups, {"params": biases, "lr": rate * network.spread}]
+    weights, biases = zip(*((linear.weight, linear.bias) for linear in network.linears))
+    groups = [{"params": [weight], "lr": rate / max(weight.shape) ** 0.5} for weight in weights]
+    return [*groups, {"params": [*biases], "lr": rate * network.spread}]
 
 
 def _ascend(
-    critic: TrainedCritic,
-    fit: tuple[CriticSide, CriticSide],
-    optimizer: torch.optim.Optimizer,
-    batch_size: int,
-    generator: torch.Generator,
+    critic: TrainedCritic, optimizer: torch.optim.Optimizer, made: tuple[Tensor, Tensor], real: tuple[Tensor, Tensor]
 ) -> None:
-    """One step uphill, and back onto 1-Lipschitz functions."""
-    (generated, plus), (real, minus) = (side.draw(batch_size, generator) for side in fit)
-    signed = torch.cat([plus, -minus]).to(critic.centre)
-    objective = critic(torch.cat([generated, real])) @ signed.float()
+    """One step uphill on features with weights, and back onto 1-Lipschitz functions."""
+    signed = torch.cat([made[1], -real[1]]).to(critic.centre)
+    objective = critic(torch.cat([made[0], real[0]])) @ signed.float()
     optimizer.zero_grad()
     (-objective).backward()
     optimizer.step()

@@ -14,31 +14,22 @@ import torch
 from torch import Tensor
 
 from fedgen import seeds
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_whole
-from fedgen.scores.influences import Influences, SharedVariances, client_blocks
-from fedgen.statistics.gaussian import check_clients, check_features
+from fedgen.scores.influences import SharedVariances, client_blocks, with_influences
+from fedgen.statistics.gaussian import check_clients, check_generated
 
 VALUES = 2**22  # projected values of one side held at once: 34 MB
 
 
-@dataclass(frozen=True, eq=False)
 class Projected:
     """One side on some directions, sorted: values [L, n], and the cumulative weights of the images, [n] or [L, n]."""
 
-    values: Tensor
-    order: Tensor
-    levels: Tensor
-    shares: Tensor
-
-    @classmethod
-    def of(cls, values: Tensor, shares: Tensor) -> "Projected":
-        """Values [L, n] of images with weights [n], sorted; one row of levels serves all if the weights are equal."""
-        values, order = values.sort(dim=1)
-        equal = bool((shares == shares[0]).all())
-        count = len(shares)
-        levels = torch.arange(1, count + 1, dtype=torch.float64) / count if equal else shares[order].cumsum(1)
-        return cls(values, order, levels, shares)
+    def __init__(self, values: Tensor, shares: Tensor) -> None:
+        self.values, self.order = values.sort(dim=1)
+        self.shares, count = shares, len(shares)
+        equal = bool((shares == shares[0]).all())  # one row of levels then serves all directions
+        self.levels = torch.arange(1, count + 1, dtype=torch.float64) / count if equal else shares[self.order].cumsum(1)
 
 
 def transport_1d(x: Projected, y: Projected, p: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,12 +65,18 @@ def sliced_wasserstein(x: Tensor, y: Tensor, p: int = 1, projections: int = 1000
     return SlicedReference.from_features([x], p, projections, seed).score(y, errors=False).values["all"]
 
 
-class SlicedReference(OfClients):
+class SlicedReference(OfFeatures):
     """The clients' features, against which generated ones are scored on the same directions for all.
 
-    Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: images of each client.
+    Args:
+        features: floating [n_i, D], one tensor a client, kept as they are.
+        p: 1 or 2.
+        projections: random directions.
+        seed: of the directions.
+        weights: "examples" (n_i / n), "uniform" or K numbers; the pool is the mixture sum_i w_i P_i.
+
+    Raises:
+        ValueError: for unusable features or weights, or options out of range.
 
     Examples:
         >>> import torch
@@ -90,7 +87,14 @@ class SlicedReference(OfClients):
         (1.0, 1.0)
     """
 
-    def __init__(self, features: Iterable[Tensor], p: int, projections: int, seed: int, weights: Weights) -> None:
+    def __init__(
+        self,
+        features: Iterable[Tensor],
+        p: int = 1,
+        projections: int = 1000,
+        seed: int = 0,
+        weights: Weights = "examples",
+    ) -> None:
         if p not in (1, 2):
             raise ValueError(f"p must be 1 or 2, got {p}")
         if projections < 2:
@@ -103,29 +107,6 @@ class SlicedReference(OfClients):
         by_count = isinstance(weights, str) and weights == "examples"
         masses = [1.0 / sum(self.counts) if by_count else w / n for w, n in zip(self.weights.tolist(), self.counts)]
         self._pool_shares = torch.tensor(masses, dtype=torch.float64).repeat_interleave(torch.tensor(self.counts))
-
-    @classmethod
-    def from_features(
-        cls,
-        features: Iterable[Tensor],
-        p: int = 1,
-        projections: int = 1000,
-        seed: int = 0,
-        weights: Weights = "examples",
-    ) -> "SlicedReference":
-        """The reference of clients given by features [n_i, D].
-
-        Args:
-            features: one floating tensor a client, kept as they are.
-            p: 1 or 2.
-            projections: random directions.
-            seed: of the directions.
-            weights: "examples" (n_i / n), "uniform" or K numbers; the pool is the mixture sum_i w_i P_i.
-
-        Raises:
-            ValueError: for unusable features or weights, or options out of range.
-        """
-        return cls(features, p, projections, seed, weights)
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """The distance of generated features [m, D] to every client, "sw1" or "sw2": avg, all and worst.
@@ -142,10 +123,7 @@ class SlicedReference(OfClients):
         Raises:
             ValueError: for unusable features or another D.
         """
-        check_features(generated, "generated features")
-        dim = self._parts[0].shape[1]
-        if generated.shape[1] != dim:
-            raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
+        check_generated(generated, self._parts[0].shape[1])
         made, number = generated.detach().cpu(), len(self.counts)
         shared = {side: SharedVariances(self.weights) for side in ("generated", "projections")}
         means, real = [], []
@@ -163,46 +141,42 @@ class SlicedReference(OfClients):
             real += rows.real
         distances = torch.cat(means) ** (1 / self.p)
         per_client, name, pooled = distances[:number], f"sw{self.p}", float(distances[-1])
+        score = combine(name, per_client, pooled, self.weights)
         if not errors:
-            return combine(name, per_client, pooled, self.weights)
+            return score
+        found = with_influences(
+            score, shared["generated"], rows.generated[-1], real[:number], real[-1].split(self.counts)
+        )
         worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
-        of_pool = list(real[-1].split(self.counts))
-        found = Influences(shared["generated"], rows.generated[-1], real[:number], of_pool, self.weights, worst)
-        parts = {**found.parts(), "projections": shared["projections"].errors(worst, rows.powers[-1])}
-        own = {**found.client_parts(), "projections": shared["projections"].of_clients.sqrt()}
-        beyond = found.over_clients(per_client)
-        return combine(name, per_client, pooled, self.weights, None, parts, own, over_clients=beyond)
+        parts = {**found.error_parts, "projections": shared["projections"].errors(worst, rows.powers[-1])}
+        own = {**found.client_error_parts, "projections": shared["projections"].of_clients.sqrt()}
+        return combine(name, per_client, pooled, self.weights, None, parts, own, over_clients=found.over_clients)
 
     def _slices(self, clients: slice, pooled: bool, generated: Tensor) -> "Slices":
-        """Those of some clients, and of the pool behind them if `pooled`."""
         shares = [torch.full((count,), 1 / count, dtype=torch.float64) for count in self.counts[clients]]
         even = torch.full((len(generated),), 1 / len(generated), dtype=torch.float64)
         counts = self.counts[clients] + ([sum(self.counts)] if pooled else [])
-        slices = Slices.zeros(counts, len(generated), self.projections)
-        start = 0
-        for directions in self._directions(generated.shape[1], max([sum(self.counts), len(generated)])):
+        powers, made = (torch.zeros(len(counts), n, dtype=torch.float64) for n in (self.projections, len(generated)))
+        slices = Slices(powers, made, [torch.zeros(count, dtype=torch.float64) for count in counts])
+        for start, directions in self._directions(generated.shape[1], max(sum(self.counts), len(generated))):
             columns = slice(start, start + len(directions))
-            start += len(directions)
             values = [_project(part, directions) for part in (self._parts if pooled else self._parts[clients])]
-            other = Projected.of(_project(generated, directions), even)
+            other = Projected(_project(generated, directions), even)
             for row, (part, share) in enumerate(zip(values[clients] if pooled else values, shares)):
-                slices.add(row, columns, transport_1d(Projected.of(part, share), other, self.p))
+                slices.add(row, columns, *transport_1d(Projected(part, share), other, self.p))
             if pooled:
-                pool = Projected.of(torch.cat(values, 1), self._pool_shares)
-                slices.add(len(shares), columns, transport_1d(pool, other, self.p))
+                pool = Projected(torch.cat(values, 1), self._pool_shares)
+                slices.add(len(shares), columns, *transport_1d(pool, other, self.p))
         return slices
 
-    def _directions(self, dim: int, images: int) -> Iterator[Tensor]:
-        """Unit vectors [L, D], a chunk at a time, the same ones whatever the chunk."""
+    def _directions(self, dim: int, images: int) -> Iterator[tuple[int, Tensor]]:
+        """Unit vectors [L, D] and the place of the first, a chunk at a time, the same ones whatever the chunk."""
         random = seeds.generator(self.seed, "sliced wasserstein")
         size = max(1, VALUES // images)
         for start in range(0, self.projections, size):
-            rows = [
-                torch.randn(dim, dtype=torch.float64, generator=random)
-                for _ in range(min(size, self.projections - start))
-            ]
-            directions = torch.stack(rows)
-            yield directions / directions.norm(dim=1, keepdim=True)
+            places = range(start, min(start + size, self.projections))
+            rows = torch.stack([torch.randn(dim, dtype=torch.float64, generator=random) for _ in places])
+            yield start, rows / rows.norm(dim=1, keepdim=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,16 +187,8 @@ class Slices:
     generated: Tensor
     real: list[Tensor]
 
-    @classmethod
-    def zeros(cls, counts: list[int], generated: int, projections: int) -> "Slices":
-        """Empty sums."""
-        real = [torch.zeros(count, dtype=torch.float64) for count in counts]
-        powers, of_generated = (torch.zeros(len(counts), n, dtype=torch.float64) for n in (projections, generated))
-        return cls(powers, of_generated, real)
-
-    def add(self, row: int, columns: slice, found: tuple[Tensor, Tensor, Tensor]) -> None:
+    def add(self, row: int, columns: slice, power: Tensor, phi: Tensor, psi: Tensor) -> None:
         """Adds what `transport_1d` found for one side on some directions."""
-        power, phi, psi = found
         self.powers[row, columns] = power
         # potentials are known up to a constant, which differs by direction and would cost digits
         self.generated[row] += (psi - psi.mean(1, keepdim=True)).sum(0)

@@ -16,23 +16,29 @@ from torch import Tensor
 
 from fedgen import seeds
 from fedgen.ranks import spread
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition
-from fedgen.scores.influences import Influences, SharedVariances, joined
+from fedgen.scores.influences import SharedVariances, joined, with_influences
 from fedgen.scores.wasserstein.critic import CriticOptions, CriticSide, TrainedCritic, train_critic
-from fedgen.statistics.gaussian import check_clients, check_features
+from fedgen.statistics.gaussian import check_clients, check_generated
 
 CHECKED = 0.25  # share of the training images on which the stop rule looks, where images are held out
 PURPOSES = ("fit", "check", "measure")
 Parts = dict[str, Tensor]  # positions of images by purpose
 
 
-class WassersteinReference(OfClients):
+class WassersteinReference(OfFeatures):
     """The clients' features and which of them critics are trained on, checked on and measured on.
 
+    Args:
+        features: floating [n_i, D], one tensor a client.
+        options: of the critics; `CriticOptions()` if None.
+        weights: "examples" (n_i / n), "uniform" or K numbers; the pool is the mixture sum_i w_i P_i.
+
+    Raises:
+        ValueError: for unusable features or weights, or a client with too few images to hold some out.
+
     Attributes:
-        weights: float64 [K], summing to 1, shared by avg and all.
-        counts: images of each client.
         critics: of the last `score`: one a client, then the pool's; each says how many steps it took and whether it
             converged.
 
@@ -46,7 +52,9 @@ class WassersteinReference(OfClients):
         True
     """
 
-    def __init__(self, features: Iterable[Tensor], options: CriticOptions | None, weights: Weights) -> None:
+    def __init__(
+        self, features: Iterable[Tensor], options: CriticOptions | None = None, weights: Weights = "examples"
+    ) -> None:
         parts = [part.detach().cpu() for part in features]
         check_clients(parts)
         self.options = options or CriticOptions()
@@ -58,22 +66,6 @@ class WassersteinReference(OfClients):
         for client, count in enumerate(self.counts):
             mine = self._divided(count, f"client {client}", "client", client)
             self._parts.append({purpose: chosen + sum(self.counts[:client]) for purpose, chosen in mine.items()})
-
-    @classmethod
-    def from_features(
-        cls, features: Iterable[Tensor], options: CriticOptions | None = None, weights: Weights = "examples"
-    ) -> "WassersteinReference":
-        """The reference of clients given by features [n_i, D].
-
-        Args:
-            features: one floating tensor a client.
-            options: of the critics; `CriticOptions()` if None.
-            weights: "examples" (n_i / n), "uniform" or K numbers; the pool is the mixture sum_i w_i P_i.
-
-        Raises:
-            ValueError: for unusable features or weights, or a client with too few images to hold some out.
-        """
-        return cls(features, options, weights)
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """Lower bounds of the distance of generated features [m, D] to every client, "w1": avg, all and worst.
@@ -89,34 +81,28 @@ class WassersteinReference(OfClients):
         Raises:
             ValueError: for unusable features, another D, or too few images to hold some out.
         """
-        check_features(generated, "generated features")
-        dim = self.features.shape[1]
-        if generated.shape[1] != dim:
-            raise ValueError(f"{generated.shape[1]} features cannot be compared with {dim}; use one embedding for all")
+        check_generated(generated, self.features.shape[1])
         generated = generated.detach().cpu()
         divided = self._divided(len(generated), "the generated set", "generated")
         number = len(self.counts)
         groups = [[client] for client in range(number)] + ([list(range(number))] if number > 1 else [])
         # the pool's training is the longest; ranks that are `together` share the critics
-        trained = list(spread(lambda group: self._train(generated, divided, group), groups[::-1]))
-        self.critics = trained[::-1]
+        self.critics = [*spread(lambda group: self._train(generated, divided, group), groups[::-1])][::-1]
         measured = CriticSide.plain(generated, divided["measure"])
         rows = torch.stack([critic.values(measured) for critic in self.critics])
-        real = [self._values(self.critics[client], client) for client in range(number)]
-        pool = [self._values(self.critics[-1], client) for client in range(number)]
+        sides = [CriticSide.plain(self.features, parts["measure"]) for parts in self._parts]
+        real = [critic.values(side) for critic, side in zip(self.critics, sides)]
+        pool = [self.critics[-1].values(side) for side in sides]
         per_client = rows[:number].mean(1) - torch.stack([part.mean() for part in real])
         pooled = float(rows[-1].mean() - self.weights @ torch.stack([part.mean() for part in pool]))
+        score = combine("w1", per_client, pooled, self.weights)
         if not errors:
-            return combine("w1", per_client, pooled, self.weights)
-        worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
+            return score
         shared = SharedVariances(self.weights)
         shared.add(slice(number), rows[:number])
-        found = Influences(shared, rows[-1], real, pool, self.weights, worst)
-        own, over_clients = found.client_parts(), found.over_clients(per_client)
-        return combine("w1", per_client, pooled, self.weights, None, found.parts(), own, over_clients=over_clients)
+        return with_influences(score, shared, rows[-1], real, pool)
 
     def _train(self, generated: Tensor, divided: Parts, clients: list[int]) -> TrainedCritic:
-        """The critic between generated images and those of one client, or of all."""
         fit, check = (
             (CriticSide.plain(generated, divided[purpose]), self._real(clients, purpose))
             for purpose in ("fit", "check")
@@ -128,13 +114,9 @@ class WassersteinReference(OfClients):
         """Images of some clients, those of client i with w_i / n_i, clients of weight 0 left out where others count."""
         counted = [client for client in clients if self.weights[client] > 0] or clients
         positions = [self._parts[client][purpose] for client in counted]
-        masses = [float(self.weights[client]) or 1.0 for client in counted]
-        shares = [torch.full((len(p),), mass / len(p), dtype=torch.float64) for p, mass in zip(positions, masses)]
-        every = torch.cat(shares)
-        return CriticSide(self.features, torch.cat(positions), every / every.sum())
-
-    def _values(self, critic: TrainedCritic, client: int) -> Tensor:
-        return critic.values(CriticSide.plain(self.features, self._parts[client]["measure"]))
+        masses = [(float(self.weights[i]) or 1.0) / len(own) for i, own in zip(counted, positions)]
+        shares = torch.tensor(masses, dtype=torch.float64).repeat_interleave(torch.tensor([*map(len, positions)]))
+        return CriticSide(self.features, torch.cat(positions), shares / shares.sum())
 
     def _divided(self, count: int, owner: str, *path: str | int) -> Parts:
         """Positions of one owner's images by purpose; with nothing held out, all serve every purpose."""
@@ -185,10 +167,7 @@ class CriticScore(CriticOptions, ScoreDefinition):
 
     name: ClassVar[str] = "w1"
     shares_out: ClassVar[bool] = True
-
-    @property
-    def has_powers(self) -> bool:
-        return False  # a lower bound from held-out images may be below 0
+    has_powers: ClassVar[bool] = False  # a lower bound from held-out images may be below 0
 
     def prepare(self, clients: ClientSide) -> WassersteinReference:
         return WassersteinReference.from_features(clients.features, self, clients.weights)
