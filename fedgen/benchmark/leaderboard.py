@@ -12,8 +12,8 @@ from fedgen.benchmark.suite import AUDIT, BESIDE
 from fedgen.evaluation.audit.attack_strength import IntervalEstimate
 from fedgen.foreign_text import printable
 from fedgen.io.files import in_bytes
+from fedgen.reports.contents import MOST_BYTES, fitting
 from fedgen.reports.page import HtmlPage
-from fedgen.reports.pictures import MOST_BYTES, fitting
 
 KIND = HtmlPage("leaderboard", ("report.css",), ("theme.js", "leaderboard.js"))
 ABOUT_AUDIT = (

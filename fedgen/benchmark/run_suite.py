@@ -41,7 +41,7 @@ from fedgen.experiments.engine.trainings import Training
 from fedgen.io.files import atomic_write, write_json
 from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.progress import make_console
-from fedgen.reports.pictures import Pictures
+from fedgen.reports.contents import Pictures
 
 
 def run_cells(suite: Suite, cells: Sequence[Cell], output: Path, parallel: int = 1) -> list[Entry]:

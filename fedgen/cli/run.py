@@ -218,8 +218,8 @@ def model_and_clients(
     run: Path, model: str | None, data: str | None, device: str, sampling: dict[str, Any]
 ) -> "tuple[LightningModule, FederatedDataModule]":
     """Those of a run's recipe, or those that are named; the model on its device, with other settings of sampling."""
+    from fedgen.evaluation.records import change_sampling
     from fedgen.evaluation.runs.rebuild import rebuild, rebuild_given
-    from fedgen.evaluation.sampling_settings import change_sampling
 
     if (model is None) != (data is None):
         raise ValueError("--model and --data go together: both are needed of a run trained in Python")
@@ -292,9 +292,8 @@ def select_checkpoint(run: Path, by: str | None = None, against: str | None = No
 def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:
     """Return remarks on a column that checkpoints are chosen by: how models sampled, and whether a loss used it."""
     from fedgen.evaluation.marks import explained, strongest
-    from fedgen.evaluation.records import by_column
+    from fedgen.evaluation.records import by_column, say_sampling
     from fedgen.evaluation.runs.selection import unmarked
-    from fedgen.evaluation.sampling_settings import say_sampling
 
     group = by_column(records)[by]
     remarks = [f"{by}: {words}" for words in sorted({say_sampling(record.sampling) for record in group} - {""})]

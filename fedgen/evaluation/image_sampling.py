@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.sampling_settings import sampling_of
+from fedgen.evaluation.records import sampling_of
 from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange, to_uint8
 from fedgen.models.label_frequencies import LabelFrequencies

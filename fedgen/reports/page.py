@@ -24,9 +24,8 @@ from fedgen.io.regular_files import open_regular
 from fedgen.own_code import warn
 from fedgen.reports.charts import MOST_ROWS, clients, facts, numbers, panels, plain, score_parts
 from fedgen.reports.comparison import axes_of, chart_rows, paired_rows, summary_rows
-from fedgen.reports.contents import Contents, read_contents
+from fedgen.reports.contents import Contents, DataUri, Pictures, read_contents
 from fedgen.reports.logged import MOST_POINTS, Logs, thinned
-from fedgen.reports.pictures import DataUri, Pictures
 from fedgen.reports.sentences import conclusions
 
 PARTS = Path(__file__).parent / "page"

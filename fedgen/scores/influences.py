@@ -11,8 +11,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OverClients, aggregate, combine
-from fedgen.scores.uncertainty import mean_variance
+from fedgen.scores.aggregate import FederatedScore, OverClients, aggregate, combine, mean_variance
 
 PAIRS = 2**22  # of clients and generated images whose numbers are held at once: 34 MB of float64
 

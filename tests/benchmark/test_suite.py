@@ -15,7 +15,7 @@ from fedgen.benchmark.suites import FULL, SMALL, SUITES, TINY, find_suite
 from fedgen.class_paths import import_by_path
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation.audit.membership import SignalOptions
-from fedgen.evaluation.sampling_settings import sampling_of
+from fedgen.evaluation.records import sampling_of
 from fedgen.experiments.engine.recipe_file import fingerprint
 
 OFFLINE = [cell for suite in (TINY, SMALL) for cell in suite.cells]

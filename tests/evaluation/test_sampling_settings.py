@@ -7,7 +7,7 @@ from torch import nn
 from fedgen.evaluation import Run, append_records, checkpoint_name, evaluate_run, mixture, sampler_of, score_table
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.image_sampling import inside
-from fedgen.evaluation.sampling_settings import change_sampling, sampling_of, say_sampling
+from fedgen.evaluation.records import change_sampling, sampling_of, say_sampling
 from fedgen.models import DDPM, FlowMatching
 from tests.evaluation.conditional import CLIENTS, Conditional
 from tests.evaluation.samples import record

@@ -3,7 +3,7 @@
 import torch
 
 from fedgen.images import save_png
-from fedgen.reports.pictures import Pictures, fitting
+from fedgen.reports.contents import Pictures, fitting
 
 
 def test_samples_come_by_round_and_what_is_no_picture_is_named(tmp_path):

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch_fidelity.metric_prc import prc_features_to_metric
 
 from fedgen.scores import ManifoldReference
+from fedgen.scores.aggregate import jackknife_variance
 from fedgen.scores.kernel import kernels
 from fedgen.scores.manifold import neighbours
 from fedgen.scores.manifold import neighbours as pairwise
 from fedgen.scores.manifold.manifold import NAMES
-from fedgen.scores.uncertainty import jackknife_variance
 from tests.quick import first_quick
 
 KEYS = ("avg", "all", "worst")

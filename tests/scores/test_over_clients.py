@@ -16,9 +16,8 @@ from fedgen.scores import (
     SlicedReference,
     WassersteinReference,
 )
-from fedgen.scores.aggregate import OverClients
+from fedgen.scores.aggregate import OverClients, mean_variance
 from fedgen.scores.manifold.manifold import NAMES
-from fedgen.scores.uncertainty import mean_variance
 from fedgen.scores.wasserstein.critic import CriticSide
 from fedgen.statistics import summarize
 from tests.quick import first_quick

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedgen.scores import FrechetReference, KernelReference, frechet_distance
-from fedgen.scores.uncertainty import jackknife_variance, mean_variance
+from fedgen.scores.aggregate import jackknife_variance, mean_variance
 from fedgen.statistics import Gaussian, pool, summarize
 from tests.quick import first_quick
 

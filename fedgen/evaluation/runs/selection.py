@@ -8,9 +8,8 @@ from typing import Any
 from fedgen.class_paths import nearest
 from fedgen.evaluation.marks import GAPS, mark_of, strongest
 from fedgen.evaluation.names import REPORT
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, say_sampling
 from fedgen.evaluation.runs.scores_file import RECIPE
-from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.io.files import read_yaml
 from fedgen.io.regular_files import is_regular
 from fedgen.scores import rankings

@@ -9,9 +9,8 @@ from rich.table import Table
 
 from fedgen.evaluation.marks import GAPS, explained, mark_of, marked, say_directions, say_marks
 from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, REPORT, UNPART
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, say_sampling
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported, say_kind, say_weights
-from fedgen.evaluation.sampling_settings import say_sampling
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
 MOST_NAMED = 3  # comparisons in a title

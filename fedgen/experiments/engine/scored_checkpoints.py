@@ -14,10 +14,10 @@ from fedgen.data import DataSet
 from fedgen.embeddings import Embedding, embed
 from fedgen.evaluation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.own_models import own_in_place
+from fedgen.evaluation.records import sampling_of
 from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.runs.evaluate_run import mixture_of_local
 from fedgen.evaluation.runs.rebuild import load_weights, local_models, personal_tensors, rebuild
-from fedgen.evaluation.sampling_settings import sampling_of
 from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.experiments.engine.image_sources import Source, chosen
 from fedgen.experiments.engine.run_images import kept_checkpoints, require_same_clients

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedgen.evaluation import Columns, Run, ScoreRecord, by_column
 from fedgen.evaluation.marks import axis_of, explained, marked, title_of
+from fedgen.evaluation.records import say_sampling
 from fedgen.evaluation.runs.selection import default_column
-from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.federated.left_out import shorten
 from fedgen.federated.run_files import TIME_FILE, read_times
 from fedgen.foreign_text import printable

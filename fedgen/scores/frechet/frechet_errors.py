@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedgen.scores.aggregate import mean_variance
 from fedgen.scores.frechet.roots import (
     Roots,
     coordinates,
@@ -32,7 +33,6 @@ from fedgen.scores.frechet.roots import (
     sandwich,
     solved,
 )
-from fedgen.scores.uncertainty import mean_variance
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import Gaussian, eigh
 

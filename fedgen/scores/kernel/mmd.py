@@ -18,11 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfFeatures, OverClients, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import (
+    FederatedScore,
+    OfFeatures,
+    OverClients,
+    Weights,
+    combine,
+    jackknife_variance,
+    resolve_weights,
+)
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
 from fedgen.scores.influences import SharedVariances, client_blocks, joined
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel, cross_sums, within_sums
-from fedgen.scores.uncertainty import jackknife_variance
 from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 
 Estimator = Literal["u", "v"]

@@ -25,6 +25,7 @@ from fedgen.scores.aggregate import (
     Weights,
     client_means,
     combine,
+    jackknife_variance,
     resolve_weights,
 )
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_whole
@@ -38,7 +39,6 @@ from fedgen.scores.manifold.neighbours import (
     pairs_within,
     refuse_weight_zero,
 )
-from fedgen.scores.uncertainty import jackknife_variance
 from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 
 Parts = dict[str, float]

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedgen.scores.aggregate import FederatedScore, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, combine, mean_variance, resolve_weights
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.influences import mean_score
-from fedgen.scores.uncertainty import mean_variance
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, combine, jackknife_variance, resolve_weights
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
-from fedgen.scores.uncertainty import jackknife_variance
 from fedgen.statistics.gaussian import check_features
 
 BLOCK = 4096  # images whose probabilities are formed together

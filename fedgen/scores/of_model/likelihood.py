@@ -12,10 +12,17 @@ import torch
 from torch import Tensor
 
 from fedgen.data.lazy_examples import join_inputs
-from fedgen.scores.aggregate import FederatedScore, OfClients, OverClients, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import (
+    FederatedScore,
+    OfClients,
+    OverClients,
+    Weights,
+    combine,
+    mean_variance,
+    resolve_weights,
+)
 from fedgen.scores.definition import ClientSide, Density, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.influences import mean_score
-from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics.gaussian import check_features
 
 CHUNK = 65536  # points whose densities are asked for together
