@@ -104,7 +104,6 @@ class LocalState:
         self._completed: list[int] = []  # clients of this round
 
     def start_round(self, found: Sequence[Any] | None = None) -> None:
-        """Take the present state as the server's."""
         self._objects = self._objects if found is None else [*self.schedulers, *found]
         self._received = {}
         if self._objects or self._given:

@@ -80,7 +80,6 @@ class ClientMemory:
         return len(self.took_part)
 
     def remark(self, entries: list[Entry]) -> None:
-        """Notes an aggregator's remarks on clients."""
         self.remarks = [*self.remarks, *entries][-KEPT_REMARKS:]
 
     def of(self, module: nn.Module) -> "ClientMemory":

@@ -231,7 +231,6 @@ class OptimizerContents:
             self._stepped |= {name for name, version in versions.items() if version_of(known[name]) != version}
 
     def read(self) -> Contents:
-        """Return what the optimizer holds now: the objects themselves."""
         found: Contents = {}
         if self._has_state_alone():
             places = {id(p): i for i, p in enumerate(p for g in self.optimizer.param_groups for p in g["params"])}
@@ -437,7 +436,6 @@ class MeanContents:
             self.contents.setdefault(key, {}).update(slots)
 
     def merge(self, ranks: Ranks, device: torch.device, parameters: Sequence[Tensor], first: int) -> None:
-        """Make it the mean over all ranks' clients."""
         cpu = torch.device("cpu")
         own = {(key, name): value for key, slots in self.contents.items() for name, value in slots.items()}
         averaged = {at: _as_tensor(value) for at, value in own.items() if _is_averaged(value)}
