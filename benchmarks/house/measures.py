@@ -1,7 +1,7 @@
 """The measures of the package: calls and files on the ways through it, lines and files of its rooms, circles.
 
 The ways are those of `benchmarks.house.traces`: the third round of two clients' three steps, of a linear model and of
-the quickstart's WGAN-GP, and an FID with errors of a generated set to four clients and their pool.
+the quickstart's WGAN-GP, an FID with errors of a generated set to four clients and their pool, and an evaluation.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,18 @@ from benchmarks.house.source_counts import (
     read_sources,
     room_of,
 )
-from benchmarks.house.traces import CLIENTS, ROOT, ROUNDS, STEPS, Stretch, Trace, trace_gan, trace_linear, trace_score
+from benchmarks.house.traces import (
+    CLIENTS,
+    ROOT,
+    ROUNDS,
+    STEPS,
+    Stretch,
+    Trace,
+    trace_evaluation,
+    trace_gan,
+    trace_linear,
+    trace_score,
+)
 
 FIRST = (ROUNDS - 1) * CLIENTS * STEPS  # the number of the last round's first step
 
@@ -27,6 +38,8 @@ def measure_all() -> tuple[dict[str, int], dict[str, Stretch]]:
     ways["an FID with errors"] = trace_score()
     steps = [depth for name, _, depth in traces["linear"].marks if name == "step"]
     found = {"the package's frames at the user's step": max(steps[FIRST:])}
+    ways["images to fid_all"], frames, files = trace_evaluation()
+    found |= {"the evaluation's frames at model.sample": frames, "the evaluation's files at model.sample": files}
     for name, way in ways.items():
         found |= {f"calls: {name}": len(way.calls), f"files: {name}": len(way.files)}
     found["depth: an FID with errors"] = ways["an FID with errors"].depth

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from dis import get_instructions
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 import fedgen
+from fedgen.callbacks import FederatedEvaluation
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.data import Digits
@@ -162,11 +163,14 @@ class Linear(L.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def trace_fit(make: Callable[[Trace], L.LightningModule], **options: Any) -> Trace:
+def trace_fit(
+    make: Callable[[Trace], L.LightningModule], callbacks: Sequence[L.Callback] = (), **options: Any
+) -> Trace:
     """The trace of three rounds of two clients' three steps each.
 
     Args:
         make: gives the module, which marks in the trace that it is given.
+        callbacks: of the Trainer.
         options: of the strategy.
     """
     trace = Trace()
@@ -177,7 +181,13 @@ def trace_fit(make: Callable[[Trace], L.LightningModule], **options: Any) -> Tra
     with tempfile.TemporaryDirectory() as folder:
         strategy = FedAvgStrategy(communication_interval=STEPS, **options)
         trainer = L.Trainer(
-            accelerator="cpu", devices=1, max_epochs=ROUNDS, strategy=strategy, default_root_dir=folder, **quiet
+            accelerator="cpu",
+            devices=1,
+            max_epochs=ROUNDS,
+            strategy=strategy,
+            default_root_dir=folder,
+            callbacks=list(callbacks),
+            **quiet,
         )
         module, data = make(trace), FederatedDataModule(Digits(), IID(CLIENTS), batch_size=16)
         with redirect_stdout(StringIO()), trace.running():
@@ -197,6 +207,42 @@ def trace_gan() -> Trace:
     return trace_fit(
         lambda trace: _marked(WGANGP, trace)(SmallGenerator(), SmallCritic(), **options), optimizer_state="average"
     )
+
+
+def trace_evaluation() -> tuple[Stretch, int, int]:
+    """The calls from a generator's images to `fid_all` in scores.jsonl, of the last of three evaluations by the
+    callback; and the package's frames around `model.sample`, and their files.
+    """
+    frames: list[list[str]] = []
+
+    class Sampling(Linear):
+        def __init__(self, trace: Trace) -> None:
+            super().__init__()
+            self._trace = trace
+
+        def sample(self, num_images: int, generator: torch.Generator | None = None) -> Tensor:
+            frames.append(_files_around(sys._getframe(1)))
+            images = torch.rand(num_images, 1, 8, 8, generator=generator) * 2 - 1
+            self._trace.mark("sampled")
+            return images
+
+    scored = FederatedEvaluation(
+        every_n_rounds=1, embeddings=["pixels"], scores=["fid"], num_images=40, grid=0, report=False, page=False
+    )
+    trace = trace_fit(Sampling, [scored])
+    start = [place for name, place, _ in trace.marks if name == "sampled"][-1]
+    written = [place for place, call in enumerate(trace.calls) if call.code.co_qualname == "append_records"][-1]
+    return Stretch(trace.calls[start : written + 1]), len(frames[-1]), len(set(frames[-1]))
+
+
+def _files_around(frame: FrameType | None) -> list[str]:
+    """The file of each of the package's named functions around a frame."""
+    found = []
+    while frame is not None:
+        code, frame = frame.f_code, frame.f_back
+        if code.co_filename.startswith(f"{ROOT}/evaluation") and not code.co_name.startswith("<"):
+            found.append(code.co_filename)
+    return found
 
 
 def trace_score() -> Stretch:
