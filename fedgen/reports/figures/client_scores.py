@@ -4,14 +4,16 @@ import math
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.client_matrix import ClientMatrix
 from fedgen.evaluation.marks import axis_of, title_of
 from fedgen.evaluation.stored.peers import best_first
 from fedgen.evaluation.tables.table import format_value
 from fedgen.reports.figures.curves import COLOURS, finite, new_figure, remarks, save_picture
+
+if TYPE_CHECKING:  # stored scores are drawn without Lightning
+    from fedgen.evaluation.client_matrix import ClientMatrix
 
 NAMED = 40  # clients; more are drawn without their names
 ACROSS = 4  # panels in a row
@@ -99,7 +101,7 @@ def _label_clients(axes: Any, names: Sequence[str]) -> None:
         axes.set_ylabel(f"{len(names)} clients, best served first")
 
 
-def draw_matrices(matrices: Sequence[ClientMatrix], path: str | Path) -> Path:
+def draw_matrices(matrices: "Sequence[ClientMatrix]", path: str | Path) -> Path:
     """Draws matrices and returns the path of the picture (PNG)."""
     if not matrices:
         raise ValueError("no matrix to draw; score clients' own models first")
@@ -121,7 +123,7 @@ def draw_matrices(matrices: Sequence[ClientMatrix], path: str | Path) -> Path:
     return save_picture(figure, path)
 
 
-def _draw(axes: Any, matrix: ClientMatrix) -> None:
+def _draw(axes: Any, matrix: "ClientMatrix") -> None:
     from matplotlib.patches import Rectangle
 
     worse = "Blues_r" if matrix.higher_is_better else "Blues"
@@ -141,7 +143,7 @@ def _draw(axes: Any, matrix: ClientMatrix) -> None:
     axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, label=f"{title_of(matrix.score)} ({direction})")
 
 
-def _write(axes: Any, matrix: ClientMatrix, image: Any) -> None:
+def _write(axes: Any, matrix: "ClientMatrix", image: Any) -> None:
     """Writes each cell's value into it, with its standard error below."""
     for row, column in product(range(len(matrix.models)), range(len(matrix.clients))):
         value = float(matrix.values[row, column])
