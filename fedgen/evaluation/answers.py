@@ -114,7 +114,6 @@ class Answers:
 
 
 def _as_given(examples: Tensor) -> Tensor:
-    """Inputs as models take them."""
     return from_uint8(examples) if examples.dtype == torch.uint8 else examples
 
 
@@ -139,6 +138,5 @@ class ModuleDensity:
 
 
 def density_of(model: Any) -> Density:
-    """The density of a model."""
     require_method(model, "log_prob(points)", "the log-density [N] at points [N, D]", "ll")
     return ModuleDensity(model) if isinstance(model, nn.Module) else model
