@@ -171,7 +171,6 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 
 
 def load_into(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """Loads a state dict into a module, strictly."""
     try:
         check_state(module, state)
         module.load_state_dict(state)

@@ -183,6 +183,5 @@ def _prepared(embedding: Embedding, images: Tensor) -> Tensor:
 
 
 def _not_finite(rows: Tensor) -> int | None:
-    """The first row that holds NaN or infinity."""
     found = (~torch.isfinite(rows).flatten(1).all(1)).nonzero()
     return int(found[0]) if len(found) else None

@@ -141,7 +141,6 @@ class Moments(LateBuffers):
         self.rescale = rescale
 
     remembers = True
-    """Whether there is more than the batch."""
 
     def prepare(self, dim: int, device: torch.device) -> None:
         """Makes the buffers, if any, for features [m, dim]; ValueError if they are there for others."""

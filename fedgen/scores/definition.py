@@ -9,7 +9,7 @@ import math
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from torch import Tensor
 
@@ -192,13 +192,18 @@ class ScoreDefinition(ABC):
     knows_weights: ClassVar[bool] = True
     has_distribution: ClassVar[bool] = True
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        if cls.prepare is ScoreDefinition.prepare and cls.fit is ScoreDefinition.fit:
+            raise TypeError(f"{cls.__name__} needs a method prepare(clients)")  # when it is chosen, before long work
+        return super().__new__(cls)
+
     def prepare(self, clients: ClientSide) -> Any:
         """Compute of the clients what every generated set is compared with.
 
         Raises:
             ValueError: if the clients lack something that the score needs.
         """
-        raise NotImplementedError(f"{type(self).__name__} needs a method prepare(clients)")
+        raise NotImplementedError
 
     def compare(
         self, prepared: Any, generated: GeneratedSet, errors: bool

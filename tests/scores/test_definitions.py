@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 import pytest
 
 from fedgen.__main__ import main
+from fedgen.scores import ScoreDefinition
 from fedgen.scores.definitions import definitions
 
 
@@ -37,3 +38,16 @@ def test_a_question_mark_is_answered_with_all_scores(sets, capsys):
     assert main(["evaluate", *sets, "--scores", "?"]) == 2
     (known,) = re.findall("known: (.*?), and", capsys.readouterr().err)
     assert {*known.split(", "), "metric"} == set(definitions())
+
+
+def test_a_score_without_prepare_is_refused_when_it_is_made():
+    class Bare(ScoreDefinition):
+        name = "bare"
+
+    class Older(Bare):
+        def fit(self, clients):
+            return clients
+
+    with pytest.raises(TypeError, match="prepare"):
+        Bare()
+    assert Older().fit("clients") == "clients"

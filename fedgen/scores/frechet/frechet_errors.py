@@ -172,7 +172,6 @@ class InfluenceErrors:
         return torch.where(masses > 0, sums / masses, 0.0)
 
     def gather(self, batches: Sequence[Batch], visits: Sequence[Visit]) -> None:
-        """Keep the findings of visits."""
         for batch, visit in zip(batches, visits):
             self.generated |= dict(zip(batch.members, visit.generated))
             self.real |= dict(zip(batch.members, visit.real))

@@ -34,7 +34,6 @@ class Triangle:
 
     @staticmethod
     def of(upper: Tensor, order: Tensor | slice) -> "Triangle":
-        """The triangle of an upper triangular matrix."""
         parts = [upper[i : i + BLOCK, i:].reshape(-1) for i in range(0, len(upper), BLOCK)]
         return Triangle(torch.cat(parts), len(upper), BLOCK, order)
 

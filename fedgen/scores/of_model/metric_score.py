@@ -55,7 +55,6 @@ class MetricScore(ScoreDefinition):
         return bool(self.make().higher_is_better)
 
     def make(self) -> "Metric":
-        """Return a new metric."""
         from torchmetrics import Metric  # slow to import, and used by these scores alone
 
         kind = import_by_path(self.metric)
