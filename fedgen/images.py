@@ -70,6 +70,10 @@ class SeenRange:
     high: float = -math.inf
     told: bool = False
 
+    def start(self) -> None:
+        """Forget the images so far, but not that they were warned of."""
+        self.images, self.low, self.high = 0, math.inf, -math.inf
+
     def see(self, images: Tensor) -> None:
         """Takes note of a batch [N, ...]; of anything but floats, nothing."""
         if images.is_floating_point() and images.numel():

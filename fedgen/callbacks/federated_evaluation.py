@@ -257,7 +257,11 @@ class FederatedEvaluation(Callback):
         optimised_on = optional(pl_module, FederatedModule, "optimised_on")
         with paused(trainer), together(), _as_saved(trainer, pl_module):
             personal = personal_tensors(trainer, self._models, pl_module, self._remote_tensors(trainer))
-            evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
+            details = round, checkpoint, optimised_on, note
+            if own := self._models.check(pl_module, personal):
+                evaluation = self._models.evaluate(pl_module, sample, personal, own, *details)
+            else:
+                evaluation = self.evaluator.evaluate(sample, *details, **self.evaluator.asked_of(pl_module))
             self._print_line(trainer, evaluation, round)
         if trainer.is_global_zero:
             append_records(self._folder(trainer) / SCORES_FILE, evaluation.records)

@@ -133,9 +133,9 @@ def client_matrices(
     models = [name for name in evaluator.splits[0].client_names if name in trained]
     for name in track(models, "scoring clients' own models", len(models), "clients"):
         with own_in_place(module, kept.get(name, {})):
-            made = evaluator.generated(evaluator.sampler_of(module), round)
-            asked = evaluator.asked_of(module)
-            found = evaluator.measured(made, **asked, where=lambda split, panel: panel in panels)
+            sample, asked = evaluator.sampler_of(module), evaluator.asked_of(module)
+            made = evaluator.embed_generated(sample, round, where=lambda split, panel: panel in panels)
+            found = evaluator.real.scores(made.features, **asked)
         for (place, embedding), scores in found.items():
             for score in scores:
                 rows.setdefault((place, embedding, score.name), []).append(score)

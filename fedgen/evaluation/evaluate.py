@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import torch
@@ -18,15 +17,15 @@ from fedgen.evaluation.image_sampling import (
     CHUNK,
     SAMPLES,
     DescribedSampler,
-    GeneratedImages,
     Sample,
-    draw_labelled,
+    draw_images,
+    drawn_labels,
     frequencies_of,
     labels_problem,
     sampler_of,
 )
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
-from fedgen.evaluation.plan import EvaluationPlan, RealSide
+from fedgen.evaluation.plan import EvaluationPlan, Features, RealSide
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.reference import Found, Reference
 from fedgen.evaluation.score_choice import ScoreLike
@@ -57,6 +56,14 @@ class Evaluation:
         from fedgen.evaluation.tables.gap_table import html_of  # which needs this module
 
         return html_of(self.records)
+
+
+@dataclass(frozen=True, eq=False)
+class Generated:
+    """The generated images of one model: their features by split and embedding, and those of the first stream."""
+
+    features: Features
+    images: Tensor
 
 
 class Evaluator:
@@ -131,7 +138,9 @@ class Evaluator:
         self.real = real_side(self.plan, self.seed, cache, batch_size, device)
         self.needs_images = any(choice.needs not in ("model", "points") for choice in self.plan.all_choices)
         self.num_generated = num_images if self.needs_images else 0
-        self._frequencies, self._seen = frequencies_of(self.splits[0]), SeenRange(*SAMPLES)
+        frequencies = frequencies_of(self.splits[0])
+        self._draws: dict[str, Any] = {"seed": self.seed, "chunk": chunk, "frequencies": frequencies}
+        self._seen = SeenRange(*SAMPLES)
         self._floor: list[ScoreRecord] | None = None
 
     def __repr__(self) -> str:
@@ -193,7 +202,7 @@ class Evaluator:
                 needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
         for score in [score for needs in BY_CLASS for score in self.plan.asking(needs)]:
-            if problem := labels_problem(sample, self._frequencies):
+            if problem := labels_problem(sample, self._draws["frequencies"]):
                 raise ValueError(f"score {score} {problem}")
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]
@@ -202,7 +211,7 @@ class Evaluator:
             answers.try_out(*self.splits[0].first(2))
         if not self.needs_images:
             return
-        images, _ = self.draw(sample, 2, -1, "trial", "trying out", chunk=2)
+        images = self.draw_trial(sample, 2)
         shape = self.splits[0].shape
         if tuple(images.shape[1:]) != shape:
             raise ValueError(
@@ -211,6 +220,11 @@ class Evaluator:
             )
         for panel in self.panels:
             self.real.embed(panel, images)
+
+    def draw_trial(self, sample: Sample, number: int) -> Tensor:
+        """Images of a model that has not trained yet."""
+        draws = {**self._draws, "round": -1, "stream": "trial", "chunk": number}
+        return draw_images(sample, number, **draws, seen=self._seen, description="trying out")
 
     def evaluate(
         self,
@@ -234,46 +248,37 @@ class Evaluator:
             note: what else a reader must know.
             asked: the model's `density` and `answers`, of `asked_of`.
         """
-        sampling = dict(optional(sample, DescribedSampler, "sampling"))
+        made = self.embed_generated(sample, round)
+        found = self.real.scores(made.features, **asked)
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
-        found, images = self._of_model(sample, round, **asked)
-        return Evaluation(self.real.records(found, MODEL, len(images), sampling=sampling, **details), images)
+        sampling = dict(optional(sample, DescribedSampler, "sampling"))
+        records = self.real.records(found, MODEL, len(made.images), sampling=sampling, **details)
+        return Evaluation(records, made.images)
 
-    def _of_model(self, sample: Sample, round: int, **asked: Any) -> tuple[Found, Tensor]:
-        """The scores of one model, and the first split's generated images."""
-        made = self.generated(sample, round)
-        return self.measured(made, **asked), made.first
+    def embed_generated(
+        self, sample: Sample, round: int, where: Callable[[Split, Panel], bool] = lambda split, panel: True
+    ) -> Generated:
+        """The images of one model for the splits and embeddings `where` they are wanted; the round is of their seed.
 
-    def generated(self, sample: Sample, round: int) -> GeneratedImages:
-        """The images of one model, drawn when first needed; the round is part of their seed."""
-        return GeneratedImages(partial(self.draw, sample, self.num_images, round), self.real.embed)
-
-    def draw(
-        self, sample: Sample, count: int, round: int, stream: str, description: str, chunk: int | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Images of a model, if a score needs some, and the labels that a class-conditional one made them of."""
-        if not self.needs_images:
-            return torch.empty(0), None
-        self._seen = SeenRange(*SAMPLES, told=self._seen.told)
-        options: dict[str, Any] = {"description": description, "seen": self._seen}
-        chunk = self.chunk if chunk is None else chunk
-        return draw_labelled(sample, count, self.seed, round, self._frequencies, stream, chunk, **options)
-
-    def measured(
-        self, made: GeneratedImages, where: Callable[[Split, Panel], bool] = lambda split, panel: True, **asked: Any
-    ) -> Found:
-        """The scores of one model's images by split and embedding, on those `where` they are wanted.
-
-        The real images are embedded once, the generated ones as they are scored, stream after stream.
+        They are drawn once a stream, one stream after another, and embedded once a stream and embedding.
         """
-        self.real.prepare()
-        found: Found = {}
-        for split, panel in product(self.splits, self.panels):
-            key = split.name, panel.embedding.name
-            if where(split, panel) and key in self.real.references:  # not all of its scores are left out
-                features, labels = made.of(split, panel)
-                found[key] = self.real.score(split, panel, features, labels=labels, **asked)
-        return found
+        wanted = {key: place for key, place in self.plan.places.items() if where(*place)}
+        asking = {key for key, (_, panel) in wanted.items() if self.needs_images and not panel.on_model}
+        found: Features = {key: (torch.empty(0), None) for key in wanted.keys() - asking}
+        first = torch.empty(0)
+        for stream, keys in groupby(filter(asking.__contains__, wanted), lambda key: wanted[key][0].stream):
+            draws = {**self._draws, "round": round, "stream": stream}
+            images = draw_images(
+                sample, self.num_images, **draws, seen=self._seen, description=f"sampling for {stream}"
+            )
+            labels = drawn_labels(sample, self.num_images, **draws)
+            first = first if len(first) else images
+            embedded: dict[str, Tensor] = {}
+            for split, embedding in keys:
+                if embedding not in embedded:
+                    embedded[embedding] = self.real.embed(wanted[split, embedding][1], images)
+                found[split, embedding] = embedded[embedding], labels
+        return Generated(found, first)
 
     def of_one(self, split: Split, place: int, among: Sequence[Panel]) -> "Evaluator":
         """The same evaluation of one client of one split alone, by its place, in some of the embeddings."""

@@ -1,9 +1,10 @@
 """Generated images for a score: the same ones for the same (seed, round), whatever else the process draws."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
-from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import sampling_of
 from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange, to_uint8
@@ -29,15 +29,46 @@ Sample = Callable[[int, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class ImageSampler:
-    """A sampler with its settings."""
+    """A sampler with its settings: a model's, as `sampler_of` makes it, or a function's.
+
+    Args:
+        draw: gives images for their number and what it `takes`, by name.
+        sampling: settings that the images depend on beside the weights.
+        num_classes: of labels that it takes; None if it takes none.
+        takes: of "generator" and "labels".
+        context: in which it draws, such as a model's eval mode.
+        name: for messages.
+        at_once: see `DescribedSampler`.
+    """
 
     draw: Callable[..., Tensor]
     sampling: Mapping[str, Any] = field(default_factory=dict)
     num_classes: int | None = None
+    takes: Sequence[str] = ("generator",)
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    name: str = "the sampler"
+    at_once: bool = False
+
+    @classmethod
+    def of(cls, sample: "Sample") -> "ImageSampler":
+        """The sampler of a function of (number, torch.Generator), and of labels if it has `num_classes`."""
+        if isinstance(sample, cls):
+            return sample
+        sampling, classes, at_once = (optional(sample, DescribedSampler, name) for name in SAMPLER_ATTRIBUTES)
+        takes = ("generator",) if classes is None else ("generator", "labels")
+        return cls(lambda num, **given: sample(num, *given.values()), sampling, classes, takes, at_once=at_once)
+
+    def given(self, draws: torch.Generator, labels: Tensor | None) -> dict[str, Any]:
+        """The arguments of `draw` beside the number."""
+        asked = {"generator": draws} if labels is None else {"generator": draws, "labels": labels}
+        return {name: value for name, value in asked.items() if name in self.takes}
 
     def __call__(self, num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
-        """Draw images as `draw` does; image i is of class labels[i] where labels are given."""
-        return self.draw(num_images, draws) if labels is None else self.draw(num_images, draws, labels)
+        """Draw images; image i is of class labels[i] where labels are given."""
+        with self.context():
+            images = self.draw(num_images, **self.given(draws, labels))
+        _check(images, num_images, self.name)
+        return images
 
 
 class DescribedSampler:
@@ -54,6 +85,9 @@ class DescribedSampler:
     at_once: bool = False
 
 
+SAMPLER_ATTRIBUTES = ("sampling", "num_classes", "at_once")
+
+
 @torch.no_grad()
 def draw_images(
     sample: Sample,
@@ -64,6 +98,7 @@ def draw_images(
     chunk: int = CHUNK,
     description: str = "sampling",
     seen: SeenRange | None = None,
+    frequencies: LabelFrequencies | None = None,
 ) -> Tensor:
     """Images uint8 [num_images, C, H, W] (or points float32 [num_images, D]) of a sampler.
 
@@ -72,7 +107,8 @@ def draw_images(
     afterwards: drawing changes nothing in the training's random streams. Ranks that are `together` share the chunks.
 
     Args:
-        sample: (number, torch.Generator) to images in [-1, 1], quantised at once; or to uint8 images or points.
+        sample: (number, torch.Generator) to images in [-1, 1], quantised at once; or to uint8 images or points; see
+            `DescribedSampler`.
         num_images: how many.
         seed: base seed.
         round: the round; -1 before training.
@@ -82,6 +118,7 @@ def draw_images(
         description: text of the progress bar.
         seen: takes note of the images' range, and has warned already where several sets are drawn of one model. Floats
             that look like [0, 1] are warned of, no more: they end no training.
+        frequencies: of the classes that a class-conditional sampler of no fewer is asked for; see `drawn_labels`.
 
     Raises:
         TypeError: if the sampler gives anything but one tensor.
@@ -89,13 +126,20 @@ def draw_images(
     """
     images: Tensor | None = None
     seen = SeenRange(*SAMPLES) if seen is None else seen
-    if optional(sample, DescribedSampler, "at_once"):
+    seen.start()
+    sampler = ImageSampler.of(sample)
+    asked = None if labels_problem(sampler, frequencies) else frequencies
+    if sampler.at_once and asked is None:
         chunk = max(1, num_images)
 
     def drawn(i: int) -> Tensor:
         """Chunk i on the CPU: uint8, or float32 for points."""
         seed_all(seed, "sample", stream, round, i)
-        part = _checked(sample(chunk, generator(seed, "sample", stream, round, i)), chunk, "the sampler")
+        draws = generator(seed, "sample", stream, round, i)
+        given = sampler.given(draws, None if asked is None else asked.draw(chunk, draws))
+        with sampler.context():
+            part = sampler.draw(chunk, **given)
+        _check(part, chunk, sampler.name)
         if part.ndim == 4:
             seen.see(part)
             return (part if part.dtype == torch.uint8 else to_uint8(part)).cpu()
@@ -117,7 +161,7 @@ def draw_images(
     return images
 
 
-def _checked(made: Any, count: int, whose: str) -> Tensor:
+def _check(made: Any, count: int, whose: str) -> None:
     wanted = f"{whose}: sample({count}) must give one tensor, [{count}, C, H, W] of floats in [-1, 1] or [{count}, D]"
     if not isinstance(made, Tensor):
         parts = f" of {', '.join(type(part).__name__ for part in made)}" if isinstance(made, tuple | list) else ""
@@ -126,7 +170,6 @@ def _checked(made: Any, count: int, whose: str) -> Tensor:
         raise ValueError(f"{wanted}, and gave {list(made.shape)}")
     if made.ndim == 4 and not (made.is_floating_point() or made.dtype == torch.uint8):
         raise ValueError(f"{wanted}, and gave {made.dtype}; grey levels are torch.uint8")
-    return made
 
 
 def sampler_of(module: nn.Module) -> ImageSampler:
@@ -144,26 +187,21 @@ def sampler_of(module: nn.Module) -> ImageSampler:
             f"{type(module).__name__} has no method sample(num_images, generator=None), which gives images float"
             " [N, C, H, W] in [-1, 1]; add one, so that it can be evaluated"
         )
-    taken = inspect.signature(method).parameters
-
-    def sample(num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
-        options: dict[str, Any] = {"generator": draws} if "generator" in taken else {}
-        options |= {} if labels is None else {"labels": labels}
-        with evaluating(module):
-            return _checked(method(num_images, **options), num_images, type(module).__name__)
-
-    is_conditional = "labels" in taken and isinstance(classes, int)
-    return ImageSampler(sample, sampling_of(module), classes if is_conditional else None)
+    takes = [name for name in ("generator", "labels") if name in inspect.signature(method).parameters]
+    classes = classes if "labels" in takes and isinstance(classes, int) else None
+    return ImageSampler(method, sampling_of(module), classes, takes, partial(evaluating, module), type(module).__name__)
 
 
 def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -> ImageSampler:
     """The sampler that enters a context before it samples, e.g. the one that puts a client's model in place."""
+    sampler = ImageSampler.of(sample)
 
-    def sample_inside(num_images: int, draws: torch.Generator) -> Tensor:
-        with context():
-            return sample(num_images, draws).cpu()
+    @contextmanager
+    def both() -> Iterator[None]:
+        with context(), sampler.context():
+            yield
 
-    return ImageSampler(sample_inside, optional(sample, DescribedSampler, "sampling"))
+    return replace(sampler, context=both)
 
 
 def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
@@ -176,11 +214,11 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
     ends = torch.cat([torch.zeros(1, dtype=torch.float64), weights.double().cumsum(0)])
     ends[-1] = 1.0
 
-    def mixed(num_images: int, draws: torch.Generator) -> Tensor:
-        offset = torch.rand((), generator=draws, dtype=torch.float64)
+    def mixed(num_images: int, generator: torch.Generator) -> Tensor:
+        offset = torch.rand((), generator=generator, dtype=torch.float64)
         counts = (ends * num_images + offset).floor().diff().long().tolist()
-        parts = [sample(count, draws).cpu() for sample, count in zip(samplers, counts) if count]
-        return torch.cat(parts)[torch.randperm(num_images, generator=draws)]
+        parts = [sample(count, generator).cpu() for sample, count in zip(samplers, counts) if count]
+        return torch.cat(parts)[torch.randperm(num_images, generator=generator)]
 
     return ImageSampler(mixed, optional(samplers[0], DescribedSampler, "sampling"))
 
@@ -206,51 +244,17 @@ def labels_problem(sample: Sample, frequencies: LabelFrequencies | None) -> str:
     return "" if 0 < wanted <= classes else f"needs a model of the data's {wanted} classes, and this one has {classes}"
 
 
-def draw_labelled(
+def drawn_labels(
     sample: Sample,
     num_images: int,
     seed: int,
     round: int,
+    stream: str,
+    chunk: int,
     frequencies: LabelFrequencies | None,
-    stream: str = "train",
-    chunk: int = CHUNK,
-    **options: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """Images as `draw_images` gives them, and the labels int64 [num_images] that a conditional sampler made them of."""
+) -> Tensor | None:
+    """The labels int64 [num_images] that `draw_images` asked the sampler for, if it did; another rank may have."""
     if frequencies is None or labels_problem(sample, frequencies):
-        return draw_images(sample, num_images, seed, round, stream, chunk, **options), None
-
-    def labelled(count: int, draws: torch.Generator) -> Tensor:
-        conditional: Any = sample
-        return conditional(count, draws, frequencies.draw(count, draws))
-
-    images = draw_images(labelled, num_images, seed, round, stream, chunk, **options)
-    # drawn once more: another rank may have drawn the chunk's images
+        return None
     draws = [generator(seed, "sample", stream, round, i) for i in range(-(-num_images // chunk))]
-    return images, torch.cat([frequencies.draw(chunk, one) for one in draws])[:num_images]
-
-
-class GeneratedImages:
-    """The generated images of one model, drawn once a stream and embedded once a stream and embedding."""
-
-    def __init__(
-        self, draw: Callable[..., tuple[Tensor, Tensor | None]], embed: Callable[[Panel, Tensor], Tensor]
-    ) -> None:
-        self._draw, self._embed = draw, embed
-        self._stream = ""
-        self._features: dict[str, Tensor] = {}
-        self._images = self.first = torch.empty(0)
-        self._labels: Tensor | None = None
-
-    def of(self, split: Split, panel: Panel) -> tuple[Tensor, Tensor | None]:
-        """Features, or images for a panel that takes those, and labels. Splits of one stream come one after another."""
-        if panel.on_model:
-            return torch.empty(0), None
-        if split.stream != self._stream:
-            self._images, self._labels = self._draw(stream=split.stream, description=f"sampling for {split.stream}")
-            self.first = self.first if self._stream else self._images
-            self._stream, self._features = split.stream, {}
-        name = panel.embedding.name
-        if name not in self._features:
-            self._features[name] = self._embed(panel, self._images) if len(self._images) else self._images
-        return self._features[name], self._labels
+    return torch.cat([frequencies.draw(chunk, one) for one in draws])[:num_images]

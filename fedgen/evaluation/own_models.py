@@ -60,15 +60,18 @@ class SingleClients:
 
     def score(self, client: str, model: nn.Module, round: int) -> Tensor:
         """Keeps what a client's own model scores; gives its images of the first split that the client is in."""
-        made = self.evaluator.generated(self.evaluator.sampler_of(model), round)
+        own = [split for split, _ in self.places[client]]
+        made = self.evaluator.embed_generated(
+            self.evaluator.sampler_of(model), round, where=lambda split, panel: split in own and panel in self.panels
+        )
         for split, place in self.places[client]:
             if (split.name, place) not in self._ones:
                 self._ones[split.name, place] = self.evaluator.of_one(split, place, self.panels)
             one = self._ones[split.name, place]
-            for (name, embedding), scores in one.measured(made, **one.asked_of(model)).items():
+            for (name, embedding), scores in one.real.scores(made.features, **one.asked_of(model)).items():
                 for score in scores:
                     self._found.setdefault((name, embedding, score.name), {})[place] = score
-        return made.first
+        return made.images
 
     def take(self) -> Found:
         """The scores over all clients, each of which was scored since the last call, by split and embedding."""
@@ -101,20 +104,18 @@ class OwnModels:
         module: nn.Module,
         sample: Sample,
         personal: Personal,
+        own: Sequence[Panel],
         round: int,
         checkpoint: str | None = None,
         optimised_on: Sequence[str] = (),
         note: str = "",
     ) -> Evaluation:
-        """The scores of a model; as `Evaluator.evaluate`'s where clients' tensors change none."""
-        evaluator, own = self.evaluator, self.check(module, personal)
-        asked = evaluator.asked_of(module)
-        if not own:
-            return evaluator.evaluate(sample, round, checkpoint, optimised_on, note, **asked)
-        made = evaluator.generated(sample, round)
-        found = evaluator.measured(
-            made, **asked, where=lambda split, panel: split not in self._splits or panel not in own
+        """The scores of a model on whose clients' tensors those in some embeddings hang, as `check` found."""
+        evaluator, asked = self.evaluator, self.evaluator.asked_of(module)
+        made = evaluator.embed_generated(
+            sample, round, where=lambda split, panel: split not in self._splits or panel not in own
         )
+        found = evaluator.real.scores(made.features, **asked)
         mine, images = self._of_each(module, own, personal, round)
         names = {panel.embedding.name for panel in own}
         sampling = dict(optional(sample, DescribedSampler, "sampling"))
@@ -123,7 +124,7 @@ class OwnModels:
         mine |= {key: scores for key, scores in found.items() if key[1] in names}
         records = evaluator.real.records(whole, MODEL, evaluator.num_generated, note=note, **details)
         records += evaluator.real.records(mine, MODEL, evaluator.num_generated, note=OWN_NOTE, **details)
-        return Evaluation(records, images if len(images) else made.first)
+        return Evaluation(records, images if len(images) else made.images)
 
     def _of_each(self, module: nn.Module, own: Sequence[Panel], personal: Personal, round: int) -> tuple[Found, Tensor]:
         """Scores of participating clients with their own models, and images of these in turn, none if none are made."""

@@ -22,9 +22,18 @@ from fedgen.scores.aggregate import Weights, name_weights
 from fedgen.scores.definition import Needs
 from fedgen.seeds import subset
 
+Place = tuple[str, str]
+"""The names of split and embedding."""
+Features = dict[Place, tuple[Tensor, Tensor | None]]
+"""Features of generated images, or images for a panel that takes those, and the labels they were asked for."""
+
 
 class EvaluationPlan:
-    """The scores of an evaluation by split and embedding; arguments as for `Evaluator`."""
+    """The scores of an evaluation by split and embedding; arguments as for `Evaluator`.
+
+    Attributes:
+        places: the splits and embeddings that have scores, in order, by name.
+    """
 
     def __init__(
         self,
@@ -44,6 +53,11 @@ class EvaluationPlan:
         self.columns = Columns(self.splits[0].name, self.panels[0].embedding.name)
         self._left_out: set[tuple[str, str]] = set()  # split and score
         self._check()
+        self.places: dict[Place, tuple[Split, Panel]] = {
+            (split.name, panel.embedding.name): (split, panel)
+            for split, panel in product(self.splits, self.panels)
+            if self.choices(split, panel)
+        }
 
     def _check(self) -> None:
         if self.num_images < 2:
@@ -305,6 +319,12 @@ class RealSide:
         texts = panel.embedding.text_features if panel.embedding.takes_texts else None
         with name_clients(split.images, [split]):
             return Reference(parts, choices, plan.weights, plan.aggregates, held_out, labels, len(split.classes), texts)
+
+    def scores(self, made: Features, **asked: Any) -> Found:
+        """The scores of one model's features, and of what is `asked` of it, against clients who are embedded once."""
+        self.prepare()
+        places = {key: place for key, place in self.plan.places.items() if key in made}
+        return {key: self.score(*place, made[key][0], labels=made[key][1], **asked) for key, place in places.items()}
 
     def score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
         """The scores of generated features on a split; none where none of the panel's is measured there."""

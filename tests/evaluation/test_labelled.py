@@ -7,7 +7,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.data import Digits
 from fedgen.evaluation import Evaluator, draw_images, evaluate, sampler_of
-from fedgen.evaluation.image_sampling import draw_labelled, frequencies_of
+from fedgen.evaluation.image_sampling import drawn_labels, frequencies_of
 from fedgen.evaluation.splits import Split, StandIn
 from tests.evaluation.conditional import CLIENTS, HELD_OUT, TRAINED, Conditional
 from tests.evaluation.samples import CLIENTS as UNLABELLED
@@ -74,11 +74,14 @@ def test_classes_are_asked_for_as_often_as_they_occur_and_from_each_chunks_gener
     split = Split.of_clients("train", TRAINED)
     frequencies = frequencies_of(split)
     model = Conditional()
-    images, labels = draw_labelled(sampler_of(model), 2000, 0, 1, frequencies, chunk=500)
+    draws = {"seed": 0, "round": 1, "stream": "train", "chunk": 500, "frequencies": frequencies}
+    images = draw_images(sampler_of(model), 2000, **draws)
+    labels = drawn_labels(sampler_of(model), 2000, **draws)
     assert len(model.asked) == 4
     shares = split.labels.bincount(minlength=3) / len(split.labels)
     assert (labels.bincount(minlength=3) / 2000).tolist() == pytest.approx(shares.tolist(), abs=0.04)
-    again, same = draw_labelled(sampler_of(model), 700, 0, 1, frequencies, chunk=500)
+    again = draw_images(sampler_of(model), 700, **draws)
+    same = drawn_labels(sampler_of(model), 700, **draws)
     assert torch.equal(images[:700], again)
     assert torch.equal(labels[:700], same)
 

@@ -182,7 +182,7 @@ def test_a_grid_shows_the_clients_images_in_turn(tmp_path):
     module, data = Placed(), federation()
     trainer = fit(tmp_path, module, data, [])
     models, personal = OwnModels(plain(data, num_images=6)), trainer.strategy.personal_tensors
-    found = models.evaluate(module, sampler_of(module), personal, 1)
+    found = models.evaluate(module, sampler_of(module), personal, models.check(module, personal), 1)
     assert len(found.images) == 6  # of the 2 scored clients 3 each
     points = [module.place.common + own_parts(trainer)[name] for name in plain(data).splits[0].client_names]
     assert torch.allclose(found.images, torch.stack(points * 3), atol=0.5)

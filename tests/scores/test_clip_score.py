@@ -5,8 +5,8 @@ import torch
 from transformers import CLIPModel, CLIPProcessor, CLIPTokenizer
 
 from fedgen.embeddings import load_embedding
-from fedgen.evaluation import Evaluator, evaluate, sampler_of
-from fedgen.evaluation.image_sampling import draw_labelled, frequencies_of
+from fedgen.evaluation import Evaluator, draw_images, evaluate, sampler_of
+from fedgen.evaluation.image_sampling import drawn_labels, frequencies_of
 from fedgen.evaluation.splits import Split, StandIn
 from fedgen.scores import ClientSide, GeneratedSet
 from fedgen.scores.of_model.clip_score import ClipScore
@@ -116,7 +116,9 @@ def test_a_models_score_is_that_of_transformers_clip(clip, options):
     records = evaluate(model, CLIENTS, embeddings=embeddings, scores=[SCORE], round=4, **OPTIONS)
     found = {(one.split, one.aggregate): one for one in records}
     frequencies = frequencies_of(Split.of_clients("train", TRAINED))
-    images, labels = draw_labelled(sampler_of(model), 60, 3, 4, frequencies, chunk=50)
+    draws = {"seed": 3, "round": 4, "stream": "train", "chunk": 50, "frequencies": frequencies}
+    images = draw_images(sampler_of(model), 60, **draws)
+    labels = drawn_labels(sampler_of(model), 60, **draws)
     cosines = 100 * their_cosines(clip, images, labels).clamp(min=0)
     means = torch.stack([cosines[labels == c].mean() for c in range(3)])
     expected = [float(means[part.labels].mean()) for part in TRAINED]

@@ -167,7 +167,11 @@ def evaluate_run(
     for round, path in found.items():
         sample, note, personal = checkpoint_sampler(module, path, evaluator)
         optimised_on = list(dict.fromkeys([*known.get(round, ()), *optional(module, FederatedModule, "optimised_on")]))
-        found_now = models.evaluate(module, sample, personal, round, path.name, optimised_on, note).records
+        details = round, path.name, optimised_on, note
+        if own := models.check(module, personal):
+            found_now = models.evaluate(module, sample, personal, own, *details).records
+        else:
+            found_now = evaluator.evaluate(sample, *details, **evaluator.asked_of(module)).records
         if fine_tuning is not None:
             found_now = [*found_now, *fine_tuning.records(module, evaluator, path, round, optimised_on)]
         _drop_pools(run.scores_path, found_now)

@@ -55,12 +55,7 @@ class ClientAnswers(ABC):
     def __init__(self, plan: EvaluationPlan, dim_of: DimOf, data: RemoteClients) -> None:
         self._plan, self._dim_of, self._data = plan, dim_of, data
         self._ranges: dict[Key, dict[str, float]] = {}
-        self.places: dict[Key, tuple[Split, Panel]] = {
-            (split.name, panel.embedding.name): (split, panel)
-            for split in plan.splits
-            for panel in plan.panels
-            if plan.choices(split, panel)
-        }
+        self.places = plan.places
 
     @abstractmethod
     def look(self, features: Mapping[Key, Tensor]) -> None:

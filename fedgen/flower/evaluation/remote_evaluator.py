@@ -1,22 +1,21 @@
 """The scores of a federation whose images the server never sees: of what its clients answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedgen.embeddings import FeatureCache
 from fedgen.evaluation import Evaluator, ScoreRecord
 from fedgen.evaluation.answers import Answers
 from fedgen.evaluation.image_sampling import Sample
 from fedgen.evaluation.names import REPORT, SELECT
-from fedgen.evaluation.plan import EvaluationPlan, RealSide
+from fedgen.evaluation.plan import EvaluationPlan, Features, RealSide
 from fedgen.evaluation.reference import Found
 from fedgen.evaluation.splits import LEAST, Split
-from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key
+from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.own_code import rank_zero_warn
 from fedgen.scores import Density
@@ -48,18 +47,8 @@ class RemoteEvaluator(Evaluator):
         """Try out as `Evaluator` does, and take what ranges need to know of generated images before training."""
         super().try_out(sample, density, answers)
         number = min(self.num_images, TRIAL)
-        images, _ = self.draw(sample, number, -1, "trial", "trying out", chunk=number)
-        features = {panel.embedding.name: self.real.embed(panel, images) for panel in self.panels}
-        self.answers.look({key: features[key[1]] for key in self.answers.places})
-
-    def _of_model(self, sample: Sample, round: int, **asked: Any) -> tuple[Found, Tensor]:
-        """Score a model as `Evaluator` does, with the clients asked about all generated images at once."""
-        made = self.generated(sample, round)
-        features = {key: made.of(*place)[0] for key, place in self.answers.places.items()}
-        self.answers.look(features)
-        self.real.prepare()
-        self.real.ask(features)
-        return {key: self.real.score(*place, features[key]) for key, place in self.answers.places.items()}, made.first
+        images = self.draw_trial(sample, number)
+        self.answers.look({key: self.real.embed(panel, images) for key, (_, panel) in self.plan.places.items()})
 
 
 class RemoteSide(RealSide):
@@ -103,9 +92,13 @@ class RemoteSide(RealSide):
             score_settings={**record.score_settings, **self.answers.settings},
         )
 
-    def ask(self, features: Mapping[Key, Tensor]) -> None:
-        """Asks clients about generated images, of these features [m, D]; `references` holds the scores against them."""
+    def scores(self, made: Features, **asked: Any) -> Found:
+        """The scores of what clients answer about generated images, all of which they are asked about at once."""
+        features = {key: own for key, (own, _) in made.items()}
+        self.answers.look(features)
+        self.prepare()
         self.references = self.answers.ask(features)
+        return {key: self.score(*place, features[key]) for key, place in self.plan.places.items()}
 
 
 def splits_of(data: RemoteClients) -> list[Split]:
