@@ -318,7 +318,8 @@ class Evaluator:
             features, labels = self.real.stand_ins[*key, name]
             possible = [choice for choice in self.plan.choices(split, panel) if choice.definition.has_floor]
             possible = [choice for choice in possible if labels is not None or choice.needs not in BY_CLASS]
-            names = [choice.name for choice in possible if not choice.definition.too_few(len(features), f"the {name}")]
+            possible = [choice for choice in possible if not choice.definition.too_few(len(features), f"the {name}")]
+            names = [one.name for one in possible if len(features) >= one.definition.least_images(panel.embedding.dim)]
             # read where they are on disk, and to the device
             given = self.real.embed(panel, features) if panel.on_images else features[:]
             found[key] = self.real.score(split, panel, given, only=names, labels=labels, real=True)

@@ -20,6 +20,7 @@ from fedgen.own_code import warn
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import Weights, name_weights
 from fedgen.scores.definition import Needs
+from fedgen.scores.frechet.corrected import FewImagesError
 from fedgen.seeds import subset
 
 Place = tuple[str, str]
@@ -189,6 +190,21 @@ class EvaluationPlan:
             if where.get(choice.needs, True) and (split.name, choice.name) not in self._left_out
         ]
 
+    def check_generated(self, choices: Sequence[ScoreChoice], dim: int) -> None:
+        """Raise FewImagesError if a score may need more generated images in D features."""
+        for choice in choices:
+            if self.num_images < choice.definition.least_images(dim):
+                raise FewImagesError(f"the generated set (num_images) of score {choice.name}", self.num_images, dim)
+
+    def leave_out(self, split: Split, panel: Panel, error: FewImagesError) -> None:
+        """Measure scores that need many images no more on a split, whose clients have too few."""
+        for choice in panel.choices:
+            if choice.definition.least_images(1):
+                self._left_out.add((split.name, choice.name))
+                warn(f"score {choice.name} is left out on split {split.name!r}: {error}")
+        if not self.choices(split, panel):
+            del self.places[split.name, panel.embedding.name]
+
     def column_names(self) -> list[str]:
         """All columns that the evaluation fills, e.g. "fid_avg", "report/kid_all"."""
         return [name for name, _ in self._columns()]
@@ -223,7 +239,7 @@ def records_of(
     """The records of scores, one an aggregate; avg carries the clients' own scores, where they are known."""
     settings, records = {choice.name: choice.settings for choice in choices}, []
     for score in scores:
-        note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(score.name, "")]))
+        note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(score.name, ""), *score.notes]))
         details = {**common, "score_settings": settings.get(score.name, {}), "note": note}
         present = [aggregate for aggregate in aggregates if aggregate in score.values]
         records += [_record(score, aggregate, client_names, details) for aggregate in present]
@@ -283,9 +299,10 @@ class RealSide:
             features = self._embed_real(panel)
             for split in self.plan.splits:
                 key = split.name, panel.embedding.name
-                if not self.plan.choices(split, panel):
+                reference = self._reference(split, panel, features) if key in self.plan.places else None
+                if reference is None:
                     continue
-                references[key] = self._reference(split, panel, features)
+                references[key] = reference
                 for name, stand_in in self.plan.stand_ins(split, panel).items():
                     chosen = subset(len(stand_in.images), self.plan.num_images, self.seed, name, split.stream)
                     labels = None if stand_in.labels is None else stand_in.labels[chosen]
@@ -310,15 +327,27 @@ class RealSide:
                         raise ValueError(f"{what}{client}: {error}") from error
         return found
 
-    def _reference(self, split: Split, panel: Panel, features: Mapping[int, Any]) -> Reference:
+    def _reference(self, split: Split, panel: Panel, features: Mapping[int, Any]) -> Reference | None:
         plan, choices, counts = self.plan, self.plan.choices(split, panel), list(split.counts)
         parts = in_parts(features[id(split.images)], counts)
         other = plan.held_out if any(choice.needs == "held out" for choice in choices) else None
         held_out = features[id(other.images)].split(list(other.counts)) if other else None
         labels = None if split.labels is None else split.labels.split(counts)
         texts = panel.embedding.text_features if panel.embedding.takes_texts else None
-        with name_clients(split.images, [split]):
-            return Reference(parts, choices, plan.weights, plan.aggregates, held_out, labels, len(split.classes), texts)
+        more = held_out, labels, len(split.classes), texts
+        try:
+            with name_clients(split.images, [split]):
+                if not panel.on_images:
+                    plan.check_generated(choices, features[id(split.images)].shape[1])
+                return Reference(parts, choices, plan.weights, plan.aggregates, *more)
+        except FewImagesError as error:
+            named = error.of_client([f"client {name!r} of split {split.name!r}" for name in split.client_names])
+            if split is plan.splits[0] or error is named:
+                raise named from None
+            plan.leave_out(split, panel, named)
+            return (
+                self._reference(split, panel, features) if (split.name, panel.embedding.name) in plan.places else None
+            )
 
     def scores(self, made: Features, **asked: Any) -> Found:
         """The scores of one model's features, and of what is `asked` of it, against clients who are embedded once."""

@@ -46,7 +46,10 @@ class Reference:
         self._weights = resolve_weights(weights, counts)
         check_clients_of(self.choices, counts, [f"client {k}" for k in range(len(counts))], weights)
         side = ClientSide(shared(clients), weights, held_out, labels, num_classes, texts)
-        self._passes = [(group, group[0].definition.fit(side)) for group in passes(self.choices)]
+        self._passes = [
+            (group, group[0].definition.fit(replace(side, asked=tuple(choice.kind for choice in group))))
+            for group in passes(self.choices)
+        ]
 
     def __repr__(self) -> str:
         clients = "1 client" if len(self._weights) == 1 else f"{len(self._weights)} clients"

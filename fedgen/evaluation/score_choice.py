@@ -71,7 +71,7 @@ def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> Sco
     if isinstance(score, ScoreChoice):
         return score
     if isinstance(score, ScoreDefinition):
-        return ScoreChoice(name or score.name, score, scale)
+        return ScoreChoice(name or score.label, score, scale)
     given = dict(score) if isinstance(score, Mapping) else {"name": score}
     kind = given.pop("name", None)
     if kind is None:
@@ -79,14 +79,14 @@ def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> Sco
     if isinstance(kind, str) and is_class_path(kind):
         named = import_by_path(kind)
         if isinstance(named, type) and issubclass(named, ScoreDefinition):
-            return ScoreChoice(name or named.name, _define(named, given), scale)
+            return choose(_define(named, given), name, scale)
         return ScoreChoice(name or kind.rsplit(".", 1)[-1].lower(), MetricScore(kind, given), scale)
     known = known_scores()
     if not isinstance(kind, str) or kind not in known:
         raise ValueError(
             f"unknown score {kind!r}; known: {', '.join(known)}, and your own and torchmetrics classes by class paths"
         )
-    return ScoreChoice(name or kind, _define(known[kind], given), scale)
+    return choose(_define(known[kind], given), name, scale)
 
 
 def known_scores() -> dict[str, type[ScoreDefinition]]:

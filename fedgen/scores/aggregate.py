@@ -101,6 +101,7 @@ class FederatedScore:
         higher_is_better: whether a better generated set scores higher.
         over_clients: what each client adds to "avg" and "all"; None if errors were not asked for.
         client_error_parts: {"generated": [K], "real": [K]}, the parts of `client_errors` as in `error_parts`.
+        notes: what a reader of this value must know.
 
     Examples:
         >>> import torch
@@ -121,6 +122,7 @@ class FederatedScore:
     higher_is_better: bool = False
     over_clients: OverClients | None = None
     client_error_parts: dict[str, Tensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         values = ", ".join(f"{key} {value:.4g}" for key, value in self.values.items())

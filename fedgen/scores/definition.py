@@ -64,6 +64,7 @@ class ClientSide:
         labels: int64 [n_i] of each client's images, where a score needs them.
         num_classes: of those labels.
         texts: features of texts beside those of images, where the embedding has some.
+        asked: names of the scores that are asked for, of those that one pass gives; all of them by default.
 
     Examples:
         >>> import torch
@@ -79,6 +80,7 @@ class ClientSide:
     labels: Sequence[Tensor] | None = None
     num_classes: int = 0
     texts: TextFeatures | None = None
+    asked: tuple[str, ...] = ()
 
     @property
     def features(self) -> list[Tensor]:
@@ -233,6 +235,11 @@ class ScoreDefinition(ABC):
         return {name: value for name, value in self.options.items() if value != defaults[name]}
 
     @property
+    def label(self) -> str:
+        """The name of its columns, where it is asked for by `name` and options."""
+        return self.name
+
+    @property
     def higher_is_better(self) -> bool:
         """Whether a better model has a larger value."""
         return False
@@ -265,6 +272,10 @@ class ScoreDefinition(ABC):
             whose: they are, for the message.
         """
         return ""
+
+    def least_images(self, dim: int) -> int:
+        """Return how many images suffice in any D features where fewer may not, of clients and generated alike."""
+        return 0
 
     def check_classes(self, classes: Sequence[str]) -> None:  # noqa: B027 - most scores take any
         """Raise ValueError for options that do not fit the data's classes, of a score that needs labels."""

@@ -321,7 +321,7 @@ def test_distances_of_fewer_images_than_features_say_so_in_their_records_and_tab
     records = evaluator(num_images=12, scores=["fid", "kid"]).evaluate(grey_noise).records
     few = (
         "fid of fewer images than the 16 features (12 generated) is too large:"
-        " compare it at equal numbers of images only"
+        " add the score fidc_d64, or compare it at equal numbers of images only"
     )
     assert {(record.score, record.note) for record in records} == {("fid", few), ("kid", "")}
     assert few in score_table(records).caption

@@ -6,7 +6,7 @@ smaller side of each pair and in float64; equal to torch-fidelity's and torchmet
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -15,6 +15,15 @@ from torch import Tensor
 from fedgen.ranks import spread
 from fedgen.scores.aggregate import FederatedScore, OfClients, OverClients, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
+from fedgen.scores.frechet.corrected import (
+    Bias,
+    Numbers,
+    check_bias,
+    check_client,
+    effective_count,
+    marks_of,
+    with_alarm,
+)
 from fedgen.scores.frechet.frechet_errors import (
     POOL_IMAGES,
     Batch,
@@ -22,10 +31,22 @@ from fedgen.scores.frechet.frechet_errors import (
     sample_client,
     sample_deviations,
     sample_pool,
+    visit_all,
 )
-from fedgen.scores.frechet.roots import Roots, factor, squared_norms, stack, stackable, trace_sqrt
+from fedgen.scores.frechet.roots import (
+    Roots,
+    factor,
+    paired_eigenvalues,
+    squared_norms,
+    stack,
+    stackable,
+    sum_of_roots,
+    top,
+)
 from fedgen.statistics.gaussian import Gaussian, RunningPool, refuse_size, summarize
 from fedgen.statistics.statistic_messages import Message, MessageError
+
+NAMES: dict[Bias, str] = {"plug-in": "fid", "corrected": "fidc"}
 
 
 def check_ddof(ddof: float) -> None:
@@ -48,21 +69,27 @@ def few_images(name: str, dim: int, generated: float | None, clients: Sequence[f
     if not parts:
         return ""
     return (
-        f"{name} of fewer images than the {dim:,} features ({', '.join(parts)}) is too large: compare it at equal"
-        " numbers of images only"
+        f"{name} of fewer images than the {dim:,} features ({', '.join(parts)}) is too large: add the score fidc_d64, or"
+        " compare it at equal numbers of images only"
     )
 
 
-def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, dict[str, float]]:
+def frechet_distance(
+    a: Gaussian, b: Gaussian, ddof: float = 1, bias: Bias = "plug-in"
+) -> tuple[float, dict[str, float]]:
     """The distance and its terms {"mean", "covariance"}, which add up to it.
 
     Args:
         a: summary of one set of features.
         b: summary of the other.
         ddof: divisor n - ddof of both covariances: 1 as peers print it, 0 for statements about populations.
+        bias: "plug-in" as peers print it, too large where images are few; "corrected" for the populations' distance,
+            which may be negative about 0: see `fedgen.scores.frechet.corrected` for conditions and source. Images must
+            be different ones: their number is all that a summary tells.
 
     Raises:
-        ValueError: if the dimensions differ, a summary of one image meets ddof = 1, or features are beyond 1e70.
+        ValueError: if the dimensions differ, a summary of one image meets ddof = 1, or features are beyond 1e70; of the
+            corrected distance for ddof = 0, or fewer than r + 2 images in r directions.
 
     Examples:
         >>> import torch
@@ -73,13 +100,21 @@ def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, 
         >>> distance
         9.0
     """
+    check_bias(bias, ddof)
     _check_dim(a.dim, b.dim)
     refuse_size(_size_of(a), "the first summary is of features of size")
     refuse_size(_size_of(b), "the second summary is of features of size")
     thin, other = (b, a) if b.is_low_rank and not a.is_low_rank else (a, b)
-    trace = float(trace_sqrt(factor(thin, ddof), _opposite(other, ddof))[0])
+    values, ranks = paired_eigenvalues(factor(thin, ddof), _opposite(other, ddof))
     terms = {"mean": float((a.mean - b.mean).square().sum())}
-    terms["covariance"] = max(0.0, float(a.trace(ddof) + b.trace(ddof)) - 2 * trace)
+    if bias == "plug-in":
+        trace = float(sum_of_roots(values, ranks)[0])
+        terms["covariance"] = max(0.0, float(a.trace(ddof) + b.trace(ddof)) - 2 * trace)
+    else:
+        numbers = Numbers([thin.count], [thin.count], (other.count, other.count), ["a set", "the other set"])
+        traces, _ = numbers.traces([0], values * top(values.shape[1], ranks))
+        shift, spread = torch.tensor([terms["mean"]], dtype=torch.float64), thin.trace(0).view(1).cpu()
+        terms = {name: float(term) for name, term in numbers.terms([0], traces, shift, spread, other.trace(0)).items()}
     return terms["mean"] + terms["covariance"], terms
 
 
@@ -91,6 +126,7 @@ class Distances:
     terms: dict[str, Tensor]
     influences: InfluenceErrors | None = None
     of_pool: Tensor | None = None
+    numbers: Numbers | None = None
 
 
 class FrechetReference(OfClients):
@@ -117,9 +153,17 @@ class FrechetReference(OfClients):
         0.0479
     """
 
-    def __init__(self, clients: Iterable[Tensor | Gaussian], weights: Weights, ddof: float) -> None:
+    def __init__(
+        self,
+        clients: Iterable[Tensor | Gaussian],
+        weights: Weights,
+        ddof: float,
+        biases: Sequence[Bias] = ("plug-in",),
+    ) -> None:
         resolve_weights(weights, [1.0] * (1 if isinstance(weights, str) else len(weights)))  # before any long work
-        self.ddof = ddof
+        for bias in biases:
+            check_bias(bias, ddof)
+        self.ddof, self.biases = ddof, biases
         self.counts: list[float] = []
         self._means: list[Tensor] = []  # of each client, then of the pool
         self._traces: list[Tensor] = []
@@ -128,6 +172,7 @@ class FrechetReference(OfClients):
         running = RunningPool(by_count=isinstance(weights, str) and weights == "examples")
         batches: list[Batch] = []
         positions: list[Tensor] = []
+        marks: list[Tensor] = []  # of clients whose features are known, if they are asked for
         for number, client in enumerate(clients):
             if isinstance(client, Gaussian):
                 summary, features = client, None
@@ -135,8 +180,12 @@ class FrechetReference(OfClients):
                 features = client.detach().cpu()
                 summary = summarize(features, f"features of client {number}")
             root = self._factor(number, summary)
+            if "corrected" in biases:
+                check_client(summary, root.rows[0], number)
             batches.append(Batch([number], root, [sample_client(number, summary, root, features)]))
             positions.append(sample_deviations(summary, features, POOL_IMAGES, root) + summary.mean)
+            if features is not None and "corrected" in biases:
+                marks.append(marks_of(features))
             self.counts.append(summary.count)
             running.add(summary, _mass(weights, number, summary.count))
         if not batches:
@@ -146,11 +195,16 @@ class FrechetReference(OfClients):
         self._batches = _group(batches)
         every = [self._pool_batch(batches, positions), *self._batches] if len(batches) > 1 else self._batches
         self._pool = every[0].members[0]  # its place
+        self._different = self._count_different(marks)
         self._longest_first = sorted(every, key=lambda batch: -batch.roots.size * len(batch.members))
 
     @classmethod
     def from_features(
-        cls, features: Iterable[Tensor | Gaussian], weights: Weights = "examples", ddof: float = 1
+        cls,
+        features: Iterable[Tensor | Gaussian],
+        weights: Weights = "examples",
+        ddof: float = 1,
+        bias: Bias = "plug-in",
     ) -> "FrechetReference":
         """The reference of clients given by features [n_i, D], taken one at a time (a generator will do).
 
@@ -161,18 +215,24 @@ class FrechetReference(OfClients):
                 population's for ddof = 0 and, for ddof = 1, that times n' / (n' - 1) with the effective number of
                 images n' = 1 / sum_i (w_i^2 / n_i); the same as "examples" when all n_i are equal.
             ddof: divisor n - ddof of every covariance, the generator's too.
+            bias: "plug-in", or "corrected" for few images: see `frechet_distance`. Of images that occur twice the
+                effective number of different ones counts then, where features are given.
 
         Raises:
             ValueError: for unusable features or weights, or a client with one image under ddof = 1.
         """
-        return cls(features, weights, ddof)
+        return cls(features, weights, ddof, [bias])
 
     @classmethod
     def from_summaries(
-        cls, summaries: Iterable[Gaussian], weights: Weights = "examples", ddof: float = 1
+        cls,
+        summaries: Iterable[Gaussian],
+        weights: Weights = "examples",
+        ddof: float = 1,
+        bias: Bias = "plug-in",
     ) -> "FrechetReference":
         """The reference of summaries as clients send them: the same values; errors assume normal features."""
-        return cls(summaries, weights, ddof)
+        return cls(summaries, weights, ddof, [bias])
 
     def score(self, generated: Tensor | Gaussian, errors: bool = True) -> FederatedScore:
         """FID of generated features [m, D] (or their summary) to every client, avg, all and worst.
@@ -187,17 +247,43 @@ class FrechetReference(OfClients):
                 A client of one image adds nothing.
 
         Raises:
-            ValueError: for another D, or unusable features.
+            ValueError: for another D, unusable features, or too few images for a corrected distance.
         """
-        return self.combined("fid", self.measure(generated, errors))
+        score = self.combined(NAMES[self.biases[0]], self.measure(generated, errors)[0])
+        return score if self.biases[0] == "plug-in" else with_alarm(score)
 
-    def measure(self, generated: Tensor | Gaussian, errors: bool = True) -> Distances:
-        """The distances of `score` one by one, with what its errors are made of; raises as it does."""
+    def measure(
+        self,
+        generated: Tensor | Gaussian,
+        errors: bool = True,
+        different: float = 1.0,
+        name: str = "the generated set",
+    ) -> list[Distances]:
+        """The distances of `score` one by one, with what its errors are made of, for each bias; raises as it does.
+
+        Args:
+            generated: as for `score`, likewise errors.
+            errors: whether influences are wanted.
+            different: the share of different images, of a summary.
+            name: of the generated set, for messages.
+        """
         features = None if isinstance(generated, Gaussian) else generated.detach().cpu()
         summary = self._summary(generated)
-        influences = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights) if errors else None
-        found = self._distances(self._longest_first, summary, influences)
-        return Distances(*found, influences, self._of_pool(influences) if influences else None)
+        numbers: list[Numbers | None] = []
+        for bias in self.biases:
+            if bias == "plug-in":
+                numbers.append(None)
+                continue
+            unlike = summary.count * different if features is None else effective_count(marks_of(features))
+            numbers.append(self._numbers((summary.count, unlike), name))
+        influences: list[InfluenceErrors] = []
+        if errors:
+            made = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights)
+            influences = [made if one is None else made.corrected(one) for one in numbers]
+        found = self._distances(self._longest_first, summary, influences, numbers)
+        if not errors:
+            return [Distances(*one, numbers=own) for one, own in zip(found, numbers)]
+        return [Distances(*one, own, self._of_pool(own), own.numbers) for one, own in zip(found, influences)]
 
     def combined(self, name: str, found: Distances) -> FederatedScore:
         """The score of distances, as they were measured or multiplied by factors."""
@@ -210,11 +296,12 @@ class FrechetReference(OfClients):
         parts, own = found.influences.errors(worst, pool) if found.influences else (None, None)
         over_clients = None if found.of_pool is None else OverClients(per_client, found.of_pool, self.weights)
         pooled = float(found.values[pool])
-        return combine(name, per_client, pooled, self.weights, named, parts, own, over_clients=over_clients)
+        score = combine(name, per_client, pooled, self.weights, named, parts, own, over_clients=over_clients)
+        return score if found.numbers is None else replace(score, notes=found.numbers.notes)
 
     def per_client(self, generated: Tensor | Gaussian) -> Tensor:
         """FID to each client alone, float64 [K], for those who do not need the pool's."""
-        return self._distances(self._batches, self._summary(generated), None)[0][: len(self.counts)]
+        return self._distances(self._batches, self._summary(generated), [], [None])[0][0][: len(self.counts)]
 
     def _summary(self, generated: Tensor | Gaussian) -> Gaussian:
         summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu(), "generated features")
@@ -224,23 +311,53 @@ class FrechetReference(OfClients):
         return summary
 
     def _distances(
-        self, batches: list[Batch], summary: Gaussian, influences: InfluenceErrors | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self,
+        batches: list[Batch],
+        summary: Gaussian,
+        influences: Sequence[InfluenceErrors],
+        numbers: Sequence[Numbers | None],
+    ) -> list[tuple[Tensor, dict[str, Tensor]]]:
         """Distances to the batches' members, clients before the pool, and their terms; ranks `together` share them."""
         if influences:
-            visits = list(spread(lambda batch: influences.visit(batch, self._means, self._scales), batches))
-            influences.gather(batches, visits)
-            found: Iterable[Tensor] = [visit.traces for visit in visits]
+            visits = list(spread(lambda batch: visit_all(influences, batch, self._means, self._scales), batches))
+            for own, of_one in zip(influences, zip(*visits)):
+                own.gather(batches, of_one)
+            found: list[Sequence[Tensor]] = [[visit.traces for visit in one] for one in visits]
         else:
             opposite = _opposite(summary, self.ddof)
-            found = spread(lambda batch: trace_sqrt(batch.roots, opposite), batches)
+            found = list(spread(lambda batch: all_traces(numbers, batch, opposite), batches))
+        means = torch.stack([(mean - summary.mean).square().sum() for mean in self._means])
+        return [self._terms(summary, one, batches, means, list(of_one)) for one, of_one in zip(numbers, zip(*found))]
+
+    def _terms(
+        self, summary: Gaussian, numbers: Numbers | None, batches: list[Batch], means: Tensor, found: Sequence[Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Distances and their terms, of the traces of sqrt(C_i C) of each batch."""
         traces = torch.zeros(len(self._means), dtype=torch.float64)
         for batch, part in zip(batches, found):
             traces[batch.members] = part.to(traces)
-        means = torch.stack([(mean - summary.mean).square().sum() for mean in self._means])
-        covariances = torch.stack(self._traces) + summary.trace(self.ddof) - 2 * traces
-        terms = {"mean": means, "covariance": covariances.clamp(min=0)}
+        spreads = torch.stack(self._traces)
+        if numbers is None:
+            covariances = spreads + summary.trace(self.ddof) - 2 * traces
+            terms = {"mean": means, "covariance": covariances.clamp(min=0)}
+        else:
+            population = spreads / torch.tensor(self._scales, dtype=torch.float64)
+            terms = numbers.terms(range(len(traces)), traces, means, population, summary.trace(0))
         return terms["mean"] + terms["covariance"], terms
+
+    def _numbers(self, generated: tuple[float, float], name: str) -> Numbers:
+        """How many images there are on both sides, and how many different ones."""
+        counts = [*self.counts, self.pooled.count]
+        names = [*(f"client {number}" for number in range(len(self.counts))), "the clients' pool", name]
+        return Numbers(counts, self._different, generated, names)
+
+    def _count_different(self, marks: Sequence[Tensor]) -> list[float]:
+        """The effective number of different images of each client and of the pool; all where features are unknown."""
+        if len(marks) < len(self.counts):
+            return [*self.counts, self.pooled.count]
+        sizes = torch.tensor([len(one) for one in marks])
+        shares = (self.weights / sizes).repeat_interleave(sizes)
+        return [*map(effective_count, marks), effective_count(torch.cat(list(marks)), shares)]
 
     def _of_pool(self, influences: InfluenceErrors) -> Tensor | None:
         """Slopes of the pool's distance by client [K]; None of a single client."""
@@ -273,6 +390,13 @@ class FrechetReference(OfClients):
         self._remember(self.pooled)
         pooled = torch.cat([batch.samples[0].clients for batch in batches if self.weights[batch.members[0]] > 0])
         return Batch([len(batches)], root, [sample_pool(self.pooled, root, positions, pooled)])
+
+
+def all_traces(numbers: Sequence[Numbers | None], batch: Batch, opposite: Tensor | Roots) -> list[Tensor]:
+    """The traces of sqrt(C_i C) [k] of a batch, for each bias."""
+    values, ranks = paired_eigenvalues(batch.roots, opposite)
+    counted = values * top(values.shape[1], ranks).to(values)
+    return [sum_of_roots(values, ranks) if one is None else one.traces(batch.members, counted)[0] for one in numbers]
 
 
 def _group(batches: list[Batch]) -> list[Batch]:
@@ -347,10 +471,39 @@ class FrechetScore(ScoreDefinition):
         check_ddof(self.ddof)
 
     def prepare(self, clients: ClientSide) -> FrechetReference:
-        return FrechetReference.from_features(clients.parts, clients.weights, self.ddof)
+        biases: list[Bias] = [bias for bias, name in NAMES.items() if name in (clients.asked or (self.name,))]
+        return FrechetReference(clients.parts, clients.weights, self.ddof, biases)
 
-    def compare(self, prepared: FrechetReference, generated: GeneratedSet, errors: bool) -> FederatedScore:
-        return prepared.score(generated.features, errors)
+    def compare(self, prepared: FrechetReference, generated: GeneratedSet, errors: bool) -> dict[str, FederatedScore]:
+        names = [NAMES[bias] for bias in prepared.biases]
+        found = map(prepared.combined, names, prepared.measure(generated.features, errors))
+        return {score.name: with_alarm(score) if score.name == "fidc" else score for score in found}
 
     def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
         return few_images(name, dim, generated, clients)
+
+
+@dataclass(frozen=True)
+class CorrectedFrechetScore(FrechetScore):
+    """Fréchet distance without the bias of few images (Tiomoko and Couillet 2019, arXiv 1903.03447), for clients, avg
+    and all: see `fedgen.scores.frechet.corrected`. It may be negative about 0, and needs r + 2 images in r directions.
+
+    Args:
+        ddof: 1, the divisor of covariances being n - 1.
+    """
+
+    name: ClassVar[str] = "fidc"
+    family: ClassVar[str] = "fid"
+
+    def __post_init__(self) -> None:
+        check_bias("corrected", self.ddof)
+
+    @property
+    def has_powers(self) -> bool:
+        return False
+
+    def least_images(self, dim: int) -> int:
+        return dim + 2
+
+    def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
+        return ""

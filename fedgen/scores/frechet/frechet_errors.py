@@ -17,12 +17,14 @@ T = W W^T of the pool, its scale c, d_i = mu_i - mu_pool and population covarian
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import mean_variance
+from fedgen.scores.frechet.corrected import Numbers
 from fedgen.scores.frechet.roots import (
     Roots,
     coordinates,
@@ -57,6 +59,23 @@ class Batch:
     members: list[int]
     roots: Roots
     samples: list[Sample]
+
+
+@dataclass(frozen=True, eq=False)
+class Spectra:
+    """What all distances to one batch of distributions are made of.
+
+    Args:
+        values: eigenvalues of R_i C R_i^T, ascending float64 [k, r], 0 beyond their ranks.
+        vectors: likewise [k, r, r].
+        rows: R_i float32 [k, r, D], and their unit.
+        squares: of the coordinates of generated images along the vectors, float32 [k, p, r], and their unit.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    rows: tuple[Tensor, Tensor]
+    squares: tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,56 +131,64 @@ class InfluenceErrors:
         self.images = sample_deviations(summary, features, GENERATED_IMAGES)
         self.squares = self.images.square().sum(1)
         self._single = in_float32(self.images)
+        self.numbers: Numbers | None = None  # of images, where the distance is corrected for few
         self.generated: dict[int, Tensor] = {}  # influences of generated images [p] on each distribution's distance
         self.real: dict[int, float] = {}  # variance from real images
         self.pool: Visit | None = None
 
-    def visit(self, batch: Batch, means: Sequence[Tensor], scales: Sequence[float]) -> Visit:
-        """Return the findings of a batch's distributions; it changes nothing here."""
-        roots, rows = batch.roots, batch.roots.rows
-        values, vectors = eigh(sandwich(roots, self.covariance))
+    def corrected(self, numbers: Numbers) -> "InfluenceErrors":
+        """The same for the corrected distances."""
+        other = copy(self)
+        other.numbers, other.generated, other.real, other.pool = numbers, {}, {}, None
+        return other
+
+    def spectra(self, batch: Batch) -> Spectra:
+        """Return what the distances to a batch's distributions are made of."""
+        values, vectors = eigh(sandwich(batch.roots, self.covariance))
         if self.has_scales:  # those found with vectors are right to 1e-16 of the largest only
-            values = eigenvalues(roots, self.covariance)
-        ranks, size = roots.ranks.clamp(max=self.rank), values.shape[-1]
-        sizes = values.clamp(min=0).sqrt() * (torch.arange(size) >= size - ranks.unsqueeze(1)).to(values)
-        single, unit = in_float32(rows)
-        transported = self._transported(sizes, vectors, single, unit)
+            values = eigenvalues(batch.roots, self.covariance)
+        ranks, size = batch.roots.ranks.clamp(max=self.rank), values.shape[-1]
+        values = values.clamp(min=0) * (torch.arange(size) >= size - ranks.unsqueeze(1)).to(values)
+        (points, one), (single, unit) = self._single, in_float32(batch.roots.rows)
+        squares = torch.bmm(torch.einsum("pd,krd->kpr", points, single), vectors.float()).square_()
+        return Spectra(values, vectors, (single, unit), (squares, (one * unit) ** 2))
+
+    def visit(self, batch: Batch, spectra: Spectra, means: Sequence[Tensor], scales: Sequence[float]) -> Visit:
+        """Return the findings of a batch's distributions; it changes nothing here."""
+        (single, unit), vectors, sizes = spectra.rows, spectra.vectors, spectra.values.sqrt()
+        (squares, square_unit), traces = spectra.squares, sizes.sum(-1)
+        inverse, largest = _inverse(sizes)
+        if self.numbers is not None:
+            traces, slopes = self.numbers.traces(batch.members, spectra.values, slopes=True)
+            sizes, inverse = 2 * slopes * spectra.values, 2 * slopes * largest
+        transported = torch.bmm(squares, inverse.float().unsqueeze(2)).squeeze(2).to(sizes) * (square_unit / largest)
         # e_j^T (R_i C R_i^T)^(1/2) e_j [k, r]: the transport map i -> C at the images that the rows of R_i are
         at_rows = None if batch.samples[0].places is not None else torch.einsum("kjs,ks->kj", vectors.square(), sizes)
         generated, real = [], []
         for slot, (member, sample) in enumerate(zip(batch.members, batch.samples)):
-            shift = means[member] - self.summary.mean
-            away = self.squares - transported[slot]
+            shift, scale = means[member] - self.summary.mean, scales[member]
+            away = self.squares * self._kept(self.scale) - transported[slot]
             generated.append(2 * (self.images @ -shift) + self.scale * away)
             if at_rows is not None:
-                own = _influence_of_rows(rows[slot], at_rows[slot], sample, shift, scales[member])
+                rows = batch.roots.rows[slot]
+                own = _influence_of_rows(rows, at_rows[slot], sample, shift, scale, self._kept(scale))
             else:  # at coordinates z of images, of a root that is alone
                 assert sample.places is not None
-                deviations = (sample.places @ single[0]).to(rows) * unit
+                deviations = (sample.places @ single[0]).to(sizes) * unit
                 mapped = (sample.places @ vectors[0].to(sample.places)).square().double() @ sizes[0]
-                own = 2 * (deviations @ shift) + scales[member] * (deviations.square().sum(1) - mapped)
+                own = 2 * (deviations @ shift) + scale * (deviations.square().sum(1) * self._kept(scale) - mapped)
             real.append(self._real_variance(own, sample))
-        traces = sizes.sum(-1)
         if batch.members != [len(self.weights)]:
             return Visit(traces, generated, real)
         if sample.shares is not None:
             return Visit(traces, generated, real, slopes=self._slopes_of_images(own, sample.shares, sample.clients))
-        rank = int(ranks[0])
-        columns = vectors[0][:, -rank:] * sizes[0][-rank:].sqrt()
-        return Visit(traces, generated, real, map=solved(roots, columns))
+        kept = spectra.values[0] > 0
+        columns = vectors[0][:, kept] * sizes[0][kept].clamp(min=0).sqrt()
+        return Visit(traces, generated, real, map=solved(batch.roots, columns))
 
-    def _transported(self, sizes: Tensor, vectors: Tensor, single: Tensor, unit: Tensor) -> Tensor:
-        """y^T (R_i C R_i^T)^(-1/2) y [k, p] with y = R_i x: the transport map C -> i at generated images x."""
-        if not sizes.shape[1]:  # a constant client
-            return sizes.new_zeros(len(sizes), len(self.images))
-        tiny = torch.finfo(sizes.dtype).tiny
-        largest = sizes[:, -1:].clamp(min=tiny)
-        floor = (sizes.shape[1] * torch.finfo(sizes.dtype).eps) ** 0.5
-        inverse = torch.where(sizes > floor * largest, largest / sizes.clamp(min=tiny), 0.0)
-        points, one = self._single
-        projected = torch.einsum("pd,krd->kpr", points, single)
-        found = torch.bmm(torch.bmm(projected, vectors.float()).square_(), inverse.float().unsqueeze(2)).squeeze(2)
-        return found.to(sizes) * ((one * unit) ** 2 / largest)
+    def _kept(self, scale: float) -> float:
+        """The factor of a trace in the distance: the corrected one has the population's, C (n - 1) / n."""
+        return 1.0 if self.numbers is None else 1 / scale
 
     def _slopes_of_images(self, influences: Tensor, shares: Tensor, clients: Tensor) -> Tensor:
         """The mean influence of each client's images on the pool's distance, float64 [K]."""
@@ -191,8 +218,9 @@ class InfluenceErrors:
             scales: n / (n - ddof).
         """
         away = torch.stack(list(means[:-1])) - means[-1]
-        own = (torch.stack(list(traces[:-1])) - moved) / torch.tensor(scales[:-1], dtype=torch.float64)
-        between = away.square().sum(1) - (away @ map).square().sum(1)
+        kept = self._kept(scales[-1])
+        own = (torch.stack(list(traces[:-1])) * kept - moved) / torch.tensor(scales[:-1], dtype=torch.float64)
+        between = away.square().sum(1) * kept - (away @ map).square().sum(1)
         return 2 * (away @ (means[-1] - self.summary.mean)) + scales[-1] * (own + between)
 
     def rescale(self, factors: Tensor, moved: Tensor) -> None:
@@ -241,12 +269,32 @@ class InfluenceErrors:
         return total
 
 
-def _influence_of_rows(rows: Tensor, transported: Tensor, sample: Sample, shift: Tensor, scale: float) -> Tensor:
+def visit_all(
+    influences: Sequence[InfluenceErrors], batch: Batch, means: Sequence[Tensor], scales: Sequence[float]
+) -> list[Visit]:
+    """The findings of a batch's distributions for each bias."""
+    spectra = influences[0].spectra(batch)
+    return [own.visit(batch, spectra, means, scales) for own in influences]
+
+
+def _inverse(sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """1 / sizes [k, r] in units of 1 / the largest [k, 1], 0 where they are rounding."""
+    if not sizes.shape[1]:  # a constant client
+        return sizes, sizes.new_ones(len(sizes), 1)
+    tiny = torch.finfo(sizes.dtype).tiny
+    largest = sizes[:, -1:].clamp(min=tiny)
+    floor = (sizes.shape[1] * torch.finfo(sizes.dtype).eps) ** 0.5
+    return torch.where(sizes > floor * largest, largest / sizes.clamp(min=tiny), 0.0), largest
+
+
+def _influence_of_rows(
+    rows: Tensor, transported: Tensor, sample: Sample, shift: Tensor, scale: float, kept: float
+) -> Tensor:
     """h(x) [p] at the images that a root's rows are, with the transport map [r] at each."""
     assert sample.shares is not None
     rows, transported = rows[: len(sample.shares)], transported[: len(sample.shares)]
     along = rows @ shift / (scale * sample.shares).sqrt()  # the j-th row is x_j sqrt(scale * share_j)
-    return 2 * along + (rows.square().sum(1) - transported) / sample.shares
+    return 2 * along + (rows.square().sum(1) * kept - transported) / sample.shares
 
 
 def spaced(images: Tensor, number: int) -> Tensor:

@@ -189,23 +189,25 @@ def sandwich(root: Roots, covariance: Tensor) -> Tensor:
 
 def trace_sqrt(root: Roots, other: Roots | Tensor) -> Tensor:
     """tr sqrt(C_i C) float64 [k] for each C_i of `root` and one C, given as a covariance [D, D] or as a thin root."""
+    return sum_of_roots(*paired_eigenvalues(root, other))
+
+
+def paired_eigenvalues(root: Roots, other: Roots | Tensor) -> tuple[Tensor, Tensor]:
+    """Ascending eigenvalues of C_i C, float64 [k, r], and how many of the largest count [k]; arguments likewise."""
     if isinstance(other, Tensor):
-        return sum_of_roots(eigenvalues(root, other), root.ranks)
+        return eigenvalues(root, other), root.ranks
     all_rows, thin = root.rows, other.rows[0]
-    k, r, dim = all_rows.shape
+    r, dim = all_rows.shape[1:]
     ranks = root.ranks.clamp(max=int(other.ranks[0]))
     if of_scales(thin.square().sum(0)):
-        return sum_of_roots(eigenvalues(root, thin.T @ thin), ranks)
-    traces = all_rows.new_empty(k)
-    step = max(1, ROWS // max(r, 1))
-    for start in range(0, k, step):
-        part = slice(start, start + step)
-        rows = all_rows[part]
+        return eigenvalues(root, thin.T @ thin), ranks
+    found = []
+    for rows in all_rows.split(max(1, ROWS // max(r, 1))):
         cross = (rows.reshape(-1, dim) @ thin.T).view(rows.shape[0], r, len(thin))
         flipped = cross.transpose(1, 2)
         gram = torch.bmm(cross, flipped) if r <= len(thin) else torch.bmm(flipped, cross)
-        traces[part] = sum_of_roots(torch.linalg.eigvalsh(gram), ranks[part])
-    return traces
+        found.append(torch.linalg.eigvalsh(gram))
+    return torch.cat(found), ranks
 
 
 def eigenvalues(root: Roots, covariance: Tensor) -> Tensor:

@@ -1,0 +1,218 @@
+"""The grouped jackknife of the corrected Fréchet distance, and the distance in a subspace, for few images.
+
+What the correction leaves of the bias is of order 1 / n and comes of fourth moments that are not those of Gaussians.
+Each side is cut into G groups; with V the value and V(-g) that without group g of one side,
+    V_J = V - sum over both sides of (G - 1) (mean_g V(-g) - V),
+    error^2 = sum over both sides of (G - 1) / G sum_g (V(-g) - mean)^2  (Quenouille 1956; Tukey 1958).
+A side needs (1 - 1 / G) n >= r + 2 images in r directions. It takes 2 G further values, each of which reuses the root
+of the other side's covariance.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine
+from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition, require_whole
+from fedgen.scores.frechet.corrected import Numbers, check_client, with_alarm
+from fedgen.scores.frechet.frechet import FrechetReference
+from fedgen.scores.frechet.roots import factor
+from fedgen.statistics import Projection
+from fedgen.statistics.gaussian import Gaussian, pool, summarize
+
+GROUPS = 8
+
+
+class JackknifeReference(OfFeatures):
+    """The clients' side of the corrected distance and of its grouped jackknife.
+
+    Args:
+        features: [n_i, D] of each client; or the summaries of its groups, of as many images each as can be.
+        weights: as for `FrechetReference.from_features`.
+        groups: G; every G-th image is in one, as images are often sorted. 4 will do from n = 1.5 D on.
+
+    Raises:
+        ValueError: for unusable features or weights, or other than G summaries of a client.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores.frechet.jackknife import JackknifeReference
+        >>> draws = torch.randn(3, 200, 8, generator=torch.Generator().manual_seed(0))
+        >>> score = JackknifeReference.from_features([draws[0], draws[1]]).score(1.5 * draws[2])
+        >>> abs(score.values["all"] - 8 * 0.5**2) < 2 * score.errors["all"]  # 8 features of deviations 1 and 1.5
+        True
+    """
+
+    def __init__(
+        self, features: Iterable[Tensor | Sequence[Gaussian]], weights: Weights = "examples", groups: int = GROUPS
+    ) -> None:
+        given = list(features)
+        self.groups = groups
+        self._parts = [_cut(part, groups) if isinstance(part, Tensor) else list(part) for part in given]
+        if wrong := [len(parts) for parts in self._parts if len(parts) != groups]:
+            raise ValueError(f"a client has {wrong[0]} groups of images, and the jackknife is of {groups}")
+        for client, parts in enumerate(self._parts):
+            left = pool(_without(parts, 0))
+            check_client(left, factor(left, 1).rows[0], client, f" without 1 / {groups}")
+        sides = [part if isinstance(part, Tensor) else pool(part) for part in given]
+        self._reference = FrechetReference(sides, weights, 1, ["corrected"])
+        self.weights, self.counts = self._reference.weights, self._reference.counts
+        self._by_count = isinstance(weights, str) and weights == "examples"
+
+    def score(self, generated: Tensor | Sequence[Gaussian], errors: bool = True) -> FederatedScore:
+        """The distance to every client, avg, all and worst; errors are the larger of influence's and jackknife's.
+
+        Args:
+            generated: features [m, D], or the summaries of G groups of images.
+            errors: whether to add standard errors. At a distance of 0 they are up to 1.45 times too wide.
+
+        Raises:
+            ValueError: for another D, unusable features, or too few images, naming the client.
+        """
+        whole = generated if isinstance(generated, Tensor) else pool(generated)
+        groups = _cut(generated, self.groups) if isinstance(generated, Tensor) else list(generated)
+        (found,) = self._reference.measure(whole, errors)
+        assert found.numbers is not None
+        made = self._without_generated_groups(groups, found.numbers)
+        real = self._without_real_groups(whole, found.numbers)
+        centre = found.values.unsqueeze(1)
+        values = found.values - (self.groups - 1) * ((made - centre).mean(1) + (real - centre).mean(1))
+        score = self._reference.combined("fidj", replace(found, values=values, terms={}))
+        return with_alarm(_with_larger_errors(score, made, real, self.weights)) if errors else score
+
+    def _without_generated_groups(self, groups: Sequence[Gaussian], numbers: Numbers) -> Tensor:
+        """The corrected distances [K + 1, G] without a group of generated images each."""
+        share, name = numbers.other[1] / numbers.other[0], f"the generated set without 1 / {self.groups}"
+        left = (pool(_without(groups, group)) for group in range(self.groups))
+        return torch.stack([self._reference.measure(one, False, share, name)[0].values for one in left], 1)
+
+    def _without_real_groups(self, generated: Tensor | Gaussian, numbers: Numbers) -> Tensor:
+        """Those [K + 1, G] without a group of each client's images: of the root of the generated images' covariance."""
+        mirrored = FrechetReference([generated], "examples", 1, ["corrected"])
+        shares = [some / count for some, count in zip(numbers.different, numbers.counts)]
+        found = []
+        for group in range(self.groups):
+            left = [pool(_without(parts, group)) for parts in self._parts]
+            if len(left) > 1:
+                left.append(pool(left, None if self._by_count else self.weights))
+            names = [f"{name} without 1 / {self.groups}" for name in numbers.names]
+            measured = map(mirrored.measure, left, [False] * len(left), shares, names)
+            found.append(torch.cat([one.values for (one,) in measured]))
+        return torch.stack(found, 1)
+
+
+def _cut(features: Tensor, groups: int) -> list[Gaussian]:
+    """The summaries of groups of images, every so many in one: images are often sorted by class."""
+    if len(features) < groups:
+        raise ValueError(f"{len(features)} images cannot be cut into {groups} groups; take more, or fewer groups")
+    return [summarize(features[group::groups].cpu()) for group in range(groups)]
+
+
+def _without(groups: Sequence[Gaussian], group: int) -> list[Gaussian]:
+    return [one for number, one in enumerate(groups) if number != group]
+
+
+def _with_larger_errors(score: FederatedScore, made: Tensor, real: Tensor, weights: Tensor) -> FederatedScore:
+    """The score with the jackknife's errors where they are larger than those of influences.
+
+    Args:
+        score: with errors of influences.
+        made: distances [K + 1, G] without a group of generated images.
+        real: likewise of real ones.
+        weights: of the clients [K].
+    """
+    number, worst = len(weights), int(score.per_client.masked_fill(weights == 0, -torch.inf).argmax())
+    each = {"generated": _variance(made), "real": _variance(real)}
+    average = {"generated": _variance(weights @ made[:number]), "real": weights.square() @ each["real"][:number]}
+    parts = {
+        side: {"avg": float(average[side]) ** 0.5, "all": float(own[-1]) ** 0.5, "worst": float(own[worst]) ** 0.5}
+        for side, own in each.items()
+    }
+    of_clients = {side: own[:number].sqrt() for side, own in each.items()}
+    other = combine(score.name, score.per_client, score.values["all"], weights, None, parts, of_clients)
+    assert score.client_errors is not None
+    assert other.client_errors is not None
+    wider = {key: other if other.errors[key] > score.errors[key] else score for key in score.values}
+    larger = other.client_errors > score.client_errors
+    return replace(
+        score,
+        errors={key: one.errors[key] for key, one in wider.items()},
+        error_parts={side: {key: one.error_parts[side][key] for key, one in wider.items()} for side in each},
+        client_errors=torch.maximum(other.client_errors, score.client_errors),
+        client_error_parts={
+            side: torch.where(larger, other.client_error_parts[side], score.client_error_parts[side]) for side in each
+        },
+    )
+
+
+def _variance(values: Tensor) -> Tensor:
+    """The jackknife's variance, of values [..., G] without a group each."""
+    return values.var(-1, correction=0) * (values.shape[-1] - 1)
+
+
+@dataclass(frozen=True)
+class JackknifeFrechetScore(ScoreDefinition):
+    """Fréchet distance corrected for few images, with the grouped jackknife of the rest: for features that are not
+    Gaussian. Errors are the larger of influence's and jackknife's. It takes about the time of seven FIDs.
+
+    Args:
+        groups: G, into which each side is cut; a side needs (1 - 1 / G) n >= r + 2 images in r directions.
+    """
+
+    name: ClassVar[str] = "fidj"
+    shares_out: ClassVar[bool] = True
+    has_powers: ClassVar[bool] = False
+
+    groups: int = GROUPS
+
+    def __post_init__(self) -> None:
+        require_whole(2, groups=self.groups)
+
+    def least_images(self, dim: int) -> int:
+        return math.ceil((dim + 2) * self.groups / (self.groups - 1))
+
+    def prepare(self, clients: ClientSide) -> JackknifeReference:
+        return JackknifeReference(clients.features, clients.weights, self.groups)
+
+
+@dataclass(frozen=True)
+class SubspaceFrechetScore(ScoreDefinition):
+    """Corrected Fréchet distance in the first principal components of the clients' held-out images, for clients of
+    fewer images than features: "fidc_d64". Measured in the first split, whose images have no part in the choice.
+
+    Args:
+        dim: the number of components.
+    """
+
+    name: ClassVar[str] = "fidc_d64"
+    needs: ClassVar[Needs] = "held out"
+    has_powers: ClassVar[bool] = False
+
+    dim: int = 64
+
+    def __post_init__(self) -> None:
+        require_whole(1, dim=self.dim)
+
+    @property
+    def label(self) -> str:
+        return f"fidc_d{self.dim}"
+
+    def least_images(self, dim: int) -> int:
+        return self.dim + 2
+
+    def prepare(self, clients: ClientSide) -> tuple[Projection, FrechetReference]:
+        if clients.held_out is None:
+            raise ValueError(f"score {self.label} needs held-out images of every client; none are given")
+        projection = Projection.fit(torch.cat(list(clients.held_out)), self.dim)
+        parts = map(projection.project, clients.features)
+        return projection, FrechetReference(parts, clients.weights, 1, ["corrected"])
+
+    def compare(
+        self, prepared: tuple[Projection, FrechetReference], generated: GeneratedSet, errors: bool
+    ) -> FederatedScore:
+        projection, reference = prepared
+        return reference.score(projection.project(generated.rows), errors)
