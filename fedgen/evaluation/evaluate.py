@@ -248,6 +248,7 @@ class Evaluator:
             note: what else a reader must know.
             asked: the model's `density` and `answers`, of `asked_of`.
         """
+        self.real.prepare()
         made = self.embed_generated(sample, round)
         found = self.real.scores(made.features, **asked)
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
