@@ -252,6 +252,7 @@ class FederatedEvaluation(Callback):
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
         sample, note = sampler_in(trainer, self.evaluator, pl_module)
+        is_first = trainer.is_global_zero
         keeps = any(isinstance(callback, RoundCheckpoint) for callback in trainer.checkpoint_callbacks)
         checkpoint = checkpoint_name(round) if keeps and round >= 0 else None
         optimised_on = optional(pl_module, FederatedModule, "optimised_on")
@@ -262,8 +263,8 @@ class FederatedEvaluation(Callback):
                 evaluation = self._models.evaluate(pl_module, sample, personal, own, *details)
             else:
                 evaluation = self.evaluator.evaluate(sample, *details, **self.evaluator.asked_of(pl_module))
-            self._print_line(trainer, evaluation, round)
-        if trainer.is_global_zero:
+            self._print_line(evaluation, round, is_first)
+        if is_first:
             append_records(self._folder(trainer) / SCORES_FILE, evaluation.records)
             self._keep_times(trainer)
             self._show(trainer, evaluation, round)
@@ -280,10 +281,10 @@ class FederatedEvaluation(Callback):
             return ""
         return f"are on {trainer.world_size} processes: pass Trainer(devices=1, num_nodes=1), share them"
 
-    def _print_line(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
+    def _print_line(self, evaluation: Evaluation, round: int, is_first: bool) -> None:
         monitored = next((watcher.monitor for watcher in self._watchers), None)
         self.headline = headline(evaluation.records, self.evaluator.plan.columns, monitored)
-        if self.report and trainer.is_global_zero:
+        if self.report and is_first:
             parts = evaluation_line(evaluation.records, self.evaluator.floor(), self.evaluator.plan.columns, monitored)
             console = make_console()
             line = join_parts(say_round(round), parts, console.width)

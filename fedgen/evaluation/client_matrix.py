@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.own_models import OwnModels, Personal, own_in_place
+from fedgen.evaluation.reference import Found
 from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import MATRIX
@@ -130,12 +131,14 @@ def client_matrices(
         )
     kept = {trained[number]: tensors for number, tensors in personal.items()}
     rows: dict[tuple[str, str, str], list[FederatedScore]] = {}
+    evaluator.prepare()
     models = [name for name in evaluator.splits[0].client_names if name in trained]
     for name in track(models, "scoring clients' own models", len(models), "clients"):
         with own_in_place(module, kept.get(name, {})):
             sample, asked = evaluator.sampler_of(module), evaluator.asked_of(module)
-            made = evaluator.embed_generated(sample, round, where=lambda split, panel: panel in panels)
-            found = evaluator.real.scores(made.features, **asked)
+            found = Found()
+            for made in evaluator.embed_generated(sample, round, lambda split, panel: panel in panels):
+                found |= evaluator.real.scores(made, **asked)
         for (place, embedding), scores in found.items():
             for score in scores:
                 rows.setdefault((place, embedding, score.name), []).append(score)

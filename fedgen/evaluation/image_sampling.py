@@ -232,9 +232,9 @@ def frequencies_of(split: Split) -> LabelFrequencies | None:
     return found
 
 
-def labels_problem(sample: Sample, frequencies: LabelFrequencies | None) -> str:
+def labels_problem(sampler: ImageSampler, frequencies: LabelFrequencies | None) -> str:
     """The reason why images cannot be asked for by the data's classes; "" for a model that knows all of them."""
-    classes = optional(sample, DescribedSampler, "num_classes")
+    classes = sampler.num_classes
     if classes is None:
         return (
             "needs images of given classes, and this model is unconditional: use one with num_classes and"
@@ -254,7 +254,7 @@ def drawn_labels(
     frequencies: LabelFrequencies | None,
 ) -> Tensor | None:
     """The labels int64 [num_images] that `draw_images` asked the sampler for, if it did; another rank may have."""
-    if frequencies is None or labels_problem(sample, frequencies):
+    if frequencies is None or labels_problem(ImageSampler.of(sample), frequencies):
         return None
     draws = [generator(seed, "sample", stream, round, i) for i in range(-(-num_images // chunk))]
     return torch.cat([frequencies.draw(chunk, one) for one in draws])[:num_images]
