@@ -20,7 +20,7 @@ from fedgen.evaluation.own_models import OwnModels, Personal, own_in_place
 from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import MATRIX
-from fedgen.evaluation.tables.table import format_value
+from fedgen.evaluation.tables.table import format_value, new_table
 from fedgen.io.files import write_json
 from fedgen.progress import track
 from fedgen.scores import FederatedScore
@@ -190,10 +190,8 @@ def matrix_table(matrix: ClientMatrix, errors: bool = True) -> Table:
     """A row for each client's own model, a column for each client's images; the best of a column is bold."""
     title = f"{matrix.score} of each client's own model, round {matrix.round}: {matrix.num_generated} images of each"
     place = f"against {matrix.reference}, embedding {matrix.embedding}"
-    table = Table(title=escape(f"{title}\n{place}"), caption=escape(matrix.words), caption_justify="left")
-    table.add_column("model of", overflow="fold")
-    for name in matrix.clients:
-        table.add_column(escape(name), justify="right")
+    table = new_table(f"{title}\n{place}", ("model of", *matrix.clients), left=("model of",), fold=("model of",))
+    table.caption = escape(matrix.words)
     for row, name in enumerate(matrix.models):
         table.add_row(escape(name), *(_cell(matrix, row, column, errors) for column in range(len(matrix.clients))))
     return table

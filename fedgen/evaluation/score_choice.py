@@ -32,7 +32,6 @@ class ScoreChoice:
 
     @property
     def options(self) -> dict[str, Any]:
-        """All options as plain values."""
         return self.definition.options
 
     @property
@@ -59,7 +58,6 @@ class ScoreChoice:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a better model has a larger value."""
         return self.definition.higher_is_better
 
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
-from fedgen.evaluation.audit.attack_strength import AttackStrength, IntervalEstimate
 from fedgen.evaluation.audit.membership import MembershipAudit, membership_inference
 from fedgen.evaluation.image_sampling import Sample, draw_images, sampler_of
 from fedgen.evaluation.own_models import Personal, own_in_place
 from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import MEMBERSHIP, NEAREST
+from fedgen.evaluation.tables.table import new_table
 from fedgen.images import save_png, tile_titled
 from fedgen.io.files import write_json
 from fedgen.scores.manifold.neighbours import Points, nearest_real
@@ -27,7 +27,6 @@ from fedgen.seeds import resolve, subset
 
 SHOWN = 12  # pairs in a picture
 SIDE = 32  # pixels that smaller images are enlarged to
-STREAM = "nearest"  # names the draws
 VERSION = 1
 CAPTION = (
     "AUC: how often the signal of a training image is above that of a held-out one of the same client; 0.5 knows"
@@ -129,15 +128,14 @@ def nearest_images(
 
 def _draw(model: Any, count: int, seed: int, clients: int, personal: Personal | None) -> Tensor:
     """Images of the model, or as many of each client's own, uint8 [count, C, H, W]."""
-
     sample = sampler_of(model) if isinstance(model, nn.Module) else model
     if personal is None:
-        return draw_images(sample, count, seed, 0, STREAM)
+        return draw_images(sample, count, seed, 0, "nearest")
     parts = []
     for client in range(min(clients, count)):
         share = count // clients + (client < count % clients)
         with own_in_place(model, personal.get(client, {})):
-            parts.append(draw_images(sample, share, seed, 0, f"{STREAM} {client}"))
+            parts.append(draw_images(sample, share, seed, 0, f"nearest {client}"))
     return torch.cat(parts)
 
 
@@ -202,19 +200,15 @@ def membership_table(audit: MembershipAudit) -> Table:
     rates = any(row.found for row in (*audit.clients, *totals))
     after = "" if audit.round is None else f"round {audit.round}: "
     caption = f"{CAPTION} {RATE}: share of members found where 1 % of others are taken for some." if rates else CAPTION
-    title = escape(f"{after}membership inference by {audit.words}")
-    table = Table(title=title, caption=caption, caption_justify="left")
-    table.add_column("client", overflow="fold")
-    for heading in ("pairs", "AUC", "advantage", *([RATE] if rates else [])):
-        table.add_column(heading, justify="right")
-    for row in audit.clients:
-        table.add_row(*_cells(row, rates))
-    table.add_section()
-    for row in totals:
-        table.add_row(*_cells(row, rates), style="bold")
+    title = f"{after}membership inference by {audit.words}"
+    headings = ("client", "pairs", "AUC", "advantage", *([RATE] if rates else []))
+    table = new_table(title, headings, left=("client",), fold=("client",))
+    table.caption = caption
+    for place, row in enumerate([*audit.clients, *totals]):
+        if place == len(audit.clients):
+            table.add_section()
+        found = [row.auc, row.advantage, *([row.found] if rates else [])]
+        cells = ["" if one is None else escape(str(one)) for one in found]
+        style = "bold" if place >= len(audit.clients) else None
+        table.add_row(escape(row.name), str(row.pairs), *cells, style=style)
     return table
-
-
-def _cells(row: AttackStrength, rates: bool) -> list[str]:
-    found: list[IntervalEstimate | None] = [row.auc, row.advantage, *([row.found] if rates else [])]
-    return [escape(row.name), str(row.pairs), *("" if one is None else escape(str(one)) for one in found)]

@@ -39,7 +39,6 @@ from fedgen.seeds import derive, generator, isolated, resolve, seed_all, subset
 
 ROWS = 500  # images whose distances are formed at once
 LEAST_PAIRS = 10  # of a client; of fewer an interval says nothing
-AVG, ALL = "avg", "all"
 
 
 class AnsweringModel:
@@ -64,8 +63,6 @@ class Attacked:
 
 @dataclass(frozen=True, eq=False)
 class SignalOptions:
-    """Settings of a signal."""
-
     name: SignalName | None = None
     draws: int = 4
     embedding: str | Embedding | None = None
@@ -93,7 +90,6 @@ class SignalOptions:
 
     @property
     def words(self) -> str:
-        """The signal in words, for readers."""
         if self.name == "loss":
             return f"the model's own loss, the mean of {self.draws} draws"
         if self.name == "distance":
@@ -190,7 +186,6 @@ def _distances(model: Any, options: SignalOptions) -> Signal:
 
 
 def make_signal(model: Any, options: SignalOptions) -> Signal:
-    """The signal of a model as it is now."""
     if options.name == "distance":
         return _distances(model, options)
     made = {"loss": _losses, "critic": _critic_values, "likelihood": _likelihoods}
@@ -277,11 +272,9 @@ def membership_inference(
             signals.append((shared or make_signal(model, options))(one))
     clients = [measure_attack(one.name, inside, outside, seed) for one, (inside, outside) in zip(attacked, signals)]
     weights = resolve_weights("examples", [one.trained_on for one in attacked]).tolist()
-    pooled = None
-    if personal is None:
-        members, others = (torch.cat(list(part)) for part in zip(*signals))
-        pooled = measure_attack(ALL, members, others, seed)
-    avg = average_attack(AVG, clients, weights)
+    members, others = (torch.cat(list(part)) for part in zip(*signals))
+    pooled = measure_attack("all", members, others, seed) if personal is None else None
+    avg = average_attack("avg", clients, weights)
     assert options.name is not None  # as they are resolved
     return MembershipAudit(options.name, options.words, seed, clients, avg, pooled, left_out)
 

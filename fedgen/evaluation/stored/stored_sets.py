@@ -144,10 +144,13 @@ def open_sets(
     paths: Sequence[str | Path], reading: Reading, counts: Mapping[str, float] | None = None, clients: bool = False
 ) -> list[StoredSet]:
     """The sets of paths; the first may come again as a client, and the others are `clients` or none."""
-    places = [Path(path) for path in paths]
-    _check_distinct(places[1:])
-    found: list[StoredSet] = []
-    problems: list[str] = []
+    places, found, problems = [Path(path) for path in paths], list[StoredSet](), list[str]()
+    firsts: dict[Path, Path] = {}
+    for path in places[1:]:
+        first = firsts.setdefault(path.resolve(), path)
+        if first is not path:
+            both = str(path) if str(first) == str(path) else f"{path}, which is {first},"
+            raise ValueError(f"{both} is given twice; a client counts once")
     for name, path in zip(short_names(places), places):
         try:
             found.append(_open(name, path, reading, clients and bool(found or problems)))
@@ -174,15 +177,6 @@ def short_names(paths: Sequence[Path]) -> list[str]:
         if len(set(names)) == different:
             return names
     return [str(path) for path in paths]  # a folder beside a file of the same name
-
-
-def _check_distinct(clients: Sequence[Path]) -> None:
-    places: dict[Path, Path] = {}
-    for path in clients:
-        first = places.setdefault(path.resolve(), path)
-        if first is not path:
-            both = str(path) if str(first) == str(path) else f"{path}, which is {first},"
-            raise ValueError(f"{both} is given twice; a client counts once")
 
 
 def _open(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet:
