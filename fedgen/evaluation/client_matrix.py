@@ -25,8 +25,6 @@ from fedgen.io.files import write_json
 from fedgen.progress import track
 from fedgen.scores import FederatedScore
 
-VERSION = 1
-
 
 @dataclass(frozen=True, eq=False)
 class ClientMatrix:
@@ -182,7 +180,7 @@ def matrix_of_run(
     personal = personal_tensors(module, load_weights(module, path))
     evaluator.try_out(evaluator.sampler_of(module), **evaluator.asked_of(module))
     found = client_matrices(module, evaluator, personal, number, path.name)
-    write_json(run.folder / MATRIX, {"version": VERSION, "matrices": [matrix.to_json() for matrix in found]})
+    write_json(run.folder / MATRIX, {"version": 1, "matrices": [matrix.to_json() for matrix in found]})
     return found
 
 

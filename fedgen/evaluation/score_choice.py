@@ -32,6 +32,7 @@ class ScoreChoice:
 
     @property
     def options(self) -> dict[str, Any]:
+        """All options as plain values."""
         return self.definition.options
 
     @property
@@ -58,6 +59,7 @@ class ScoreChoice:
 
     @property
     def higher_is_better(self) -> bool:
+        """Whether a better model has a larger value."""
         return self.definition.higher_is_better
 
 

@@ -7,7 +7,6 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-import torch
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
 from torch import Tensor, nn
@@ -95,16 +94,12 @@ def tensors_in_place(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterat
     state = module.state_dict()
     before = {name: state[name].clone() for name in tensors}
     try:
-        _copy(state, tensors)
+        for name, value in tensors.items():
+            state[name].copy_(value.detach())
         yield
     finally:
-        _copy(state, before)
-
-
-@torch.no_grad()
-def _copy(state: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    for name, value in values.items():
-        state[name].copy_(value)
+        for name, value in before.items():
+            state[name].copy_(value)
 
 
 def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:

@@ -252,9 +252,9 @@ def _check(stored: StoredSet, reading: Reading) -> None:
 
 def say_sizes(sizes: Mapping[tuple[int, int], str]) -> str:
     """Sizes that should be one, with an example of each and the remedy."""
-    listed = ", ".join(f"{h} x {w} ({example})" for (h, w), example in list(sizes.items())[:5])
+    some = ", ".join(f"{h} x {w} ({example})" for (h, w), example in list(sizes.items())[:5])
     more = f", and {len(sizes) - 5} more" if len(sizes) > 5 else ""
-    return f"{listed}{more}; with a resize (--resize N) all are fitted to N x N"
+    return f"{some}{more}; with a resize (--resize N) all are fitted to N x N"
 
 
 @dataclass(frozen=True)
@@ -308,22 +308,18 @@ def check_images(embedding: Embedding, sets: Sequence[StoredSet]) -> int:
 
 def check_dims(dims: Mapping[Path, int]) -> None:
     """Raise ValueError unless the features of all paths have one length."""
-    if len(set(dims.values())) > 1:
-        first, *others = dims.items()
-        path, dim = next(other for other in others if other[1] != first[1])
-        raise ValueError(
-            f"{path} has features of length {dim}, {first[0]} of length {first[1]}; use one embedding for all"
-        )
+    for path, dim in dims.items():
+        first, length = next(iter(dims.items()))
+        if dim != length:
+            lengths = f"{path} has features of length {dim}, {first} of length {length}"
+            raise ValueError(f"{lengths}; use one embedding for all")
 
 
 def _agreed(identity: EmbeddingIdentity, stored: StoredSet) -> EmbeddingIdentity:
     """The identity with what a set adds to it."""
     said, merged = stored.provenance, list[str]()
-    for what, ours, theirs in (
-        ("embedding", identity.name, said.embedding),
-        ("weights (hash)", identity.fingerprint, said.weights),
-        ("resize", identity.resize, said.resize),
-    ):
+    facts = (identity.name, said.embedding), (identity.fingerprint, said.weights), (identity.resize, said.resize)
+    for what, (ours, theirs) in zip(("embedding", "weights (hash)", "resize"), facts):
         if UNKNOWN not in (ours, theirs) and ours != theirs:
             raise ValueError(
                 f"{stored.path} was made with {what} {theirs!r}, but {identity.source} has {ours!r}; features compare"
@@ -331,5 +327,4 @@ def _agreed(identity: EmbeddingIdentity, stored: StoredSet) -> EmbeddingIdentity
             )
         merged.append(theirs if ours == UNKNOWN else ours)
     known = identity.source or ("" if stored.says_nothing else str(stored.path))
-    name, fingerprint, resize = merged
-    return EmbeddingIdentity(name, fingerprint, resize, known, identity.settings)
+    return EmbeddingIdentity(merged[0], merged[1], merged[2], known, identity.settings)
