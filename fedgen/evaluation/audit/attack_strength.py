@@ -60,7 +60,7 @@ def rank_interval(area: float, positives: int, negatives: int) -> IntervalEstima
     """An area under a ROC curve, with the interval of Newcombe 2006 (doi 10.1002/sim.2324, method 5)."""
 
     def variance(area: float) -> float:
-        """Of an estimated area, of exponential scores (Hanley and McNeil 1982), of equal mean numbers."""
+        """The variance of an estimated area, of exponential scores (Hanley and McNeil 1982), of equal mean numbers."""
         spread = (1 - area) / (2 - area) + area / (1 + area)
         return area * (1 - area) * (1 + ((positives + negatives) / 2 - 1) * spread) / (positives * negatives)
 

@@ -176,11 +176,11 @@ def client_table(
     caption = [f"{say_directions(averages)}, ± standard error", *evaluation.remarks(), *explained(averages)]
     table.caption = escape("; ".join(caption))
     order = best_first(averages[0]) if order is None else order
-    hidden = order[SHOWN // 2 : -SHOWN // 2] if len(order) > SHOWN else []
-    for client in order:
-        if client in hidden[:1]:
-            table.add_row(f"... {len(hidden)} more ...", *[""] * (2 + len(averages)), style="dim")
-        if client in hidden:
+    half = SHOWN // 2
+    shown = [*order] if len(order) <= SHOWN else [*order[:half], None, *order[-half:]]
+    for client in shown:
+        if client is None:
+            table.add_row(f"... {len(order) - SHOWN} more ...", *[""] * (2 + len(averages)), style="dim")
             continue
         images = "unknown" if counts[client] is None else f"{counts[client]:.12g}"
         cells = [client_value(record, client) for record in averages]

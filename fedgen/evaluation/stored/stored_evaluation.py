@@ -320,9 +320,8 @@ def save_statistics(evaluation: StoredEvaluation, folder: str | Path) -> list[Pa
     """
     identity, paths = evaluation.identity, []
     for place, path in files_in(evaluation, folder, STATISTICS_OF):
-        value = evaluation.values()[place]
-        summary = summarize(value) if isinstance(value, Tensor) else value
-        paths.append(save_npz(path, summary, identity.name, identity.fingerprint, identity.resize))
+        features: Any = evaluation.values()[place]
+        paths.append(save_npz(path, summarize(features), identity.name, identity.fingerprint, identity.resize))
     return paths
 
 
@@ -330,11 +329,10 @@ def save_features(evaluation: StoredEvaluation, folder: str | Path) -> list[Path
     """Writes the features [N, D] of every set of images under "features", with their embedding; returns the paths."""
     identity, paths = evaluation.identity, []
     for place, path in files_in(evaluation, folder, FEATURES_OF):
-        value = evaluation.values()[place]
-        assert isinstance(value, Tensor)  # images have features
+        features: Any = evaluation.values()[place]
         said = {"embedding": identity.name, "weights": identity.fingerprint, "resize": identity.resize}
         words: dict[str, Any] = {key: np.asarray(word) for key, word in said.items()}
         with atomic_write(path) as file:
-            np.savez(file, features=value.numpy(), **words)
+            np.savez(file, features=features.numpy(), **words)
         paths.append(path)
     return paths
