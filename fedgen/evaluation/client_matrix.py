@@ -190,13 +190,14 @@ def matrix_table(matrix: ClientMatrix, errors: bool = True) -> Table:
     place = f"against {matrix.reference}, embedding {matrix.embedding}"
     table = new_table(f"{title}\n{place}", ("model of", *matrix.clients), left=("model of",), fold=("model of",))
     table.caption = escape(matrix.words)
+    best = matrix.best
+
+    def cell(row: int, column: int) -> str:
+        value = float(matrix.values[row, column])
+        known = None if matrix.errors is None else float(matrix.errors[row, column])
+        text = format_value(value, known) if errors else f"{value:.3g}"
+        return f"[bold]{text}[/bold]" if best[column] == row else text
+
     for row, name in enumerate(matrix.models):
-        table.add_row(escape(name), *(_cell(matrix, row, column, errors) for column in range(len(matrix.clients))))
+        table.add_row(escape(name), *(cell(row, column) for column in range(len(matrix.clients))))
     return table
-
-
-def _cell(matrix: ClientMatrix, row: int, column: int, errors: bool) -> str:
-    value = float(matrix.values[row, column])
-    known = None if matrix.errors is None else float(matrix.errors[row, column])
-    text = format_value(value, known) if errors else f"{value:.3g}"
-    return f"[bold]{text}[/bold]" if matrix.best[column] == row else text

@@ -81,11 +81,9 @@ class PeerEvaluation(StoredEvaluation):
     @property
     def is_the_peers(self) -> bool:
         """Whether the peer reads the same files and embeds alike, so that its fid is this one."""
-        name = self.identity.name
-        if self.preset == CLEAN:
-            same = name == f"{INCEPTION}-{CLEAN}"
-        else:
-            same = name.startswith(EXTRACTORS) and not name.endswith(CLEAN)
+        name, theirs = self.identity.name, f"{INCEPTION}-{CLEAN}"
+        is_clean = self.preset == CLEAN
+        same = name == theirs if is_clean else name.startswith(EXTRACTORS) and not name.endswith(CLEAN)
         known = not any(stored.images is None and stored.says_nothing for stored in self.sets)
         alike = not any(part.deep or part.suffixes - SUFFIXES[self.preset] for part in self._images)
         return same and known and alike and FITTED not in self.identity.resize

@@ -162,10 +162,7 @@ def open_sets(
     broken = [reason for folder in folders for reason in folder.skipped]
     if broken and not reading.skip_unreadable:
         raise UnreadableFilesError(broken, sum(folder.found for folder in folders))
-    found = _counted(found, dict(counts or {}))
-    for stored in found:
-        _check(stored, reading)
-    return found
+    return _checked(found, dict(counts or {}), reading)
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
@@ -228,26 +225,24 @@ def _inside(path: Path, is_client: bool) -> str:
     return f"; it has folders such as {folders[0]}, which --recursive includes{apart}" if folders else ""
 
 
-def _counted(sets: list[StoredSet], counts: dict[str, float]) -> list[StoredSet]:
-    unknown = sorted(counts.keys() - {stored.name for stored in sets})
-    if unknown:
-        raise ValueError(f"counts of {unknown}, but the sets are {[stored.name for stored in sets]}")
+def _checked(sets: list[StoredSet], counts: dict[str, float], reading: Reading) -> list[StoredSet]:
+    """The sets with the numbers of images that are given; ValueError where they contradict files, or are too few."""
+    names = [stored.name for stored in sets]
+    if unknown := sorted(counts.keys() - set(names)):
+        raise ValueError(f"counts of {unknown}, but the sets are {names}")
     for stored in sets:
         given = counts.get(stored.name)
         if given is not None and stored.count is not None and given != stored.count:
             raise ValueError(f"{stored.path} holds {stored.count:.12g} images, not {given:.12g}; leave its count out")
-    return [replace(stored, count=counts.get(stored.name, stored.count)) for stored in sets]
-
-
-def _check(stored: StoredSet, reading: Reading) -> None:
-    if stored.count is not None and stored.count < LEAST:
-        raise ValueError(
-            f"{stored.path} has {stored.count:g} image(s) and a score needs {LEAST}, better thousands: give it more or"
-            " leave it out"
-        )
-    sizes = stored.images.sizes if stored.images else {}
-    if len(sizes) > 1 and not reading.mixed_sizes:
-        raise ValueError(f"the images of {stored.path} have {len(sizes)} sizes: {say_sizes(sizes)}")
+    counted = [replace(stored, count=counts.get(stored.name, stored.count)) for stored in sets]
+    for stored in counted:
+        if stored.count is not None and stored.count < LEAST:
+            few = f"{stored.path} has {stored.count:g} image(s) and a score needs {LEAST}, better thousands"
+            raise ValueError(f"{few}: give it more or leave it out")
+        sizes = stored.images.sizes if stored.images else {}
+        if len(sizes) > 1 and not reading.mixed_sizes:
+            raise ValueError(f"the images of {stored.path} have {len(sizes)} sizes: {say_sizes(sizes)}")
+    return counted
 
 
 def say_sizes(sizes: Mapping[tuple[int, int], str]) -> str:

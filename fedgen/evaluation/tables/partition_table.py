@@ -106,8 +106,11 @@ def count_labels(clients: Sequence[Client]) -> Tensor:
 
 def partition_tables(summary: PartitionSummary, found: Heterogeneity | None = None) -> list[Table]:
     """Return who has what, least, median and most, and how unlike clients are: two tables, or three with measures."""
-    tables = [client_table(summary, found), span_table(summary)]
-    return [*tables, measure_table(found)] if found else tables
+    first = f"over {len(summary.names):,} clients"
+    spans = new_table("", (first, "min", "median", "max"), (first,))
+    for name, span in summary.spans.items():
+        spans.add_row(name, *(f"{value:,g}" for value in span))
+    return [client_table(summary, found), spans, *([measure_table(found)] if found else [])]
 
 
 def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) -> Table:
@@ -128,14 +131,6 @@ def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) 
         row += [f"{summary.train[place]:,}", f"{summary.held_out[place]:,}"]
         row += _labels_of(summary, place) if labels else []
         table.add_row(*row, *(_own(found, name, place) for name in names))
-    return table
-
-
-def span_table(summary: PartitionSummary) -> Table:
-    first = f"over {len(summary.names):,} clients"
-    table = new_table("", (first, "min", "median", "max"), (first,))
-    for name, span in summary.spans.items():
-        table.add_row(name, *(f"{value:,g}" for value in span))
     return table
 
 
