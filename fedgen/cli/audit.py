@@ -62,7 +62,8 @@ def audit(arguments: Sequence[str]) -> int:
 def _attack(settings: Namespace) -> None:
     from fedgen.cli.run import model_and_clients
     from fedgen.embeddings import FeatureCache
-    from fedgen.evaluation.audit.audit_run import audit_run, draw_nearest, membership_table
+    from fedgen.evaluation.audit.membership import audit_run, membership_table
+    from fedgen.evaluation.audit.nearest_images import draw_nearest
     from fedgen.evaluation.runs.scores_file import MEMBERSHIP, NEAREST
     from fedgen.progress import make_console
 

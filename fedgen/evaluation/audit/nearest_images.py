@@ -1,40 +1,27 @@
-"""Membership inference attacks on a run's checkpoints, and a picture of what is nearest to training images."""
+"""The generated images that are nearest to training images, and a picture of them beside these."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from rich.markup import escape
-from rich.table import Table
 from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
-from fedgen.evaluation.audit.attack_strength import AttackStrength, IntervalEstimate
-from fedgen.evaluation.audit.membership import MembershipAudit, membership_inference
 from fedgen.evaluation.image_sampling import Sample, draw_images, sampler_of
 from fedgen.evaluation.own_models import Personal, own_in_place
 from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors
 from fedgen.evaluation.runs.run_folder import Run
-from fedgen.evaluation.runs.scores_file import MEMBERSHIP, NEAREST
+from fedgen.evaluation.runs.scores_file import NEAREST
 from fedgen.images import save_png, tile_titled
-from fedgen.io.files import write_json
 from fedgen.scores.manifold.neighbours import Points, nearest_real
 from fedgen.seeds import resolve, subset
 
 SHOWN = 12  # pairs in a picture
 SIDE = 32  # pixels that smaller images are enlarged to
-STREAM = "nearest"  # names the draws
-VERSION = 1
-CAPTION = (
-    "AUC: how often the signal of a training image is above that of a held-out one of the same client; 0.5 knows"
-    " nothing. Advantage: true less false positive rate, at a threshold chosen on other images; 0 knows nothing. With"
-    " 95 % intervals: of clients whose model knows nothing, one in twenty shows one that excludes this by chance."
-)
-RATE = "found at 1 %"
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,47 +116,15 @@ def nearest_images(
 
 def _draw(model: Any, count: int, seed: int, clients: int, personal: Personal | None) -> Tensor:
     """Images of the model, or as many of each client's own, uint8 [count, C, H, W]."""
-
     sample = sampler_of(model) if isinstance(model, nn.Module) else model
     if personal is None:
-        return draw_images(sample, count, seed, 0, STREAM)
+        return draw_images(sample, count, seed, 0, "nearest")
     parts = []
     for client in range(min(clients, count)):
         share = count // clients + (client < count % clients)
         with own_in_place(model, personal.get(client, {})):
-            parts.append(draw_images(sample, share, seed, 0, f"{STREAM} {client}"))
+            parts.append(draw_images(sample, share, seed, 0, f"nearest {client}"))
     return torch.cat(parts)
-
-
-def audit_run(
-    run: Run | str | Path,
-    module: LightningModule,
-    data: FederatedDataModule,
-    rounds: Sequence[int] | None = None,
-    **options: Any,
-) -> list[MembershipAudit]:
-    """Attacks a run's checkpoints, writes what was found into its folder (`membership.json`) and returns it.
-
-    Where clients keep tensors of their own, each is attacked through its own model.
-
-    Args:
-        run: the run or its folder.
-        module: a model of the run's kind; it is left with the last checkpoint's weights.
-        data: the run's clients.
-        rounds: which checkpoints; the last one by default.
-        options: as for `membership_inference`.
-
-    Raises:
-        FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
-    """
-    run = run if isinstance(run, Run) else Run(run)
-    found = run.checkpoints_of(rounds, only_last=True)
-    audits = []
-    for round, path in found.items():
-        audit = membership_inference(module, data, personal=_loaded(module, path), **options)
-        audits.append(replace(audit, round=round, checkpoint=path.name))
-    write_json(run.folder / MEMBERSHIP, {"version": VERSION, "audits": [audit.to_json() for audit in audits]})
-    return audits
 
 
 def draw_nearest(
@@ -186,35 +141,7 @@ def draw_nearest(
     """
     run = run if isinstance(run, Run) else Run(run)
     path = list(run.checkpoints_of(rounds, only_last=True).values())[-1]
-    found = nearest_images(module, data, personal=_loaded(module, path), **options)
+    personal = personal_tensors(module, load_weights(module, path)) or None
+    found = nearest_images(module, data, personal=personal, **options)
     save_png(run.folder / NEAREST, found.picture())
     return found
-
-
-def _loaded(module: LightningModule, path: Path) -> Personal | None:
-    """Loads a checkpoint into the module, and returns the clients' own tensors; None where they have none."""
-    return personal_tensors(module, load_weights(module, path)) or None
-
-
-def membership_table(audit: MembershipAudit) -> Table:
-    """The attack on each client, and over all clients."""
-    totals = [audit.avg, *([audit.all] if audit.all is not None else [])]
-    rates = any(row.found for row in (*audit.clients, *totals))
-    after = "" if audit.round is None else f"round {audit.round}: "
-    caption = f"{CAPTION} {RATE}: share of members found where 1 % of others are taken for some." if rates else CAPTION
-    title = escape(f"{after}membership inference by {audit.words}")
-    table = Table(title=title, caption=caption, caption_justify="left")
-    table.add_column("client", overflow="fold")
-    for heading in ("pairs", "AUC", "advantage", *([RATE] if rates else [])):
-        table.add_column(heading, justify="right")
-    for row in audit.clients:
-        table.add_row(*_cells(row, rates))
-    table.add_section()
-    for row in totals:
-        table.add_row(*_cells(row, rates), style="bold")
-    return table
-
-
-def _cells(row: AttackStrength, rates: bool) -> list[str]:
-    found: list[IntervalEstimate | None] = [row.auc, row.advantage, *([row.found] if rates else [])]
-    return [escape(row.name), str(row.pairs), *("" if one is None else escape(str(one)) for one in found)]
