@@ -115,12 +115,8 @@ def _solve(falling: Callable[[float], float]) -> float:
 
 def _classic(epsilon: float, delta: float) -> float:
     multiplier = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-    needed = noise_multiplier(epsilon, delta)
-    if multiplier < needed:
-        raise ValueError(
-            f"the classic formula gives noise {multiplier:.4g} at epsilon={epsilon:g}, where {needed:.4g} is needed: "
-            "it holds for small epsilon only; use accountant='analytic'"
-        )
+    if multiplier < noise_multiplier(epsilon, delta):
+        raise ValueError(f"accountant='classic' gives too little noise at epsilon={epsilon:g}: use 'analytic'")
     return multiplier
 
 

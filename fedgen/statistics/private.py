@@ -70,14 +70,10 @@ class Privacy:
         if not 0 < self.radius < float("inf"):
             raise ValueError(f"radius must be positive and finite, got {self.radius}")
         if self.neighbours not in ("add", "replace") or self.count not in ("noised", "public"):
-            raise ValueError(
-                f"neighbours must be 'add' or 'replace' and count 'noised' or 'public', got {self.neighbours!r} and "
-                f"{self.count!r}"
-            )
+            found = f"{self.neighbours!r} and {self.count!r}"
+            raise ValueError(f"neighbours must be 'add' or 'replace', count 'noised' or 'public', got {found}")
         if self.neighbours == "replace" and self.count == "noised":
-            raise ValueError(
-                "replacing an image leaves the count as it is: use count='public' with neighbours='replace'"
-            )
+            raise ValueError("neighbours='replace' leaves the count as it is: use count='public'")
         if self.sharers < 1:
             raise ValueError(f"sharers must be at least 1, got {self.sharers}")
         _ = self.sigma  # refuses epsilon, delta, releases and accountant before any long work
@@ -132,12 +128,11 @@ def private_sums(
         images = clip(part.double() - origin, privacy.radius)
         total += images.sum(0)
         outer.addmm_(images.T, images)
-    size = dim + dim * (dim + 1) // 2
+    size = 1 + dim + dim * (dim + 1) // 2
     if seed is None:
-        noise = secure_normal(1 + size)
+        noise = secure_normal(size)
     else:
-        draws = generator(seed, "private noise", client)
-        noise = torch.randn(1 + size, dtype=torch.float64, generator=draws)
+        noise = torch.randn(size, dtype=torch.float64, generator=generator(seed, "private noise", client))
     noise *= privacy.sigma / privacy.sharers**0.5
     spread = pack(torch.eye(dim, dtype=torch.float64) * (1 - 0.5**0.5) + 0.5**0.5)
     tensors = {
@@ -173,15 +168,10 @@ def private_gaussian(
         raise MessageError(f"the message promises {dict(total.meta)}, expected {expected}")
     clients, count = float(total.tensors["clients"]), float(total.tensors["count"])
     if clients < privacy.sharers - 0.5:
-        raise MessageError(
-            f"{clients:g} messages hold {clients / privacy.sharers:.0%} of the noise that {privacy.sharers} clients "
-            "share: their sum is less private than promised; wait for the others"
-        )
+        raise MessageError(f"{clients:g} messages hold less noise than promised: {privacy.sharers} clients share it")
     if count < 2:
-        raise MessageError(
-            f"a noised count of {count:.3g} (noise {privacy.sigma * (clients / privacy.sharers) ** 0.5:.3g}) leaves no "
-            "two images; take more images or clients, or a larger epsilon"
-        )
+        noise = privacy.sigma * (clients / privacy.sharers) ** 0.5
+        raise MessageError(f"a count of {count:.3g} (noise {noise:.3g}) leaves no two images; take more, or less noise")
     try:
         found = gaussian_from_sums(count, total.tensors["sum"], total.tensors["outer"])
     except ValueError as error:
