@@ -120,10 +120,7 @@ class DistributedLoss(FeatureLoss):
         check_precision("precision", precision)
         check_mean_of_clients(loss)
         if isinstance(loss, FastFIDLoss) and loss.moments.remembers:
-            raise ValueError(
-                "clients that are asked about every batch remember none: use BatchMoments(), or a OneMessageLoss, whose"
-                " moments the server keeps"
-            )
+            raise ValueError("clients asked about every batch remember none: use BatchMoments() or OneMessageLoss")
         super().__init__("avg", loss.dtype)
         self.loss, self.precision, self.score = loss, precision, loss.score
         self.clients: Clients | None = None
@@ -173,7 +170,4 @@ def message_weights(weights: Weights, counts: Sequence[int]) -> list[float]:
 def check_mean_of_clients(loss: FeatureLoss) -> None:
     """Raises ValueError unless a loss is a mean of the clients' scores, up to a number of the real images."""
     if isinstance(loss, FastFIDLoss) and loss.aggregate == "all":
-        raise ValueError(
-            "FID-all is not a mean of the clients' FIDs: use FastFIDLoss(aggregate='avg'), or a OneMessageLoss, which"
-            " pools the clients' moments"
-        )
+        raise ValueError("FID-all is no mean of the clients' FIDs: use FastFIDLoss(aggregate='avg') or OneMessageLoss")
