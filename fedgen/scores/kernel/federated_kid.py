@@ -102,12 +102,9 @@ def kid_from_messages(total: Message, pool: KernelMoments | FourierMoments) -> S
     count, score, within = (float(total.tensors[name]) for name in ("count", "score", "within"))
     if count < 1 or abs(count - pool.count) > 0.5:
         raise MessageError(f"the messages are of {count:g} images, the sketch of {pool.count:g}; add the same clients'")
-    found = total.meta.get("kernel"), total.meta.get("dim")
-    if found != (pool.kernel, pool.made["dim"]):
-        raise MessageError(
-            f"the messages are of the kernel {found[0]} on {found[1]} features, the sketch of {pool.kernel} on "
-            f"{pool.made['dim']}"
-        )
+    found, wanted = (total.meta.get("kernel"), total.meta.get("dim")), (pool.kernel, pool.made["dim"])
+    if found != wanted:
+        raise MessageError(f"the messages are of (kernel, features) = {found}, the sketch of {wanted}")
     estimator = total.meta.get("estimator")
     if estimator not in ("u", "v"):
         raise MessageError(f"a 'kid' message names its estimator 'u' or 'v', got {estimator!r}")

@@ -213,10 +213,7 @@ class _Side:
     def __init__(self, train: Tensor, held_out: Tensor, seed: int, whose: str) -> None:
         self._kept = held_out.amax(0) > held_out.amin(0)
         if not self._kept.any():
-            raise ValueError(
-                f"the held-out images of {whose} are all alike, and FLD takes the features' scale from them; leave the"
-                " client out, or hold out more images"
-            )
+            raise ValueError(f"the held-out images of {whose} are all alike, so features have no scale; hold out more")
         kept = held_out[:, self._kept].double()
         self._mean, self._deviation = kept.mean(0), kept.std(0)
         self._train, self._held_out = train, held_out
@@ -266,9 +263,8 @@ class FeatureLikelihoodScore(ScoreDefinition):
         require_whole(0, seed=self.seed)
 
     def too_few(self, count: float, whose: str) -> str:
-        if count > 1:
-            return ""
-        return f"{whose} has {count:g} image(s), and {self.name} needs 2, of which it takes halves: more images"
+        need = f"{whose} has {count:g} image(s), and {self.name} needs 2, of which it takes halves: more images"
+        return "" if count > 1 else need
 
     def prepare(self, clients: ClientSide) -> FeatureLikelihoodReference:
         if clients.held_out is None:

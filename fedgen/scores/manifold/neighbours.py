@@ -159,10 +159,7 @@ def refuse_weight_zero(weights: Tensor) -> None:
     """Raises ValueError for a client of weight 0: neighbours in the pool know no weights."""
     if (weights == 0).any():
         client = int((weights == 0).nonzero()[0])
-        raise ValueError(
-            f"client {client} has weight 0, but neighbours know no weights: its images would stay in the pool; "
-            "leave the client out"
-        )
+        raise ValueError(f"client {client} has weight 0, but its images would stay in the pool; leave the client out")
 
 
 class _Shortlist:

@@ -11,7 +11,7 @@ nothing, and every activation is 1-Lipschitz. "groupsort": orthonormal layers an
 import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -57,20 +57,17 @@ class LipschitzNetwork(nn.Module):
         self.kind = kind
         widths = [dim, *[hidden] * (blocks - 1), 1]
         # nn.Linear would draw its own first weights from the global generator
-        self.layers = nn.ModuleList(skip_init(nn.Linear, before, after) for before, after in pairwise(widths))
+        linears = [skip_init(nn.Linear, before, after) for before, after in pairwise(widths)]
+        self.linears: Any = nn.ModuleList(linears)
         self.activation = nn.ReLU() if kind == "relu" else GroupSort()
         self.last = nn.ReLU() if last_activation else nn.Identity()
         self.spread = min(1.0, dim / hidden) ** 0.5  # of a hidden feature, for data of spread 1 along each axis
-        for linear in self.linears:
+        for linear in linears:
             nn.init.normal_(linear.weight, generator=generator)
             nn.init.normal_(linear.bias, generator=generator, std=0.5 * self.spread)  # kinks lie within the data
         self.project()
         if last_activation:
-            nn.init.constant_(self.linears[-1].bias, 3.0)  # alive on all data: a constant does not change the objective
-
-    @property
-    def linears(self) -> list[nn.Linear]:
-        return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+            nn.init.constant_(linears[-1].bias, 3.0)  # alive on all data: a constant does not change the objective
 
     def forward(self, features: Tensor) -> Tensor:
         for linear in self.linears[:-1]:

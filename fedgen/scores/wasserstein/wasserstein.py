@@ -125,9 +125,8 @@ class WassersteinReference(OfFeatures):
         measured = round(count * self.options.held_out)
         checked = max(1, round((count - measured) * CHECKED))
         if min(measured, count - measured - checked) < 1:
-            raise ValueError(
-                f"{owner} has {count} images, too few to hold out {self.options.held_out:g} of them; use held_out=0"
-            )
+            share = self.options.held_out
+            raise ValueError(f"{owner} has {count} images, too few to hold out {share:g} of them; use held_out=0")
         order = torch.randperm(count, generator=seeds.generator(self.options.seed, "held out", *path))
         sizes = [count - measured - checked, checked, measured]
         return dict(zip(PURPOSES, order.split(sizes)))
