@@ -180,8 +180,7 @@ class MNISTClassifier(Embedding):
     def __init__(self, weights: str | Path | None = None, seed: int = 0, layer: str = "features") -> None:
         if layer not in ("features", LOGITS):
             raise ValueError(f"layer must be 'features' or {LOGITS!r}, got {layer!r}")
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+        _ = ClassifierOptions(seed=seed)  # which refuses what is no seed
         with seeds.isolated():
             network = SmallClassifier(1, SIDE, CLASSES)
         path = Path(weights).expanduser() if weights is not None else weights_path(seed)

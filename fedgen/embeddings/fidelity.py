@@ -1,14 +1,12 @@
 """The standard feature extractors of torch-fidelity (Obukhov et al. 2020), with gradients.
 
 Values are bitwise those of torch-fidelity's own uint8 path, so fid and kid on them are the published ones. Its forward
-functions refuse floats and are otherwise differentiable; here the same code runs with that one check left out. It reads
-weights with `torch.load(weights_only=False)`, which runs whatever code a file carries, so here a file is first read as
-tensors only, and torch-fidelity gets a fresh copy of those tensors in memory.
+functions are differentiable; their check that refuses floats is left out. It would run the code that a file of weights
+carries (`weights_only=False`), so a file is first read as tensors only, and torch-fidelity gets a copy in memory.
 
-Pillow's bicubic resize of 8-bit images, to the bit, as a function with gradients: Pillow resizes rows, rounds to
-grey levels, resizes columns and rounds again, with weights in fixed point. The same integers come out here from
-products of whole numbers in float64. PyTorch's own bicubic has another kernel (a = -0.75 unless antialiased) and
-rounds, if at all, once.
+Pillow's bicubic resize of 8-bit images is here to the bit, and has gradients: rows are resized and rounded to grey
+levels, then columns, with weights in fixed point, as products of whole numbers in float64. PyTorch's own bicubic has
+another kernel (a = -0.75 unless antialiased) and rounds, if at all, once.
 """
 
 import hashlib

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from fedgen.scores.of_model.conditional import UtilityReference
     from fedgen.scores.of_model.diversity import inception_score, inception_score_splits, vendi_score
     from fedgen.scores.rankings import ExcessInversions, Inversion, excess_inversions, inversions, kendall_tau
-    from fedgen.scores.wasserstein.critic import CriticOptions
     from fedgen.scores.wasserstein.sliced import SlicedReference, sliced_wasserstein
-    from fedgen.scores.wasserstein.wasserstein import WassersteinReference, wasserstein_critic
+    from fedgen.scores.wasserstein.wasserstein import CriticOptions, WassersteinReference, wasserstein_critic
 
 __all__ = [
     "AuthenticityReference",

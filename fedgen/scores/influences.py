@@ -21,17 +21,17 @@ def mean_score(
 ) -> FederatedScore:
     per_client = torch.stack([part.mean() for part in values])
     pooled = aggregate(per_client, weights)  # the same to the last digit, so that no rounding ranks in two ways
+    score = combine(name, per_client, pooled, weights, higher_is_better=higher_is_better)
     if not errors:
-        return combine(name, per_client, pooled, weights, higher_is_better=higher_is_better)
+        return score
     spread = torch.stack([mean_variance(part) for part in values])
     sign = 1.0 if higher_is_better else -1.0
     worst = int((sign * per_client).masked_fill(weights == 0, torch.inf).argmin())
     average = float((weights.square() @ spread).sqrt())
     beyond = OverClients(per_client, per_client, weights)
-    score = combine(name, per_client, pooled, weights, higher_is_better=higher_is_better, over_clients=beyond)
     # no parts: whatever varies with the generated images is not known, so these stand for both sides
     found = {"avg": average, "all": average, "worst": float(spread[worst].sqrt())}
-    return replace(score, errors=found, client_errors=spread.sqrt())
+    return replace(score, errors=found, client_errors=spread.sqrt(), over_clients=beyond)
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

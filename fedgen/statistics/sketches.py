@@ -10,9 +10,8 @@ h(z) = 1/2 + |c|^2 / (2 D) + <c, z> / D, it is (h(z) + h(z') + t)^3. Its mean ov
   Kar and Karnick 2012), so q of their sums give it without bias and with its own standard error.
 
 Centred on the pooled mean, third moments are small and so is the error: a tenth of what it is uncentred, and less. That
-takes two rounds: first the sums, from which the server sends the pooled mean, then this sketch.
-
-A server with the sketch of a generated set scores it against the pool itself, without asking the clients.
+takes two rounds: first the sums, from which the server sends the pooled mean, then this sketch. A server with the
+sketch of a generated set scores it against the pool itself, without asking the clients.
 """
 
 import math

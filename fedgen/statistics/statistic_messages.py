@@ -27,9 +27,9 @@ KINDS = {  # the tensors of each kind, and how many axes they have
     "sums": {"count": 0, "sum": 1, "outer": 1},
     "private-sums": {"count": 0, "sum": 1, "outer": 1, "clients": 0},  # with noise; read by statistics.private
     "cubic": {"count": 0, "tilted": 1, "sketch": 1, "diagonal": 0},  # read by statistics.sketches
-    "fourier": {"count": 0, "cosines": 1, "sines": 1},  # read by statistics.fourier
-    "kid": {"count": 0, "score": 0, "within": 0},  # read by scores.federated_kid
-    "fid": {"count": 0, "score": 0},  # read by scores.federated_fid
+    "fourier": {"count": 0, "cosines": 1, "sines": 1},  # likewise
+    "kid": {"count": 0, "score": 0, "within": 0},  # read by scores.kernel.federated_kid
+    "fid": {"count": 0, "score": 0},  # read by scores.frechet.frechet
     "features": {"features": 2},  # questions of a server (losses.distributed), and what it reads of the answers' sum
     "landmarks": {"landmarks": 2},
     "sketch": {"centre": 1},
@@ -86,10 +86,7 @@ class Message:
             sealed: whether a hash of it all is added, which `from_bytes` compares: for files.
         """
         header = {"fedgen": VERSION, "kind": self.kind, "meta": json.dumps(dict(self.meta), sort_keys=True)}
-        sent = {
-            name: tensor.to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
-            for name, tensor in self.tensors.items()
-        }
+        sent = {n: t.to("cpu", dtype if t.is_floating_point() else None).contiguous() for n, t in self.tensors.items()}
         return save(sent, metadata=with_hash(sent, header) if sealed else header)
 
     def scaled(self, factor: float) -> "Message":

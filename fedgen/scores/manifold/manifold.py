@@ -37,7 +37,7 @@ from fedgen.scores.manifold.neighbours import (
     lower_bounds,
     nearest,
     pairs_within,
-    refuse_weight_zero,
+    positive_weights,
 )
 from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 
@@ -180,11 +180,14 @@ class ManifoldReference(OfFeatures):
         device: torch.device | str | None = None,
     ) -> None:
         parts = [part.detach() for part in features]
-        _check(parts, k)
+        if k < 1 or int(k) != k:
+            raise ValueError(f"k must be a whole number of at least 1, got {k}")
+        check_clients(parts)
+        for number, part in enumerate(parts):
+            _check_count(part, k, f"client {number}")
         self.k, self.strict = int(k), strict
         self.counts = [len(part) for part in parts]
-        self.weights = resolve_weights(weights, self.counts)
-        refuse_weight_zero(self.weights)
+        self.weights = positive_weights(weights, self.counts)
         parts = [part.to(device or parts[0].device) for part in parts]
         self._points = Points(joined(parts))
         clients = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(self.counts))
@@ -284,15 +287,6 @@ def _values(balls: Balls, recalled: Tensor, counts: list[int], k: int) -> dict[s
         "density": balls.sums(balls.inside).cpu() / (k * number),
         "coverage": balls.sums(balls.inside > 0).cpu() / sizes,
     }
-
-
-def _check(parts: list[Tensor], k: int) -> None:
-    """Raises ValueError unless k is a whole number of at least 1 and each client has k + 1 images of one D."""
-    if k < 1 or int(k) != k:
-        raise ValueError(f"k must be a whole number of at least 1, got {k}")
-    check_clients(parts)
-    for number, part in enumerate(parts):
-        _check_count(part, k, f"client {number}")
 
 
 def _check_count(part: Tensor, k: int, whose: str) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.influences import SharedVariances, client_blocks, joined
-from fedgen.scores.manifold.neighbours import NearestReal, Points, nearest, nearest_real, refuse_weight_zero
+from fedgen.scores.manifold.neighbours import NearestReal, Points, nearest, nearest_real, positive_weights
 from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 
 
@@ -163,8 +163,7 @@ class AuthenticityReference(OfFeatures):
             if len(part) < 2:
                 raise ValueError(f"client {client} has 1 image, authenticity needs 2: add images or leave it out")
         self.counts = [len(part) for part in parts]
-        self.weights = resolve_weights(weights, self.counts)
-        refuse_weight_zero(self.weights)
+        self.weights = positive_weights(weights, self.counts)
         self._points = Points(joined(parts))
         clients = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(self.counts))
         own, pool = nearest(self._points, 1, clients)
