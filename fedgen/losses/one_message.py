@@ -231,9 +231,9 @@ class SketchedMMD2Loss(MMD2Loss):
 class OneMessageLoss(FeatureLoss):
     """A score against summable references that clients send once; the server then goes on without them.
 
-    MMD^2 has its within-batch term exactly and that with the clients approximately: the value is
-    about the mean of the clients' scores, the gradient about that to their pool. FID to the pool is exact. In a
-    simulation `set_references` makes the clients of their features; others are given by `connect`.
+    MMD^2 has its within-batch term exactly and that with the clients approximately: the value is about the mean of the
+    clients' scores, the gradient about that to their pool. FID to the pool is exact. In a simulation `set_references`
+    makes the clients of their features; others are given by `connect`.
 
     Args:
         loss: `MMD2Loss` or `FastFIDLoss`, which may remember past batches; MMD2Loss() if None. Its aggregate for MMD^2
