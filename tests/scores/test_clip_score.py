@@ -9,7 +9,7 @@ from fedgen.evaluation import Evaluator, draw_images, evaluate, sampler_of
 from fedgen.evaluation.image_sampling import drawn_labels, frequencies_of
 from fedgen.evaluation.splits import Split, StandIn
 from fedgen.scores import ClientSide, GeneratedSet
-from fedgen.scores.of_model.clip_score import ClipScore
+from fedgen.scores.of_model.conditional import ClipScore
 from tests.evaluation.conditional import CLIENTS, HELD_OUT, TRAINED, Conditional
 from tests.evaluation.samples import CLIENTS as UNLABELLED
 from tests.tiny_clip import save_clip_of_texts

@@ -1,16 +1,18 @@
-"""Log-likelihood of every client's points, and of their pool, under a generator with a density: higher is better.
+"""Scores of a model that is asked about the clients' real examples: log-likelihood, its own loss, torchmetrics classes.
 
 The mean log-density is linear in the data, so avg = all exactly whenever both use the same weights: of all scores here
 it is the one that cannot rank generators in two ways.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fedgen.class_paths import import_by_path
 from fedgen.data.lazy_examples import join_inputs
 from fedgen.scores.aggregate import (
     FederatedScore,
@@ -23,7 +25,10 @@ from fedgen.scores.aggregate import (
 )
 from fedgen.scores.definition import ClientSide, Density, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.influences import mean_score
-from fedgen.statistics.gaussian import check_features
+from fedgen.statistics.gaussian import check_clients
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
 
 CHUNK = 65536  # points whose densities are asked for together
 
@@ -50,12 +55,7 @@ class LikelihoodReference(OfClients):
 
     def __init__(self, points: Iterable[Tensor], weights: Weights = "examples") -> None:
         self._parts = [part.detach().cpu().double() for part in points]
-        if not self._parts:
-            raise ValueError("a reference needs at least one client")
-        for client, part in enumerate(self._parts):
-            check_features(part, f"points of client {client}")
-            if part.shape[1] != self._parts[0].shape[1]:
-                raise ValueError(f"client {client} has points of {part.shape[1]} numbers, client 0 of others")
+        check_clients(self._parts, "points")
         self.counts = [len(part) for part in self._parts]
         self.weights = resolve_weights(weights, self.counts)
 
@@ -97,10 +97,8 @@ def _log_densities(density: Density, points: Tensor, client: int) -> Tensor:
     parts = [density.log_prob(part).double().cpu() for part in points.split(CHUNK)]
     for part, asked in zip(parts, points.split(CHUNK)):
         if part.shape != asked.shape[:1]:
-            raise ValueError(
-                f"log_prob of points {list(asked.shape)} must be [{len(asked)}], got {list(part.shape)}; a density "
-                "over vectors has event_shape [D], as MultivariateNormal or Independent(Normal(...), 1)"
-            )
+            found = f"got {list(part.shape)}; give a density over vectors, such as Independent(Normal(...), 1)"
+            raise ValueError(f"log_prob of points {list(asked.shape)} must be [{len(asked)}], {found}")
     logs = torch.cat(parts)
     bad = (logs.isnan() | (logs == torch.inf)).nonzero().flatten()
     if len(bad):
@@ -153,3 +151,79 @@ class LossScore(ScoreDefinition):
         sizes = [len(part) for part in prepared.parts]
         losses = generated.answers.losses(join_inputs(prepared.parts), labels).split(sizes)
         return mean_score("loss", losses, resolve_weights(prepared.weights, sizes), errors)
+
+
+@dataclass(frozen=True)
+class MetricScore(ScoreDefinition):
+    """A metric of each client's examples, and for `all` of all examples; no standard errors are known of it.
+
+    Of the model's `predictions`; it has no embedding. It is asked for by the metric's class path, such as
+    "torchmetrics.text.Perplexity", and records keep that under "metric".
+
+    Args:
+        metric: its class path.
+        arguments: of its class.
+
+    Raises:
+        ValueError: for a path of nothing, of no torchmetrics class, arguments that the class refuses, and a metric that
+            does not say whether more is better.
+    """
+
+    name: ClassVar[str] = "metric"
+    needs: ClassVar[Needs] = "model"
+    has_powers: ClassVar[bool] = False  # it may be below 0
+
+    metric: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _ = self.higher_is_better
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"metric": self.metric, **self.arguments}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.options
+
+    @cached_property
+    def higher_is_better(self) -> bool:
+        return bool(self.make().higher_is_better)
+
+    def make(self) -> "Metric":
+        from torchmetrics import Metric  # slow to import, and used by these scores alone
+
+        kind = import_by_path(self.metric)
+        if not (isinstance(kind, type) and issubclass(kind, Metric)):
+            raise ValueError(f"{self.metric} is no torchmetrics class")
+        try:
+            found = kind(**self.arguments)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self.metric} cannot be made of {self.arguments or 'no options'}: {error}") from error
+        if found.higher_is_better is None:
+            raise ValueError(f"{self.metric} does not say whether more of it is better; give a class that does")
+        return found
+
+    def prepare(self, clients: ClientSide) -> ClientSide:
+        return clients
+
+    def compare(self, prepared: ClientSide, generated: GeneratedSet, errors: bool) -> FederatedScore:
+        if generated.answers is None:
+            raise ValueError(f"score {self.metric} needs the model's predictions(images, labels, seed)")
+        parts, pooled, values = prepared.parts, self.make(), []
+        for part, labels in zip(parts, [None] * len(parts) if prepared.labels is None else prepared.labels):
+            own = self.make()
+            for arguments in generated.answers.predictions(part, labels):
+                own.update(*arguments)
+                pooled.update(*arguments)
+            values.append(self._value(own))
+        per_client = torch.tensor(values, dtype=torch.float64)
+        weights = resolve_weights(prepared.weights, [len(part) for part in parts])
+        return combine("metric", per_client, self._value(pooled), weights, higher_is_better=self.higher_is_better)
+
+    def _value(self, metric: "Metric") -> float:
+        found = metric.compute()
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            raise ValueError(f"{self.metric} gives {found!r}, and a score is one number; ask it for its mean")
+        return float(found)
