@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation import Columns, Run, ScoreRecord, by_column
-from fedgen.evaluation.marks import axis_of, explained, marked, title_of
+from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, axis_of, explained, gap_title, interval, marked, title_of
 from fedgen.evaluation.records import say_sampling
 from fedgen.evaluation.runs.selection import default_column
+from fedgen.evaluation.tables.gap_table import SPLITS, has_gaps
 from fedgen.federated.left_out import shorten
 from fedgen.federated.run_files import TIME_FILE, read_times
 from fedgen.foreign_text import printable
@@ -20,6 +21,8 @@ LONGEST_LINE = 200  # characters; the layout takes the more time the longer one 
 LONGEST_REMARK = 600  # characters; panels get what room their title leaves
 LONGEST_NAME = 60  # characters of a run's
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
+SPLIT_COLOURS = dict(zip(SPLITS, ("#777777", "#1f5fa8", "#c4560b")))
+GAP_COLOURS = dict(zip(GAPS, ("#1f5fa8", "#c4560b")))
 BAND = 0.18  # opacity of two standard errors
 NAME = 0.34, 0.1  # width and height of a point's name, as shares of the range of all points
 
@@ -86,7 +89,7 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord]) -> None:
     lines = {name: line_of(record for record in records if record.aggregate == name) for name in COLOURS}
     for aggregate, colour in COLOURS.items():
         if line := lines[aggregate]:
-            draw_line(axes, [record.round for record in line], line, aggregate, colour)
+            draw_line(axes, [record.round for record in line], line, aggregate, colour, two_errors(line))
         for floor in (r for r in records if r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)):
             label = f"{aggregate} of {floor.num_generated} real images"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
@@ -106,13 +109,24 @@ def finish_rounds(axes: Any, ncols: int = 1) -> None:
 
 
 def draw_line(
-    axes: Any, across: Sequence[Any], records: Sequence[ScoreRecord], label: str, colour: str | None = None
+    axes: Any,
+    across: Sequence[Any],
+    records: Sequence[ScoreRecord],
+    label: str,
+    colour: str | None = None,
+    band: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Draws records' values with a band of two standard errors."""
-    values, spread = [r.value for r in records], [2 * finite(r.standard_error) for r in records]
+    """Draws records' values, in a band between two ends each where they are given."""
+    values = [record.value for record in records]
     (line,) = axes.plot(across, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=label)
-    low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
-    axes.fill_between(across, low, high, color=line.get_color(), alpha=BAND, linewidth=0)
+    if band:
+        axes.fill_between(across, *zip(*band), color=line.get_color(), alpha=BAND, linewidth=0)
+
+
+def two_errors(records: Sequence[ScoreRecord]) -> list[tuple[float, float]]:
+    """The ends of two standard errors around records' values."""
+    spreads = [2 * finite(record.standard_error) for record in records]
+    return [(record.value - spread, record.value + spread) for record, spread in zip(records, spreads)]
 
 
 def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
@@ -171,6 +185,63 @@ def line_of(records: Iterable[ScoreRecord]) -> list[ScoreRecord]:
     return sorted(own, key=lambda record: -1 if record.round is None else record.round)
 
 
+def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Path:
+    """Draws a run's scores on seen and unseen clients and returns the path of the picture (PNG).
+
+    A row for each score, avg on the left and all on the right of it: the three splits against the round, and the gaps
+    with 95 % intervals over clients, dashed where real images of all clients stand in for generated ones (the floor).
+    Shows the run's first embedding, and the model's own losses.
+
+    Raises:
+        ValueError: if no client was kept from training.
+    """
+    from fedgen.evaluation.panels import OWN_MODEL  # with torch, which a page is written without
+
+    models = [record for record in records if record.is_model]
+    if not has_gaps(models):
+        raise ValueError("no gaps to draw: no client was kept from training (give the data module a `split`)")
+    shown_in = (models[0].embedding, OWN_MODEL)
+    shown = [r for r in records if r.embedding in shown_in and r.aggregate in GAP_AGGREGATES and math.isfinite(r.value)]
+    scores = list(dict.fromkeys(record.score for record in shown if record.split in GAPS))
+    figure = new_figure(13.5, 3.5 * len(scores) + 0.8)
+    panels = figure.subplots(len(scores), 4, squeeze=False)
+    for row, score in zip(panels, scores):
+        for aggregate, (left, right) in zip(GAP_AGGREGATES, (row[:2], row[2:])):
+            own = [record for record in shown if (record.score, record.aggregate) == (score, aggregate)]
+            _draw_splits(left, own, aggregate)
+            _draw_gaps(right, own, aggregate)
+    for axes in panels[-1]:
+        axes.set_xlabel("round")
+    gap = next(record for record in shown if record.split in GAPS and record.is_model)
+    title = f"{gap.num_clients} clients of either kind"
+    if gap.num_generated:
+        title = f"{gap.num_generated:,} generated images, {title}, embedding {gap.embedding}"
+    title += "\nbands: 95 % intervals over clients; dashed: real images of all clients in place of generated ones"
+    figure.suptitle("\n".join([title, *remarks(shown, figure)]), fontsize=11)
+    return save_picture(figure, path)
+
+
+def _draw_splits(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:
+    for split, colour in SPLIT_COLOURS.items():
+        line = line_of(record for record in records if record.split == split)
+        draw_line(axes, [record.round for record in line], line, split, colour)
+    own = [record for record in records if record.split in SPLITS]
+    axes.set_ylabel(f"{aggregate}: {axis_of(own[0])}" if own else aggregate)
+    finish_rounds(axes)
+
+
+def _draw_gaps(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:
+    axes.axhline(0, color="0.4", linewidth=0.8)
+    for gap, colour in GAP_COLOURS.items():
+        line = line_of(record for record in records if record.split == gap)
+        band = [interval(record) or (record.value, record.value) for record in line]
+        draw_line(axes, [record.round for record in line], line, gap_title(gap), colour, band)
+        for floor in (record for record in records if record.is_floor and record.split == gap):
+            axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1)
+    axes.set_ylabel(f"{aggregate}: gap (how much worse)")
+    finish_rounds(axes)
+
+
 def scores_over_time(run: str | Path, column: str) -> tuple[list[float], list[ScoreRecord]]:
     """Return a run's seconds on the simulated clock and its scores at them, of one column."""
     if not (times := read_times(run)):
@@ -204,7 +275,7 @@ def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str | N
     figure = new_figure(7, 4)
     axes = figure.subplots()
     for name, (seconds, records) in found.items():
-        draw_line(axes, seconds, records, shorten(Path(name).name, LONGEST_NAME))
+        draw_line(axes, seconds, records, shorten(Path(name).name, LONGEST_NAME), band=two_errors(records))
     columns = Columns.of(first)
     floor = next((record for record in first if record.is_floor and columns.name(record) == column), None)
     if floor is not None:
