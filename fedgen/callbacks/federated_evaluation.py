@@ -69,21 +69,19 @@ def sample_picture(generated: Tensor, real: Tensor | None, heading: str = "gener
 class FederatedEvaluation(Callback):
     """Scores the model against every client and their pool at some rounds and at the last.
 
-    Each evaluation appends its records to `scores.jsonl`, logs every column ("fid_avg", "fid_all", "kid_avg", ...;
-    "report/..." on held-out images, or "part_val/...", "unpart/..." and "gap/participation/..." where the data keep
-    clients from training; the embedding's name in front from the second on, but for presets such as "cmmd",
-    which mean one) for loggers and for `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see
-    evaluated rounds only, and writes a grid
-    `samples/round=00012.png` of generated images and a row of real ones. With a simulated clock it writes
-    `simulated_time.jsonl`. Of "precision", "recall", "density",
-    "coverage", "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`,
-    and "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are
-    put back. It scores the weights that a checkpoint of the round holds, which callbacks such as `EMAWeightAveraging`
-    replace. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
-    clients' models is scored. Where clients keep only some tensors, those that take part are scored with their own
-    models as far as these tensors change scores, without all columns, as no one model is held against the pool: see
-    `evaluation.own_models`. Several processes share the sampling, the embedding and the scores of clients; images and
-    scores are those of one.
+    Each evaluation appends records to `scores.jsonl`, writes a grid `samples/round=00012.png` of generated images and
+    a row of real ones, and logs every column: "fid_avg", "fid_all", "kid_avg", ...; "report/..." on held-out images, or
+    "part_val/...", "unpart/..." and "gap/participation/..." where the data keep clients from training; from the second
+    embedding on with its name in front, except for presets that mean one embedding, such as "cmmd". With a simulated
+    clock it writes `simulated_time.jsonl`. `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)` see only
+    evaluated rounds. Of "precision", "recall", "density", "coverage", "is", "ll" and "utility" more is better: monitor them
+    with `mode="max"`, all others with `mode="min"`, and "memorisation", which is best at 0.5, not at all.
+
+    Training does not change: random streams and modes are restored. The weights scored are those that a checkpoint of
+    the round holds, which callbacks such as `EMAWeightAveraging` replace. Without rounds, a round is an epoch. If
+    training is local only, the mixture of the clients' models is scored. If clients keep some tensors, participating
+    clients are scored with their own models as far as these tensors change scores, without all columns, as no single
+    model meets the pool: see `evaluation.own_models`. Several processes share the work; results are those of one.
 
     Args:
         every_n_rounds: rounds between evaluations; the last round is always evaluated.

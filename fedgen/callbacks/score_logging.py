@@ -31,11 +31,7 @@ SCORE_LIKE = re.compile(rf"(.*/)?((fid|kid)_\w+|({'|'.join([*definitions(), *PRE
 
 
 def log_scores(
-    loggers: Iterable[Any],
-    records: Sequence[ScoreRecord],
-    columns: Columns,
-    round: int,
-    floor: Iterable[ScoreRecord],
+    loggers: Iterable[Any], records: Sequence[ScoreRecord], columns: Columns, round: int, floor: Iterable[ScoreRecord]
 ) -> None:
     """Sends every column, the floor of each ("fid_all_floor"), and the clients' distribution of each score."""
 

@@ -94,7 +94,6 @@ def plain(value: float | None, digits: int | None = None) -> float | str | None:
 
 
 def _about(group: Sequence[ScoreRecord]) -> list[str]:
-    """Return in words what the values of a panel depend on."""
     first = next(record for record in group if record.is_model)
     made = f"{first.num_generated:,} generated images against " if first.num_generated else "against "
     floors = sorted({record.num_generated for record in group if record.is_floor})
@@ -335,17 +334,10 @@ def axes_of(runs: Sequence[Contents]) -> Axes:
 
 
 def _measured(record: ScoreRecord) -> tuple[str, ...]:
-    """In words, how a value was measured."""
     fingerprint, reference, number, weights, settings, _ = record.conditions
-    return (
-        f"embedding {record.embedding}",
-        f"split {record.split}",
-        f"{number:,} generated images" if number else "images of unknown number",
-        f"against {reference}",
-        f"weights {weights}",
-        f"fingerprint {fingerprint}",
-        f"settings {settings}",
-    )
+    made = f"{number:,} generated images" if number else "images of unknown number"
+    images = f"embedding {record.embedding}", f"split {record.split}", made, f"against {reference}"
+    return *images, f"weights {weights}", f"fingerprint {fingerprint}", f"settings {settings}"
 
 
 def chart_rows(axes: Axes) -> list[dict[str, Any]]:

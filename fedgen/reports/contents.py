@@ -93,25 +93,22 @@ def fitting(sizes: Sequence[int], most: int) -> list[int]:
 
 def _read(path: Path, small: bool) -> Markup:
     """The picture's data URI; "" for what is none."""
-    content = b"" if path.stat().st_size > LARGE_FILE else read_regular(path)
+    content, kind = b"" if path.stat().st_size > LARGE_FILE else read_regular(path), "png"
     if not content.startswith(PNG):
         return Markup()
-    content, kind = (_compressed(content), "jpeg") if small else (content, "png")
-    return Markup(f"data:image/{kind};base64,{base64.b64encode(content).decode()}" if content else "")
+    if small:
+        from PIL import Image
 
-
-def _compressed(content: bytes) -> bytes:
-    from PIL import Image
-
-    out = io.BytesIO()
-    try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                return b""
-            picture.convert("RGB").save(out, "JPEG", quality=QUALITY)
-    except Exception:  # what Pillow raises for damaged files may be anything
-        return b""
-    return out.getvalue()
+        out, kind = io.BytesIO(), "jpeg"
+        try:
+            with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
+                if picture.width * picture.height > MOST_PIXELS:
+                    return Markup()
+                picture.convert("RGB").save(out, "JPEG", quality=QUALITY)
+        except Exception:  # what Pillow raises for damaged files may be anything
+            return Markup()
+        content = out.getvalue()
+    return Markup(f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
 
 
 KEPT, REAL = "federation.json", "real.png"
@@ -125,8 +122,6 @@ LONGEST_RECIPE = 300_000  # characters
 
 @dataclass
 class Kept:
-    """The contents of `federation.json`."""
-
     versions: dict[str, str] = field(default_factory=dict)
     classes: list[str] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
@@ -149,8 +144,6 @@ def read_kept(folder: str | Path) -> Kept:
 
 @dataclass
 class Contents:
-    """The contents of one run."""
-
     place: str
     folder: Path
     kind: str = "training"

@@ -24,8 +24,6 @@ _HEAD = struct.Struct("<QI")  # length of a record and a checksum
 
 @dataclass
 class LoggedSeries:
-    """A logged value over training."""
-
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -52,7 +50,6 @@ class Logs:
         self._timeless: dict[Path, str] = {}  # the last such value of a file
 
     def refresh(self) -> None:
-        """Reads what the files have more than at the last call."""
         self.unread = []
         for path in log_files(self.folder):
             try:

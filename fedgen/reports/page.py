@@ -15,7 +15,6 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from fedgen import __version__
-from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.federated.left_out import describe, shorten
 from fedgen.foreign_text import printable, printable_lines
 from fedgen.io.files import atomic_write
@@ -180,7 +179,6 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 
 
 def render(runs: Sequence[Contents], live: bool = False) -> Report:
-    """The page of what runs contain."""
     lines = [_conclusions(run, live) for run in runs]
     axes, compared = [], None
     if len(runs) > 1:
@@ -258,8 +256,6 @@ class RunPage:
 
     def write(self, live: bool = False) -> bool:
         """Write the page, whole or not at all; where it cannot be, warn and go on."""
-        if not (self.folder / SCORES_FILE).exists():
-            return False
         try:
             render([read_contents(self.folder, self._logs, self._pictures)], live).save(self.path)
         except Exception as error:  # whatever it is: days of training do not end for a page

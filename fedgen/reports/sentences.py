@@ -78,10 +78,8 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
 
 def _trained(columns: Mapping[str, list[ScoreRecord]]) -> dict[str, list[ScoreRecord]]:
     """The records of models that were trained, by column; only columns that have some."""
-    trained = {
-        name: [one for one in group if one.round is not None and one.round >= 0] for name, group in columns.items()
-    }
-    return {name: group for name, group in trained.items() if group}
+    trained = ((name, [r for r in group if r.round is not None and r.round >= 0]) for name, group in columns.items())
+    return {name: group for name, group in trained if group}
 
 
 def _stored(models: Sequence[ScoreRecord]) -> list[str]:
@@ -220,7 +218,7 @@ def _served(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
     sign = -1 if record.higher_is_better else 1
     values = [math.inf if math.isnan(value) else sign * value for value in record.per_client]
     order = sorted(range(len(values)), key=values.__getitem__)
-    best, worst = (_client(record, k) for k in (order[0], order[-1]))
+    best, worst = _client(record, order[0]), _client(record, order[-1])
     when = "" if round is None else f" at round {round}"
     return [f"By {record.score}{when}, client {worst} is served worst and client {best} best."]
 
@@ -285,8 +283,7 @@ def next_steps(
     name = default_column(columns)
     if mark_of(best_of(columns[name])):
         name = next((other for other in unmarked(records, name) if other in columns), name)
-    group = sorted(columns[name], key=lambda record: record.round or 0)
-    steps = {}
+    group, steps = columns[name], {}
     if len(group) > 1:
         steps[f"{program()} select {folder} --by {name}"] = "ranks the checkpoints and prints the best one's path"
     improving = len(group) > 1 and best_of(group) is group[-1] and differ(group[-1], group[-2])
@@ -294,20 +291,13 @@ def next_steps(
         more = 2 * ((group[-1].round or 0) + 1)
         command = f"{program()} fit --config {folder}/recipe.yaml --trainer.max_epochs {more}"
         steps[command] = f"goes on: {name} was still improving when training ended"
-    if has_recipe:
-        steps |= _another_embedding(records, folder)
+    embeddings = {record.embedding for record in records if record.split not in HELD_OUT}
+    if has_recipe and len(embeddings) == 1 and not embeddings & {"identity", ""}:  # of images alone
+        other = "pixels" if embeddings != {"pixels"} else "efficientnet-lite0-32"
+        number = next(record.num_generated for record in records if record.is_model)
+        command = f"{program()} evaluate {folder} {other} --num_images {number}"
+        steps[command] = "adds scores in a second embedding, as one may mislead"
     return steps | _missing_controls(Path(run), recipe)
-
-
-def _another_embedding(records: Sequence[ScoreRecord], folder: str) -> dict[str, str]:
-    """The command that confirms a choice in a second embedding, where there is one of images alone."""
-    first = next(record for record in records if record.is_model)
-    embeddings = dict.fromkeys(record.embedding for record in records if record.split not in HELD_OUT)
-    if len(embeddings) != 1 or set(embeddings) & {"identity", ""}:
-        return {}
-    other = "pixels" if next(iter(embeddings)) != "pixels" else "efficientnet-lite0-32"
-    words = "adds scores in a second embedding, as one may mislead"
-    return {f"{program()} evaluate {folder} {other} --num_images {first.num_generated}": words}
 
 
 def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
@@ -341,10 +331,8 @@ def closing_lines(
 
 def beside(commands: Mapping[str, str], room: int) -> list[str]:
     """Commands with what they are for: behind them if that fits into the columns, else above them."""
-    if not commands:
-        return []
-    longest = max(map(len, commands))
-    if longest + max(map(len, commands.values())) + 4 <= room:
+    longest = max(map(len, commands), default=0)
+    if longest + max(map(len, commands.values()), default=0) + 4 <= room:
         return [f"{command:<{longest}}  # {words}" for command, words in commands.items()]
     return [line for command, words in commands.items() for line in (f"# {words}", command)]
 
@@ -371,14 +359,10 @@ def report_run(folder: str | Path, console: Console | None = None, recipe: str |
     Raises:
         FileNotFoundError: if nothing was scored there.
     """
-    console = console or make_console()
-    run = Run(folder)
+    console, run = console or make_console(), Run(folder)
     print_report(run, console)
-    records = run.records
-    pictures = []
-    if any(record.is_model for record in records):
-        pictures.append(draw_curves(records, run.folder / CURVES))
-    if has_gaps([record for record in records if record.is_model]):
-        pictures.append(draw_generalisation(records, run.folder / GENERALISATION))
-    for line in closing_lines(run.folder, records, pictures, recipe, console.width):
+    models = [record for record in run.records if record.is_model]
+    pictures = [draw_curves(run.records, run.folder / CURVES)] if models else []
+    pictures += [draw_generalisation(run.records, run.folder / GENERALISATION)] if has_gaps(models) else []
+    for line in closing_lines(run.folder, run.records, pictures, recipe, console.width):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

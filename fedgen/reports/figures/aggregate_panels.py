@@ -69,7 +69,6 @@ def draw_bands(
     rings: bool = True,
     legend: bool = True,
 ) -> None:
-    """A line for each aggregate."""
     import numpy as np
 
     for aggregate, values in curves.items():

@@ -24,6 +24,7 @@ COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
 SPLIT_COLOURS = dict(zip(SPLITS, ("#777777", "#1f5fa8", "#c4560b")))
 GAP_COLOURS = dict(zip(GAPS, ("#1f5fa8", "#c4560b")))
 BAND = 0.18  # opacity of two standard errors
+LINE: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}
 NAME = 0.34, 0.1  # width and height of a point's name, as shares of the range of all points
 
 
@@ -89,7 +90,7 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord]) -> None:
     lines = {name: line_of(record for record in records if record.aggregate == name) for name in COLOURS}
     for aggregate, colour in COLOURS.items():
         if line := lines[aggregate]:
-            draw_line(axes, [record.round for record in line], line, aggregate, colour, two_errors(line))
+            draw_line(axes, [record.round for record in line], line, aggregate, colour)
         for floor in (r for r in records if r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)):
             label = f"{aggregate} of {floor.num_generated} real images"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
@@ -109,24 +110,13 @@ def finish_rounds(axes: Any, ncols: int = 1) -> None:
 
 
 def draw_line(
-    axes: Any,
-    across: Sequence[Any],
-    records: Sequence[ScoreRecord],
-    label: str,
-    colour: str | None = None,
-    band: Sequence[tuple[float, float]] = (),
+    axes: Any, across: Sequence[Any], records: Sequence[ScoreRecord], label: str, colour: str | None = None
 ) -> None:
-    """Draws records' values, in a band between two ends each where they are given."""
-    values = [record.value for record in records]
-    (line,) = axes.plot(across, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=label)
-    if band:
-        axes.fill_between(across, *zip(*band), color=line.get_color(), alpha=BAND, linewidth=0)
-
-
-def two_errors(records: Sequence[ScoreRecord]) -> list[tuple[float, float]]:
-    """The ends of two standard errors around records' values."""
-    spreads = [2 * finite(record.standard_error) for record in records]
-    return [(record.value - spread, record.value + spread) for record, spread in zip(records, spreads)]
+    """Draws records' values with a band of two standard errors."""
+    values, spread = [r.value for r in records], [2 * finite(r.standard_error) for r in records]
+    (line,) = axes.plot(across, values, color=colour, label=label, **LINE)
+    low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
+    axes.fill_between(across, low, high, color=line.get_color(), alpha=BAND, linewidth=0)
 
 
 def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
@@ -224,7 +214,7 @@ def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Pat
 def _draw_splits(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:
     for split, colour in SPLIT_COLOURS.items():
         line = line_of(record for record in records if record.split == split)
-        draw_line(axes, [record.round for record in line], line, split, colour)
+        axes.plot([one.round for one in line], [one.value for one in line], color=colour, label=split, **LINE)
     own = [record for record in records if record.split in SPLITS]
     axes.set_ylabel(f"{aggregate}: {axis_of(own[0])}" if own else aggregate)
     finish_rounds(axes)
@@ -234,8 +224,10 @@ def _draw_gaps(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> Non
     axes.axhline(0, color="0.4", linewidth=0.8)
     for gap, colour in GAP_COLOURS.items():
         line = line_of(record for record in records if record.split == gap)
-        band = [interval(record) or (record.value, record.value) for record in line]
-        draw_line(axes, [record.round for record in line], line, gap_title(gap), colour, band)
+        rounds, ends = [one.round for one in line], [interval(one) or (one.value, one.value) for one in line]
+        axes.plot(rounds, [one.value for one in line], color=colour, label=gap_title(gap), **LINE)
+        low, high = ([end[side] for end in ends] for side in (0, 1))
+        axes.fill_between(rounds, low, high, color=colour, alpha=BAND, linewidth=0)
         for floor in (record for record in records if record.is_floor and record.split == gap):
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1)
     axes.set_ylabel(f"{aggregate}: gap (how much worse)")
@@ -275,7 +267,7 @@ def draw_over_time(runs: Sequence[str | Path], path: str | Path, column: str | N
     figure = new_figure(7, 4)
     axes = figure.subplots()
     for name, (seconds, records) in found.items():
-        draw_line(axes, seconds, records, shorten(Path(name).name, LONGEST_NAME), band=two_errors(records))
+        draw_line(axes, seconds, records, shorten(Path(name).name, LONGEST_NAME))
     columns = Columns.of(first)
     floor = next((record for record in first if record.is_floor and columns.name(record) == column), None)
     if floor is not None:
