@@ -27,7 +27,7 @@ from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
 from fedgen.evaluation.image_sampling import Sample, inside
 from fedgen.evaluation.names import LOCAL_NOTE
-from fedgen.evaluation.own_models import OwnModels
+from fedgen.evaluation.own_models import OwnModels, Personal
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import BALANCE, BALANCED
 from fedgen.evaluation.runs.evaluate_run import refuse_mixture
@@ -74,8 +74,8 @@ class FederatedEvaluation(Callback):
     "part_val/...", "unpart/..." and "gap/participation/..." where the data keep clients from training; from the second
     embedding on with its name in front, except for presets that mean one embedding, such as "cmmd". With a simulated
     clock it writes `simulated_time.jsonl`. `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)` see only
-    evaluated rounds. Of "precision", "recall", "density", "coverage", "is", "ll" and "utility" more is better: monitor them
-    with `mode="max"`, all others with `mode="min"`, and "memorisation", which is best at 0.5, not at all.
+    evaluated rounds. Of "precision", "recall", "density", "coverage", "is", "ll" and "utility" more is better: monitor
+    them with `mode="max"`, all others with `mode="min"`, and "memorisation", which is best at 0.5, not at all.
 
     Training does not change: random streams and modes are restored. The weights scored are those that a checkpoint of
     the round holds, which callbacks such as `EMAWeightAveraging` replace. Without rounds, a round is an epoch. If
@@ -366,9 +366,7 @@ def personal_panels(trainer: Trainer, models: OwnModels, module: LightningModule
     return found
 
 
-def personal_tensors(
-    trainer: Trainer, models: OwnModels, module: LightningModule, remote: str
-) -> Mapping[int, Mapping[str, Tensor]]:
+def personal_tensors(trainer: Trainer, models: OwnModels, module: LightningModule, remote: str) -> Personal:
     """Return the tensors that clients keep, where something is exchanged beside them; see `personal_panels`."""
     strategy = trainer.strategy
     if not isinstance(strategy, FedAvgStrategy) or strategy.local_only:
@@ -405,19 +403,12 @@ def _as_saved(trainer: Trainer, module: LightningModule) -> AbstractContextManag
 def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> None:
     """Warns of a callback that takes the worst value of the column that it monitors for the best."""
     for callback in callbacks:
+        watching = f"{type(callback).__name__} monitors {callback.monitor!r}"
+        better, wanted = ("higher", "max") if directions[callback.monitor] else ("lower", "min")
         if callback.monitor.split("/")[-1].startswith(f"{BALANCED}_"):
-            warn(
-                f"{type(callback).__name__} monitors {callback.monitor!r}, which is best at {BALANCE}: neither mode"
-                " finds that; monitor another score"
-            )
-            continue
-        wanted = "max" if directions[callback.monitor] else "min"
-        if optional(callback, Monitoring, "mode") not in (None, wanted):
-            better = "higher" if wanted == "max" else "lower"
-            warn(
-                f"{type(callback).__name__} monitors {callback.monitor!r} with mode={callback.mode!r}, but {better} is"
-                f" better: give it mode={wanted!r}"
-            )
+            warn(f"{watching}, which is best at {BALANCE}: neither mode finds that; monitor another score")
+        elif optional(callback, Monitoring, "mode") not in (None, wanted):
+            warn(f"{watching} with mode={callback.mode!r}, but {better} is better: give it mode={wanted!r}")
 
 
 def keep(folder: str | Path, data: Any, splits: Sequence[Split], pictures: bool = True) -> None:

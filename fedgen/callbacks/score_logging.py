@@ -62,20 +62,20 @@ def log_scores(
         logger.save()
 
 
-def log_grid(loggers: Iterable[Any], picture: Tensor, round: int, name: str = "samples") -> None:
+def log_grid(loggers: Iterable[Any], picture: Tensor, round: int) -> None:
     """Sends a uint8 picture [C, H, W] to every logger that can show images."""
     pixels = picture.permute(1, 2, 0).numpy()
     pixels = pixels[..., 0] if pixels.shape[2] == 1 else pixels
     for logger in loggers:
         experiment = _experiment_of(logger)
         if hasattr(experiment, "add_image"):  # TensorBoard
-            experiment.add_image(name, picture, round)
+            experiment.add_image("samples", picture, round)
         elif hasattr(logger, "log_image"):  # Weights & Biases
-            logger.log_image(key=name, images=[pixels], step=round)
+            logger.log_image(key="samples", images=[pixels], step=round)
         elif hasattr(experiment, "log_image") and hasattr(logger, "run_id"):  # MLflow
-            experiment.log_image(logger.run_id, pixels, key=name, step=round)
+            experiment.log_image(logger.run_id, pixels, key="samples", step=round)
         elif hasattr(experiment, "log_image"):  # Comet
-            experiment.log_image(pixels, name=name, step=round)
+            experiment.log_image(pixels, name="samples", step=round)
 
 
 def _experiment_of(logger: Any) -> Any:

@@ -306,10 +306,11 @@ def _read_results(found: Contents, pictures: Pictures) -> None:
         raise ValueError(f"{found.folder / RESULTS} is no experiment's: it lacks its numbers")
     found.kind, found.results = "experiment", content
     found.settings = content["settings"] if isinstance(content.get("settings"), dict) else {}
+    found.said = ["Its numbers and figure are below; its command prints what was expected of them."]
     if is_regular(path := found.folder / CONCLUSIONS):
         with _noted(found, "conclusions"):
             lines = filter(None, read_regular(path).decode(errors="replace").splitlines())
-            found.said = [shorten(line, LONGEST_CONCLUSION) for line in lines][:MOST_CONCLUSIONS]
+            found.said = [shorten(line, LONGEST_CONCLUSION) for line in lines][:MOST_CONCLUSIONS] or found.said
     versions = content.get("versions")
     found.versions = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     found.figures = _figures(pictures, sorted(found.folder.glob("*.png"))[:MOST_FIGURES])

@@ -15,6 +15,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from fedgen import __version__
+from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.federated.left_out import describe, shorten
 from fedgen.foreign_text import printable, printable_lines
 from fedgen.io.files import atomic_write
@@ -179,7 +180,7 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 
 
 def render(runs: Sequence[Contents], live: bool = False) -> Report:
-    lines = [_conclusions(run, live) for run in runs]
+    lines = [run.said or conclusions(run.records, run.place, bool(run.recipe), not live) for run in runs]
     axes, compared = [], None
     if len(runs) > 1:
         axes, (headings, rows) = charts.chart_rows(charts.axes_of(runs)), charts.summary_rows(runs)
@@ -192,12 +193,6 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
         compared=compared,
     )
     return Report(page, {shorten(run.place, LONGEST_NAME): own for run, own in zip(runs, lines)})
-
-
-def _conclusions(run: Contents, live: bool) -> list[str]:
-    if run.kind == "experiment":
-        return run.said or ["Its numbers and figure are below; its command prints what was expected of them."]
-    return conclusions(run.records, run.place, bool(run.recipe), not live)
 
 
 def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
@@ -215,7 +210,6 @@ def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
         "left_out": describe(run.left_out),
         "missing": {name: shorten(reason, 400) for name, reason in run.missing.items()},
         "facts": charts.facts(run),
-        "last": run.samples[-1] if run.samples else None,
         "real_clients": [shorten(name, LONGEST_NAME) for name in run.kept.real],
         "experiment": shorten(str(run.results.get("experiment", "")), LONGEST_NAME),
         "numbers": found[:MOST_ROWS],
@@ -256,6 +250,8 @@ class RunPage:
 
     def write(self, live: bool = False) -> bool:
         """Write the page, whole or not at all; where it cannot be, warn and go on."""
+        if not (self.folder / SCORES_FILE).exists():
+            return False
         try:
             render([read_contents(self.folder, self._logs, self._pictures)], live).save(self.path)
         except Exception as error:  # whatever it is: days of training do not end for a page

@@ -216,3 +216,4 @@ def test_training_goes_on_where_the_page_cannot_be_written(tmp_path):
     page.path.write_text("mine")
     with pytest.warns(UserWarning, match="written"):
         assert not page.write()
+    assert not RunPage(tmp_path / "empty").write()
