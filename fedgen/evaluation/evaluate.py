@@ -130,9 +130,7 @@ class Evaluator:
         self.real = real_side(self.plan, self.seed, cache, batch_size, device)
         self.needs_images = any(choice.needs not in ("model", "points") for choice in self.plan.all_choices)
         self.num_generated = num_images if self.needs_images else 0
-        frequencies = frequencies_of(self.splits[0])
-        self._draws: dict[str, Any] = {"seed": self.seed, "chunk": chunk, "frequencies": frequencies}
-        self._seen = SeenRange(*SAMPLES)
+        self._frequencies, self._seen = frequencies_of(self.splits[0]), SeenRange(*SAMPLES)
         self._floor: list[ScoreRecord] | None = None
 
     def __repr__(self) -> str:
@@ -194,7 +192,7 @@ class Evaluator:
                 needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
         for score in [score for needs in BY_CLASS for score in self.plan.asking(needs)]:
-            if problem := labels_problem(ImageSampler.of(sample), self._draws["frequencies"]):
+            if problem := labels_problem(ImageSampler.of(sample), self._frequencies):
                 raise ValueError(f"score {score} {problem}")
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]
@@ -215,8 +213,13 @@ class Evaluator:
 
     def draw_trial(self, sample: Sample, number: int) -> Tensor:
         """Images of a model that has not trained yet."""
-        draws = {**self._draws, "round": -1, "stream": "trial", "chunk": number}
+        draws = {**self._draws(sample, -1, "trial"), "chunk": number}
         return draw_images(sample, number, **draws, seen=self._seen, description="trying out")
+
+    def _draws(self, sample: Sample, round: int, stream: str) -> dict[str, Any]:
+        """What the draws of images hang on; of a class-conditional model the classes that the clients have."""
+        asked = None if labels_problem(ImageSampler.of(sample), self._frequencies) else self._frequencies
+        return {"seed": self.seed, "round": round, "stream": stream, "chunk": self.chunk, "frequencies": asked}
 
     def evaluate(
         self,
@@ -265,9 +268,9 @@ class Evaluator:
             }
             images, labels = torch.empty(0), None
             if asking:
-                draws, said = {**self._draws, "round": round, "stream": stream}, f"sampling for {stream}"
+                draws, said = self._draws(sample, round, stream), f"sampling for {stream}"
                 images = draw_images(sample, self.num_images, **draws, seen=self._seen, description=said)
-                labels = drawn_labels(sample, self.num_images, **draws)
+                labels = drawn_labels(self.num_images, **draws)
             embedded = {name: (self.real.embed(panel, images), labels) for name, panel in asking.items()}
             yield Generated({key: embedded.get(key[1], (torch.empty(0), None)) for key in panels}, images)
 

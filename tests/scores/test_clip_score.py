@@ -118,7 +118,7 @@ def test_a_models_score_is_that_of_transformers_clip(clip, options):
     frequencies = frequencies_of(Split.of_clients("train", TRAINED))
     draws = {"seed": 3, "round": 4, "stream": "train", "chunk": 50, "frequencies": frequencies}
     images = draw_images(sampler_of(model), 60, **draws)
-    labels = drawn_labels(sampler_of(model), 60, **draws)
+    labels = drawn_labels(60, **draws)
     cosines = 100 * their_cosines(clip, images, labels).clamp(min=0)
     means = torch.stack([cosines[labels == c].mean() for c in range(3)])
     expected = [float(means[part.labels].mean()) for part in TRAINED]
