@@ -18,11 +18,7 @@ KINDS = {torch.uint8: "images", torch.float32: "points", torch.int64: "texts"}
 
 
 def kind_of(inputs: Any) -> str:
-    """Return the kind of inputs: "images", "points" or "texts"; "items" where they are none of these.
-
-    Args:
-        inputs: a tensor, or `LazyInputs`.
-    """
+    """Return the kind of inputs, a tensor or `LazyInputs`: "images", "points" or "texts"; "items" for none of these."""
     has_type = isinstance(inputs, Tensor) or inputs.has_images
     return KINDS.get(inputs.dtype, "items") if has_type else "items"
 
@@ -198,11 +194,7 @@ def draw_batches(count: int, batch_size: int, iterations: int, draws: torch.Gene
 
 
 def endless_batches(count: int, batch_size: int, draws: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of `draw_batches` one after the other, however many are wanted.
-
-    Yields:
-        Positions int64 [min(batch_size, count)], and how often each was drawn before.
-    """
+    """The batches of `draw_batches` without end: positions, and how often each was drawn before."""
     size, epoch = min(batch_size, count), 0
     left, visits = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
     while True:

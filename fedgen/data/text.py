@@ -43,15 +43,8 @@ def windows_of(
 ) -> Examples:
     """The windows of every owner's text as examples: tokens int64 [N, length + 1].
 
-    Args:
-        texts: by owner.
-        length: tokens that are predicted in a window.
-        name: of the examples.
-        kinds: the class of each owner's text; windows have no labels by default.
-        classes: all of them, in their order.
-
-    Raises:
-        ValueError: if a text is shorter than one window, naming its owner.
+    With `kinds`, each owner's class is among `classes`; without, windows have no labels. ValueError that names the
+    owner of a text shorter than one window.
     """
     parts = {owner: cut_windows(encode(text), length) for owner, text in texts.items()}
     for owner, part in parts.items():

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.batches import PickledBatch
 from fedgen.data.formats.download import missing
+from fedgen.data.formats.pickled_batches import PickledBatch
 from fedgen.progress import track
 
 FILES = {"train": tuple(f"train_data_batch_{part}" for part in range(1, 11)), "test": ("val_data",)}

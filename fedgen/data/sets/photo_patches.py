@@ -114,12 +114,7 @@ def places(length: int, size: int, stride: int) -> Tensor:
 
 
 def find_photo(photo: str) -> Path:
-    """The file of a photo in the installed scikit-image; nothing is downloaded.
-
-    Raises:
-        ImportError: if scikit-image is not installed.
-        FileNotFoundError: if it does not bring the file.
-    """
+    """The file of a photo in the installed scikit-image; nothing is downloaded."""
     path = Path(str(need("skimage", "photos", "PhotoPatches").__file__)).parent / "data" / {**COLOUR, **GREY}[photo]
     if not path.is_file():
         raise FileNotFoundError(
