@@ -11,7 +11,7 @@ from fedgen.evaluation.marks import GAPS
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.tables.table import say_value
 from fedgen.federated.left_out import shorten
-from fedgen.recipe.recipe_keys import flatten
+from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import Contents
 from fedgen.reports.sentences import best_of, floors_of
 from fedgen.scores.rankings import Z

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from fedgen.called_as import program
 from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
 from fedgen.evaluation.names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
@@ -14,6 +13,7 @@ from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, default_column, unmarked
 from fedgen.evaluation.tables.table import client_value, format_value, say_pairs, say_value
 from fedgen.federated.left_out import shorten
+from fedgen.own_code import program
 from fedgen.scores.rankings import Z
 
 LOCAL_ONLY, CENTRALISED = "-local_only", "-centralised"  # behind a folder's name: the controls of `fedgen fit`

@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from fedgen.called_as import program
 from fedgen.evaluation import Run, ScoreRecord, print_report
 from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, axis_of, gap_title, interval
 from fedgen.evaluation.panels import OWN_MODEL
 from fedgen.evaluation.runs.rebuild import RECIPE
 from fedgen.evaluation.tables.gap_table import SPLITS, has_gaps
+from fedgen.own_code import program
 from fedgen.progress import make_console
 from fedgen.reports.figures.curves import BAND, draw_curves, finish_rounds, line_of, new_figure, remarks, save_picture
 from fedgen.reports.sentences import findings, next_steps
