@@ -28,15 +28,9 @@ COMMANDS = {
     "report": ("fedgen.cli.run:report", "one HTML page of a run, or of several side by side"),
     "benchmark": ("fedgen.cli.benchmark:benchmark", "compare generators and algorithms on one suite of cells"),
     "convert": ("fedgen.cli.convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),
-    "clients": (
-        "fedgen.cli.clients:clients",
-        "who has what under a recipe, and how unlike clients are",
-    ),
+    "clients": ("fedgen.cli.clients:clients", "who has what under a recipe, and how unlike clients are"),
     "deploy": ("fedgen.cli.deploy:deploy", "write a recipe as a Flower app, for clients on their machines"),
-    "supernode": (
-        "fedgen.cli.deploy:supernode",
-        "Flower's SuperNode, for apps that its owner named by SHA-256",
-    ),
+    "supernode": ("fedgen.cli.deploy:supernode", "Flower's SuperNode, for apps that its owner named by SHA-256"),
     "completion": ("fedgen.cli.completion:completion", "a script for bash or zsh that completes commands and names"),
     "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
 }

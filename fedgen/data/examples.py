@@ -219,8 +219,7 @@ class DataSet(ABC):
         """The whole split in memory, named `{name}/{split}`.
 
         Raises:
-            ValueError: if the data set has no such split.
-            FileNotFoundError: if its files are missing; the message says where they were sought and how to get them.
+            ValueError: if the data set has no such split; for others see `read`.
         """
         if split not in ("train", "test"):
             raise ValueError(f"split {split!r} is not known; use 'train' or 'test'")
@@ -235,7 +234,13 @@ class DataSet(ABC):
 
     @abstractmethod
     def read(self, split: Split) -> Examples:
-        """The examples of a split that `splits` names; called by `load`."""
+        """The examples of a split that `splits` names; called by `load`.
+
+        Raises:
+            FileNotFoundError: if files are missing and cannot be downloaded; the message says how to get them.
+            ValueError: if a file is damaged, or is none of this data set's; the message names it.
+            ImportError: if a library that it needs is not installed.
+        """
 
     def read_from(self) -> list[Path] | None:
         """The files and folders that `read` reads, and nothing else; None where nobody says.

@@ -87,12 +87,7 @@ class TextFolder(DataSet):
         self.name = f"{name or self.root.resolve().name}-{length}"
 
     def read(self, split: Split) -> Examples:
-        """The windows of all files.
-
-        Raises:
-            FileNotFoundError: if there is no such folder, or no text file in it.
-            ValueError: for a file that is not UTF-8 or shorter than one window.
-        """
+        """The windows of all files; ValueError for a file that is not UTF-8 or shorter than one window."""
         files = sorted(self.root.rglob("*.txt")) if self.root.is_dir() else []
         if not files:
             raise FileNotFoundError(f"{self.root} is no folder with text files (*.txt), one an owner")

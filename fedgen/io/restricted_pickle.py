@@ -16,6 +16,7 @@ import math
 import pickletools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -64,13 +65,11 @@ class Name:
         raise ValueError("it makes an object of a name that is no class")
 
 
+@dataclass(eq=False)
 class Function(Name):
     """A name that stands for a function of this project, which checks its own arguments."""
 
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    function: Callable[..., Any]
 
     def call(self, *arguments: Any) -> Any:
         return self.function(*arguments)
@@ -193,22 +192,18 @@ def check_unfolding(value: Any, children: Callable[[Any], Sequence[Any]], most: 
             raise ValueError("it holds itself")
 
 
+@dataclass
 class _Machine:
     """The stack machine that a pickle is a programme for; `outer` holds the stacks below the open marks."""
 
-    def __init__(
-        self,
-        names: Mapping[tuple[str, str], Any],
-        key_types: tuple[type, ...],
-        allowance: int,
-        persistent: Callable[[Any], Any] | None,
-        states: Mapping[type, Callable[[Any, Any], None]],
-    ) -> None:
-        self.names, self.key_types, self.persistent, self.states = names, key_types, persistent, states
-        self.allowance = allowance
-        self.stack: list[Any] = []
-        self.outer: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
+    names: Mapping[tuple[str, str], Any]
+    key_types: tuple[type, ...]
+    allowance: int
+    persistent: Callable[[Any], Any] | None
+    states: Mapping[type, Callable[[Any, Any], None]]
+    stack: list[Any] = field(default_factory=list)
+    outer: list[list[Any]] = field(default_factory=list)
+    memo: dict[int, Any] = field(default_factory=dict)
 
     def step(self, opcode: str, argument: Any) -> None:
         if opcode in _PUSHED:

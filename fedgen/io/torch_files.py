@@ -66,22 +66,18 @@ class _Storage:
     dtype: torch.dtype
 
 
+@dataclass(eq=False)
 class _StorageType(Name):
     """Stands for a class such as torch.FloatStorage: only ever part of a persistent id."""
 
-    __slots__ = ("dtype",)
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+    dtype: torch.dtype
 
 
+@dataclass(eq=False)
 class _Allowed(Name):
     """A class or function that the user allowed by `torch.serialization.add_safe_globals`."""
 
-    __slots__ = ("found",)
-
-    def __init__(self, found: Any) -> None:
-        self.found = found
+    found: Any
 
     def call(self, *arguments: Any) -> Any:
         return self.found(*arguments)

@@ -143,7 +143,7 @@ def plain_settings(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
         dumped = yaml.safe_load(parser.dump(config, skip_unset=False, format="yaml"))
     settings = _kept(dumped, config, dumped, _has_no_text)
     again = parser.parse_object(copy.deepcopy(settings))  # it changes what it is given
-    return dict(_kept(settings, config, again, _reads_otherwise))
+    return dict(_kept(settings, config, again, lambda read, own: not _same(own, read)))
 
 
 @contextmanager
@@ -178,10 +178,6 @@ def _kept(text: Any, own: Any, again: Any, is_lost: Callable[[Any, Any], bool]) 
 
 def _has_no_text(text: Any, own: Any) -> bool:
     return isinstance(text, str) and text.startswith(UNABLE) and not isinstance(own, str)
-
-
-def _reads_otherwise(again: Any, own: Any) -> bool:
-    return not _same(own, again)
 
 
 def _same(own: Any, again: Any) -> bool:

@@ -22,12 +22,7 @@ class FlowerPartitioner(Protocol):
 
 
 class DescribedPartitioner:
-    """A partitioner that says more of itself, as most of flwr-datasets' do.
-
-    Attributes:
-        is_dataset_assigned: gives whether it has its data set.
-        partition_id_to_natural_id: names of the partitions by their numbers.
-    """
+    """A partitioner that says more of itself, as most of flwr-datasets' do."""
 
     is_dataset_assigned: Callable[[], bool] | None = None
     partition_id_to_natural_id: Mapping[int, Any] = MappingProxyType({})
@@ -80,10 +75,8 @@ class FlowerDataset(ImageTable):
     def read(self, split: Split) -> Examples:
         """The images of a split's partitions.
 
-        Raises:
-            ImportError: if `datasets` is not installed.
-            ValueError: if a partitioner has no dataset, its partitions have no rows or not the same columns, or as
-                `HuggingFace` of columns and images.
+        ValueError also if a partitioner has no dataset, its partitions have no rows or not the same columns, or as
+        `HuggingFace` of columns and images.
         """
         table, counts = self._open(split)
         train = table if split == "train" else self._open("train")[0]

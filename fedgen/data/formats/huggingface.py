@@ -119,11 +119,8 @@ class HuggingFace(ImageTable):
     def read(self, split: Split) -> Examples:
         """The images of a split.
 
-        Raises:
-            ImportError: if `datasets` is not installed.
-            FileNotFoundError: if there is no such path, and the hub cannot be reached or has no such data set.
-            ValueError: if it is no such folder or damaged, has no such split or column, a label is missing or not known
-                to the train split, an owner is missing, an image cannot be read, or sizes differ and none is asked for.
+        ValueError also without such a split or column, for a missing owner, for a label that is missing or not known to
+        the train split, and if sizes differ and none is asked for.
         """
         tables = self._open()
         table, train = self._choose(tables, split), self._choose(tables, "train")

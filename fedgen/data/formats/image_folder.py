@@ -69,10 +69,8 @@ class ImageFolder(DataSet):
     def read(self, split: Split) -> Examples:
         """The images of a split.
 
-        Raises:
-            FileNotFoundError: if the folder, or one in it that is a class's or an owner's, is missing or has no images.
-            ValueError: if files cannot be read (all are listed), sizes differ and none is asked for, images lie beside
-                folders, or the classes are not those of the train split.
+        ValueError also if sizes differ and none is asked for, images lie beside folders, or the classes are not those
+        of the train split.
         """
         unread = Unread()
         found = self._list(split, unread)
@@ -126,13 +124,7 @@ class ImageManifest(DataSet):
         self.name = (name or self.path.stem) + (f"-{size}" if size else "")
 
     def read(self, split: Split) -> Examples:
-        """The images listed.
-
-        Raises:
-            FileNotFoundError: if there is no such CSV file.
-            ValueError: if it has no rows, lacks a column or a value, or a path leads out of the folder; if images
-                cannot be read (all are listed), or sizes differ and none is asked for.
-        """
+        """The images listed; ValueError also for a path out of the folder, or if sizes differ and none is asked for."""
         columns = read_columns(self.path)
         files = [self._place(path) for path in columns["path"]]
         values: list[Any] = columns.get("label", [])

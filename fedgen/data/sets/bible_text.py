@@ -61,12 +61,7 @@ class BibleKJV(DataSet):
         self.name = f"bible_kjv-{length}"
 
     def read(self, split: Split) -> Examples:
-        """The windows of all books.
-
-        Raises:
-            FileNotFoundError: if the file is not there.
-            ValueError: if it is another one or damaged, or a book is shorter than one window.
-        """
+        """The windows of all books; ValueError if one is shorter than a window."""
         books = read_books(self.path)
         sections = [section for section in SECTIONS if section in {SECTION_OF[book] for book in books}]
         return windows_of(books, self.length, f"{self.name}/{split}", SECTION_OF, sections)

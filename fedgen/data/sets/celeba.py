@@ -69,12 +69,7 @@ class CelebA(DataSet):
         self.name = "-".join(parts)
 
     def read(self, split: Split) -> Examples:
-        """The faces of a split.
-
-        Raises:
-            FileNotFoundError: if the images or a list are in none of the folders, or some images are missing.
-            ValueError: if a list is damaged or has no such attribute, or images cannot be read (all are counted).
-        """
+        """The faces of a split; ValueError too if there is no such attribute."""
         names = read_partition(self._find(PARTITIONS), PARTITION[split])
         classes: tuple[str, ...] = ()
         labels = torch.zeros(len(names), dtype=torch.int64)

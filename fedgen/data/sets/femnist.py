@@ -53,12 +53,7 @@ class FEMNIST(DataSet):
         self.name = "-".join(["femnist", *(name for name, given in options.items() if given)])
 
     def read(self, split: Split) -> Examples:
-        """The images of a split, writer by writer.
-
-        Raises:
-            FileNotFoundError: if there are no files.
-            ValueError: if a file is damaged or not of this form, or no image is left.
-        """
+        """The images of a split, writer by writer; ValueError if no image is left."""
         images: list[np.ndarray] = []
         labels: list[np.ndarray] = []
         owners: dict[str, int] = {}

@@ -78,12 +78,7 @@ class MedMNIST(DataSet):
         self.name = "-".join(parts)
 
     def read(self, split: Split) -> Examples:
-        """The images of a split.
-
-        Raises:
-            FileNotFoundError: if the file is in none of the folders and cannot be downloaded.
-            ValueError: if it is damaged or not of this form; the message says which array is wrong.
-        """
+        """The images of a split."""
         path = self._find()
         wanted = [f"{split}_images", f"{split}_labels", "train_labels"]
         arrays = read_npz(path, list(dict.fromkeys(wanted)))
