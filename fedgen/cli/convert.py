@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import auto_cli
-
-from fedgen.flags import CommandParser, with_flags
+from fedgen.flags import run_function
 
 
 def convert_networks(source: Path, target: Path, half: bool = False, overwrite: bool = False) -> None:
@@ -45,6 +43,4 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
 
 def convert(arguments: Sequence[str]) -> int:
     """`fedgen convert SOURCE TARGET`."""
-    given = with_flags(convert_networks, arguments)
-    auto_cli(convert_networks, args=given, as_positional=True, prog="fedgen convert", parser_class=CommandParser)
-    return 0
+    return run_function(convert_networks, arguments, "fedgen convert")

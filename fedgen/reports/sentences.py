@@ -8,7 +8,6 @@ from textwrap import wrap
 
 from rich.console import Console
 
-from fedgen.called_as import program
 from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
 from fedgen.evaluation.names import HELD_OUT
@@ -18,6 +17,7 @@ from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, de
 from fedgen.evaluation.tables.gap_table import has_gaps
 from fedgen.evaluation.tables.table import client_value, format_value, say_pairs, say_value
 from fedgen.federated.left_out import shorten
+from fedgen.own_code import program
 from fedgen.progress import make_console
 from fedgen.reports.figures.curves import draw_curves, draw_generalisation
 from fedgen.scores.rankings import Z

@@ -11,7 +11,7 @@ from fedgen.class_paths import load_classes
 from fedgen.evaluation.runs.scores_file import PARTITION, RECIPE, is_python_run
 from fedgen.io.files import read_yaml
 from fedgen.recipe.recipe_errors import explain
-from fedgen.recipe.recipe_keys import check_arguments, check_parts
+from fedgen.recipe.recipe_files import check_arguments, check_parts
 
 if TYPE_CHECKING:  # Lightning is imported once the recipe has been read
     from fedgen.clients import FederatedDataModule

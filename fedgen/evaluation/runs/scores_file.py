@@ -13,7 +13,7 @@ from fedgen.evaluation.records import ScoreRecord, unique
 from fedgen.io.files import atomic_write, parse_json, read_yaml, remove_unfinished
 from fedgen.io.regular_files import read_regular
 from fedgen.own_code import warn
-from fedgen.recipe.recipe_keys import check_lost
+from fedgen.recipe.recipe_files import check_lost
 
 SCORES_FILE = "scores.jsonl"
 RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"

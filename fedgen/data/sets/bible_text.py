@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.lzw import decompress_lzw
 from fedgen.data.text import check_length, windows_of
 from fedgen.io.regular_files import check_unpacked, read_regular
 
@@ -35,6 +34,7 @@ SECTIONS = {
 }
 """The books as the file abbreviates them, by their traditional section."""
 SECTION_OF = {book: section for section, books in SECTIONS.items() for book in books.split()}
+CLEAR, FIRST_BITS = 256, 9  # of LZW: the code that empties the table, and bits of the first codes
 VERSE = re.compile(r"(\w*?[A-Za-z]+)\d+:\d+ (.*)")
 
 
@@ -61,27 +61,14 @@ class BibleKJV(DataSet):
         self.name = f"bible_kjv-{length}"
 
     def read(self, split: Split) -> Examples:
-        """The windows of all books.
-
-        Raises:
-            FileNotFoundError: if the file is not there.
-            ValueError: if it is another one or damaged, or a book is shorter than one window.
-        """
+        """The windows of all books; ValueError if one is shorter than a window."""
         books = read_books(self.path)
         sections = [section for section in SECTIONS if section in {SECTION_OF[book] for book in books}]
         return windows_of(books, self.length, f"{self.name}/{split}", SECTION_OF, sections)
 
 
 def read_books(path: Path) -> dict[str, str]:
-    """The text of each book by its abbreviation, a line a verse.
-
-    Args:
-        path: of `bible.data`.
-
-    Raises:
-        FileNotFoundError: if the file is not there.
-        ValueError: if it is another one, or damaged.
-    """
+    """The text of each book by its abbreviation, a line a verse, of a `bible.data`."""
     try:
         state = path.stat()
     except OSError as error:
@@ -120,3 +107,42 @@ def _decompress(data: bytes) -> bytes:
     if short is not None:
         raise ValueError(f"window {short} has {len(windows[short])} bytes, not {size}")
     return b"".join(windows)
+
+
+def decompress_lzw(data: bytes, max_bits: int = 16, limit: int | None = None) -> bytes:
+    """The bytes of an LZW stream as `compress` writes it (Welch 1984), which Python's own modules do not read.
+
+    Codes are packed from the lowest bit on, in groups of eight of one width; the width grows from 9 bits to `max_bits`
+    as the table does, and a group that it ends is filled up. The three bytes that a `.Z` file begins with are not part
+    of a stream. ValueError for a code that no stream can have there, or more than `limit` bytes.
+    """
+    singles = [bytes([value]) for value in range(256)] + [b""]
+    table, found, size = list(singles), [], 0
+    bits, group, place = FIRST_BITS, 0, 0  # width of codes; bit at which codes of this width begin; bit of the next
+    before = b""
+    while place + bits <= 8 * len(data):
+        code = int.from_bytes(data[place >> 3 : (place >> 3) + 4], "little") >> (place & 7) & ((1 << bits) - 1)
+        place += bits
+        if code == CLEAR:
+            place = group = _end_of_group(place, group, bits)
+            table, bits, before = list(singles), FIRST_BITS, b""
+            continue
+        if code > len(table) or (code == len(table) and not before):
+            raise ValueError(f"a damaged LZW stream: code {code} in bit {place - bits}, and {len(table)} are known")
+        text = table[code] if code < len(table) else before + before[:1]
+        found.append(text)
+        size += len(text)
+        if limit is not None and size > limit:
+            raise ValueError(f"a damaged LZW stream: it is longer than {limit} bytes")
+        if before and len(table) < 1 << max_bits:
+            table.append(before + text[:1])
+        before = text
+        if len(table) >= 1 << bits and bits < max_bits:
+            place = group = _end_of_group(place, group, bits)
+            bits += 1
+    return b"".join(found)
+
+
+def _end_of_group(place: int, start: int, bits: int) -> int:
+    """The bit at which the group of eight codes ends that a bit lies in."""
+    return start + -(-(place - start) // (8 * bits)) * 8 * bits

@@ -78,12 +78,8 @@ class PhotoPatches(DataSet):
         self.name = "-".join(["photo_patches", str(size), *(name for name, given in options.items() if given)])
 
     def read(self, split: Split) -> Examples:
-        """The patches of a split, photo by photo, each from the top left on.
-
-        Raises:
-            ImportError: if scikit-image is not installed.
-            FileNotFoundError: if it has no such photo.
-            ValueError: if a photo is too small for a patch of this split.
+        """The patches of a split, photo by photo, each from the top left on; ValueError if a photo is too small for
+        one.
         """
         parts = [self._patches(photo, split) for photo in self.photos]
         counts = torch.tensor([len(part) for part in parts])
@@ -114,12 +110,7 @@ def places(length: int, size: int, stride: int) -> Tensor:
 
 
 def find_photo(photo: str) -> Path:
-    """The file of a photo in the installed scikit-image; nothing is downloaded.
-
-    Raises:
-        ImportError: if scikit-image is not installed.
-        FileNotFoundError: if it does not bring the file.
-    """
+    """The file of a photo in the installed scikit-image; nothing is downloaded."""
     path = Path(str(need("skimage", "photos", "PhotoPatches").__file__)).parent / "data" / {**COLOUR, **GREY}[photo]
     if not path.is_file():
         raise FileNotFoundError(

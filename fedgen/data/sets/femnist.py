@@ -13,7 +13,7 @@ import torch
 
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import missing
-from fedgen.data.padding import pad_images
+from fedgen.data.formats.image_files import pad_images
 from fedgen.io.files import read_json
 from fedgen.progress import track
 
@@ -53,12 +53,7 @@ class FEMNIST(DataSet):
         self.name = "-".join(["femnist", *(name for name, given in options.items() if given)])
 
     def read(self, split: Split) -> Examples:
-        """The images of a split, writer by writer.
-
-        Raises:
-            FileNotFoundError: if there are no files.
-            ValueError: if a file is damaged or not of this form, or no image is left.
-        """
+        """The images of a split, writer by writer; ValueError if no image is left."""
         images: list[np.ndarray] = []
         labels: list[np.ndarray] = []
         owners: dict[str, int] = {}
@@ -88,11 +83,7 @@ class FEMNIST(DataSet):
 
 
 def read_writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Each writer's name, images (uint8 [n, 1, 28, 28], 255 is paper) and labels (int64 [n]) in one of LEAF's files.
-
-    Raises:
-        ValueError: if it is not of this form; the message names the writer.
-    """
+    """Each writer's name, images (uint8 [n, 1, 28, 28], 255 is paper) and labels (int64 [n]) in one of LEAF's files."""
     try:
         content = read_json(path)
         users, data = content["users"], content["user_data"]

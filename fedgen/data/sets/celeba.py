@@ -1,7 +1,7 @@
 """CelebA (Liu, Luo, Wang and Tang 2015, arXiv 1411.7766): 202,599 aligned faces of 178 x 218 RGB pixels."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import missing
 from fedgen.data.formats.image_files import check_form, fit, read_image, to_tensor
-from fedgen.data.formats.image_items import lazy_images
+from fedgen.data.formats.image_folder import lazy_images
 from fedgen.foreign_text import is_number
 from fedgen.io.regular_files import check_unpacked, read_regular, stored_bytes
 from fedgen.progress import track
@@ -69,12 +69,7 @@ class CelebA(DataSet):
         self.name = "-".join(parts)
 
     def read(self, split: Split) -> Examples:
-        """The faces of a split.
-
-        Raises:
-            FileNotFoundError: if the images or a list are in none of the folders, or some images are missing.
-            ValueError: if a list is damaged or has no such attribute, or images cannot be read (all are counted).
-        """
+        """The faces of a split; ValueError too if there is no such attribute."""
         names = read_partition(self._find(PARTITIONS), PARTITION[split])
         classes: tuple[str, ...] = ()
         labels = torch.zeros(len(names), dtype=torch.int64)
@@ -86,7 +81,7 @@ class CelebA(DataSet):
         folder = self._folder_of(names, split)
         if not self.in_memory:
             read = partial(read_face, crop=self.crop, size=self.size)
-            return lazy_images([folder / name for name in names], *known, read=read)
+            return lazy_images([folder / name for name in names], *known, read)
         return Examples(self._read_faces(names, split, folder), *known)
 
     def _read_owners(self, names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
@@ -154,13 +149,10 @@ def read_partition(path: Path, code: str) -> list[str]:
     """The names of the images that list_eval_partition.txt gives this code: "0" train, "1" validation, "2" test."""
     names = []
     for number, fields in _rows(path):
-        match fields:
-            case [name, "0" | "1" | "2" as found]:
-                if found == code:
-                    names.append(name)
-            case _:
-                said = " ".join(fields)[:80]
-                raise ValueError(f"{path}, line {number}: {said!r} is not an image and 0, 1 or 2; get it again")
+        if len(fields) != 2 or fields[1] not in ("0", "1", "2"):
+            raise _no_line(path, number, fields, "0, 1 or 2")
+        if fields[1] == code:
+            names.append(fields[0])
     if not names:
         raise ValueError(f"{path} gives no image the code {code}; get it again")
     return names
@@ -178,24 +170,28 @@ def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int
         if len(fields) != 1 + len(known) or fields[column] not in ("1", "-1"):
             raise ValueError(f"{path}, line {number}: not an image and {len(known)} times 1 or -1; get it again")
         values[fields[0]] = int(fields[column] == "1")
-    if absent := [name for name in names if name not in values]:
-        raise ValueError(f"{path} has no line for {len(absent)} images, e.g. {absent[0]}; get it again")
-    return [values[name] for name in names]
+    return _of_names(values, names, path)
 
 
 def read_identities(path: Path, names: Sequence[str]) -> list[int]:
     """The number of the person on each image, by identity_CelebA.txt: an image and a number a line."""
     values = {}
     for number, fields in _rows(path):
-        match fields:
-            case [name, person] if is_number(person):
-                values[name] = int(person)
-            case _:
-                said = " ".join(fields)[:80]
-                raise ValueError(f"{path}, line {number}: {said!r} is not an image and a number; get it again")
+        if len(fields) != 2 or not is_number(fields[1]):
+            raise _no_line(path, number, fields, "a number")
+        values[fields[0]] = int(fields[1])
+    return _of_names(values, names, path)
+
+
+def _of_names(values: Mapping[str, int], names: Sequence[str], path: Path) -> list[int]:
     if absent := [name for name in names if name not in values]:
         raise ValueError(f"{path} has no line for {len(absent)} images, e.g. {absent[0]}; get it again")
     return [values[name] for name in names]
+
+
+def _no_line(path: Path, number: int, fields: Sequence[str], expected: str) -> ValueError:
+    said = " ".join(fields)[:80]
+    return ValueError(f"{path}, line {number}: {said!r} is not an image and {expected}; get it again")
 
 
 def _rows(path: Path, header: int = 0) -> Iterator[tuple[int, list[str]]]:

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from fedgen.data.annotations import as_kind, as_kinds, number_classes, numbered
 from fedgen.extras import need
 from fedgen.io.files import read_json
 from fedgen.io.regular_files import check_unpacked, most_unpacked, open_regular
@@ -22,24 +26,14 @@ SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}.*")
 
 @dataclass(frozen=True)
 class Table:
-    """One split on disk.
+    """One split on disk."""
 
-    Args:
-        source: where it is, for messages.
-        features: what each column holds, as types of `datasets`.
-        count: the number of rows.
-        stored: bytes of its files.
-        column: the values of a column one after the other, images as they are stored.
-        rows: a `datasets.Dataset` of the rows, to read any of them; of Parquet files the library keeps a copy for it in
-            its cache.
-    """
-
-    source: str
-    features: Mapping[str, Any]
-    count: int
-    stored: int
-    column: Callable[[str], Iterator[Any]]
-    rows: Callable[[], Any]
+    source: str  # where it is, for messages
+    features: Mapping[str, Any]  # what each column holds, as types of `datasets`
+    count: int  # rows
+    stored: int  # bytes of its files
+    column: Callable[[str], Iterator[Any]]  # its values one after the other, images as they are stored
+    rows: Callable[[], Any]  # a `datasets.Dataset`, to read any row; of Parquet files the library keeps a copy for it
 
 
 def open_tables(path: Path) -> dict[str, Table]:
@@ -67,12 +61,7 @@ def open_tables(path: Path) -> dict[str, Table]:
 
 
 def open_hub(name: str, config: str | None = None, revision: str | None = None) -> dict[str, Table]:
-    """The splits of a data set of the Hugging Face hub, fetched into the library's cache where they are not there yet.
-
-    Raises:
-        FileNotFoundError: if the hub cannot be reached, or has no such data set.
-        ValueError: if it has no such configuration, or cannot be read.
-    """
+    """The splits of a data set of the Hugging Face hub, fetched into the library's cache if they are not there."""
     datasets = import_datasets()
     try:
         found = datasets.load_dataset(name, config, revision=revision)
@@ -217,3 +206,82 @@ def _parquet_files(path: Path) -> dict[str, list[Path]]:
         if len(folders := sorted({part.parent.name for part in parts})) > 1:
             raise ValueError(f"split {split} lies in the folders {', '.join(folders)}; give the path of one of them")
     return dict(splits)
+
+
+# ---- columns of images, labels and owners ----
+
+
+def image_column(table: Table, given: str | None) -> str:
+    """The column of images, as given or found."""
+    from datasets import Image, Value
+
+    def holds_images(feature: Any) -> bool:
+        return isinstance(feature, Image) or (isinstance(feature, dict) and "bytes" in feature)
+
+    if given is not None:
+        feature = _feature(table, given)
+        if not holds_images(feature) and not (isinstance(feature, Value) and "binary" in feature.dtype):
+            raise ValueError(f"{table.source}: column {given!r} holds no images but {feature}")
+        return given
+    found = _only(table, [name for name in table.features if holds_images(table.features[name])], "image")
+    if found is None:
+        listed = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in table.features.items())
+        raise ValueError(f"{table.source} has no column of images, but {listed}; if one holds images as bytes, name it")
+    return found
+
+
+def label_column(table: Table, given: str | None) -> str | None:
+    """The column of labels, as given or found; None if there is none."""
+    from datasets import ClassLabel
+
+    if given is not None:
+        _feature(table, given)
+        return given
+    named = [name for name, feature in table.features.items() if isinstance(feature, ClassLabel)]
+    return _only(table, named or [name for name in table.features if name == "label"], "label")
+
+
+def read_labels(table: Table, column: str | None, train: Table) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels, int64 [N], and their classes' names: those of the train split."""
+    from datasets import ClassLabel
+
+    if column is None:
+        return torch.zeros(table.count, dtype=torch.int64), ()
+    feature, expected = table.features[column], _feature(train, column)
+    if feature != expected:
+        raise ValueError(f"{table.source}: labels {column!r} are {feature}, but those of {train.source} are {expected}")
+    if isinstance(feature, ClassLabel):
+        names = tuple(feature.names)
+        places: dict[Any, int] = {label: label for label in range(len(names))}
+    else:
+        said = f"{train.source}: labels {column!r}"
+        places, names = number_classes(as_kinds(list(train.column(column)), said), said)
+    values = list(table.column(column))
+    kinds = list(map(as_kind, values))
+    for row, kind in enumerate(kinds):
+        if kind not in places:
+            raise ValueError(
+                f"{table.source}, row {row}: label {values[row]!r} in {column!r} is none of the {len(names)} classes"
+            )
+    return torch.tensor([places[kind] for kind in kinds], dtype=torch.int64), names
+
+
+def read_owners(table: Table, column: str | None) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Each row's owner, int64 [N], and the owners' names: the column's values in sorted order; nothing without one."""
+    if column is None:
+        return None, ()
+    _ = _feature(table, column)
+    return numbered(as_kinds(list(table.column(column)), f"{table.source}: owners {column!r}"))
+
+
+def _feature(table: Table, column: str) -> Any:
+    if column not in table.features:
+        raise ValueError(f"{table.source} has no column {column!r}; it has {', '.join(table.features)}")
+    return table.features[column]
+
+
+def _only(table: Table, found: list[str], kind: str) -> str | None:
+    """The only name found, or of several the one called as their kind; None if there is none."""
+    if len(found) > 1 and kind not in found:
+        raise ValueError(f"{table.source} has the {kind} columns {', '.join(found)}; choose one by {kind}_column")
+    return kind if kind in found else next(iter(found), None)
