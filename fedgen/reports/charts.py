@@ -19,7 +19,7 @@ from fedgen.evaluation.tables.gap_table import run_tables
 from fedgen.evaluation.tables.table import inversion_table, say_notes, say_value, selection_table
 from fedgen.federated.left_out import shorten
 from fedgen.io.files import in_bytes
-from fedgen.recipe.recipe_keys import flatten
+from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import Contents
 from fedgen.reports.sentences import best_of, floors_of
 from fedgen.scores.rankings import Z
