@@ -27,11 +27,14 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
         raise FileExistsError(f"{target} exists; choose another name, or replace it with --overwrite")
 
     from fedgen.io.files import in_bytes, require_writable
-    from fedgen.models.stylegan2.official.convert_official import read_official_networks, read_trained_networks
     from fedgen.progress import make_console
 
     require_writable(target.parent)
-    found = read_trained_networks(source) if source.suffix == ".ckpt" else read_official_networks(source)
+    if source.suffix == ".ckpt":
+        from fedgen.models.stylegan2.stylegan2 import read_trained_networks as read
+    else:
+        from fedgen.models.stylegan2.network_file import read_official_networks as read
+    found = read(source)
     found.write(target, half)
     console = make_console()
     for name, network in found.networks.items():

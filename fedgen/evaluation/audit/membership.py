@@ -30,7 +30,7 @@ from fedgen.evaluation.names import SignalName
 from fedgen.evaluation.own_models import Personal, own_in_place
 from fedgen.foreign_text import listed
 from fedgen.images import from_uint8
-from fedgen.models.gan.critic_losses import CriticLosses
+from fedgen.models.adversarial import CriticLosses
 from fedgen.models.optional_hooks import GenerativeModel
 from fedgen.own_code import warn
 from fedgen.progress import track
