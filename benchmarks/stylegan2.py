@@ -24,9 +24,8 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.device import work_seconds
 from benchmarks.report import report
 from fedgen.losses import DistributedLoss
-from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator, configuration
+from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator, configuration, operations
 from fedgen.models.stylegan2 import generator as generators
-from fedgen.models.stylegan2 import operations
 from fedgen.models.stylegan2.training_steps import r1_penalty
 
 BATCHES = {64: 8, 256: 2}

@@ -241,7 +241,7 @@ def check_pair(generator: nn.Module, critic: nn.Module, loss: AdversarialLoss) -
 
 @torch.no_grad()
 def check_images(generator: nn.Module, critic: nn.Module | None, data_shape: tuple[int, ...] | None) -> None:
-    """Tries networks in eval mode on two images."""
+    """Tries networks in eval mode on two images; raises ValueError if images, scores or data do not fit."""
     parameter = next(generator.parameters())
     conditional = optional(generator, ImageNetwork, "num_classes") is not None
     labels = torch.zeros(2, dtype=torch.int64, device=parameter.device) if conditional else None

@@ -17,7 +17,7 @@ from fedgen.io.hashing import hash_tensors
 from fedgen.io.hub_folders import find_folder
 from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.models.ema import in_full
-from fedgen.models.networks.diffusers_networks import CONFIG, AutoencoderKL, read_body
+from fedgen.models.networks.diffusers_networks import CONFIG, AutoencoderKL, network_around, read_body
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.optional_hooks import FederatedData, data_module_of
 from fedgen.models.require import require
@@ -400,17 +400,8 @@ def read_autoencoder(name: str | Path) -> AutoencoderKL:
     folder = find_folder(name, "autoencoder")
     folder = folder / "vae" if (folder / "vae").is_dir() else folder
     body = read_body(folder, "AutoencoderKL", f"{name} is no diffusers folder of an autoencoder", "fedgen reads")
-    return _around(body, str(folder / CONFIG))
-
-
-def _around(body: Any, source: str) -> AutoencoderKL:
-    """The kit's network with the weights of diffusers' AutoencoderKL."""
-    try:
-        network = AutoencoderKL.around(body.config)
-    except Exception as error:  # settings from a file may fail in any way
-        raise ValueError(f"{source}: fedgen has no such autoencoder ({error})") from error
-    network.body.load_state_dict(body.state_dict())
-    return network
+    found: AutoencoderKL = network_around(AutoencoderKL, body, folder / CONFIG)
+    return found
 
 
 def _found(given: Any) -> tuple[nn.Module, tuple[float, float]]:
@@ -426,7 +417,7 @@ def _found(given: Any) -> tuple[nn.Module, tuple[float, float]]:
             " or a module with encode and decode",
         )
         if type(given).__module__.startswith("diffusers.") and type(given).__name__ == "AutoencoderKL":
-            given = _around(given, "autoencoder")
+            given = network_around(AutoencoderKL, given, "autoencoder")
         given = copy.deepcopy(given)
     if isinstance(given, VAE):
         return given.network, (given.moments.scaling, given.moments.shift)

@@ -40,16 +40,6 @@ Form = Literal["exact", "local", "message"]
 FORMS = ("exact", "local", "message")
 
 
-def bring_into_form(objective: EmbeddedLoss, form: Form) -> None:
-    """Put a form's losses into an objective."""
-    require(
-        not (form == "local" and isinstance(objective.weight, AdaptiveWeight)),
-        "AdaptiveWeight follows a critic's loss, and clients' turns have no critic; give the objective a number as"
-        " its weight",
-    )
-    objective.replace_losses(lambda loss: loss_of_form(loss, form))
-
-
 def loss_of_form(loss: FeatureLoss, form: Form) -> FeatureLoss:
     """Return the loss that a form puts in the place of one."""
     kinds = {"exact": DistributedLoss, "message": OneMessageLoss}
@@ -268,7 +258,12 @@ class DistributedFineTuning(RoundClock):
 
     def _take(self, objective: EmbeddedLoss) -> None:
         """Puts the form's losses into the objective, and it where it belongs."""
-        bring_into_form(objective, self.form)
+        require(
+            not (self.form == "local" and isinstance(objective.weight, AdaptiveWeight)),
+            "AdaptiveWeight follows a critic's loss, and clients' turns have no critic; give the objective a number as"
+            " its weight",
+        )
+        objective.replace_losses(lambda loss: loss_of_form(loss, self.form))
         self._objectives = [objective]
         if self.form == "local":
             self.local_losses.append(objective)
@@ -305,8 +300,8 @@ class DistributedFineTuning(RoundClock):
         if stage != "fit":
             return
         objective, data = self.objective, data_module_of(self.trainer)
-        require(objective is not None, "DistributedFineTuning has no objective; give an EmbeddedLoss(MMD2Loss(), ...)")
-        assert objective is not None
+        if objective is None:
+            raise ValueError("DistributedFineTuning has no objective; give an EmbeddedLoss(MMD2Loss(), ...)")
         self._is_client = bool(optional(data, FederatedData, "is_one_client"))
         check_strategy(self.form, self._strategy_calls(), type(self.trainer.strategy).__name__)
         for client in optional(data, FederatedData, "clients") or ():
@@ -323,8 +318,8 @@ class DistributedFineTuning(RoundClock):
         self.means = RoundMeans(*(f"{objective.score}_loss/{name}" for name in names))
 
     def _start_server(self, objective: EmbeddedLoss) -> None:
-        require(self.server_data is not None, "DistributedFineTuning has no server_data for its game; give a data set")
-        assert self.server_data is not None
+        if self.server_data is None:
+            raise ValueError("DistributedFineTuning has no server_data for its game; give a data set")
         data = self.server_data.load("train") if isinstance(self.server_data, DataSet) else self.server_data
         server = ServerData(data, self.batch, self.seed)
         self.model.own_data, self._server = server, server

@@ -232,10 +232,13 @@ class GAN(CriticLosses, LatentGenerator):
         """
         fake = generate(self.generator, self.draw_latents(count), labels)
         adversarial = self.loss.generator_loss(critic_function(self.critic, count, labels), fake)
-        loss = self.add_joint_losses(adversarial, fake, adversarial.detach())
+        loss, more = adversarial, bool(self.generator_losses)
+        if more:
+            loss = self.add_joint_losses(loss, fake, adversarial.detach())
         own = self.start_step(optimizer)
         self.manual_backward(loss, inputs=own)
-        self.backward_separate_losses(count, adversarial.detach(), own)
+        if more:
+            self.backward_separate_losses(count, adversarial.detach(), own)
         optimizer.step()
         self.means.add({"generator_loss": loss})
 

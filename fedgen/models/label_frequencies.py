@@ -39,17 +39,15 @@ class LabelFrequencies(nn.Module):
         if not clients:
             return
         if told := optional(data, FederatedData, "label_counts"):
-            self._set("the federation", told())
+            name, counts = "the federation", told()
         else:
-            self._set(clients[0].data.name, _count(clients))
-
-    def _set(self, name: str, counts: Tensor) -> None:
+            name, counts = clients[0].data.name, _count(clients)
         if (classes := len(counts)) > self.num_classes:
             raise ValueError(
                 f"{name} has {classes} classes and the model {self.num_classes}; set its num_classes to {classes}"
             )
         self.counts.zero_()
-        self.counts[: len(counts)] = counts.to(self.counts)
+        self.counts[:classes] = counts.to(self.counts)
 
     def labels_of(self, batch: Sequence[Tensor], dropout: float = 0.0) -> Tensor:
         """The labels int64 [N] of a batch (images, labels); those of unknown data are checked in their first batch."""

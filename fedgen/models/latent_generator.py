@@ -61,9 +61,8 @@ class LatentGenerator(RoundClock):
         self.automatic_optimization = False
         self.generator, self.ema_decay = generator, ema_decay
         self.latent_dim = int(generator.latent_dim)  # type: ignore[arg-type]
-        self.num_classes: int | None = optional(
-            generator, ImageNetwork, "num_classes"
-        )  # says that labels may be asked for
+        # says that labels may be asked for
+        self.num_classes: int | None = optional(generator, ImageNetwork, "num_classes")
         self.label_frequencies = None if self.num_classes is None else LabelFrequencies(self.num_classes)
         self.generator_ema = EMA(generator, ema_warmup) if ema_decay is not None else None
         self.generator_losses = list(generator_losses or ())
@@ -79,9 +78,8 @@ class LatentGenerator(RoundClock):
         # FedAvg leaves alone what begins so; networks do not say it, as they may live on in another model
         self.unexchanged: tuple[str, ...] = ()
         self._frozen: Collection[str] = ()  # submodules of the generator of which nothing moves
-        self._optimised_before = list(
-            optional(generator, FederatedModule, "optimised_on")
-        )  # by what trained these weights earlier
+        # by what trained these weights earlier
+        self._optimised_before = list(optional(generator, FederatedModule, "optimised_on"))
         self.own_data: Any = None  # in the trainer's data module's place, if another module trains this one
 
     @property

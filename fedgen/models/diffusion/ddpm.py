@@ -29,7 +29,7 @@ from fedgen.models.diffusion.diffusion_process import (
     predictor,
 )
 from fedgen.models.diffusion.lora import LoRA, adapted, merge_adapters, write_adapters
-from fedgen.models.networks.diffusers_networks import CONFIG, UNet, read_body, read_settings
+from fedgen.models.networks.diffusers_networks import CONFIG, UNet, network_around, read_body, read_settings
 from fedgen.models.networks.network import Network, build, describe
 from fedgen.models.optional_hooks import Drawn
 from fedgen.models.require import require
@@ -54,11 +54,7 @@ def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Predi
             f" sample_size={body.config.sample_size}; fedgen needs as many channels out as in, and a size"
         )
     classes = _read_labels(folder / LABELS)
-    try:
-        network = UNet.around(body.config, classes)
-    except Exception as error:  # settings from a file may fail in any way
-        raise ValueError(f"{unet / CONFIG}: fedgen has no such network ({error})") from error
-    network.body.load_state_dict(body.state_dict())
+    network = network_around(UNet, body, unet / CONFIG, num_classes=classes)
     for path in (folder / "scheduler" / SCHEDULER, folder / SCHEDULER):
         if path.is_file():
             return network, *read_schedule_file(path)

@@ -79,7 +79,10 @@ class Denoiser(RoundClock):
         if self.lora is not None:
             add_adapters(adapted(self.network), self.lora)
         if gradient_checkpointing:
-            _save_memory(self.network)
+            if (save := optional(self.network, ImageNetwork, "save_memory")) is None:
+                name = type(self.network).__name__
+                raise ValueError(f"gradient_checkpointing needs a network with save_memory(), as UNet has; got {name}")
+            save()
         self.network_ema = EMA(self.network, ema_warmup) if ema_decay is not None else None
         self.label_frequencies = LabelFrequencies(self.num_classes) if self.num_classes is not None else None
         self.lr, self.warmup, self.ema_decay, self.flips = lr, warmup, ema_decay, flips
@@ -352,13 +355,6 @@ def _shape_and_labels(network: nn.Module) -> tuple[tuple[int, ...], int | None, 
         raise ValueError(f"the network {name} needs an attribute image_shape: (channels, height, width)")
     classes = optional(network, ImageNetwork, "num_classes")
     return tuple(shape), classes, bool(optional(network, ImageNetwork, "null_label"))
-
-
-def _save_memory(network: nn.Module) -> None:
-    if (save := optional(network, ImageNetwork, "save_memory")) is None:
-        name = type(network).__name__
-        raise ValueError(f"gradient_checkpointing needs a network with save_memory(), as UNet has; got {name}")
-    save()
 
 
 def made(given: Any, kind: type[T], first: str = "") -> T:

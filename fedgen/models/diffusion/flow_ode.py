@@ -89,7 +89,12 @@ def integrate_adaptive(
         slopes[who] = after[taken]
         passed[who] = at[taken] + length[taken]
         lengths[left], again[left] = length * factor, ~taken
-        _require_length(lengths[left[~taken]], rtol, atol)
+        refused = lengths[left[~taken]]
+        if len(refused) and float(refused.min()) < _SHORTEST:
+            raise ValueError(
+                f"rtol={rtol}, atol={atol}: steps fell below {_SHORTEST} of the way, as the velocity jumps or is"
+                " rounded more coarsely than that; take larger tolerances, or a solver of fixed steps"
+            )
         left = left[~(taken & (last | ends))]
     return states
 
@@ -113,15 +118,6 @@ def _sum(weights: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
         if weight:
             total.add_(one, alpha=weight)
     return total
-
-
-def _require_length(lengths: Tensor, rtol: float, atol: float) -> None:
-    """Raises ValueError for steps that are too short."""
-    if len(lengths) and float(lengths.min()) < _SHORTEST:
-        raise ValueError(
-            f"rtol={rtol}, atol={atol}: steps fell below {_SHORTEST} of the way, as the velocity jumps or is rounded"
-            " more coarsely than that; take larger tolerances, or a solver of fixed steps"
-        )
 
 
 def _first_lengths(slope: Field, states: Tensor, slopes: Tensor, rtol: float, atol: float, sizes: list[int]) -> Tensor:

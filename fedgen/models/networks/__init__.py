@@ -1,4 +1,4 @@
-"""Networks: pairs of a generator and a critic, a file each, the UNet of diffusion models, and an autoencoder."""
+"""Networks: pairs of a generator and a critic, the UNet of diffusion models, and an autoencoder."""
 
 from typing import TYPE_CHECKING
 

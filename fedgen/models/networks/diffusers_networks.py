@@ -45,6 +45,16 @@ def read_settings(path: Path, missing: str = "") -> dict[str, Any]:
     return content
 
 
+def network_around(kind: Any, body: Any, source: Path | str, **options: Any) -> Any:
+    """A network of a class with `around`, with the weights of a body that was read from a folder of diffusers."""
+    try:
+        network = kind.around(body.config, **options)
+    except Exception as error:  # settings from a file may fail in any way
+        raise ValueError(f"{source}: fedgen has no such {kind.__name__} ({error})") from error
+    network.body.load_state_dict(body.state_dict())
+    return network
+
+
 # What Ho et al. 2020 (arXiv 2006.11239) do where diffusers' own defaults differ.
 PAPER = {"downsample_padding": 0, "flip_sin_to_cos": False, "freq_shift": 1, "norm_eps": 1e-6}
 

@@ -22,7 +22,7 @@ from fedgen.models.stylegan2.official_pickle import OfficialNetwork, read_offici
 
 FORMAT, VERSION = "fedgen-stylegan2", 1
 _FREE = ("half_resolutions", "half", "channels_last", "frozen_layers")  # how to compute and train, not what
-_KINDS: dict[str, type[nn.Module]] = {
+_KINDS: dict[str, type[Network]] = {
     "generator": StyleGAN2Generator,
     "generator_ema": StyleGAN2Generator,
     "critic": StyleGAN2Discriminator,
@@ -40,7 +40,7 @@ class NetworkFile:
     record: dict[str, Any] = field(default_factory=dict)  # where the weights come from
 
     @property
-    def networks(self) -> dict[str, nn.Module]:
+    def networks(self) -> dict[str, Network]:
         """Those that there are, by name."""
         found = {name: getattr(self, name) for name in _KINDS}
         return {name: network for name, network in found.items() if network is not None}

@@ -104,14 +104,13 @@ def read_storage(payload: Any) -> Storage:
 
 def _read_id(value: Any) -> _Id:
     """A storage's persistent id: ("storage", type, key, location, number of elements, None)."""
-    if type(value) is not tuple or len(value) != 6:
-        raise ValueError("a storage has a persistent id that torch does not write")
-    word, kind, key, location, numel, view = value
-    if type(word) is not str or word != "storage" or not isinstance(kind, _StorageType) or view is not None:
-        raise ValueError("a storage has a persistent id that torch does not write")
-    if type(key) is not str or type(location) is not str or type(numel) is not int or not 0 <= numel < 2**60:
-        raise ValueError("a storage has a persistent id that torch does not write")
-    return _Id(kind, key, numel)
+    if type(value) is tuple and len(value) == 6:
+        word, kind, key, location, numel, view = value
+        texts = all(type(text) is str for text in (word, key, location))
+        is_count = type(numel) is int and 0 <= numel < 2**60
+        if texts and word == "storage" and isinstance(kind, _StorageType) and is_count and view is None:
+            return _Id(kind, key, numel)
+    raise ValueError("a storage has a persistent id that torch does not write")
 
 
 def view_storage(storage: Any, offset: Any, size: Any, stride: Any) -> Tensor:
