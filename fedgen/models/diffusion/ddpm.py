@@ -42,7 +42,8 @@ _SAID = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
 def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Prediction | None]:
     """The network, its noise schedule and what it predicts; the last two are None for a folder without a scheduler.
 
-    Weights are read from safetensors alone, and no code of the folder is run.
+    Weights are read from safetensors alone, and no code of the folder is run. A flipped bit that leaves a number in the
+    weights cannot be seen: they carry no checksum.
     """
     folder = find_folder(name)
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
@@ -94,7 +95,7 @@ def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule,
     """The noise schedule in a scheduler's config, and what the network predicts."""
     kinds, predictions = {v: k for k, v in BETAS.items()}, {v: k for k, v in PREDICTIONS.items()}
     variances = {"fixed_small": "fixed_small", "fixed_small_log": "fixed_small", "fixed_large": "fixed_large"}
-    known: dict[str, Any] = {
+    known: dict[str, Any] = {  # what fedgen has, diffusers' default first
         "beta_schedule": list(kinds),
         "prediction_type": list(predictions),
         "variance_type": [*variances, None],
@@ -107,8 +108,7 @@ def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule,
     for key, hint in {"num_train_timesteps": int, "beta_start": float, "beta_end": float, "clip_sample": bool}.items():
         if key in config and (wrong := fault(config[key], hint)):
             raise ValueError(f"{path}: {key} {wrong}; copy the folder again")
-    default = {"beta_schedule": "linear", "prediction_type": "epsilon", "variance_type": "fixed_small"}
-    found = {key: config.get(key, default.get(key, values[0])) for key, values in known.items()}
+    found = {key: config.get(key, values[0]) for key, values in known.items()}
     for key, values in known.items():
         if found[key] not in values:
             raise ValueError(f"{path}: {key}={found[key]!r} is none that fedgen has: {', '.join(map(repr, values))}")
@@ -119,7 +119,7 @@ def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule,
             beta_start=config.get("beta_start", 1e-4),
             beta_end=config.get("beta_end", 0.02),
             variance=variances[found["variance_type"] or "fixed_small"],  # type: ignore[arg-type]
-            clip=config.get("clip_sample", True),
+            clip=found["clip_sample"],
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error

@@ -19,7 +19,11 @@ Function = Callable[[Tensor], Tensor]
 
 
 def apply_linear(function: Function, x: Tensor) -> Tensor:
-    """function(x), differentiable in x twice and more; in x's precision, also under autocast."""
+    """function(x), differentiable in x twice and more; in x's precision, also under autocast.
+
+    The function is linear in its argument (an offset would be lost in derivatives), constant in all else, and
+    differentiable once.
+    """
     return _Forward.apply(x, function)
 
 
