@@ -55,16 +55,12 @@ class LoRA:
     def config(self) -> Any:
         """The LoraConfig of peft."""
         alpha = self.rank if self.alpha is None else self.alpha
-        return _peft().LoraConfig(r=self.rank, lora_alpha=alpha, target_modules=list(self.targets))
-
-
-def _peft() -> Any:
-    return need("peft", "lora", "LoRA")
+        return need("peft", "lora", "LoRA").LoraConfig(r=self.rank, lora_alpha=alpha, target_modules=list(self.targets))
 
 
 def add_adapters(network: nn.Module, lora: LoRA) -> None:
     """Puts adapters into a network, which compute nothing yet, and freezes everything else."""
-    _peft().inject_adapter_in_model(lora.config(), network, NAME)
+    need("peft", "lora", "LoRA").inject_adapter_in_model(lora.config(), network, NAME)
 
 
 def merge_adapters(network: nn.Module) -> nn.Module:

@@ -333,11 +333,15 @@ class PromptUNet(Network):
         )
         require((pretrained is None) != (config is None), "give the folder of a pipeline (pretrained), or a config")
         if pretrained is None:
-            body = _made(config)
+            if not isinstance(config, Mapping):
+                raise ValueError(f"config={config!r}: give the settings of a UNet2DConditionModel")
+            body = need("diffusers", "diffusion", "PromptUNet").UNet2DConditionModel(**config)
             embeddings = torch.zeros(len(prompts) + 1, tokens, body.config.cross_attention_dim)
         else:
             folder = find_folder(pretrained, also=["tokenizer/merges.txt"])
-            body, embeddings = _read(folder), embed_prompts(folder, [*prompts, ""])
+            missing = f"{folder} is no diffusers folder of a pipeline of texts"
+            body = read_body(folder / "unet", "UNet2DConditionModel", missing, "and networks of prompts are")
+            embeddings = embed_prompts(folder, [*prompts, ""])
         kept = {key: value for key, value in body.config.items() if not key.startswith("_")}
         super().__init__(prompts=prompts, config=kept, tokens=embeddings.shape[1])
         _check(kept, embeddings)
@@ -359,17 +363,6 @@ class PromptUNet(Network):
     def save_memory(self) -> None:
         """From now on training keeps blocks' inputs only and computes the rest again in the backward pass."""
         self.body.enable_gradient_checkpointing()
-
-
-def _read(pipeline: Path) -> Any:
-    """The UNet2DConditionModel of a pipeline's folder."""
-    missing = f"{pipeline} is no diffusers folder of a pipeline of texts"
-    return read_body(pipeline / "unet", "UNet2DConditionModel", missing, "and networks of prompts are")
-
-
-def _made(config: Any) -> Any:
-    require(isinstance(config, Mapping), f"config={config!r}: give the settings of a UNet2DConditionModel")
-    return need("diffusers", "diffusion", "PromptUNet").UNet2DConditionModel(**config)
 
 
 def _check(config: Mapping[str, Any], embeddings: Tensor) -> None:

@@ -111,11 +111,11 @@ def take_weights(
     else:
         _fill(generator, source, path, "generator")
     if critic is None:
-        require(file.critic is not None, f"{path} has no critic, which training needs: give one beside it")
+        if file.critic is None:
+            raise ValueError(f"{path} has no critic, which training needs: give one beside it")
         critic = file.critic
     elif file.critic is not None:
         _fill(critic, file.critic, path, "critic")
-    assert critic is not None
     return generator.train(), critic.train(), file.generator_ema
 
 
