@@ -31,7 +31,7 @@ Architecture = Literal["skip", "resnet", "orig"]
 
 @dataclass(frozen=True)
 class SynthesisOptions:
-    """What all blocks and layers of a generator have in common: see `StyleGAN2Generator`."""
+    """Settings that all blocks and layers of a generator share; see `StyleGAN2Generator`."""
 
     channels: int
     style_dim: int
