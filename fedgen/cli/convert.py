@@ -37,10 +37,9 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
     console = make_console()
     for name, network in found.networks.items():
         settings = network.settings
-        parameters = sum(parameter.numel() for parameter in network.parameters())
         classes = "" if settings["num_classes"] is None else f", {settings['num_classes']} classes"
         shape = f"{settings['image_size']} x {settings['image_size']}, {settings['channels']} channels{classes}"
-        console.print(f"{name}: {parameters:,} parameters, {shape}")
+        console.print(f"{name}: {sum(p.numel() for p in network.parameters()):,} parameters, {shape}")
     console.print(f"{target}: {in_bytes(target.stat().st_size)}")
 
 
