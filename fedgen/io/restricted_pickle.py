@@ -7,8 +7,8 @@ reader's own table or an error, REDUCE and NEWOBJ call methods of that entry, an
 it. Time and memory are of the order of the stream's length, whatever the stream says.
 
 Three readers use it: of files of torch.save (`torch_files`), of data sets (`fedgen.data.formats.pickled_batches`) and
-of StyleGAN2's networks (`fedgen.models.stylegan2.official`). Beside it stand the names that NumPy's numbers are pickled
-with, which the latter two share.
+of StyleGAN2's networks (`fedgen.models.stylegan2.official_pickle`). Beside it stand the names that NumPy's numbers are
+pickled with, which the latter two share.
 """
 
 import io

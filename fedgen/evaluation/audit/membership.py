@@ -39,7 +39,7 @@ from fedgen.evaluation.tables.table import new_table
 from fedgen.foreign_text import listed
 from fedgen.images import from_uint8
 from fedgen.io.files import write_json
-from fedgen.models.gan.critic_losses import CriticLosses
+from fedgen.models.adversarial import CriticLosses
 from fedgen.models.optional_hooks import GenerativeModel
 from fedgen.own_code import warn
 from fedgen.progress import track
