@@ -40,13 +40,8 @@ from fedgen.data.lazy_examples import LazyExamples, make_lazy
 from fedgen.foreign_text import is_number
 from fedgen.own_code import warn
 
-HOOKS = (
-    "on_before_batch_transfer",
-    "transfer_batch_to_device",
-    "on_after_batch_transfer",
-    "state_dict",
-    "load_state_dict",
-)
+TRANSFERS = "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"
+HOOKS = *TRANSFERS, "state_dict", "load_state_dict"
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
 
