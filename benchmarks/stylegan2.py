@@ -24,10 +24,9 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.device import work_seconds
 from benchmarks.report import report
 from fedgen.losses import DistributedLoss
-from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator, configuration
+from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator, configuration, operations
 from fedgen.models.stylegan2 import generator as generators
-from fedgen.models.stylegan2.operations import convolution, filters
-from fedgen.models.stylegan2.steps import r1_penalty
+from fedgen.models.stylegan2.training_steps import r1_penalty
 
 BATCHES = {64: 8, 256: 2}
 AHEAD, LEVEL = 1 / 1.3, 0.95
@@ -124,9 +123,8 @@ def plainly() -> Iterator[None]:
     """Networks compute in the plain formulation inside the block."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(generators, "modulated_conv2d", plain_modulated_conv2d))
-        stack.enter_context(mock.patch.object(convolution, "conv2d", F.conv2d))
-        stack.enter_context(mock.patch.object(convolution, "upfirdn2d", plain_upfirdn2d))
-        stack.enter_context(mock.patch.object(filters, "upfirdn2d", plain_upfirdn2d))
+        stack.enter_context(mock.patch.object(operations, "conv2d", F.conv2d))
+        stack.enter_context(mock.patch.object(operations, "upfirdn2d", plain_upfirdn2d))
         yield
 
 

@@ -21,22 +21,16 @@ _python_format = warnings.formatwarning
 # command -> (module:function, what it does); the function takes the remaining arguments
 COMMANDS = {
     "fit": ("fedgen.cli.fit:fit", "train from a recipe: federated, or one of its controls"),
-    "recipes": ("fedgen.cli.recipes:recipes", "list the recipes that fit finds by name, a line each"),
+    "recipes": ("fedgen.cli.fit:recipes", "list the recipes that fit finds by name, a line each"),
     "evaluate": ("fedgen.cli.run:evaluate", "score stored images of anybody, or a run's checkpoints again"),
     "select": ("fedgen.cli.run:select", "rank a run's checkpoints by a score and print the best one's path"),
-    "audit": ("fedgen.cli.audit:audit", "attack a run's models: what they tell of their training images"),
-    "report": ("fedgen.cli.report:report", "one HTML page of a run, or of several side by side"),
+    "audit": ("fedgen.cli.run:audit", "attack a run's models: what they tell of their training images"),
+    "report": ("fedgen.cli.run:report", "one HTML page of a run, or of several side by side"),
     "benchmark": ("fedgen.cli.benchmark:benchmark", "compare generators and algorithms on one suite of cells"),
     "convert": ("fedgen.cli.convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),
-    "clients": (
-        "fedgen.cli.clients:clients",
-        "who has what under a recipe, and how unlike clients are",
-    ),
+    "clients": ("fedgen.cli.clients:clients", "who has what under a recipe, and how unlike clients are"),
     "deploy": ("fedgen.cli.deploy:deploy", "write a recipe as a Flower app, for clients on their machines"),
-    "supernode": (
-        "fedgen.cli.supernode:supernode",
-        "Flower's SuperNode, for apps that its owner named by SHA-256",
-    ),
+    "supernode": ("fedgen.cli.deploy:supernode", "Flower's SuperNode, for apps that its owner named by SHA-256"),
     "completion": ("fedgen.cli.completion:completion", "a script for bash or zsh that completes commands and names"),
     "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
 }

@@ -42,9 +42,8 @@ def is_class_path(text: str) -> bool:
 def import_by_path(path: str) -> Any:
     """Return the object of a dotted name, of a module or of a class in one; the module is imported.
 
-    Raises:
-        ValueError: for no dotted name, a module that is not there or lacks a module itself, or a name that it does not
-            hold, with the nearest of those that it holds.
+    ValueError for no dotted name, a module that is not there or lacks a module itself, or a name that it does not hold,
+    with the nearest of those that it holds.
     """
     if not is_class_path(path):
         raise ValueError(f"{path!r} is no class path, such as my_package.MyClass")
@@ -90,12 +89,7 @@ def looked_in() -> str:
 
 
 def import_object(text: str) -> Any:
-    """Return the object that a text names: "my_module:make_model", "my_package.MyModel", or "train.py:make_model" of a
-    file.
-
-    Raises:
-        ValueError: as `import_by_path`, and for a file that is not there or fails.
-    """
+    """Return the object of a text: "my_module:make_model", "my_package.MyModel", or "train.py:make_model" of a file."""
     where, colon, name = text.rpartition(":")
     if not colon:
         return import_by_path(text)

@@ -12,16 +12,7 @@ class MissingExtraError(ModuleNotFoundError):
 
 
 def need(module: str, extra: str, owner: str) -> Any:
-    """The module of a library that an extra installs.
-
-    Args:
-        module: its name, `diffusers` or `flwr_datasets.partitioner`.
-        extra: the extra's name in pyproject.toml.
-        owner: what needs it, the start of the message.
-
-    Raises:
-        MissingExtraError: if it is not installed.
-    """
+    """The module of a library, such as `diffusers`, that an extra installs for `owner`; MissingExtraError without."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from textwrap import fill, shorten
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, auto_cli
 
 from fedgen.class_paths import nearest
 
@@ -29,14 +29,7 @@ class _WithScreen(argparse.ArgumentParser):
     """A parser whose --help fits a screen, and whose --help-all has every option."""
 
     def __init__(self, *arguments: Any, screen: str = "", **options: Any) -> None:
-        """Makes the parser.
-
-        Args:
-            arguments: of the parser.
-            screen: what --help prints; by default the whole help, or a line an option where that is longer than a
-                screen.
-            options: of the parser.
-        """
+        """Makes a parser whose --help prints `screen`; by default the whole help, or if long a line an option."""
         super().__init__(*arguments, **options)
         self.screen = screen
         self.add_argument(
@@ -96,6 +89,13 @@ class PlainCommandParser(_WithScreen):
 def _suggesting(message: str, options: Iterable[str]) -> str:
     match = UNKNOWN.search(message)
     return f"{message}{nearest(match[1], list(options))}" if match else message
+
+
+def run_function(function: Callable[..., Any], arguments: Sequence[str], prog: str) -> int:
+    """Runs a command that is a function: its arguments are the options, its docstring is their help."""
+    given = with_flags(function, arguments)
+    auto_cli(function, args=given, as_positional=True, prog=prog, parser_class=CommandParser)
+    return 0
 
 
 def with_flags(function: Callable[..., Any] | type, arguments: Sequence[str]) -> list[str]:

@@ -14,14 +14,10 @@ def printable_lines(text: str) -> str:
 
 
 def printable(text: str, limit: int = 200) -> str:
-    r"""A text that shows on one line and changes nothing else on the terminal.
+    r"""A text that shows on one line of at most `limit` characters and changes nothing else on the terminal.
 
     Control characters, directions of writing, and whatever has no glyph are shown as escapes ("\x1b", "\u202e"); a
     longer text is cut and ends in "...". Backslashes stay as they are: what is shown is for eyes.
-
-    Args:
-        text: by a stranger.
-        limit: characters of the result, at least 4.
     """
     if len(text) <= limit and text.isprintable():  # which nothing hidden is
         return text

@@ -25,11 +25,8 @@ def _to_grey_levels(images: Tensor) -> Tensor:
 def to_uint8(images: Tensor) -> Tensor:
     """Images as stored: uint8 of any shape from floats in [-1, 1]; values outside are clipped.
 
-    floor(clamp(x * 127.5 + 128, 0, 255)), the rule of StyleGAN2 and EDM, so a score of images in memory
-    equals the score of the same images saved as PNG.
-
-    Raises:
-        ValueError: if images are not floats, or a value is not finite, since no grey level stands for it.
+    floor(clamp(x * 127.5 + 128, 0, 255)), the rule of StyleGAN2 and EDM, so a score of images in memory equals the
+    score of the same images saved as PNG. NaN and infinity, for which no grey level stands, are a ValueError.
     """
     if not images.is_floating_point():
         raise ValueError(f"images must be floats in [-1, 1], got {images.dtype}; grey levels are stored as torch.uint8")
@@ -56,11 +53,7 @@ class SeenRange:
 
     In [-1, 1] a value of 0 is mid-grey: images none of whose pixels is darker, by the hundred, are none of [-1, 1] but
     those of torchvision's `ToTensor()`, or of a generator that ends in a sigmoid. Images of one single value say
-    nothing either way, nor do values above 1.
-
-    Args:
-        whose: what the images are, for the message: "samples of MyVAE".
-        remedy: what to do instead.
+    nothing either way, nor do values above 1. `whose` says what the images are, for the message: "samples of MyVAE".
     """
 
     whose: str
@@ -105,11 +98,7 @@ class SeenRange:
             warn(self.complaint)
 
     def refuse(self) -> None:
-        """Says so once, if few images look like [0, 1].
-
-        Raises:
-            ValueError: if there are enough of them (`SURE`) to tell.
-        """
+        """Says so once, if few images look like [0, 1]; ValueError if there are enough of them (`SURE`) to tell."""
         if self.is_unit and self.images >= SURE:
             raise ValueError(self.complaint)
         self.warn()
@@ -148,13 +137,11 @@ def quantise(images: Tensor) -> Tensor:
 
 
 def tile(images: Tensor, columns: int | None = None, padding: int = 1, min_side: int = 0) -> Tensor:
-    """One uint8 picture [C, H', W'] of a batch of uint8 images [N, C, H, W], row by row on a white ground.
+    """One uint8 picture [C, H', W'] of a batch of uint8 images [N, C, H, W], row by row with white borders of
+    `padding`.
 
-    Args:
-        images: uint8 [N, C, H, W].
-        columns: images a row; the ceiling of the square root of N by default.
-        padding: white pixels around each image.
-        min_side: small images are enlarged by a whole factor (nearest) until their height reaches this.
+    A row has `columns` images, by default the ceiling of the square root of N. Small images are enlarged by a whole
+    factor (nearest) until their height reaches `min_side`.
     """
     if images.dtype != torch.uint8 or images.ndim != 4 or len(images) == 0:
         raise ValueError(f"tile needs uint8 images [N, C, H, W], got {images.dtype} {tuple(images.shape)}")
@@ -171,13 +158,7 @@ def tile(images: Tensor, columns: int | None = None, padding: int = 1, min_side:
 
 
 def tile_titled(parts: Sequence[tuple[str, Tensor]], columns: int, min_side: int = 0) -> Tensor:
-    """One uint8 picture [C, H', W'] of sets of images, each tiled under its heading.
-
-    Args:
-        parts: heading and uint8 images [N, C, H, W], C of 1 or 3, of each set.
-        columns: images a row.
-        min_side: as for `tile`.
-    """
+    """One uint8 picture [C, H', W'] of sets of images, uint8 [N, C, H, W] with C of 1 or 3, each under its heading."""
     rows = [
         part
         for title, images in parts

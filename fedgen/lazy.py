@@ -20,10 +20,7 @@ def load_on_use(package: str) -> None:
 
 @cache
 def homes(package: str) -> dict[str, str]:
-    """The public names that a package loads on use, and the module that each comes from.
-
-    The package is imported; nothing of it is.
-    """
+    """The public names that a package, which is imported, loads on use, and the module that each comes from."""
     source = Path(str(import_module(package).__file__)).read_text(encoding="utf-8")
     blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
     found = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -32,10 +29,7 @@ def homes(package: str) -> dict[str, str]:
 
 @cache
 def rooms(package: str) -> dict[str, list[str]]:
-    """The public names of the packages below one, and the packages that have each, those nearest to it first.
-
-    Read from the sources; nothing is imported but the package.
-    """
+    """The public names of the packages below one, by their sources, and the packages that have each, nearest first."""
     folder = Path(str(import_module(package).__file__)).parent
     below = sorted(path.parent.relative_to(folder).parts for path in folder.glob("*/**/__init__.py"))
     found: dict[str, list[str]] = {}

@@ -1,7 +1,10 @@
-"""Whose code an error or a warning came through: the user's own, or that of libraries and of this package."""
+"""Whose code an error or a warning came through, the user's own or that of libraries; and how its user started it."""
 
 import inspect
 import os
+import shlex
+import shutil
+import sys
 import sysconfig
 import traceback
 import warnings
@@ -66,3 +69,17 @@ def is_of_kit(filename: str) -> bool:
 
 def _is_own(filename: str) -> bool:
     return not (filename.startswith((*_OTHERS, "<")) or "site-packages" in filename)
+
+
+def program() -> str:
+    """Return the words that start the command line as its user did: "fedgen", "python -m fedgen", ".venv/bin/fedgen".
+
+    In other programs, such as a notebook, it is "fedgen".
+    """
+    started = Path(sys.argv[0] or "fedgen")
+    if started.resolve() == Path(_COMMAND).resolve():
+        return f"{shlex.quote(sys.orig_argv[0])} -m fedgen"
+    found = shutil.which("fedgen")
+    if started.name != "fedgen" or len(started.parts) == 1 or (found and started.resolve() == Path(found).resolve()):
+        return "fedgen"
+    return shlex.quote(str(started))

@@ -5,15 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Column
 from rich.text import Text
@@ -49,14 +41,8 @@ def track(
 ) -> Iterator[T]:
     """Yields the items while a transient bar counts them on standard error; below the bars that are there already.
 
-    A bar is one line of the terminal, however narrow; where there is nothing to count there is none.
-
-    Args:
-        items: what to go through.
-        description: the text before the bar.
-        total: the number of units in all.
-        unit: the name of a unit, e.g. "images".
-        step: units an item stands for (the last item is cut to the total), or what gives them for an item.
+    A bar is one line of the terminal, however narrow; where there is nothing to count there is none. It counts to
+    `total`, in a unit such as "images", of which each item stands for `step`, a number or a function of the item.
     """
     if not total:
         yield from items

@@ -64,11 +64,7 @@ class _Aliases(MetaPathFinder):
 
 
 class _Given(Loader):
-    """Gives a module that has a name of its own under another one.
-
-    Args:
-        own: the name that it has.
-    """
+    """Gives a module that has a name of its own under another one."""
 
     def __init__(self, own: str) -> None:
         self._own = own

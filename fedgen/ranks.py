@@ -24,11 +24,7 @@ class LostRankError(ConnectionError):
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """For what one rank tells the others.
-
-    Raises:
-        LostRankError: in place of what torch.distributed raises where a rank does not answer.
-    """
+    """Turns what torch.distributed raises where a rank does not answer into LostRankError."""
     try:
         yield
     except RuntimeError as error:
@@ -39,14 +35,10 @@ def heard() -> Iterator[None]:
 
 
 class Ranks:
-    """The processes of a job; one alone where torch.distributed is not in use.
+    """The processes of a job, `size` many of which this is `rank`; one alone where torch.distributed is not in use.
 
-    Every method but the attributes is a collective: all ranks call it, in the same order; it raises LostRankError where
-    one of them has ended.
-
-    Attributes:
-        size: how many there are.
-        rank: which of them this is, from 0.
+    Every method is a collective: all ranks call it, in the same order; it raises LostRankError where one of them has
+    ended.
     """
 
     def __init__(self) -> None:
@@ -143,17 +135,10 @@ def _leave() -> None:
 
 
 def share_out(sizes: Sequence[int], ranks: int) -> list[list[int]]:
-    """Places of clients dealt to ranks: largest first to the rank that has least, as many to each but for one.
+    """Places of clients, rising, for each rank: largest first to the rank that has least, as many to each but for one.
 
-    Equal numbers keep Lightning's loops in step, which exchange a word before every batch where its handler of SIGTERM
-    stays.
-
-    Args:
-        sizes: examples of each client.
-        ranks: how many.
-
-    Returns:
-        For each rank the places it has, rising.
+    `sizes` are the clients' examples. Equal numbers keep Lightning's loops in step, which exchange a word before every
+    batch where its handler of SIGTERM stays.
     """
     room = -(-len(sizes) // ranks)
     found: list[list[int]] = [[] for _ in range(ranks)]
@@ -167,10 +152,8 @@ def share_out(sizes: Sequence[int], ranks: int) -> list[list[int]]:
 
 @contextmanager
 def together(are: bool = True) -> Iterator[None]:
-    """Within it `spread` deals work out to the ranks, all of which must do the same there.
-
-    Args:
-        are: False is a stretch of one rank's own within it.
+    """Within it `spread` deals work out to the ranks, all of which must do the same; False: one rank's own stretch in
+    it.
     """
     before = _together.set(are)
     try:
@@ -187,15 +170,9 @@ def agreed(fact: bool) -> bool:
 def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
     """The work's results in the items' order, each worked out by one rank where they are `together`.
 
-    Ranks take turns, so items should be about equal, or the long ones first. What is worked out does not depend on
-    the number of ranks: neither do results, as far as each depends on its item alone.
-
-    Args:
-        work: of plain types and tensors on the CPU; within it nothing is dealt out further.
-        items: the same ones on each rank.
-
-    Raises:
-        RuntimeError: where another rank's work failed, naming that rank; what this rank's work raises, here.
+    Ranks take turns, so items, the same ones on each rank, should be about equal, or the long ones first. Results are
+    plain types and tensors on the CPU; they do not depend on the number of ranks, as far as each depends on its item
+    alone. What this rank's work raises comes here; another rank's is a RuntimeError that names it.
     """
     ranks = Ranks()
     if ranks.size == 1 or not _together.get():

@@ -59,12 +59,8 @@ def seed_all(seed: int, *path: int | str) -> None:
 
 
 def item_seed(base: int, place: int, visit: int = 0) -> int:
-    """A seed in [0, 2^63) of one example: cheaper than `derive`, as there is one for every item that is read.
-
-    Args:
-        base: of the turn, from `derive`.
-        place: of the example among its client's.
-        visit: how often it was read in the turn before.
+    """A seed in [0, 2^63) of one example by its place and visits: cheaper than `derive`, which gives the `base` of a
+    turn.
     """
     digest = hashlib.blake2b(struct.pack("<qqq", base, place, visit), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
@@ -79,11 +75,7 @@ def seed_item(seed: int) -> None:
 
 @contextmanager
 def isolated(devices: bool = True) -> Iterator[None]:
-    """Restores the global generators of torch, NumPy and Python on exit.
-
-    Args:
-        devices: those of every CUDA device, too, beside the CPU's.
-    """
+    """Restores the global generators of torch, NumPy, Python and, with `devices`, every CUDA device on exit."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     used = devices and torch.cuda.is_available() and torch.cuda.is_initialized()
     cuda = torch.cuda.get_rng_state_all() if used else None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fedgen
-from fedgen.called_as import program
+from fedgen.own_code import program
 
 MAIN = Path(fedgen.__file__).with_name("__main__.py")
 

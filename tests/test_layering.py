@@ -13,7 +13,6 @@ ROOT = Path(fedgen.__file__).parent
 # The data's path. Names in one line are one layer and may import each other.
 LAYERS = [
     (
-        "called_as",
         "class_paths",
         "extras",
         "flags",

@@ -14,7 +14,7 @@ from fedgen.evaluation.audit.attack_strength import IntervalEstimate, combined
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.experiments.engine.recipe_file import fingerprint
 from fedgen.foreign_text import printable
-from fedgen.recipe.recipe_keys import flatten
+from fedgen.recipe.recipe_files import flatten
 
 ROUNDING = 1e-9  # relative, between machines
 FLOORS = 1e-3  # relative difference of floors of one seed between machines, whose features differ in their last digits

@@ -15,7 +15,7 @@ from fedgen.io.files import in_bytes
 from fedgen.reports.contents import MOST_BYTES, fitting
 from fedgen.reports.page import HtmlPage
 
-KIND = HtmlPage("leaderboard", ("report.css",), ("theme.js", "leaderboard.js"))
+KIND = HtmlPage("leaderboard", ("theme.js", "leaderboard.js"))
 ABOUT_AUDIT = (
     "audits of copies of training images, in all, in the first embedding: memorisation is 0.5 without memory and 1 for"
     " copies; authenticity is lower and fld higher for copies; mifid is FID, larger where images lie nearer to training"

@@ -29,7 +29,8 @@ from fedgen.benchmark.provenance import provenance
 from fedgen.benchmark.suite import CACHE, PAIRS, Cell, OwnClass, Suite
 from fedgen.embeddings import FeatureCache
 from fedgen.evaluation.audit.attack_strength import IntervalEstimate
-from fedgen.evaluation.audit.audit_run import audit_run, draw_nearest
+from fedgen.evaluation.audit.membership import audit_run
+from fedgen.evaluation.audit.nearest_images import draw_nearest
 from fedgen.evaluation.names import LAST
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.evaluation.runs.run_folder import Run
@@ -218,7 +219,7 @@ def audit_of(cell: Cell, folder: Path, picture: bool) -> tuple[MembershipForm, s
     uri = ""
     if picture:
         draw_nearest(folder, module, clients, **options, cache=FeatureCache(CACHE))
-        drawn = Pictures().one(folder / NEAREST, NEAREST)
+        drawn = Pictures().one(folder / NEAREST)
         uri = "" if drawn is None else drawn.uri
     return {"signal": audit.signal, "clients": attacks}, uri
 

@@ -22,10 +22,10 @@ HOLDERS = (nn.ModuleList, nn.ModuleDict)  # of networks, which compute nothing t
 class CompileSteps(Callback):
     """Compiles a module's networks for their training steps: `fedgen fit RECIPE --trainer.callbacks+=CompileSteps`.
 
-    A network is compiled in place, when its first step needs it: names in `state_dict`, checkpoints and optimizers are
-    as without. Clients' turns load the server's weights into the same tensors, so no client and no round compiles
-    anew; another size of batch does once, and then all sizes share one program. In eval mode a network runs as it did:
-    scores and images are made by the uncompiled one. When fitting ends, all of it is undone.
+    A network is compiled in place at its first step: names in `state_dict`, checkpoints and optimizers do not change.
+    Clients' turns load the server's weights into the same tensors, so no client and no round compiles again; a second
+    batch size does once, and then all sizes share one program. In eval mode the uncompiled network runs, so it makes
+    scores and images. When fitting ends, all of it is undone.
 
     Results are those of uncompiled steps to rounding, not to the bit. What compiled code cannot do, such as being
     differentiated twice (a gradient penalty), raises in the first step. `docs/compiled-steps.md` has gains and costs.
@@ -73,20 +73,17 @@ class CompileSteps(Callback):
         vars(owner)[name] = value
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._is_checked:
-            return
-        self._is_checked = True
-        if not any(compiled.was_called for compiled in self._compiled.values()):
+        if not self._is_checked and not any(compiled.was_called for compiled in self._compiled.values()):
             rank_zero_warn(
                 f"CompileSteps changes nothing: no step calls {', '.join(self._compiled)} as a function and in training"
                 " mode; name parts that are called so, CompileSteps(networks=[...]), or leave the callback out"
             )
+        self._is_checked = True
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for owner, name, before in reversed(self._replaced):
-            if before is None:
-                vars(owner).pop(name, None)
-            else:
+            vars(owner).pop(name, None)
+            if before is not None:
                 vars(owner)[name] = before
         self._compiled, self._replaced = {}, []
 
@@ -173,7 +170,6 @@ def _trained_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, n
 
 
 def check_backend(backend: Backend, device: torch.device) -> None:
-    """Compiles one addition."""
     try:
         torch.compile(_with_own_code(torch.add), backend=backend)(torch.ones(2, device=device), 1)
     except Exception as error:

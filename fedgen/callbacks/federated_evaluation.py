@@ -4,6 +4,7 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,21 +12,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, LambdaCallback, ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen import __version__
-from fedgen.callbacks.client_models import personal_panels, personal_tensors, sampler_in
 from fedgen.callbacks.round_checkpoint import RoundCheckpoint, refuse_restart
 from fedgen.callbacks.round_progress import paused
 from fedgen.callbacks.score_logging import Monitoring, gate, log_grid, log_scores, release, watchers
 from fedgen.clients import FederatedDataModule
 from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import Embedding, FeatureCache
-from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from
-from fedgen.evaluation.own_models import OwnModels
+from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
+from fedgen.evaluation.image_sampling import Sample, inside
+from fedgen.evaluation.names import LOCAL_NOTE
+from fedgen.evaluation.own_models import OwnModels, Personal
+from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import BALANCE, BALANCED
+from fedgen.evaluation.runs.evaluate_run import refuse_mixture
 from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients, tensors_in_place
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.evaluation.splits import Split
@@ -64,21 +69,19 @@ def sample_picture(generated: Tensor, real: Tensor | None, heading: str = "gener
 class FederatedEvaluation(Callback):
     """Scores the model against every client and their pool at some rounds and at the last.
 
-    Each evaluation appends its records to `scores.jsonl`, logs every column ("fid_avg", "fid_all", "kid_avg", ...;
-    "report/..." on held-out images, or "part_val/...", "unpart/..." and "gap/participation/..." where the data keep
-    clients from training; the embedding's name in front from the second on, but for presets such as "cmmd",
-    which mean one) for loggers and for `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see
-    evaluated rounds only, and writes a grid
-    `samples/round=00012.png` of generated images and a row of real ones. With a simulated clock it writes
-    `simulated_time.jsonl`. Of "precision", "recall", "density",
-    "coverage", "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`,
-    and "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are
-    put back. It scores the weights that a checkpoint of the round holds, which callbacks such as `EMAWeightAveraging`
-    replace. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
-    clients' models is scored. Where clients keep only some tensors, those that take part are scored with their own
-    models as far as these tensors change scores, without all columns, as no one model is held against the pool: see
-    `evaluation.own_models`. Several processes share the sampling, the embedding and the scores of clients; images and
-    scores are those of one.
+    Each evaluation appends records to `scores.jsonl`, writes a grid `samples/round=00012.png` of generated images and
+    a row of real ones, and logs every column: "fid_avg", "fid_all", "kid_avg", ...; "report/..." on held-out images, or
+    "part_val/...", "unpart/..." and "gap/participation/..." where the data keep clients from training; from the second
+    embedding on with its name in front, except for presets that mean one embedding, such as "cmmd". With a simulated
+    clock it writes `simulated_time.jsonl`. `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)` see only
+    evaluated rounds. Of "precision", "recall", "density", "coverage", "is", "ll" and "utility" more is better: monitor
+    them with `mode="max"`, all others with `mode="min"`, and "memorisation", which is best at 0.5, not at all.
+
+    Training does not change: random streams and modes are restored. The weights scored are those that a checkpoint of
+    the round holds, which callbacks such as `EMAWeightAveraging` replace. Without rounds, a round is an epoch. If
+    training is local only, the mixture of the clients' models is scored. If clients keep some tensors, participating
+    clients are scored with their own models as far as these tensors change scores, without all columns, as no single
+    model meets the pool: see `evaluation.own_models`. Several processes share the work; results are those of one.
 
     Args:
         every_n_rounds: rounds between evaluations; the last round is always evaluated.
@@ -183,9 +186,8 @@ class FederatedEvaluation(Callback):
         self.evaluator.sampler_of(pl_module)
         self.evaluator.asked_of(pl_module)
         self._models = OwnModels(self.evaluator)
-        _warn_of_modes(
-            watchers(trainer.callbacks, self.evaluator.plan.column_names()), self.evaluator.plan.directions()
-        )
+        plan = self.evaluator.plan
+        _warn_of_modes(watchers(trainer.callbacks, plan.column_names()), plan.directions())
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
         data = data_module_of(trainer)
@@ -252,6 +254,7 @@ class FederatedEvaluation(Callback):
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
         sample, note = sampler_in(trainer, self.evaluator, pl_module)
+        is_first = trainer.is_global_zero
         keeps = any(isinstance(callback, RoundCheckpoint) for callback in trainer.checkpoint_callbacks)
         checkpoint = checkpoint_name(round) if keeps and round >= 0 else None
         optimised_on = optional(pl_module, FederatedModule, "optimised_on")
@@ -262,8 +265,8 @@ class FederatedEvaluation(Callback):
                 evaluation = self._models.evaluate(pl_module, sample, personal, own, *details)
             else:
                 evaluation = self.evaluator.evaluate(sample, *details, **self.evaluator.asked_of(pl_module))
-            self._print_line(trainer, evaluation, round)
-        if trainer.is_global_zero:
+            self._print_line(evaluation, round, is_first)
+        if is_first:
             append_records(self._folder(trainer) / SCORES_FILE, evaluation.records)
             self._keep_times(trainer)
             self._show(trainer, evaluation, round)
@@ -280,17 +283,16 @@ class FederatedEvaluation(Callback):
             return ""
         return f"are on {trainer.world_size} processes: pass Trainer(devices=1, num_nodes=1), share them"
 
-    def _print_line(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
+    def _print_line(self, evaluation: Evaluation, round: int, is_first: bool) -> None:
         monitored = next((watcher.monitor for watcher in self._watchers), None)
         self.headline = headline(evaluation.records, self.evaluator.plan.columns, monitored)
-        if self.report and trainer.is_global_zero:
+        if self.report and is_first:
             parts = evaluation_line(evaluation.records, self.evaluator.floor(), self.evaluator.plan.columns, monitored)
             console = make_console()
             line = join_parts(say_round(round), parts, console.width)
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
-        assert self.evaluator is not None  # setup made it
         log_scores(trainer.loggers, evaluation.records, self.evaluator.plan.columns, round, self.evaluator.floor())
         images = evaluation.images[: self.grid]
         if images.ndim == 4 and images.shape[1] in (1, 3) and len(images):
@@ -320,10 +322,9 @@ class FederatedEvaluation(Callback):
     def _keep_clients(self, trainer: Trainer) -> None:
         """Writes who the clients were, for scoring the run again, and what its page alone shows of them."""
         folder, data = self._folder(trainer), data_module_of(trainer)
-        is_here = isinstance(data, FederatedDataModule)
-        if isinstance(data, FederatedDataModule) and not (Path(trainer.default_root_dir) / RECIPE).exists():
+        is_here, self._page = isinstance(data, FederatedDataModule), None
+        if is_here and not (Path(trainer.default_root_dir) / RECIPE).exists():
             keep_clients(data, folder)
-        self._page = None
         if self.page and not trainer.fast_dev_run:
             # what makes pages is imported by runs that show one, and not by every command that knows callbacks
             from fedgen.reports.page import RunPage
@@ -336,6 +337,49 @@ class FederatedEvaluation(Callback):
         """Writes the rounds' simulated seconds, if there are any, so that scores can be drawn against them."""
         clock = trainer.strategy.simulated_clock if isinstance(trainer.strategy, FedAvgStrategy) else None
         write_times(self._folder(trainer), [] if clock is None else clock.rounds)
+
+
+def sampler_in(trainer: Trainer, evaluator: Evaluator, module: LightningModule) -> tuple[Sample, str]:
+    """Return the model's sampler, or that of the mixture of the clients' models, and a note that says so."""
+    sample, strategy = evaluator.sampler_of(module), trainer.strategy
+    if not optional(strategy, TurnTakingStrategy, "local_only"):
+        return sample, ""
+    if trainer.world_size > 1:
+        raise MisconfigurationException(
+            f"clients that train alone are on {trainer.world_size} processes, and their mixture is sampled in one:"
+            " pass Trainer(devices=1, num_nodes=1)"
+        )
+    refuse_mixture(evaluator)
+    weights = evaluator.client_weights()
+    samplers = [inside(partial(strategy.client_model, k), sample) for k in range(len(weights))]
+    return mixture(samplers, weights), LOCAL_NOTE
+
+
+def personal_panels(trainer: Trainer, models: OwnModels, module: LightningModule, remote: str) -> list[Panel]:
+    """The embeddings whose scores depend on tensors that clients keep, where something is exchanged beside them."""
+    strategy = trainer.strategy
+    if not isinstance(strategy, FedAvgStrategy) or strategy.local_only or not strategy.own_tensors:
+        return []
+    found = models.hanging_on(module, strategy.own_tensors)
+    models.refuse(found)
+    if found and remote:
+        names = ", ".join(list(strategy.own_tensors)[:3])
+        raise MisconfigurationException(
+            f"scores depend on tensors that clients keep to themselves ({names}, ...), which {remote}, or leave"
+            " these scores out"
+        )
+    return found
+
+
+def personal_tensors(trainer: Trainer, models: OwnModels, module: LightningModule, remote: str) -> Personal:
+    """Return the tensors that clients keep, where something is exchanged beside them; see `personal_panels`."""
+    strategy = trainer.strategy
+    if not isinstance(strategy, FedAvgStrategy) or strategy.local_only:
+        return {}
+    if remote:
+        personal_panels(trainer, models, module, remote)  # nothing depends on them by now either
+        return {}
+    return strategy.personal_tensors
 
 
 def _swapping(trainer: Trainer) -> list[Callback]:
@@ -364,19 +408,12 @@ def _as_saved(trainer: Trainer, module: LightningModule) -> AbstractContextManag
 def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> None:
     """Warns of a callback that takes the worst value of the column that it monitors for the best."""
     for callback in callbacks:
+        watching = f"{type(callback).__name__} monitors {callback.monitor!r}"
+        better, wanted = ("higher", "max") if directions[callback.monitor] else ("lower", "min")
         if callback.monitor.split("/")[-1].startswith(f"{BALANCED}_"):
-            warn(
-                f"{type(callback).__name__} monitors {callback.monitor!r}, which is best at {BALANCE}: neither mode"
-                " finds that; monitor another score"
-            )
-            continue
-        wanted = "max" if directions[callback.monitor] else "min"
-        if optional(callback, Monitoring, "mode") not in (None, wanted):
-            better = "higher" if wanted == "max" else "lower"
-            warn(
-                f"{type(callback).__name__} monitors {callback.monitor!r} with mode={callback.mode!r}, but {better} is"
-                f" better: give it mode={wanted!r}"
-            )
+            warn(f"{watching}, which is best at {BALANCE}: neither mode finds that; monitor another score")
+        elif optional(callback, Monitoring, "mode") not in (None, wanted):
+            warn(f"{watching} with mode={callback.mode!r}, but {better} is better: give it mode={wanted!r}")
 
 
 def keep(folder: str | Path, data: Any, splits: Sequence[Split], pictures: bool = True) -> None:

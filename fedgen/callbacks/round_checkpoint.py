@@ -15,7 +15,7 @@ from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, report_of, write_left_out
 from fedgen.federated.state_table import rows_so_far, write_state
 from fedgen.io.files import remove_unfinished, require_writable, sync_folder
-from fedgen.models.optional_hooks import ScoringCallback, TurnTakingStrategy
+from fedgen.models.optional_hooks import TurnTakingStrategy
 
 
 class RoundCheckpoint(ModelCheckpoint):
@@ -116,29 +116,23 @@ class RoundCheckpoint(ModelCheckpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keeps the last round too, if it was evaluated only now."""
-        folder, round = self._folder(trainer), self._saved_round
+        folder, round, evaluated = self._folder(trainer), self._saved_round, _evaluated(trainer)
         if trainer.is_global_zero and round is not None and (folder / LAST).exists():
-            path = folder / checkpoint_name(round)
             self._write_left_out(trainer)
             write_state(folder, rows_so_far(trainer.strategy))
-            evaluated = _evaluated(trainer)
+            path = folder / checkpoint_name(round)
             if not path.exists() and (evaluated is None or round in evaluated):
                 link_checkpoint(folder / LAST, path)
 
-    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: checkpoints hold whole rounds."""
+    def _wait(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: checkpoints hold whole rounds, once evaluated, and `last.ckpt` is there when training fails."""
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Do nothing: the round is saved once it is evaluated."""
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Do nothing: `last.ckpt` is there already."""
+    on_train_batch_end = on_validation_end = on_exception = _wait
 
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        return {}  # the files speak for themselves
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore nothing: the files speak for themselves."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
         path = self._folder(trainer) / LAST
@@ -149,10 +143,9 @@ class RoundCheckpoint(ModelCheckpoint):
 
     def _is_due(self, trainer: Trainer, round: int) -> bool:
         """Whether a round is to be saved: for what it is, because training ends, or because there is time for it."""
-        if self._saved_round is None or self._is_kept(trainer, round) or time.monotonic() >= self._next_save:
-            return True
-        steps = trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
-        return trainer.should_stop or steps or round + 1 == trainer.max_epochs
+        ends = trainer.should_stop or round + 1 == trainer.max_epochs
+        ends = ends or (trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps)
+        return ends or self._saved_round is None or self._is_kept(trainer, round) or time.monotonic() >= self._next_save
 
     def _is_kept(self, trainer: Trainer, round: int) -> bool:
         if (evaluated := _evaluated(trainer)) is not None:
@@ -183,8 +176,7 @@ def refuse_restart(trainer: Trainer, folder: Path) -> None:
 
 def _evaluated(trainer: Trainer) -> set[int | None] | None:
     """The rounds that callbacks evaluated last; None where no callback evaluates."""
-    evaluating = [one for one in trainer.callbacks if hasattr(one, "evaluated_round")]
-    return {optional(one, ScoringCallback, "evaluated_round") for one in evaluating} if evaluating else None
+    return {one.evaluated_round for one in trainer.callbacks if hasattr(one, "evaluated_round")} or None
 
 
 def _sync(path: Path) -> None:

@@ -35,8 +35,6 @@ TITLE = "What becomes of the module's state in clients' turns"
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run."""
-
     unit: str
     done: int
     total: int | None
@@ -57,9 +55,7 @@ class Progress:
         if not self.made or self.seconds <= 0:
             return ""
         each = self.seconds / self.made
-        if each > 1:
-            return f"{each:.3g} s each"
-        return f"{1 / each:,.0f}/s" if each < 0.1 else f"{1 / each:.1f}/s"
+        return f"{each:.3g} s each" if each > 1 else f"{1 / each:,.0f}/s" if each < 0.1 else f"{1 / each:.1f}/s"
 
     @property
     def left(self) -> str:
@@ -94,28 +90,19 @@ def last_line(progress: Progress) -> str:
 
 def bar_line(progress: Progress, width: int) -> Text:
     """The line of a terminal: the count, a bar, and as much of pace, time left, score and loss as has room."""
-    room, parts = width - 1, dict[str, str]()
-    used = len(progress.count)
+    room, used, shown = width - 1, len(progress.count), list[str]()
     # a loss takes as many columns as the longest, for a bar of one length
     loss = f"{progress.loss:<{len(progress.loss.rpartition(' ')[0]) + 1 + LONGEST_LOSS}}" if progress.loss else ""
-    wanted = {
-        "turn": progress.client,
-        "left": progress.left,
-        "score": progress.score,
-        "pace": progress.pace,
-        "loss": loss,
-    }
-    for name, text in wanted.items():
-        if text and used + 2 + len(text) + SHORTEST_BAR + 2 <= room:
-            parts[name] = text
-            used += 2 + len(text)
+    for text in (progress.client, progress.left, progress.score, progress.pace, loss):
+        shown.append(text if used + 2 + len(text) + SHORTEST_BAR + 2 <= room else "")
+        used += 2 + len(shown[-1]) if shown[-1] else 0
+    client, left, score, pace, loss = shown
     line = Text(progress.count[:room], no_wrap=True, end="")
     if progress.total and (size := min(LONGEST_BAR, room - used - 2)) >= SHORTEST_BAR:
         full = round(size * min((progress.since + progress.made) / progress.total, 1.0))
         line.append("  ").append("━" * full, "green").append("─" * (size - full), "bright_black")
-    for name in ("turn", "pace", "left", "loss", "score"):
-        if name in parts:
-            line.append("  ").append(parts[name], "cyan" if name == "score" else "")
+    for text in filter(None, (client, pace, left, loss, score)):
+        line.append("  ").append(text, "cyan" if text == score else "")
     return line
 
 
@@ -175,7 +162,6 @@ class RoundProgressBar(ProgressBar):
         self._logs.enter_context(logs_above(before))
 
     def stop(self) -> None:
-        """Takes the bar off the screen."""
         self._logs.close()
         if self.live is not None:
             self.live.stop()
@@ -220,9 +206,14 @@ class RoundProgressBar(ProgressBar):
         self._progress = None
 
     def _read_loss(self, trainer: Trainer) -> None:
-        """Takes the newest loss, as often as the bar is drawn."""
-        if self.is_enabled and time.monotonic() >= self._next_loss:
-            self._next_loss, self._loss = time.monotonic() + 1 / REFRESHES, newest_loss(trainer)
+        """Takes the newest value for progress bars, or else the first loss, as often as the bar is drawn."""
+        if not self.is_enabled or time.monotonic() < self._next_loss:
+            return
+        self._next_loss = time.monotonic() + 1 / REFRESHES
+        shown, logged = trainer.progress_bar_metrics, trainer.callback_metrics
+        name = next(iter(shown), None) or next((name for name in logged if "loss" in name.lower()), "")
+        value = shown.get(name, logged.get(name))
+        self._loss = "" if value is None else f"{name} {float(value):.3g}"
 
     def _note(self, trainer: Trainer, done: int) -> None:
         if not self.is_enabled:
@@ -254,47 +245,29 @@ class RoundProgressBar(ProgressBar):
             self._progress = None
 
 
-def newest_loss(trainer: Trainer) -> str:
-    """Return values for progress bars, or else the first loss: "critic_loss -0.31"; "" if a module logs neither."""
-    shown, logged = trainer.progress_bar_metrics, trainer.callback_metrics
-    name = next(iter(shown), None) or next((name for name in logged if "loss" in name.lower()), None)
-    value = shown.get(name, logged.get(name)) if name else None
-    return "" if value is None or name is None else f"{name} {float(value):.3g}"
-
-
 @contextmanager
 def logs_above(before: tuple[TextIO, TextIO]) -> Iterator[None]:
     """Lets loggers write above a bar inside the block, as `print` does."""
-    pairs = list(zip(before, (sys.stdout, sys.stderr)))
     loggers = [logging.root, *(one for one in logging.root.manager.loggerDict.values() if hasattr(one, "handlers"))]
-    moved = []
-    for handler in {one for logger in loggers for one in logger.handlers}:
-        for old, new in pairs:
-            if isinstance(handler, logging.StreamHandler) and handler.stream is old and new is not old:
-                handler.setStream(new)
-                moved.append((handler, old))
-    try:
+    with ExitStack() as after:
+        for handler in {one for logger in loggers for one in logger.handlers}:
+            for old, new in zip(before, (sys.stdout, sys.stderr)):
+                if isinstance(handler, logging.StreamHandler) and handler.stream is old and new is not old:
+                    handler.setStream(new)
+                    after.callback(handler.setStream, old)
         yield
-    finally:
-        for handler, old in moved:
-            handler.setStream(old)
 
 
 @contextmanager
 def paused(trainer: Trainer) -> Iterator[None]:
     """No live progress bar of training inside the block: two on one terminal would overwrite each other."""
     bar: Any = trainer.progress_bar_callback
-    shown: Any = (
-        bar.progress if isinstance(bar, RichProgressBar) else bar if isinstance(bar, RoundProgressBar) else None
-    )
-    if shown is None or shown.live is None or not shown.live.is_started:
+    shown = bar.progress if isinstance(bar, RichProgressBar) else bar if isinstance(bar, RoundProgressBar) else None
+    with ExitStack() as after:
+        if shown is not None and shown.live is not None and shown.live.is_started:
+            shown.stop()
+            after.callback(shown.start)
         yield
-        return
-    shown.stop()
-    try:
-        yield
-    finally:
-        shown.start()
 
 
 class StateReport(Callback):

@@ -7,6 +7,7 @@ epochs. While training lasts, the two hooks of those that monitor a score are th
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,29 +24,23 @@ from fedgen.evaluation.panels import PRESETS
 from fedgen.scores.definitions import definitions
 
 PERCENTILES = (10, 50, 90)
+CHARTED = ("avg", "all", "avg_floor", "all_floor")  # in TensorBoard's chart of a score
 EPOCH_END, VALIDATION_END = "on_train_epoch_end", "on_validation_end"
 AGGREGATE_LIKE = "|".join([*AGGREGATES, f"{POWER}.+"])
 SCORE_LIKE = re.compile(rf"(.*/)?((fid|kid)_\w+|({'|'.join([*definitions(), *PRESETS])})_({AGGREGATE_LIKE}))")
 
 
 def log_scores(
-    loggers: Iterable[Any],
-    records: Iterable[ScoreRecord],
-    columns: Columns,
-    round: int,
-    floor: Iterable[ScoreRecord] = (),
+    loggers: Iterable[Any], records: Sequence[ScoreRecord], columns: Columns, round: int, floor: Iterable[ScoreRecord]
 ) -> None:
     """Sends every column, the floor of each ("fid_all_floor"), and the clients' distribution of each score."""
 
     def named(record: ScoreRecord) -> str:
         return columns.score(record.split, record.embedding, record.score)
 
-    records = list(records)
     values = {(named(r), r.aggregate): r.value for r in records}
     real = {(named(r), r.aggregate): r.value for r in floor if r.is_floor}
-    values |= {
-        (name, f"{aggregate}_floor"): real[name, aggregate] for name, aggregate in real if (name, aggregate) in values
-    }
+    values |= {(name, f"{how}_floor"): value for (name, how), value in real.items() if (name, how) in values}
     spread = {named(r): torch.tensor(r.per_client) for r in records if r.per_client}
     for name, clients in spread.items():
         shares = torch.tensor([p / 100 for p in PERCENTILES], dtype=clients.dtype)
@@ -55,7 +50,11 @@ def log_scores(
         between = "/" if isinstance(logger, TensorBoardLogger) else "_"
         logger.log_metrics({between.join(key): value for key, value in values.items()}, step=round)
         if isinstance(logger, TensorBoardLogger):
-            logger.experiment.add_custom_scalars(_charts(list(values)))
+            charts = {
+                score: ["Multiline", [f"{score}/{name}" for name in CHARTED if (score, name) in values]]
+                for score, _ in values
+            }
+            logger.experiment.add_custom_scalars({"scores beside real images'": charts})
         experiment = _experiment_of(logger)
         if hasattr(experiment, "add_histogram"):
             for name, clients in spread.items():
@@ -63,30 +62,20 @@ def log_scores(
         logger.save()
 
 
-def _charts(keys: Sequence[tuple[str, str]]) -> dict[str, dict[str, list[Any]]]:
-    """For TensorBoard: a chart of each score with avg, all and their floors."""
-    wanted = ("avg", "all", "avg_floor", "all_floor")
-    charts = {
-        score: ["Multiline", [f"{score}/{name}" for name in wanted if (score, name) in keys]]
-        for score in dict.fromkeys(score for score, _ in keys)
-    }
-    return {"scores beside real images'": charts}
-
-
-def log_grid(loggers: Iterable[Any], picture: Tensor, round: int, name: str = "samples") -> None:
+def log_grid(loggers: Iterable[Any], picture: Tensor, round: int) -> None:
     """Sends a uint8 picture [C, H, W] to every logger that can show images."""
     pixels = picture.permute(1, 2, 0).numpy()
     pixels = pixels[..., 0] if pixels.shape[2] == 1 else pixels
     for logger in loggers:
         experiment = _experiment_of(logger)
         if hasattr(experiment, "add_image"):  # TensorBoard
-            experiment.add_image(name, picture, round)
+            experiment.add_image("samples", picture, round)
         elif hasattr(logger, "log_image"):  # Weights & Biases
-            logger.log_image(key=name, images=[pixels], step=round)
+            logger.log_image(key="samples", images=[pixels], step=round)
         elif hasattr(experiment, "log_image") and hasattr(logger, "run_id"):  # MLflow
-            experiment.log_image(logger.run_id, pixels, key=name, step=round)
+            experiment.log_image(logger.run_id, pixels, key="samples", step=round)
         elif hasattr(experiment, "log_image"):  # Comet
-            experiment.log_image(pixels, name=name, step=round)
+            experiment.log_image(pixels, name="samples", step=round)
 
 
 def _experiment_of(logger: Any) -> Any:
@@ -106,21 +95,6 @@ class Monitoring:
     mode: str | None = None
 
 
-class _Gate:
-    """One hook of one callback: passed on at evaluated rounds, dropped at others; untouched outside `fit`."""
-
-    def __init__(self, callback: Callback, hook: str, is_fresh: Callable[[Trainer], bool]) -> None:
-        self.callback, self.hook, self.is_fresh = callback, hook, is_fresh
-
-    def __call__(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        hooks = [self.hook]
-        if trainer.state.fn == TrainerFn.FITTING:
-            # These callbacks act in one of the two hooks, as their settings say; validation ran before the evaluation.
-            hooks = [EPOCH_END, VALIDATION_END] if self.hook == EPOCH_END and self.is_fresh(trainer) else []
-        for hook in hooks:
-            getattr(type(self.callback), hook)(self.callback, trainer, pl_module)
-
-
 def watchers(callbacks: Sequence[Callback], columns: Sequence[str]) -> list[Any]:
     """The ModelCheckpoint and EarlyStopping callbacks that monitor a column."""
     found = []
@@ -138,15 +112,25 @@ def watchers(callbacks: Sequence[Callback], columns: Sequence[str]) -> list[Any]
 
 
 def gate(callbacks: Sequence[Any], is_fresh: Callable[[Trainer], bool]) -> None:
-    """Puts the callbacks' hooks off to rounds for which `is_fresh` says yes."""
+    """Puts the callbacks' hooks off to rounds for which `is_fresh` says yes; those outside `fit` stay."""
     for callback in callbacks:
         for hook in (EPOCH_END, VALIDATION_END):
-            setattr(callback, hook, _Gate(callback, hook, is_fresh))
+            setattr(callback, hook, partial(_call_when_fresh, callback, hook, is_fresh))
+
+
+def _call_when_fresh(
+    callback: Callback, hook: str, is_fresh: Callable[[Trainer], bool], trainer: Trainer, module: LightningModule
+) -> None:
+    hooks = [hook]
+    if trainer.state.fn == TrainerFn.FITTING:
+        # These callbacks act in one of the two hooks, as their settings say; validation ran before the evaluation.
+        hooks = [EPOCH_END, VALIDATION_END] if hook == EPOCH_END and is_fresh(trainer) else []
+    for name in hooks:
+        getattr(type(callback), name)(callback, trainer, module)
 
 
 def release(callbacks: Sequence[Any]) -> None:
     """Gives callbacks their own hooks back."""
     for callback in callbacks:
         for hook in (EPOCH_END, VALIDATION_END):
-            if isinstance(callback.__dict__.get(hook), _Gate):
-                delattr(callback, hook)
+            delattr(callback, hook)

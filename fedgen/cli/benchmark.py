@@ -78,11 +78,7 @@ def table_parser() -> PlainCommandParser:
 
 
 def benchmark(arguments: Sequence[str]) -> int:
-    """`fedgen benchmark`.
-
-    Raises:
-        ValueError: for another first word than run and table.
-    """
+    """`fedgen benchmark`; ValueError for another first word than run and table."""
     if not arguments or arguments[0] in ASK:
         print(HELP, end="")
         return 0
@@ -100,11 +96,7 @@ def benchmark(arguments: Sequence[str]) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """`fedgen benchmark run SUITE`.
-
-    Raises:
-        ValueError: for an unknown suite or cell, a class that cannot be entered, or fewer than one training at once.
-    """
+    """`fedgen benchmark run SUITE`; ValueError for an unknown suite or cell, or a class that cannot be entered."""
     settings = run_parser().parse_args(list(arguments))
     from fedgen.benchmark.suites import find_suite
 
@@ -122,11 +114,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _cells(suite: "Suite", entry: str | None, names: str | None) -> "list[Cell]":
-    """The cells that are asked for.
-
-    Raises:
-        ValueError: for a name that none of them has.
-    """
+    """The cells that are asked for; ValueError for a name that none of them has."""
     if entry is None:
         cells = list(suite.cells)
     else:

@@ -64,11 +64,7 @@ def completion(arguments: Sequence[str]) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Return what the last of the words may become; none where the shell's own completion of files is to help.
-
-    Args:
-        words: of the command line behind `fedgen`; the last is the one at the cursor, "" for a new one.
-    """
+    """Return what the last word behind `fedgen`, at the cursor, may become; none where the shell completes files."""
     from fedgen.__main__ import COMMANDS
 
     before, start = list(words[:-1]), words[-1] if words else ""
@@ -107,29 +103,13 @@ def _folders(place: Path) -> list[Path]:
         return []
 
 
-def _recipes(start: str) -> list[str]:
-    return list(known_recipes())
-
-
-def _experiments(start: str) -> list[str]:
-    return list(import_module("fedgen.experiments.command").EXPERIMENTS)
-
-
-def _of_benchmark(start: str) -> list[str]:
-    return ["run", "table", *import_module("fedgen.benchmark.suites").SUITES]
-
-
-def _shells(start: str) -> list[str]:
-    return list(SCRIPTS)
-
-
-KINDS: dict[str, Callable[[str], list[str]]] = {
-    **dict.fromkeys(("fit", "deploy"), _recipes),
+KINDS: dict[str, Callable[[str], Iterable[str]]] = {
+    **dict.fromkeys(("fit", "deploy"), lambda start: known_recipes()),
     **dict.fromkeys(("select", "audit", "report", "evaluate"), run_folders),
-    "clients": lambda start: [*_recipes(start), *run_folders(start)],
-    "reproduce": _experiments,
-    "benchmark": _of_benchmark,
-    "completion": _shells,
+    "clients": lambda start: [*known_recipes(), *run_folders(start)],
+    "reproduce": lambda start: import_module("fedgen.experiments.command").EXPERIMENTS,
+    "benchmark": lambda start: ["run", "table", *import_module("fedgen.benchmark.suites").SUITES],
+    "completion": lambda start: SCRIPTS,
 }
 
 

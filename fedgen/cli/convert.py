@@ -2,11 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from jsonargparse import auto_cli
-
-from fedgen.flags import CommandParser, with_flags
+from fedgen.flags import run_function
 
 
 def convert_networks(source: Path, target: Path, half: bool = False, overwrite: bool = False) -> None:
@@ -27,24 +24,23 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
         raise FileExistsError(f"{target} exists; choose another name, or replace it with --overwrite")
 
     from fedgen.io.files import in_bytes, require_writable
-    from fedgen.models.stylegan2.official.convert_official import read_official_networks, read_trained_networks
+    from fedgen.models.stylegan2.network_file import read_official_networks as read
     from fedgen.progress import make_console
 
     require_writable(target.parent)
-    found = read_trained_networks(source) if source.suffix == ".ckpt" else read_official_networks(source)
+    if source.suffix == ".ckpt":
+        from fedgen.models.stylegan2.stylegan2 import read_trained_networks as read
+    found = read(source)
     found.write(target, half)
     console = make_console()
     for name, network in found.networks.items():
-        settings: Any = network.settings
-        parameters = sum(parameter.numel() for parameter in network.parameters())
+        settings = network.settings
         classes = "" if settings["num_classes"] is None else f", {settings['num_classes']} classes"
         shape = f"{settings['image_size']} x {settings['image_size']}, {settings['channels']} channels{classes}"
-        console.print(f"{name}: {parameters:,} parameters, {shape}")
+        console.print(f"{name}: {sum(p.numel() for p in network.parameters()):,} parameters, {shape}")
     console.print(f"{target}: {in_bytes(target.stat().st_size)}")
 
 
 def convert(arguments: Sequence[str]) -> int:
     """`fedgen convert SOURCE TARGET`."""
-    given = with_flags(convert_networks, arguments)
-    auto_cli(convert_networks, args=given, as_positional=True, prog="fedgen convert", parser_class=CommandParser)
-    return 0
+    return run_function(convert_networks, arguments, "fedgen convert")

@@ -1,13 +1,22 @@
-"""`fedgen deploy RECIPE DIR`: the same recipe on Flower, for clients on machines of their own."""
+"""`fedgen deploy RECIPE DIR`: the same recipe on Flower, for clients on machines of their own; and `fedgen supernode`.
 
+`fedgen supernode --app SHA256` is Flower's SuperNode, which runs the apps that its owner named and no others.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import auto_cli
-
-from fedgen.flags import CommandParser, with_flags
+from fedgen.flags import PlainCommandParser, run_function
 from fedgen.recipe.recipe_files import find_recipe, suggest_recipe
+
+OF_MANY = ("owner_folders", "owner_column", "test_root")  # settings of data of many owners
+SHORTEST, LONGEST = 0.01, 60  # seconds between two looks, as Flower's own setting takes them
+SUPERNODE = """\
+Starts flower-supernode, which then runs only apps whose archive has one of these SHA-256: another one, changed by a
+bit, is not unpacked, and the server is told so. An app's archive is what `flwr build` writes in its folder, on the
+machine that starts runs: unzip it, read it, then `sha256sum` it. Further options are flower-supernode's."""
 
 
 def deploy_recipe(
@@ -84,46 +93,50 @@ def deploy_recipe(
 
 
 def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, Any] | None) -> dict[str, Any]:
-    """The class of the clients' data and its settings.
-
-    Raises:
-        ValueError: for a class of the kit that reads no folder, and one that is no data's.
-    """
+    """The class of the clients' data and its settings; ValueError for a set of the kit that reads no folder."""
     from fedgen.evaluation.runs.recipe_data import load_federation
     from fedgen.flower.app.recipe import without_place
-    from fedgen.flower.client.node_data import is_of_kit, place_of
+    from fedgen.flower.client.node_data import is_of_kit, place_of, takes_place
 
     if data is not None:
         chosen = {"class_path": data if "." in data else f"fedgen.data.{data}", "init_args": dict(settings or {})}
         place_of(chosen)
         return chosen
     own = ((found["data"] or {}).get("init_args") or {}).get("data") or {}
-    if _is_simulated(own):
+    if not own or (is_of_kit(own) and not takes_place(own)):  # a set that reads no folder, whose clients are simulated
         channels = int(load_federation(recipe, []).examples.inputs.shape[1])
         return {"class_path": "fedgen.data.ImageFolder", "init_args": {"channels": channels, **(settings or {})}}
     kept = dict(without_place(own).get("init_args") or {})
     if is_of_kit(own):
-        kept = {name: value for name, value in kept.items() if name not in _OF_MANY}
+        kept = {name: value for name, value in kept.items() if name not in OF_MANY}
     return {"class_path": own["class_path"], "init_args": {**kept, **(settings or {})}}
-
-
-def _is_simulated(data: Mapping[str, Any]) -> bool:
-    """Whether a recipe's data are a set of the kit that reads no folder, whose clients are simulated."""
-    from fedgen.flower.client.node_data import is_of_kit, takes_place
-
-    return not data or (is_of_kit(data) and not takes_place(data))
-
-
-_OF_MANY = ("owner_folders", "owner_column", "test_root")  # of data of many owners
 
 
 def deploy(arguments: Sequence[str]) -> int:
     """`fedgen deploy RECIPE FOLDER [--option VALUE ...]`."""
-    auto_cli(
-        deploy_recipe,
-        args=with_flags(deploy_recipe, arguments),
-        as_positional=True,
-        prog="fedgen deploy",
-        parser_class=CommandParser,
+    return run_function(deploy_recipe, arguments, "fedgen deploy")
+
+
+def supernode(arguments: Sequence[str]) -> None:
+    """The command; what it does not know are options of flower-supernode."""
+    parser = PlainCommandParser(prog="fedgen supernode", description=SUPERNODE, allow_abbrev=False)
+    parser.add_argument("--app", action="append", required=True, metavar="SHA256", help="of an app; may be repeated")
+    parser.add_argument(
+        "--look", type=float, metavar="SECONDS", help="between two looks for a message (by default 3, as Flower's)"
     )
-    return 0
+    own, rest = parser.parse_known_args(arguments)
+    for pin in own.app:
+        if not re.fullmatch("[0-9a-fA-F]{64}", pin):
+            raise ValueError(f"--app {pin}: a SHA-256 has 64 hexadecimal digits, as `sha256sum` prints them")
+    if own.look is not None and not SHORTEST <= own.look <= LONGEST:
+        raise ValueError(f"--look {own.look:g}: give seconds from {SHORTEST} to {LONGEST}")
+    if any(one.split("=")[0] == "--trusted-entities" for one in rest):
+        raise ValueError(
+            "--app and --trusted-entities: an app is run by its hash or by whose signature it has; start one SuperNode"
+            " for each, or give one of them"
+        )
+    try:
+        from fedgen.flower.client.pinned_apps import run_pinned
+    except ModuleNotFoundError as error:
+        raise ImportError("a SuperNode is Flower's: pip install 'fedgen[flower]'") from error
+    run_pinned({pin.lower() for pin in own.app}, rest, own.look)

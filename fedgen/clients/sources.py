@@ -23,22 +23,25 @@ from torch.utils.data import (
 from fedgen.clients.partitions import Natural, Partition
 from fedgen.data import Examples
 from fedgen.data.annotations import find_labels
-from fedgen.data.anybody import EXPECTED, DatasetReading, as_examples, check_one, is_arrays, is_dataset, name_of
-from fedgen.data.collate import collate_items
+from fedgen.data.anybody import (
+    EXPECTED,
+    DatasetReading,
+    as_examples,
+    check_one,
+    is_arrays,
+    is_dataset,
+    name_of,
+    renumber,
+    with_classes,
+)
 from fedgen.data.examples import to_batch
-from fedgen.data.items import Items, Part
+from fedgen.data.items import Items, Part, collate_items
 from fedgen.data.lazy_examples import LazyExamples, make_lazy
-from fedgen.data.renumber import renumber, with_classes
 from fedgen.foreign_text import is_number
 from fedgen.own_code import warn
 
-HOOKS = (
-    "on_before_batch_transfer",
-    "transfer_batch_to_device",
-    "on_after_batch_transfer",
-    "state_dict",
-    "load_state_dict",
-)
+TRANSFERS = "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"
+HOOKS = *TRANSFERS, "state_dict", "load_state_dict"
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
 

@@ -8,24 +8,19 @@ if TYPE_CHECKING:
     from fedgen.data.examples import DataSet, Examples
     from fedgen.data.formats.flwr_datasets import FlowerDataset
     from fedgen.data.formats.huggingface import HuggingFace
-    from fedgen.data.formats.image_folder import ImageFolder
-    from fedgen.data.formats.image_manifest import ImageManifest
-    from fedgen.data.sets.cifar10 import CIFAR10
-    from fedgen.data.sets.cifar100 import CIFAR100
+    from fedgen.data.formats.image_folder import ImageFolder, ImageManifest
+    from fedgen.data.sets.bible_text import BibleKJV
+    from fedgen.data.sets.celeba import CelebA
+    from fedgen.data.sets.cifar import CIFAR10, CIFAR100
     from fedgen.data.sets.digits import Digits
-    from fedgen.data.sets.fashion_mnist import FashionMNIST
+    from fedgen.data.sets.femnist import FEMNIST
     from fedgen.data.sets.gaussian_mixture import GaussianMixture
+    from fedgen.data.sets.hospital_images import Camelyon17, FedISIC2019
     from fedgen.data.sets.imagenet32 import ImageNet32
     from fedgen.data.sets.medmnist import MedMNIST
-    from fedgen.data.sets.mnist import MNIST
-    from fedgen.data.sets.mnist5k import MNIST5k
-    from fedgen.data.sets.owned.bible_text import BibleKJV
-    from fedgen.data.sets.owned.camelyon17 import Camelyon17
-    from fedgen.data.sets.owned.celeba import CelebA
-    from fedgen.data.sets.owned.fed_isic2019 import FedISIC2019
-    from fedgen.data.sets.owned.femnist import FEMNIST
-    from fedgen.data.sets.owned.photo_patches import PhotoPatches
-    from fedgen.data.sets.owned.style_shift import StyleShift
+    from fedgen.data.sets.mnist import MNIST, FashionMNIST, MNIST5k
+    from fedgen.data.sets.photo_patches import PhotoPatches
+    from fedgen.data.sets.style_shift import StyleShift
     from fedgen.data.text import TextFolder
 
 __all__ = [

@@ -23,19 +23,12 @@ def find_labels(dataset: Any, given: Annotation, count: int, seen: bool = False)
     """Labels int64 [N] and the classes' names; all 0 and none for data without labels.
 
     Integers, whole floats and booleans keep their numbers; their classes are those that the data set names, else "0" to
-    the largest. Texts are classes in sorted order, and so are integers that are no numbers of classes.
+    the largest. Texts are classes in sorted order, and so are integers that are no class numbers; where models see the
+    labels (`seen`), those are a ValueError.
 
-    Not given, labels are looked for as `targets`, `labels`, a column "label", or the second tensor of a TensorDataset;
-    what is no class there for most items (boxes, masks, dictionaries, fractions) is none, of which a warning tells.
-
-    Args:
-        dataset: map-style.
-        given: which; see `Annotation`. An empty list is none.
-        count: of examples.
-        seen: whether models see the labels, which must be numbers of classes then.
-
-    Raises:
-        ValueError: for labels that were asked for and are not there, are not one an item, or are no classes.
+    Labels that are not given are looked for as `targets`, `labels`, a column "label", or the second tensor of a
+    TensorDataset; a warning tells where most of these are no classes (boxes, masks, fractions). ValueError for labels
+    that were asked for and are missing, are not one an item, or are no classes.
     """
     said, values = ("labels", annotated(dataset, given, "labels", count)) if given is not None else _looked_for(dataset)
     kinds = as_kinds(values, said, sure=given is not None) if values is not None else []
@@ -71,15 +64,8 @@ def annotated(dataset: Any, given: Any, what: str, count: int) -> Any:
 
 
 def as_kinds(values: Any, said: str, sure: bool = True) -> list[int] | list[str]:
-    """The values as integers or texts.
-
-    Args:
-        values: one an item.
-        said: what they are, for messages.
-        sure: False gives none, and a warning, where most are neither.
-
-    Raises:
-        ValueError: for a value that is neither, or texts beside integers, by the item; for one-hot rows.
+    """The values as integers or texts; ValueError that names the item for one that is neither, texts beside integers,
+    or one-hot rows. Where most are neither, `sure=False` gives none, and a warning.
     """
     found = _listed(values)
     if set(map(type, found)) in ({int}, {str}):  # as most are; the rest takes seconds of millions

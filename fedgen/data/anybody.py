@@ -1,19 +1,18 @@
 """Anybody's data as examples: arrays in memory, and Datasets whose items are read when they are needed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from fedgen.data.annotations import Annotation, annotated, find_labels, find_owners
-from fedgen.data.collate import ImagesOf, collate_items
 from fedgen.data.examples import DataSet, Examples
 from fedgen.data.formats.image_files import levels_of
-from fedgen.data.items import Items, Part
+from fedgen.data.items import ImagesOf, Items, Part, collate_items, collate_levels
 from fedgen.data.lazy_examples import ImageReader, LazyExamples, LazyInputs, make_lazy
 from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.images import channels_first
@@ -26,16 +25,7 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class DatasetReading:
-    """Options for reading items and finding out about them; see `FederatedDataModule` for each.
-
-    Args:
-        labels: of the items.
-        owners: of the items.
-        collate_fn: items to a batch; None is torch's, which takes Pillow images, too.
-        num_workers: processes that read.
-        images_of: a batch to its images.
-        value_range: of float images.
-    """
+    """Options for reading items and finding out about them; see `FederatedDataModule` for each."""
 
     labels: Annotation = None
     owners: Annotation = None
@@ -175,3 +165,57 @@ def _as_tensor(values: Any) -> Tensor:
     if not isinstance(values, Tensor):
         values = torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values)
     return channels_first(values) if values.ndim == 4 else values
+
+
+# ---- labels as positions in a longer list of classes than the data's own ----
+
+
+class Renumbered(Dataset[tuple[Tensor, int]]):
+    """Items (image, label) with the number at each label's place in `places` instead of it."""
+
+    def __init__(self, dataset: Any, places: Sequence[int]) -> None:
+        self._dataset, self._places = dataset, tuple(places)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, int]:
+        image, label = self._dataset[position]
+        return image, self._places[label]
+
+    @property
+    def content_id(self) -> Callable[[], str]:
+        """The identity of these images, for data that know it without reading them."""
+        found: Callable[[], str] = self._dataset.content_id
+        return found
+
+
+def renumber(parts: Sequence[Part], own: Sequence[str], classes: Sequence[str], whose: str) -> list[Part]:
+    """The parts, with items whose labels are positions in `classes`.
+
+    Items of the kit's own data sets are renumbered; others are left alone, and a ValueError tells if they mean others.
+    """
+    wrong = next(((number, name) for number, name in enumerate(own) if classes[number] != name), None)
+    if wrong is None:
+        return list(parts)
+    if all(part.collate is collate_levels for part in parts):
+        places = [list(classes).index(name) for name in own]
+        return [replace(part, dataset=Renumbered(part.dataset, places)) for part in parts]
+    number, name = wrong
+    raise ValueError(
+        f"{whose} call label {number} {name!r}, and those of all clients {classes[number]!r}: their batches would mean"
+        " different classes; give all data the same list of classes, or say labels= where batches have none"
+    )
+
+
+def with_classes(examples: Examples, classes: Sequence[str]) -> Examples:
+    """Examples whose labels are positions in a longer list of classes; the inputs are the same."""
+    if examples.classes == tuple(classes):
+        return examples
+    if missing := [name for name in examples.classes if name not in classes]:
+        raise ValueError(
+            f"{examples.name} has the class {missing[0]!r}, which the federation does not: {list(classes)}"
+        )
+    places = torch.tensor([list(classes).index(name) for name in examples.classes], dtype=torch.int64)
+    labels = places[examples.labels] if len(places) else examples.labels
+    return replace(examples, labels=labels, classes=tuple(classes))

@@ -18,11 +18,7 @@ KINDS = {torch.uint8: "images", torch.float32: "points", torch.int64: "texts"}
 
 
 def kind_of(inputs: Any) -> str:
-    """Return the kind of inputs: "images", "points" or "texts"; "items" where they are none of these.
-
-    Args:
-        inputs: a tensor, or `LazyInputs`.
-    """
+    """Return the kind of inputs, a tensor or `LazyInputs`: "images", "points" or "texts"; "items" for none of these."""
     has_type = isinstance(inputs, Tensor) or inputs.has_images
     return KINDS.get(inputs.dtype, "items") if has_type else "items"
 
@@ -198,11 +194,7 @@ def draw_batches(count: int, batch_size: int, iterations: int, draws: torch.Gene
 
 
 def endless_batches(count: int, batch_size: int, draws: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of `draw_batches` one after the other, however many are wanted.
-
-    Yields:
-        Positions int64 [min(batch_size, count)], and how often each was drawn before.
-    """
+    """The batches of `draw_batches` without end: positions, and how often each was drawn before."""
     size, epoch = min(batch_size, count), 0
     left, visits = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
     while True:
@@ -227,8 +219,7 @@ class DataSet(ABC):
         """The whole split in memory, named `{name}/{split}`.
 
         Raises:
-            ValueError: if the data set has no such split.
-            FileNotFoundError: if its files are missing; the message says where they were sought and how to get them.
+            ValueError: if the data set has no such split; for others see `read`.
         """
         if split not in ("train", "test"):
             raise ValueError(f"split {split!r} is not known; use 'train' or 'test'")
@@ -243,7 +234,13 @@ class DataSet(ABC):
 
     @abstractmethod
     def read(self, split: Split) -> Examples:
-        """The examples of a split that `splits` names; called by `load`."""
+        """The examples of a split that `splits` names; called by `load`.
+
+        Raises:
+            FileNotFoundError: if files are missing and cannot be downloaded; the message says how to get them.
+            ValueError: if a file is damaged, or is none of this data set's; the message names it.
+            ImportError: if a library that it needs is not installed.
+        """
 
     def read_from(self) -> list[Path] | None:
         """The files and folders that `read` reads, and nothing else; None where nobody says.

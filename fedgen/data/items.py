@@ -1,4 +1,4 @@
-"""Items of anybody's map-style data sets, read into batches here or by worker processes."""
+"""Items of anybody's map-style data sets, read into batches here or by worker processes; images found in batches."""
 
 import os
 import signal
@@ -6,25 +6,117 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
 from multiprocessing import connection, parent_process
 from typing import Any, NamedTuple
 
 import torch
 import torch.multiprocessing
-from torch.utils.data import Subset, TensorDataset
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset, default_collate
 
-from fedgen.data.collate import collate_items, collate_levels, find_unlike
+from fedgen.data.formats.image_files import eight_bits, to_tensor
+from fedgen.images import from_uint8
 from fedgen.own_code import keep_lines
 from fedgen.seeds import isolated, seed_item
 
 ITEM = "item_of_fedgen"  # of an error in reading one: its position in all `Items`
 AHEAD = 2  # batches for each worker that wait for it or for the model, as in torch's DataLoader
+IMAGE_KEYS = ("image", "images", "img", "pixel_values", "x")
+
+ImagesOf = Callable[..., Any]
+"""A batch to its images or points."""
+
+
+def collate_items(items: list[Any]) -> Any:
+    """Torch's `default_collate`, which takes Pillow images, too, as float32 [B, C, H, W] in [-1, 1].
+
+    ValueError for items that do not fit together, such as sequences of several lengths.
+    """
+    try:
+        return default_collate([without_pillow(item) for item in items] if any(map(holds_pillow, items)) else items)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"{len(items)} items cannot be put together into a batch ({error}); give a collate_fn, a function from a"
+            " list of items to a batch"
+        ) from error
+
+
+def find_unlike(items: list[Any]) -> tuple[int, str] | None:
+    """The place of the first item of other shapes than item 0, and what to do about it; None where all are alike."""
+    shapes = [_shapes(without_pillow(item)) for item in items]
+    for place, own in enumerate(shapes):
+        for first, other in zip(shapes[0], own) if len(own) == len(shapes[0]) else ():
+            if first != other:
+                remedy = "resize images to one size: size= of fedgen's data sets, torchvision's v2.Resize in others"
+                if first[1:] == other[1:] and {first[0], other[0]} <= {1, 2, 3, 4}:
+                    remedy = "convert images to one number of channels, as image.convert('RGB') does"
+                if len(first) < 2:
+                    remedy = "give a collate_fn, a function from a list of items to a batch, that pads them"
+                return place, f"the shapes {list(first)} and {list(other)}; {remedy}"
+    return None
+
+
+def _shapes(item: Any) -> list[tuple[int, ...]]:
+    if isinstance(item, (Mapping, tuple, list)):
+        return [shape for one in (item.values() if isinstance(item, Mapping) else item) for shape in _shapes(one)]
+    return [tuple(item.shape)] if hasattr(item, "shape") else []
+
+
+def holds_pillow(item: Any) -> bool:
+    """Whether an item is a Pillow image, or a tuple, list or dictionary with one."""
+    if isinstance(item, Mapping):
+        return any(map(holds_pillow, item.values()))
+    if isinstance(item, (tuple, list)):
+        return any(map(holds_pillow, item))
+    return hasattr(item, "getbands") and hasattr(item, "convert")
+
+
+def without_pillow(item: Any) -> Any:
+    """The item with its Pillow images as float32 [C, H, W] in [-1, 1], grey ones with a channel, others RGB."""
+    if isinstance(item, Mapping):
+        return {key: without_pillow(value) for key, value in item.items()}
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*map(without_pillow, item))
+    if isinstance(item, (tuple, list)):
+        return type(item)(map(without_pillow, item))
+    if not holds_pillow(item):
+        return item
+    return from_uint8(to_tensor(eight_bits(item)))
+
+
+def collate_levels(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """(images float32 [B, C, H, W] in [-1, 1], labels int64 [B]) of (uint8 [C, H, W], label), all of one shape."""
+    images, labels = zip(*items)
+    if len(shapes := {tuple(image.shape) for image in images}) > 1:
+        raise ValueError(f"images of {len(shapes)} shapes, {sorted(shapes)[:3]}; give size= to resize them")
+    return from_uint8(torch.stack(images)), torch.tensor(labels)
+
+
+def first_images(batch: Any) -> Tensor:
+    """Return the images of a batch, where nobody says which they are.
+
+    The batch itself, the first tensor of a tuple or list, the only tensor of a dictionary, or its entry "image",
+    "images", "img", "pixel_values" or "x". ValueError if there is none.
+    """
+    if isinstance(batch, Tensor):
+        return batch
+    if isinstance(batch, Mapping):
+        tensors = {key: value for key, value in batch.items() if isinstance(value, Tensor)}
+        key = next((key for key in IMAGE_KEYS if key in tensors), None)
+        if key is not None or len(tensors) == 1:
+            return tensors[key] if key is not None else next(iter(tensors.values()))
+        raise ValueError(f"a batch is a dictionary with the entries {', '.join(map(str, batch))}")
+    if isinstance(batch, (tuple, list)):
+        found = next((value for value in batch if isinstance(value, Tensor)), None)
+        if found is not None:
+            return found
+    raise ValueError(f"a batch is a {type(batch).__name__} without tensors")
 
 
 class ReadTask(NamedTuple):
@@ -36,13 +128,7 @@ class ReadTask(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """One data set of several that stand one after the other.
-
-    Args:
-        dataset: map-style: `len` and items by position.
-        collate: a list of its items to a batch.
-        batch_size: its own, for data that come with a loader.
-    """
+    """One data set of several that stand one after the other; `batch_size` is its loader's, if it has one."""
 
     dataset: Any
     collate: Callable[[list[Any]], Any] = collate_items
@@ -50,15 +136,11 @@ class Part:
 
 
 class Items:
-    """Data sets one after the other, from which batches are read.
+    """Data sets one after the other, from which batches are read, by `num_workers` processes or (0) by this one.
 
     What an item's transforms draw from torch, NumPy and Python follows from the task's seed of it alone, whoever reads
     it; the process that trains has its own draws back after a batch. Generators that a data set keeps for itself are
-    its own affair.
-
-    Args:
-        parts: the data sets.
-        num_workers: processes that read; they start with the first batch and live until `close`. 0 reads in this one.
+    its own affair. Workers start with the first batch and live until `close`.
     """
 
     def __init__(self, parts: Sequence[Part], num_workers: int = 0) -> None:
@@ -82,36 +164,17 @@ class Items:
 
     def grouped(self, positions: Sequence[int]) -> list[tuple[Part, list[int]]]:
         """Runs of positions of one part, with the positions within it."""
-        found: list[tuple[Part, list[int]]] = []
-        before = -1
-        for position in positions:
-            place = bisect_right(self._ends, position)
-            if place != before:
-                found.append((self.parts[place], []))
-            found[-1][1].append(position - self._starts[place])
-            before = place
-        return found
+        runs = groupby(positions, lambda position: bisect_right(self._ends, position))
+        return [(self.parts[place], [position - self._starts[place] for position in run]) for place, run in runs]
 
     def runs(self, positions: list[int]) -> list[list[int]]:
         """The positions in runs that one `collate` can put together."""
         if len(self.parts) == 1:
             return [positions]
-        found: list[list[int]] = []
-        before: Any = None
-        for position in positions:
-            collate = self.part_of(position).collate
-            if not found or collate != before:
-                found.append([])
-            found[-1].append(position)
-            before = collate
-        return found
+        return [list(run) for _, run in groupby(positions, lambda position: self.part_of(position).collate)]
 
     def read(self, task: ReadTask) -> Any:
-        """The batch of a task, read here; moves the global generators.
-
-        Raises:
-            ValueError: for a batch of parts that are collated differently, or of items of several shapes.
-        """
+        """The batch of a task, read here; moves the global generators. ValueError for items that make no batch."""
         places = [bisect_right(self._ends, position) for position in task.positions]
         own = [self.parts[place] for place in dict.fromkeys(places)]
         if any(part.collate != own[0].collate for part in own):
@@ -193,12 +256,7 @@ class Items:
 
 
 class Stream:
-    """Batches of tasks, some of which are being read before they are asked for.
-
-    Args:
-        items: what is read.
-        tasks: as many as will do; no more are drawn than are begun.
-    """
+    """Batches of tasks, some read before they are asked for; no more tasks are drawn than are begun."""
 
     def __init__(self, items: Items, tasks: Iterable[ReadTask]) -> None:
         self._items, self._tasks = items, iter(tasks)
@@ -214,11 +272,7 @@ class Stream:
         return len(self._begun)
 
     def take(self) -> Any:
-        """The next batch, of those begun.
-
-        Raises:
-            RuntimeError: if a worker process died.
-        """
+        """The next batch, of those begun; RuntimeError if a worker process died."""
         try:
             return self._begun.popleft().result()
         except BrokenProcessPool as error:

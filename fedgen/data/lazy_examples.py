@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.data.collate import ImagesOf, first_images
 from fedgen.data.examples import Examples
-from fedgen.data.items import Items, ReadTask
+from fedgen.data.items import ImagesOf, Items, ReadTask, first_images
 from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.images import channels_first, to_uint8
 from fedgen.io.hashing import hash_chunks
@@ -31,13 +30,9 @@ class NoImagesError(ValueError):
 class ImageReader:
     """Images or points of items, in the form in which they are measured.
 
-    uint8 images are taken as they are; float images in [-1, 1] are quantised; [N, D] are points, float32.
-
-    Args:
-        items: with the images.
-        name: of the data, for messages.
-        images_of: a batch to its images or points.
-        value_range: of float images, such as (0, 1); None finds [-1, 1] and refuses what looks otherwise.
+    uint8 images are taken as they are; float images in [-1, 1] are quantised; [N, D] are points, float32. `images_of`
+    gives a batch's images. `value_range` is that of float images, such as (0, 1); None finds [-1, 1] and refuses what
+    looks otherwise.
     """
 
     def __init__(
@@ -55,10 +50,8 @@ class ImageReader:
 
     @property
     def probe(self) -> Tensor:
-        """The first image or point [1, ...] as it is measured.
-
-        Raises:
-            ValueError: for batches without images, and float images whose range is not [-1, 1] and is not told.
+        """The first image or point [1, ...] as it is measured; ValueError without images, or for floats of unknown
+        range.
         """
         if self._probe is None:
             some = np.unique(np.linspace(0, len(self.items) - 1, min(PROBED, len(self.items)), dtype=np.int64))
@@ -119,12 +112,7 @@ class ImageReader:
 
 
 class LazyInputs:
-    """Images uint8 [N, C, H, W], or points float32 [N, D], that are read where they are indexed.
-
-    Args:
-        reader: of the whole data.
-        positions: int64 [N] of these images in it.
-    """
+    """Images uint8 [N, C, H, W], or points float32 [N, D], of a reader, which are read where they are indexed."""
 
     def __init__(self, reader: ImageReader, positions: Tensor) -> None:
         self.reader, self.positions = reader, positions
@@ -145,11 +133,7 @@ class LazyInputs:
         return True
 
     def batches(self, size: int = CHUNK) -> Iterator[tuple[Any, int]]:
-        """Batches, as the items' `collate_fn` makes them, in their order, with how many items each has.
-
-        Args:
-            size: at most so many.
-        """
+        """Batches of at most `size` items, as their `collate_fn` makes them, in order, with how many each has."""
         chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
         runs = [run for chunk in chunks for run in self.reader.items.runs(chunk)]
         yield from zip(self.reader.items.stream(map(measured_task, runs)), map(len, runs))
@@ -174,12 +158,8 @@ class LazyInputs:
         parts = list(self.view_of(chosen).split(CHUNK))
         return torch.cat(parts) if parts else self.reader.probe[:0]
 
-    def view(self, positions: Tensor) -> "LazyInputs":
+    def view(self, own: Tensor | slice) -> "LazyInputs":
         """Those at some of these positions, to be read later."""
-        return LazyInputs(self.reader, self.positions[positions])
-
-    def part(self, own: slice) -> "LazyInputs":
-        """Those of a slice, to be read later."""
         return LazyInputs(self.reader, self.positions[own])
 
     def view_of(self, positions: Tensor) -> "LazyInputs":
@@ -192,9 +172,7 @@ class LazyInputs:
         return _Chunks(self.reader, [run for chunk in chunks for run in self.reader.items.runs(chunk)])
 
     def identity(self) -> str | None:
-        """Return the identity of these images, as their data sets know it by `content_id()` without reading them; None
-        otherwise.
-        """
+        """These images' identity, as their data sets know it by `content_id()` without reading them; None otherwise."""
         told = [optional(part.dataset, DescribedDataset, "content_id") for part in self.reader.items.parts]
         if not all(told):
             return None
@@ -224,18 +202,8 @@ class _Chunks(Sequence[Tensor]):
 class LazyExamples(Examples):
     """Examples whose items are read when they are needed, with the interface of `Examples`.
 
-    `inputs` are the images as they are measured: indexing reads them. Training reads `items`, with their transforms,
-    and gets the batches that these make, of any structure.
-
-    Args:
-        inputs: `LazyInputs`, in the order of the labels.
-        labels: as of `Examples`.
-        name: likewise.
-        classes: likewise.
-        owners: likewise.
-        owner_names: likewise.
-        items: what batches are made of.
-        positions: int64 [N] of these examples in `items`.
+    `inputs` are `LazyInputs`, the images as they are measured: indexing reads them. Training reads `items`, with their
+    transforms, at `positions` (int64 [N]), and gets the batches that these make, of any structure.
     """
 
     inputs: Any
@@ -271,13 +239,10 @@ class LazyExamples(Examples):
     def tasks(
         self, positions: Tensor, base: int, visits: Tensor | None = None, places: Tensor | None = None
     ) -> ReadTask:
-        """The task of one batch.
+        """The task of one batch at positions int64 [B], whose items draw by `base`.
 
-        Args:
-            positions: int64 [B], of examples.
-            base: of the items' seeds.
-            visits: int64 [B], how often each was read before with this base; never by default.
-            places: int64 [B], by which the items' draws are known; the positions by default.
+        `visits` says how often each was read before with this base (never by default), `places` by which numbers the
+        items' draws are known (the positions by default); both int64 [B].
         """
         known = (positions if places is None else places).tolist()
         counted = [0] * len(known) if visits is None else visits.tolist()
@@ -298,20 +263,8 @@ def make_lazy(
 ) -> LazyExamples:
     """Lazy examples of all items.
 
-    Args:
-        items: what is trained on.
-        name: data set and split.
-        labels: int64 [N]; none by default.
-        classes: as of `Examples`.
-        owners: likewise.
-        owner_names: likewise.
-        measured: the same items as they are measured, such as without augmentation; those that are trained on by
-            default.
-        images_of: see `ImageReader`.
-        value_range: likewise.
-
-    Raises:
-        ValueError: if the items that are measured are not as many.
+    `measured` are the same items as they are measured, such as without augmentation; by default those that are trained
+    on. ValueError if they are not as many. See `Examples` and `ImageReader` for the others.
     """
     measured = measured or items
     if len(measured) != len(items):
@@ -365,4 +318,4 @@ def in_parts(inputs: Any, counts: Sequence[int]) -> Sequence[Any]:
     if isinstance(inputs, Tensor):
         return inputs.split(list(counts))
     ends = [*accumulate(counts, initial=0)]
-    return [inputs.part(slice(start, end)) for start, end in pairwise(ends)]
+    return [inputs.view(slice(start, end)) for start, end in pairwise(ends)]

@@ -5,13 +5,7 @@ from typing import Any
 
 
 def optional(owner: object, kind: type, name: str) -> Any:
-    """Return an attribute of an object, or the default where it has none.
-
-    Args:
-        owner: the object, which need not derive from the class.
-        kind: a class that declares optional attributes with their defaults. Others are an AttributeError.
-        name: of the attribute.
-    """
+    """Return an attribute of any object, or the default that a class declares for it where there is none."""
     return getattr(owner, name, getattr(kind, name))
 
 

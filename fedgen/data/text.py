@@ -43,15 +43,8 @@ def windows_of(
 ) -> Examples:
     """The windows of every owner's text as examples: tokens int64 [N, length + 1].
 
-    Args:
-        texts: by owner.
-        length: tokens that are predicted in a window.
-        name: of the examples.
-        kinds: the class of each owner's text; windows have no labels by default.
-        classes: all of them, in their order.
-
-    Raises:
-        ValueError: if a text is shorter than one window, naming its owner.
+    With `kinds`, each owner's class is among `classes`; without, windows have no labels. ValueError that names the
+    owner of a text shorter than one window.
     """
     parts = {owner: cut_windows(encode(text), length) for owner, text in texts.items()}
     for owner, part in parts.items():
@@ -94,12 +87,7 @@ class TextFolder(DataSet):
         self.name = f"{name or self.root.resolve().name}-{length}"
 
     def read(self, split: Split) -> Examples:
-        """The windows of all files.
-
-        Raises:
-            FileNotFoundError: if there is no such folder, or no text file in it.
-            ValueError: for a file that is not UTF-8 or shorter than one window.
-        """
+        """The windows of all files; ValueError for a file that is not UTF-8 or shorter than one window."""
         files = sorted(self.root.rglob("*.txt")) if self.root.is_dir() else []
         if not files:
             raise FileNotFoundError(f"{self.root} is no folder with text files (*.txt), one an owner")

@@ -6,12 +6,11 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.embeddings.backbones import Backbone
-    from fedgen.embeddings.base import Embedding
+    from fedgen.embeddings.base import Embedding, Identity, ModuleEmbedding, Pixels
     from fedgen.embeddings.classifiers import ClassifierOptions, MNISTClassifier, SmallClassifier, train_classifier
     from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
     from fedgen.embeddings.embed import FeatureCache, NotFiniteError, embed
     from fedgen.embeddings.fidelity import FidelityEmbedding
-    from fedgen.embeddings.module import Identity, ModuleEmbedding, Pixels
     from fedgen.embeddings.names import network_of
     from fedgen.embeddings.registry import embedding_names, load_embedding
 

@@ -58,8 +58,7 @@ class Backbone(Embedding):
             raise ValueError(f"{name} normalises by mean {mean} and std {std}; three colours are known here")
         antialias = " antialiased" if resample in ANTIALIASED else ""
         settings = {"resize": f"{resample}{antialias}", "size": size, "mean": mean, "std": std, "layer": layer}
-        if unit_length:
-            settings["unit_length"] = True
+        settings |= {"unit_length": True} if unit_length else {}
         full_name = SIZE.join([name, *([str(size)] if size != own_size else []), *([UNIT] if unit_length else [])])
         super().__init__(full_name, None, network, 3, settings)
         self.size, self.mean, self.std, self.resample, self.unit_length = size, mean, std, resample, unit_length
@@ -85,10 +84,7 @@ def load_timm(name: str, weights: str | Path | None = None, size: int | None = N
     """The pooled features of a timm network, `timm/resnet18` or `timm/resnet18.a1_in1k`, under its eval settings."""
     timm = _package("timm", f"{TIMM}{name}")
     if weights is None and ":" in name:
-        raise ValueError(
-            f"embedding {TIMM}{name}: where it finds no safetensors timm unpickles weights of unknown origin; download"
-            " model.safetensors and pass weights=PATH"
-        )
+        raise ValueError(f"embedding {TIMM}{name}: timm may unpickle its weights; pass weights=PATH of a .safetensors")
     try:
         with seeds.isolated():
             network = timm.create_model(name, pretrained=weights is None, num_classes=0)
@@ -115,15 +111,12 @@ def load_transformers(
         processor, network = _load(transformers, source)
     except Exception as error:  # settings from files may fail in any way
         reason = " ".join(str(error).split())
-        raise ValueError(
-            f"embedding {TRANSFORMERS}{name}: cannot be loaded from {source} (config.json, model.safetensors and"
-            f" preprocessor_config.json of save_pretrained are needed): {reason}"
-        ) from error
+        needed = "needs config.json, model.safetensors and preprocessor_config.json"
+        raise ValueError(f"embedding {TRANSFORMERS}{name} {needed} in {source}: {reason}") from error
     own, mean, std, resample = _processing(processor, name)
     features = _ImageFeatures(network.float())
-    texts = _texts_of(transformers, network, source)
-    whole = f"{TRANSFORMERS}{name}"
-    return Backbone(features, whole, size or own, own, mean, std, resample, features.layer, unit_length, texts)
+    form = f"{TRANSFORMERS}{name}", size or own, own, mean, std, resample, features.layer, unit_length
+    return Backbone(features, *form, _texts_of(transformers, network, source))
 
 
 def _load(transformers: Any, source: str) -> tuple[Any, Any]:
@@ -210,9 +203,9 @@ def _processing(processor: Any, name: str) -> tuple[int, list[float], list[float
     way = PILLOW.get(int(resample)) if resample is not None else None
     if not found or not normalises or way is None or abs((factor or 0) * 255 - 1) > 1e-6:
         has = {"size": str(own["size"]), "rescale_factor": factor, "do_normalize": bool(normalises), "resample": way}
+        wrong = "its image processor must resize, divide by 255 and normalise"
         raise ValueError(
-            f"embedding {TRANSFORMERS}{name}: its image processor does not resize, divide by 255 and normalise, but has"
-            f" {json.dumps(has)}; wrap the model in a custom module"
+            f"embedding {TRANSFORMERS}{name}: {wrong}, and has {json.dumps(has)}; wrap the model in a module"
         )
     return found[0], list(processor.image_mean), list(processor.image_std), way
 

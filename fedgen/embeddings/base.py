@@ -1,11 +1,14 @@
-"""Embeddings: frozen, quantising, differentiable, and never saved."""
+"""Embeddings: frozen, quantising, differentiable, and never saved; of any torch module, of pixels and of points."""
 
+import copy
+import hashlib
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,7 @@ from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import check_state, read_safetensors, read_torch
 
 ANTIALIASED = ("bilinear", "bicubic")
+InputRange = Literal["signed", "unit", "levels", "uint8"]
 
 
 class Embedding(nn.Module, ABC):
@@ -112,10 +116,8 @@ class Embedding(nn.Module, ABC):
         allowed = {None: None, 1: (1,), 3: (1, 3)}.get(self.channels, (self.channels,))
         if allowed is not None and shape[1] not in allowed:
             wanted = " or ".join(str(channels) for channels in allowed)
-            raise ValueError(
-                f"embedding {self.name} takes images with {wanted} channels, got {shape[1]} in shape {list(shape)}; "
-                "convert them to grey or RGB first"
-            )
+            found = f"got {shape[1]} in {list(shape)}; convert them to grey or RGB"
+            raise ValueError(f"embedding {self.name} takes images with {wanted} channels, {found}")
         if min(shape[1:]) < 1:
             raise ValueError(f"embedding {self.name} takes images of at least one pixel, got shape {list(shape)}")
 
@@ -144,9 +146,7 @@ class Embedding(nn.Module, ABC):
     def checked(self, features: Tensor, count: int) -> Tensor:
         """The features in float32; ValueError unless they are [count, dim]."""
         if features.ndim != 2 or len(features) != count:
-            raise ValueError(
-                f"embedding {self.name} must give features [{count}, dim], its network gave {list(features.shape)}"
-            )
+            raise ValueError(f"embedding {self.name} must give features [{count}, dim], gave {list(features.shape)}")
         self._dim = features.shape[1]
         return features.float()
 
@@ -184,3 +184,109 @@ def require_file(path: str | Path) -> Path:
     if not path.is_file():
         raise FileNotFoundError(f"no file of weights at {path}; give the path of a local file")
     return path
+
+
+class ModuleEmbedding(Embedding):
+    """Features of a module that maps an image batch to a tensor [N, ...], flattened to [N, dim].
+
+    The module is copied, so freezing does not touch the caller's. Two modules whose weights, printed form and source
+    agree have one fingerprint: where plain attributes decide the features, give them different names.
+
+    Args:
+        module: receives quantised images [N, C, H, W] in the range below.
+        weights: a local state dict to load into the copy.
+        name: what stored scores call the embedding; the class's name by default.
+        input_range: "signed" floats in [-1, 1]; "unit" floats in [0, 1]; "levels" floats 0..255; or "uint8", which no
+            gradient passes.
+        channels: colour channels the module needs; 3 repeats grey images. Any number passes by default.
+        image_shape: (C, H, W) of an image; when given, `dim` is known at once (one image of zeros is embedded).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        weights: str | Path | None = None,
+        name: str | None = None,
+        input_range: InputRange = "signed",
+        channels: int | None = None,
+        image_shape: tuple[int, int, int] | None = None,
+    ) -> None:
+        if input_range not in get_args(InputRange):
+            raise ValueError(f"input_range must be one of {', '.join(get_args(InputRange))}, got {input_range!r}")
+        module = copy.deepcopy(module)
+        if weights is not None:
+            load_into(module, read_state(weights), str(weights))
+        settings = {"input_range": input_range, "code": hash_code(module)}
+        super().__init__(name or type(module).__name__, None, module, channels, settings)
+        self.input_range = input_range
+        if image_shape is not None:
+            with torch.no_grad():
+                self(torch.zeros(1, *image_shape, device=self.device))
+
+    def features(self, levels: Tensor) -> Tensor:
+        match self.input_range:
+            case "signed":
+                levels = levels / 127.5 - 1
+            case "unit":
+                levels = levels / 255
+            case "uint8":
+                levels = levels.to(torch.uint8)
+        features = self.network(levels)
+        if not isinstance(features, Tensor):
+            raise ValueError(f"embedding {self.name}: the module must return one tensor, got {type(features).__name__}")
+        return features.flatten(1)
+
+
+def hash_code(module: nn.Module) -> str:
+    """A hash over a module's printed form and the source of its classes outside torch, where there is any."""
+    digest = hashlib.blake2b(repr(module).encode(), digest_size=16)
+    for kind in dict.fromkeys(type(child) for child in module.modules()):
+        digest.update(kind.__qualname__.encode())
+        if not kind.__module__.startswith("torch."):
+            try:
+                digest.update(inspect.getsource(kind).encode())
+            except (OSError, TypeError):  # typed at a prompt: no file holds the source
+                digest.update(kind.__module__.encode())
+    return digest.hexdigest()
+
+
+class Pixels(Embedding):
+    """Grey levels / 255, in [0, 1], flattened: [N, C * H * W].
+
+    Scores in pixels say little about how images look; they cost nothing, depend on no weights, and serve as the second,
+    unrelated embedding that a loss never used.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("pixels", dim=None)
+
+    def features(self, levels: Tensor) -> Tensor:
+        return levels.flatten(1) / 255
+
+
+class Identity(Embedding):
+    """Points [N, D] as they are, in float32; never quantised.
+
+    For toys such as Gaussian mixtures, whose points have no grey levels, and for features that were computed before.
+    """
+
+    takes_points = True
+
+    def __init__(self) -> None:
+        super().__init__("identity", dim=None)
+
+    def features(self, levels: Tensor) -> Tensor:
+        return levels
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The points [N, D], float32."""
+        self.check(tuple(images.shape))
+        if images.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            raise ValueError(f"embedding identity takes float points [N, D], got {images.dtype}")
+        return self.checked(self.features(images), len(images))
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise ValueError for a shape that is not [N, D]."""
+        if len(shape) != 2 or shape[1] < 1:
+            found = f"got shape {list(shape)}; for images choose another embedding, such as efficientnet-lite0"
+            raise ValueError(f"embedding identity takes points [N, D], {found}")

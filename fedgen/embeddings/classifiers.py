@@ -75,10 +75,8 @@ class SmallClassifier(nn.Module):
     def __init__(self, channels: int, side: int, num_classes: int, width: int = 16) -> None:
         super().__init__()
         if not 2 <= side <= LARGEST or channels < 1 or num_classes < 2:
-            raise ValueError(
-                f"a small classifier takes images of 2 to {LARGEST} pixels and at least 2 classes, got {side} pixels,"
-                f" {channels} channels and {num_classes} classes"
-            )
+            found = f"{side} pixels, {channels} channels and {num_classes} classes"
+            raise ValueError(f"a small classifier takes 2 to {LARGEST} pixels and at least 2 classes, got {found}")
         self.channels, self.side, self.num_classes = channels, side, num_classes
         layers: list[nn.Module] = []
         before = channels
@@ -182,8 +180,7 @@ class MNISTClassifier(Embedding):
     def __init__(self, weights: str | Path | None = None, seed: int = 0, layer: str = "features") -> None:
         if layer not in ("features", LOGITS):
             raise ValueError(f"layer must be 'features' or {LOGITS!r}, got {layer!r}")
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+        _ = ClassifierOptions(seed=seed)  # which refuses what is no seed
         with seeds.isolated():
             network = SmallClassifier(1, SIDE, CLASSES)
         path = Path(weights).expanduser() if weights is not None else weights_path(seed)

@@ -56,17 +56,15 @@ class FeatureCache:
         path = self.path(key)
         try:
             tensors, metadata = read_safetensors(path)
+            written = {"key": key, "checksum": hash_tensors(tensors.items())}
+            if written.items() <= metadata.items():
+                return tensors["features"]
+            reason = "its checksum does not match"
         except FileNotFoundError:
             return None
         except ValueError as error:
-            warn(f"{path} is damaged ({error}) and is computed again")
-            return None
-        features = tensors.get("features")
-        if features is not None:
-            written = {"key": key, "checksum": hash_tensors([("features", features)])}
-            if written.items() <= metadata.items():
-                return features
-        warn(f"{path} is damaged (its checksum does not match) and is computed again")
+            reason = str(error)
+        warn(f"{path} is damaged ({reason}) and is computed again")
         return None
 
     def store(self, key: str, features: Tensor) -> None:

@@ -1,14 +1,12 @@
 """The standard feature extractors of torch-fidelity (Obukhov et al. 2020), with gradients.
 
 Values are bitwise those of torch-fidelity's own uint8 path, so fid and kid on them are the published ones. Its forward
-functions refuse floats and are otherwise differentiable; here the same code runs with that one check left out. It reads
-weights with `torch.load(weights_only=False)`, which runs whatever code a file carries, so here a file is first read as
-tensors only, and torch-fidelity gets a fresh copy of those tensors in memory.
+functions are differentiable; their check that refuses floats is left out. It would run the code that a file of weights
+carries (`weights_only=False`), so a file is first read as tensors only, and torch-fidelity gets a copy in memory.
 
-Pillow's bicubic resize of 8-bit images, to the bit, as a function with gradients: Pillow resizes rows, rounds to
-grey levels, resizes columns and rounds again, with weights in fixed point. The same integers come out here from
-products of whole numbers in float64. PyTorch's own bicubic has another kernel (a = -0.75 unless antialiased) and
-rounds, if at all, once.
+Pillow's bicubic resize of 8-bit images is here to the bit, and has gradients: rows are resized and rounded to grey
+levels, then columns, with weights in fixed point, as products of whole numbers in float64. PyTorch's own bicubic has
+another kernel (a = -0.75 unless antialiased) and rounds, if at all, once.
 """
 
 import hashlib
@@ -34,6 +32,7 @@ from fedgen.io.tensor_files import no_larger_than
 
 BITS = 22  # of Pillow's fixed-point weights
 TENSORFLOW = "tensorflow-1"  # the extractors' own resize
+CLONE = "clone https://github.com/facebookresearch/dinov2"
 INCEPTION_LAYERS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008, "logits": 1008}
 
 Precision = Literal["float32", "float64"]
@@ -77,11 +76,9 @@ def _read_published_script(path: Path, name: str, published: str) -> dict[str, T
     content = read_regular(path)
     found = hashlib.sha256(content).hexdigest()
     if found != published:
-        raise ValueError(
-            f"{path} does not hold the weights of {name} as OpenAI published them (its SHA-256 is {found}, not"
-            f" {published}), and reading another TorchScript archive would run its code; give the published file, or"
-            " the state dict as .safetensors"
-        )
+        hashes = f"its SHA-256 is {found}, not {published}"
+        remedy = "another archive could run code: give OpenAI's file, or the state dict as .safetensors"
+        raise ValueError(f"{path} does not hold the published weights of {name} ({hashes}); {remedy}")
     # OpenAI's archives are TorchScript, which PyTorch deprecates.
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         state: dict[str, Tensor] = torch.jit.load(io.BytesIO(content), map_location="cpu").state_dict()
@@ -96,19 +93,15 @@ def _build_dinov2(name: str, weights: str | Path | None, repo: str | Path | None
         try:
             return FeatureExtractorDinoV2(name, ["dinov2"])
         except (OSError, RuntimeError) as error:  # code and weights come from two places, so one file does not do
-            raise ConnectionError(
-                f"cannot download {name} ({error}); on another machine, clone"
-                " https://github.com/facebookresearch/dinov2 and fetch the weights that its README links, then pass"
-                " repo=FOLDER and weights=PATH"
-            ) from error
+            remedy = f"{CLONE}, fetch the weights that its README links, and pass repo=FOLDER and weights=PATH"
+            raise ConnectionError(f"cannot download {name} ({error}); {remedy}") from error
     if weights is None:
         raise ValueError(f"{name} with repo={str(repo)!r} needs weights= too: the path of its local state dict")
     state = read_state(weights)
     folder = Path(repo) if repo else Path(torch.hub.get_dir()) / "facebookresearch_dinov2_main"
     if not (folder / "hubconf.py").is_file():
         raise ValueError(
-            f"{name} needs its architecture's code beside the weights and found none in {folder}; "
-            "clone https://github.com/facebookresearch/dinov2 and pass repo=FOLDER"
+            f"{name} needs its code beside the weights, and {folder} has none; {CLONE} and pass repo=FOLDER"
         )
     with redirect_stdout(sys.stderr):
         model = torch.hub.load(str(folder), MODEL_METADATA[name], source="local", pretrained=False)
@@ -129,10 +122,8 @@ def _download(name: str, url: str, file_name: str, hash_prefix: str | None) -> P
         target.parent.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(url, str(target), hash_prefix, progress=sys.stderr.isatty())
     except (OSError, RuntimeError) as error:
-        raise ConnectionError(
-            f"cannot download the weights of {name} ({error}); fetch {url} on another machine and put the file at"
-            f" {target}, or pass its path as weights="
-        ) from error
+        remedy = f"fetch {url} on another machine to {target}, or pass its path as weights="
+        raise ConnectionError(f"cannot download the weights of {name} ({error}); {remedy}") from error
     return target
 
 
@@ -225,8 +216,7 @@ class FidelityEmbedding(Embedding):
         extractor.feature_extractor_internal_dtype = precisions[dtype]
         resize = other_resize[0] if other_resize else f"{TENSORFLOW} bilinear"
         settings: dict[str, Any] = {"layer": list(extractor.features_list), "dtype": dtype, "resize": resize}
-        if unit_length:
-            settings["unit_length"] = True
+        settings |= {"unit_length": True} if unit_length else {}
         super().__init__(name, dim, extractor, channels=3, settings=settings)
         self.other_resize = other_resize[1] if other_resize else None
         self.unit_length = unit_length
@@ -258,10 +248,7 @@ def forward_of_floats(forward: Any) -> Callable[[Any, Tensor], tuple[Tensor, ...
 
 
 def load_inception(
-    weights: str | Path | None = None,
-    layer: str = "2048",
-    dtype: Precision = "float32",
-    resize: str = TENSORFLOW,
+    weights: str | Path | None = None, layer: str = "2048", dtype: Precision = "float32", resize: str = TENSORFLOW
 ) -> FidelityEmbedding:
     """The Inception of the published FID (`inception-v3-compat`), features [N, 2048] or of an earlier layer."""
     from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3, FeatureExtractorInceptionV3

@@ -12,11 +12,10 @@ from torch import nn
 from fedgen import seeds
 from fedgen.class_paths import gives, import_by_path, is_class_path
 from fedgen.embeddings.backbones import load_timm, load_transformers
-from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.base import Embedding, Identity, ModuleEmbedding, Pixels
 from fedgen.embeddings.classifiers import MNISTClassifier
 from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
 from fedgen.embeddings.fidelity import load_clip, load_dinov2, load_inception, load_vgg16
-from fedgen.embeddings.module import Identity, ModuleEmbedding, Pixels
 from fedgen.embeddings.names import (
     CLIP_NAMES,
     DINOV2_DIMS,
@@ -114,10 +113,8 @@ def _of_class(path: str, init_args: Mapping[str, Any] | None, options: dict[str,
     """The embedding of a class path; options are those of `ModuleEmbedding`, unless it is an embedding already."""
     found = import_by_path(path)
     if not gives(found, nn.Module):
-        raise ValueError(
-            f"an embedding's class path must be a torch.nn.Module, or a function annotated as returning one; {path} is"
-            f" {found!r}"
-        )
+        kinds = "a torch.nn.Module, or a function annotated as returning one"
+        raise ValueError(f"an embedding's class path must be {kinds}; {path} is {found!r}")
     own = {"weights": options["weights"]} if options["weights"] is not None else {}
     arguments = dict(init_args or {})
     if gives(found, Embedding):

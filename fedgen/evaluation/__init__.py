@@ -6,14 +6,8 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.evaluation.audit.attack_strength import AttackStrength, IntervalEstimate
-    from fedgen.evaluation.audit.audit_run import (
-        NearestImages,
-        audit_run,
-        draw_nearest,
-        membership_table,
-        nearest_images,
-    )
-    from fedgen.evaluation.audit.membership import MembershipAudit, membership_inference
+    from fedgen.evaluation.audit.membership import MembershipAudit, audit_run, membership_inference, membership_table
+    from fedgen.evaluation.audit.nearest_images import NearestImages, draw_nearest, nearest_images
     from fedgen.evaluation.client_matrix import ClientMatrix, client_matrices, matrix_of_run, matrix_table
     from fedgen.evaluation.evaluate import Evaluation, Evaluator, evaluate
     from fedgen.evaluation.federation_splits import splits_of

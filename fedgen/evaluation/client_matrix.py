@@ -17,15 +17,14 @@ from torch import Tensor, nn
 
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.own_models import OwnModels, Personal, own_in_place
+from fedgen.evaluation.reference import Found
 from fedgen.evaluation.runs.rebuild import load_weights, personal_tensors
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import MATRIX
-from fedgen.evaluation.tables.table import format_value
+from fedgen.evaluation.tables.table import format_value, new_table
 from fedgen.io.files import write_json
 from fedgen.progress import track
 from fedgen.scores import FederatedScore
-
-VERSION = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,12 +129,14 @@ def client_matrices(
         )
     kept = {trained[number]: tensors for number, tensors in personal.items()}
     rows: dict[tuple[str, str, str], list[FederatedScore]] = {}
+    evaluator.prepare()
     models = [name for name in evaluator.splits[0].client_names if name in trained]
     for name in track(models, "scoring clients' own models", len(models), "clients"):
         with own_in_place(module, kept.get(name, {})):
             sample, asked = evaluator.sampler_of(module), evaluator.asked_of(module)
-            made = evaluator.embed_generated(sample, round, where=lambda split, panel: panel in panels)
-            found = evaluator.real.scores(made.features, **asked)
+            found = Found()
+            for made in evaluator.embed_generated(sample, round, lambda split, panel: panel in panels):
+                found |= evaluator.real.scores(made, **asked)
         for (place, embedding), scores in found.items():
             for score in scores:
                 rows.setdefault((place, embedding, score.name), []).append(score)
@@ -182,7 +183,7 @@ def matrix_of_run(
     personal = personal_tensors(module, load_weights(module, path))
     evaluator.try_out(evaluator.sampler_of(module), **evaluator.asked_of(module))
     found = client_matrices(module, evaluator, personal, number, path.name)
-    write_json(run.folder / MATRIX, {"version": VERSION, "matrices": [matrix.to_json() for matrix in found]})
+    write_json(run.folder / MATRIX, {"version": 1, "matrices": [matrix.to_json() for matrix in found]})
     return found
 
 
@@ -190,17 +191,16 @@ def matrix_table(matrix: ClientMatrix, errors: bool = True) -> Table:
     """A row for each client's own model, a column for each client's images; the best of a column is bold."""
     title = f"{matrix.score} of each client's own model, round {matrix.round}: {matrix.num_generated} images of each"
     place = f"against {matrix.reference}, embedding {matrix.embedding}"
-    table = Table(title=escape(f"{title}\n{place}"), caption=escape(matrix.words), caption_justify="left")
-    table.add_column("model of", overflow="fold")
-    for name in matrix.clients:
-        table.add_column(escape(name), justify="right")
+    table = new_table(f"{title}\n{place}", ("model of", *matrix.clients), left=("model of",), fold=("model of",))
+    table.caption = escape(matrix.words)
+    best = matrix.best
+
+    def cell(row: int, column: int) -> str:
+        value = float(matrix.values[row, column])
+        known = None if matrix.errors is None else float(matrix.errors[row, column])
+        text = format_value(value, known) if errors else f"{value:.3g}"
+        return f"[bold]{text}[/bold]" if best[column] == row else text
+
     for row, name in enumerate(matrix.models):
-        table.add_row(escape(name), *(_cell(matrix, row, column, errors) for column in range(len(matrix.clients))))
+        table.add_row(escape(name), *(cell(row, column) for column in range(len(matrix.clients))))
     return table
-
-
-def _cell(matrix: ClientMatrix, row: int, column: int, errors: bool) -> str:
-    value = float(matrix.values[row, column])
-    known = None if matrix.errors is None else float(matrix.errors[row, column])
-    text = format_value(value, known) if errors else f"{value:.3g}"
-    return f"[bold]{text}[/bold]" if matrix.best[column] == row else text

@@ -1,6 +1,6 @@
 """Models to score records: the one evaluation that callback, command line and experiments use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from typing import Any
@@ -16,7 +16,7 @@ from fedgen.evaluation.federation_splits import Clients, as_splits
 from fedgen.evaluation.image_sampling import (
     CHUNK,
     SAMPLES,
-    DescribedSampler,
+    ImageSampler,
     Sample,
     draw_images,
     drawn_labels,
@@ -25,7 +25,7 @@ from fedgen.evaluation.image_sampling import (
     sampler_of,
 )
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
-from fedgen.evaluation.plan import EvaluationPlan, Features, RealSide
+from fedgen.evaluation.plan import EvaluationPlan, Generated, RealSide
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.reference import Found, Reference
 from fedgen.evaluation.score_choice import ScoreLike
@@ -56,14 +56,6 @@ class Evaluation:
         from fedgen.evaluation.tables.gap_table import html_of  # which needs this module
 
         return html_of(self.records)
-
-
-@dataclass(frozen=True, eq=False)
-class Generated:
-    """The generated images of one model: their features by split and embedding, and those of the first stream."""
-
-    features: Features
-    images: Tensor
 
 
 class Evaluator:
@@ -138,9 +130,7 @@ class Evaluator:
         self.real = real_side(self.plan, self.seed, cache, batch_size, device)
         self.needs_images = any(choice.needs not in ("model", "points") for choice in self.plan.all_choices)
         self.num_generated = num_images if self.needs_images else 0
-        frequencies = frequencies_of(self.splits[0])
-        self._draws: dict[str, Any] = {"seed": self.seed, "chunk": chunk, "frequencies": frequencies}
-        self._seen = SeenRange(*SAMPLES)
+        self._frequencies, self._seen = frequencies_of(self.splits[0]), SeenRange(*SAMPLES)
         self._floor: list[ScoreRecord] | None = None
 
     def __repr__(self) -> str:
@@ -202,7 +192,7 @@ class Evaluator:
                 needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
         for score in [score for needs in BY_CLASS for score in self.plan.asking(needs)]:
-            if problem := labels_problem(sample, self._draws["frequencies"]):
+            if problem := labels_problem(ImageSampler.of(sample), self._frequencies):
                 raise ValueError(f"score {score} {problem}")
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]
@@ -223,8 +213,13 @@ class Evaluator:
 
     def draw_trial(self, sample: Sample, number: int) -> Tensor:
         """Images of a model that has not trained yet."""
-        draws = {**self._draws, "round": -1, "stream": "trial", "chunk": number}
+        draws = {**self._draws(sample, -1, "trial"), "chunk": number}
         return draw_images(sample, number, **draws, seen=self._seen, description="trying out")
+
+    def _draws(self, sample: Sample, round: int, stream: str) -> dict[str, Any]:
+        """What the draws of images hang on; of a class-conditional model the classes that the clients have."""
+        asked = None if labels_problem(ImageSampler.of(sample), self._frequencies) else self._frequencies
+        return {"seed": self.seed, "round": round, "stream": stream, "chunk": self.chunk, "frequencies": asked}
 
     def evaluate(
         self,
@@ -248,37 +243,36 @@ class Evaluator:
             note: what else a reader must know.
             asked: the model's `density` and `answers`, of `asked_of`.
         """
-        made = self.embed_generated(sample, round)
-        found = self.real.scores(made.features, **asked)
+        sampler = ImageSampler.of(sample)
+        self.real.prepare()
+        found, images = Found(), torch.empty(0)
+        for made in self.embed_generated(sampler, round):
+            found |= self.real.scores(made, **asked)
+            images = images if len(images) else made.images
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
-        sampling = dict(optional(sample, DescribedSampler, "sampling"))
-        records = self.real.records(found, MODEL, len(made.images), sampling=sampling, **details)
-        return Evaluation(records, made.images)
+        sampling = dict(sampler.sampling)
+        return Evaluation(self.real.records(found, MODEL, len(images), sampling=sampling, **details), images)
 
     def embed_generated(
         self, sample: Sample, round: int, where: Callable[[Split, Panel], bool] = lambda split, panel: True
-    ) -> Generated:
-        """The images of one model for the splits and embeddings `where` they are wanted; the round is of their seed.
+    ) -> Iterator[Generated]:
+        """Yields the generated images of one model, stream after stream, for the splits and embeddings that want them.
 
-        They are drawn once a stream, one stream after another, and embedded once a stream and embedding.
+        They are drawn once a stream, and embedded once a stream and embedding; the round is part of their seed.
         """
         wanted = {key: place for key, place in self.plan.places.items() if where(*place)}
-        asking = {key for key, (_, panel) in wanted.items() if self.needs_images and not panel.on_model}
-        found: Features = {key: (torch.empty(0), None) for key in wanted.keys() - asking}
-        first = torch.empty(0)
-        for stream, keys in groupby(filter(asking.__contains__, wanted), lambda key: wanted[key][0].stream):
-            draws = {**self._draws, "round": round, "stream": stream}
-            images = draw_images(
-                sample, self.num_images, **draws, seen=self._seen, description=f"sampling for {stream}"
-            )
-            labels = drawn_labels(sample, self.num_images, **draws)
-            first = first if len(first) else images
-            embedded: dict[str, Tensor] = {}
-            for split, embedding in keys:
-                if embedding not in embedded:
-                    embedded[embedding] = self.real.embed(wanted[split, embedding][1], images)
-                found[split, embedding] = embedded[embedding], labels
-        return Generated(found, first)
+        for stream, keys in groupby(wanted, lambda key: wanted[key][0].stream):
+            panels = {key: wanted[key][1] for key in keys}
+            asking = {
+                panel.embedding.name: panel for panel in panels.values() if self.needs_images and not panel.on_model
+            }
+            images, labels = torch.empty(0), None
+            if asking:
+                draws, said = self._draws(sample, round, stream), f"sampling for {stream}"
+                images = draw_images(sample, self.num_images, **draws, seen=self._seen, description=said)
+                labels = drawn_labels(self.num_images, **draws)
+            embedded = {name: (self.real.embed(panel, images), labels) for name, panel in asking.items()}
+            yield Generated({key: embedded.get(key[1], (torch.empty(0), None)) for key in panels}, images)
 
     def of_one(self, split: Split, place: int, among: Sequence[Panel]) -> "Evaluator":
         """The same evaluation of one client of one split alone, by its place, in some of the embeddings."""

@@ -118,7 +118,7 @@ def draw_images(
         description: text of the progress bar.
         seen: takes note of the images' range, and has warned already where several sets are drawn of one model. Floats
             that look like [0, 1] are warned of, no more: they end no training.
-        frequencies: of the classes that a class-conditional sampler of no fewer is asked for; see `drawn_labels`.
+        frequencies: of the classes that a class-conditional sampler is asked for; see `drawn_labels`.
 
     Raises:
         TypeError: if the sampler gives anything but one tensor.
@@ -128,15 +128,14 @@ def draw_images(
     seen = SeenRange(*SAMPLES) if seen is None else seen
     seen.start()
     sampler = ImageSampler.of(sample)
-    asked = None if labels_problem(sampler, frequencies) else frequencies
-    if sampler.at_once and asked is None:
+    if sampler.at_once and frequencies is None:
         chunk = max(1, num_images)
 
     def drawn(i: int) -> Tensor:
         """Chunk i on the CPU: uint8, or float32 for points."""
         seed_all(seed, "sample", stream, round, i)
         draws = generator(seed, "sample", stream, round, i)
-        given = sampler.given(draws, None if asked is None else asked.draw(chunk, draws))
+        given = sampler.given(draws, None if frequencies is None else frequencies.draw(chunk, draws))
         with sampler.context():
             part = sampler.draw(chunk, **given)
         _check(part, chunk, sampler.name)
@@ -232,9 +231,9 @@ def frequencies_of(split: Split) -> LabelFrequencies | None:
     return found
 
 
-def labels_problem(sample: Sample, frequencies: LabelFrequencies | None) -> str:
+def labels_problem(sampler: ImageSampler, frequencies: LabelFrequencies | None) -> str:
     """The reason why images cannot be asked for by the data's classes; "" for a model that knows all of them."""
-    classes = optional(sample, DescribedSampler, "num_classes")
+    classes = sampler.num_classes
     if classes is None:
         return (
             "needs images of given classes, and this model is unconditional: use one with num_classes and"
@@ -245,16 +244,10 @@ def labels_problem(sample: Sample, frequencies: LabelFrequencies | None) -> str:
 
 
 def drawn_labels(
-    sample: Sample,
-    num_images: int,
-    seed: int,
-    round: int,
-    stream: str,
-    chunk: int,
-    frequencies: LabelFrequencies | None,
+    num_images: int, seed: int, round: int, stream: str, chunk: int, frequencies: LabelFrequencies | None
 ) -> Tensor | None:
-    """The labels int64 [num_images] that `draw_images` asked the sampler for, if it did; another rank may have."""
-    if frequencies is None or labels_problem(sample, frequencies):
+    """The labels int64 [num_images] that `draw_images` asked for, if it did; another rank may have."""
+    if frequencies is None:
         return None
     draws = [generator(seed, "sample", stream, round, i) for i in range(-(-num_images // chunk))]
     return torch.cat([frequencies.draw(chunk, one) for one in draws])[:num_images]

@@ -59,7 +59,6 @@ def say_marks(marks: Iterable[str]) -> list[str]:
 
 
 def explained(records: Iterable[ScoreRecord]) -> list[str]:
-    """The meanings of the records' marks, each once."""
     return say_marks(mark_of(record) for record in records)
 
 
@@ -85,10 +84,9 @@ def say_directions(records: Sequence[ScoreRecord]) -> str:
     higher = list(dict.fromkeys(record.score for record in records if record.higher_is_better))
     others = list(dict.fromkeys(record.score for record in records if not record.higher_is_better))
     lower = [score for score in others if score != BALANCED]
+    words = ["higher is better"] * bool(higher) + ["lower is better"] * bool(lower)
     if higher and lower:
         words = [f"higher is better for {', '.join(higher)}, lower for {', '.join(lower)}"]
-    else:
-        words = ["higher is better"] * bool(higher) + ["lower is better"] * bool(lower)
     return "; ".join([*words, ABOUT_BALANCE] if BALANCED in others else words)
 
 
@@ -102,9 +100,8 @@ def gap(better: "FederatedScore", worse: "FederatedScore") -> "FederatedScore":
     from fedgen.scores import FederatedScore
 
     sign = -1.0 if better.higher_is_better else 1.0
-    over_clients = None
-    if better.over_clients is not None and worse.over_clients is not None:
-        over_clients = worse.over_clients.minus(better.over_clients).times(sign)
+    mine, theirs = better.over_clients, worse.over_clients
+    over_clients = theirs.minus(mine).times(sign) if mine is not None and theirs is not None else None
     return FederatedScore(
         better.name,
         (worse.per_client - better.per_client) * sign,

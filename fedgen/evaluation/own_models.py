@@ -15,6 +15,7 @@ average of what is shared.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -60,18 +61,26 @@ class SingleClients:
 
     def score(self, client: str, model: nn.Module, round: int) -> Tensor:
         """Keeps what a client's own model scores; gives its images of the first split that the client is in."""
-        own = [split for split, _ in self.places[client]]
-        made = self.evaluator.embed_generated(
-            self.evaluator.sampler_of(model), round, where=lambda split, panel: split in own and panel in self.panels
-        )
-        for split, place in self.places[client]:
-            if (split.name, place) not in self._ones:
-                self._ones[split.name, place] = self.evaluator.of_one(split, place, self.panels)
-            one = self._ones[split.name, place]
-            for (name, embedding), scores in one.real.scores(made.features, **one.asked_of(model)).items():
-                for score in scores:
-                    self._found.setdefault((name, embedding, score.name), {})[place] = score
-        return made.images
+        own, sample = [split for split, _ in self.places[client]], self.evaluator.sampler_of(model)
+        first = torch.empty(0)
+        for made in self.evaluator.embed_generated(sample, round, lambda s, panel: s in own and panel in self.panels):
+            first = first if len(first) else made.images
+            for split, place in self.places[client]:
+                one = self._of_one(split, place)
+                mine = replace(
+                    made, features={key: made.features[key] for key in one.plan.places if key in made.features}
+                )
+                for (name, embedding), scores in one.real.scores(mine, **one.asked_of(model)).items():
+                    for score in scores:
+                        self._found.setdefault((name, embedding, score.name), {})[place] = score
+        return first
+
+    def _of_one(self, split: Split, place: int) -> Evaluator:
+        """The evaluator of one client of a split."""
+        if (split.name, place) not in self._ones:
+            self._ones[split.name, place] = self.evaluator.of_one(split, place, self.panels)
+            self._ones[split.name, place].prepare()
+        return self._ones[split.name, place]
 
     def take(self) -> Found:
         """The scores over all clients, each of which was scored since the last call, by split and embedding."""
@@ -112,10 +121,13 @@ class OwnModels:
     ) -> Evaluation:
         """The scores of a model on whose clients' tensors those in some embeddings hang, as `check` found."""
         evaluator, asked = self.evaluator, self.evaluator.asked_of(module)
-        made = evaluator.embed_generated(
-            sample, round, where=lambda split, panel: split not in self._splits or panel not in own
-        )
-        found = evaluator.real.scores(made.features, **asked)
+        evaluator.prepare()
+        found, first = Found(), torch.empty(0)
+        for made in evaluator.embed_generated(
+            sample, round, lambda s, panel: s not in self._splits or panel not in own
+        ):
+            found |= evaluator.real.scores(made, **asked)
+            first = first if len(first) else made.images
         mine, images = self._of_each(module, own, personal, round)
         names = {panel.embedding.name for panel in own}
         sampling = dict(optional(sample, DescribedSampler, "sampling"))
@@ -124,7 +136,7 @@ class OwnModels:
         mine |= {key: scores for key, scores in found.items() if key[1] in names}
         records = evaluator.real.records(whole, MODEL, evaluator.num_generated, note=note, **details)
         records += evaluator.real.records(mine, MODEL, evaluator.num_generated, note=OWN_NOTE, **details)
-        return Evaluation(records, images if len(images) else made.images)
+        return Evaluation(records, images if len(images) else first)
 
     def _of_each(self, module: nn.Module, own: Sequence[Panel], personal: Personal, round: int) -> tuple[Found, Tensor]:
         """Scores of participating clients with their own models, and images of these in turn, none if none are made."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,15 @@ class Preset:
         return PresetReference(Reference(list(features), self.choice, weights))
 
 
+@dataclass(frozen=True, eq=False)
 class PresetReference:
     """The clients' side of one preset's score."""
 
-    def __init__(self, reference: Reference) -> None:
-        self._reference = reference
+    reference: Reference
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """The score of generated features [m, D], under the preset's name and in its unit."""
-        return self._reference.score(generated, errors)[0]
+        return self.reference.score(generated, errors)[0]
 
 
 FID = Preset(
@@ -89,11 +90,10 @@ FID = Preset(
     "fid",
     source="Heusel et al. 2017, arXiv 1706.08500, as torch-fidelity and the first implementation compute it",
 )
-KID = Preset(
-    "kid",
-    "inception-v3-compat",
-    {"name": "inception-v3-compat", "layer": "2048", "resize": "tensorflow-1"},
-    "kid",
+KID = replace(
+    FID,
+    name="kid",
+    score="kid",
     source="Binkowski et al. 2018, arXiv 1801.01401; of all images at once, where torch-fidelity averages over subsets",
 )
 FD_DINOV2 = Preset(
@@ -158,21 +158,18 @@ class NoEmbedding(Embedding):
 class OwnClassifier(NoEmbedding):
     """The place of an embedding, for scores that train a small classifier on images with labels."""
 
-    def __init__(self) -> None:
-        super().__init__("own-classifier", dim=None, settings={"network": "SmallClassifier", "version": 1})
-
 
 class OwnModel(NoEmbedding):
     """The place of an embedding, for scores that ask the model about images, or points."""
-
-    def __init__(self) -> None:
-        super().__init__(OWN_MODEL, dim=None)
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Accept any shape: the model says what it cannot take."""
 
 
-UNEMBEDDED: dict[str, Callable[[], NoEmbedding]] = {"labels": OwnClassifier, "model": OwnModel}
+UNEMBEDDED: dict[str, Callable[[], NoEmbedding]] = {
+    "labels": partial(OwnClassifier, "own-classifier", None, settings={"network": "SmallClassifier", "version": 1}),
+    "model": partial(OwnModel, OWN_MODEL, None),
+}
 """What scores need, and what stands in an embedding's place."""
 
 
@@ -185,10 +182,10 @@ def make_panels(
     asked = choose_scores(scores)
     choices = tuple(choice for choice in asked if choice.needs not in UNEMBEDDED)
     named = [presets] if isinstance(presets, (str, Mapping)) else list(presets)
-    if embeddings is None and named and choices and choices != choose_scores(DEFAULT_SCORES):
-        scored = ", ".join(choice.name for choice in choices)
-        raise ValueError(f"presets bring their own scores; name an embedding for {scored}, or leave them out")
     if embeddings is None:
+        if named and choices and choices != choose_scores(DEFAULT_SCORES):
+            scored = ", ".join(choice.name for choice in choices)
+            raise ValueError(f"presets bring their own scores; name an embedding for {scored}, or leave them out")
         embeddings = () if named else DEFAULT_EMBEDDINGS
     elif isinstance(embeddings, (str, Mapping, Embedding)):
         embeddings = [embeddings]

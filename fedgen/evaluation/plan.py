@@ -1,6 +1,7 @@
 """Plans of evaluations: which scores on which split and embedding, checked before any long work."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -274,6 +275,14 @@ def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Generated:
+    """Generated images of one stream, and their features by split and embedding."""
+
+    features: Features
+    images: Tensor
+
+
 class RealSide:
     """The clients' side of a plan's scores, embedded once by `prepare`, and the records that they give."""
 
@@ -349,11 +358,12 @@ class RealSide:
                 self._reference(split, panel, features) if (split.name, panel.embedding.name) in plan.places else None
             )
 
-    def scores(self, made: Features, **asked: Any) -> Found:
-        """The scores of one model's features, and of what is `asked` of it, against clients who are embedded once."""
-        self.prepare()
-        places = {key: place for key, place in self.plan.places.items() if key in made}
-        return {key: self.score(*place, made[key][0], labels=made[key][1], **asked) for key, place in places.items()}
+    def scores(self, made: Generated, **asked: Any) -> Found:
+        """The scores of generated images, and of what is `asked` of their model."""
+        return {
+            key: self.score(*self.plan.places[key], features, labels=labels, **asked)
+            for key, (features, labels) in made.features.items()
+        }
 
     def score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
         """The scores of generated features on a split; none where none of the panel's is measured there."""

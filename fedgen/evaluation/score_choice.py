@@ -14,7 +14,7 @@ from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, PERCENTILES, POWER
 from fedgen.scores import FederatedScore, Kernel, aggregate
 from fedgen.scores.definition import Needs, ScoreDefinition
 from fedgen.scores.definitions import definitions
-from fedgen.scores.of_model.metric_score import MetricScore
+from fedgen.scores.of_model.answers import MetricScore
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class Split:
         own = slice(start, start + self.counts[place])
         return replace(
             self,
-            images=self.images.part(own) if isinstance(self.images, LazyInputs) else self.images[own],
+            images=self.images.view(own) if isinstance(self.images, LazyInputs) else self.images[own],
             counts=(self.counts[place],),
             client_names=(self.client_names[place],),
             stand_ins={},
@@ -123,7 +123,7 @@ class Split:
         """The first images and their labels; items without images to be read later."""
         own, labels = slice(0, count), None if self.labels is None else self.labels[:count]
         if isinstance(self.images, LazyInputs) and not self.images.has_images:
-            return self.images.part(own), labels
+            return self.images.view(own), labels
         return self.images[own], labels
 
     def in_turn(self, count: int) -> Tensor:

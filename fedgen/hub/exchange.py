@@ -43,11 +43,7 @@ MODELS = (
 
 
 def model_class(name: str, owner: str) -> type[LightningModule]:
-    """The kit's class of a name.
-
-    Raises:
-        ValueError: if it is none that such folders may hold; nothing is imported for it.
-    """
+    """The kit's class of a name; ValueError if it is none that such folders may hold: nothing is imported for it."""
     if name not in MODELS:
         raise ValueError(f"{owner} names the class {name!r}, which is none of {', '.join(MODELS)}")
     found: type[LightningModule] = getattr(models, name)
@@ -55,10 +51,8 @@ def model_class(name: str, owner: str) -> type[LightningModule]:
 
 
 def write_model(folder: Path, model: LightningModule) -> None:
-    """Writes weights and settings into a folder that is there.
-
-    Raises:
-        ValueError: for a model of another class, or with networks that are not the kit's: nobody could load them.
+    """Writes weights and settings into a folder; ValueError for networks that are not the kit's: nobody could load
+    them.
     """
     kind = model_class(type(model).__name__, f"{type(model).__module__}.{type(model).__qualname__}")
     if type(model) is not kind:
@@ -85,12 +79,7 @@ def write_model(folder: Path, model: LightningModule) -> None:
 
 
 def read_model(folder: Path) -> LightningModule:
-    """The model of a folder, on the CPU and in eval mode.
-
-    Raises:
-        FileNotFoundError: if a file is missing.
-        ValueError: if the folder is of something else, damaged, or its weights do not fit its settings.
-    """
+    """The model of a folder, on the CPU and in eval mode."""
     path = folder / CONFIG
     config = read_json(path)
     if not isinstance(config, dict) or config.get("format") != FORMAT:

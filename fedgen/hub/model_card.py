@@ -24,7 +24,7 @@ from fedgen.images import save_png, tile, to_uint8
 from fedgen.io.files import read_npz
 from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import FederatedModule
-from fedgen.recipe.recipe_keys import flatten
+from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import read_contents
 
 CARD, PICTURE = "README.md", "samples.png"

@@ -52,17 +52,9 @@ class DamageError(ValueError):
 def open_archive(path: str | Path, wanted: str, file: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
     """A zip archive for reading, whose directory is complete and promises no more than the file can hold.
 
-    An .npy file passes for one of its array alone, named as the file. What goes wrong with it while it is open is told
-    in one way, too.
-
-    Args:
-        path: the file.
-        wanted: what it should be, for messages: "an .npz file".
-        file: the file, where it is open already; the path then only names it.
-
-    Raises:
-        OSError: if it cannot be opened.
-        DamageError: if it is something else, damaged, or unfolds into far more than it holds.
+    An .npy file passes for one of its array alone, named as the file. The path only names a `file` that is open
+    already; `wanted` says what it should be, for messages: "an .npz file". OSError if it cannot be opened; DamageError
+    if it is something else, damaged, or unfolds into far more than it holds, also while it is open.
     """
     with open_regular(path) if file is None else nullcontext(file) as opened:
         try:
@@ -81,11 +73,7 @@ def open_archive(path: str | Path, wanted: str, file: IO[bytes] | None = None) -
 
 
 def open_array(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], Header]:
-    """The member that holds an array in NumPy's format, open behind its header, and what the header says.
-
-    Raises:
-        ValueError: if there is no such array, or it has not the bytes that its header promises.
-    """
+    """The member that holds an array in NumPy's format, open behind its header, and the header."""
     if f"{name}.npy" not in archive.namelist():
         raise ValueError(f"it has no array {name}, but {', '.join(map(printable, array_names(archive))) or 'none'}")
     member = archive.open(f"{name}.npy")
@@ -93,16 +81,7 @@ def open_array(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], Header]:
 
 
 def read_header(file: IO[bytes], size: int, name: str) -> Header:
-    """Read the header at the start of an array in NumPy's format; the file then stands behind it.
-
-    Args:
-        file: open at its start.
-        size: of it in bytes.
-        name: of the array, for errors.
-
-    Raises:
-        ValueError: if the header is damaged, or promises more or less than there is.
-    """
+    """The header of an array of `size` bytes in NumPy's format; the file, open at its start, then stands behind it."""
     try:
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -119,11 +98,7 @@ def read_header(file: IO[bytes], size: int, name: str) -> Header:
 
 
 def array_names(archive: zipfile.ZipFile) -> list[str]:
-    """The names of an archive's arrays.
-
-    Raises:
-        ValueError: if it holds anything else.
-    """
+    """The names of an archive's arrays; ValueError if it holds anything else."""
     others = [name for name in archive.namelist() if not name.endswith(".npy")]
     if others:
         raise ValueError(f"it holds {printable(others[0], 60)}, which is no array")

@@ -72,12 +72,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Fits:
-    """A value that passes a test.
-
-    Args:
-        test: of the value.
-        what: it then is, for the message.
-    """
+    """A value that passes a test; `what` it then is, for the message."""
 
     test: Callable[[Any], bool]
     what: str
@@ -96,15 +91,11 @@ def conforms(value: Any, hint: Any) -> bool:
 
 
 def fault(value: Any, hint: Any) -> str:
-    """Return the fault of a value, as a clause such as "is 'x', which is no float"; "" if there is none.
+    """Return a value's fault by an annotation, as a clause such as "is 'x', which is no float"; "" if it has none.
 
     Whole numbers are counts (0 to 2^63 - 1), a whole number is a float too, no truth value is a number, and a type is
     itself alone: what a subclass says of itself is its own. `numbers.Integral` is a whole number of any sign and size,
     `numbers.Real` a float or a whole number between -2^63 and 2^63.
-
-    Args:
-        value: from a stranger.
-        hint: an annotation.
     """
     return checker(hint)(value)
 
@@ -120,7 +111,8 @@ def checker(hint: Any) -> FaultOf:
     if origin in (Union, UnionType):
         return _union(parts, hint)
     if origin is Literal:
-        return lambda value: "" if type(value) is str and value in parts else _no(value, _one_of(parts))
+        choices = f"one of {', '.join(map(repr, parts))}"
+        return lambda value: "" if type(value) is str and value in parts else _no(value, choices)
     if origin is NotRequired:
         return checker(parts[0])
     if is_typeddict(hint):
@@ -150,10 +142,6 @@ def _union(parts: Sequence[Any], hint: Any) -> FaultOf:
         other = "None" if parts[1] is NoneType else " or ".join(map(repr, get_args(parts[1])))
         return lambda value: "" if not checks[1](value) or not (wrong := checks[0](value)) else f"{wrong}, nor {other}"
     return lambda value: "" if any(not check(value) for check in checks) else _no(value, hint)
-
-
-def _one_of(parts: Sequence[Any]) -> str:
-    return f"one of {', '.join(map(repr, parts))}"
 
 
 _PLAIN: dict[Any, Callable[[Any], bool]] = {

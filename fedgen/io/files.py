@@ -138,12 +138,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """The value in a JSON file (UTF-8).
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no JSON, or damaged.
-    """
+    """The value in a JSON file (UTF-8); ValueError if it is no JSON, or damaged."""
     content = read_regular(path)
     try:
         return parse_json(content)
@@ -155,9 +150,7 @@ def parse_json(content: str | bytes) -> Any:
     """The value of a JSON text (UTF-8), of which nothing is nested or long enough to stop whatever works with it.
 
     NaN and Infinity are numbers, as fedgen's own files hold them: where one must be finite or whole, its reader asks.
-
-    Raises:
-        ValueError: if it is no JSON, gives a key twice, is nested too deeply, or has a number of too many digits.
+    ValueError if it is no JSON, gives a key twice, is nested too deeply, or has a number of too many digits.
     """
     text = content if isinstance(content, str) else content.decode()
     depth = 0
@@ -186,10 +179,8 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_yaml(path: str | Path) -> Any:
     """The plain value in a YAML file (UTF-8); tags that name objects are refused.
 
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no YAML, damaged, longer than a megabyte, or says a thing so often, by aliases or merges,
-            that no recipe could mean it.
+    ValueError if it is no YAML, damaged, longer than a megabyte, or says a thing so often, by aliases or merges, that
+    no recipe could mean it.
     """
     return yaml_in(read_regular(path), path)
 
@@ -204,11 +195,7 @@ def yaml_in(content: bytes, path: str | Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The plain value of a YAML text, whose parts are counted before any is made.
-
-    Raises:
-        ValueError, yaml.YAMLError, or what its numbers and dates raise: if it is none.
-    """
+    """The plain value of a YAML text, whose parts are counted before any is made; its dates may raise any error."""
     if len(text) > LONGEST_YAML:
         raise ValueError(f"it has {len(text)} characters, more than {LONGEST_YAML}")
     loader = _CountingLoader(text)
@@ -277,14 +264,8 @@ def _nodes_in(node: Any) -> list[Any]:
 def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """The columns' names of a CSV file (UTF-8, with a header) and its rows, each with its line.
 
-    Args:
-        path: the file.
-        comment: what lines that are left out start with.
-
-    Raises:
-        OSError: if it cannot be opened.
-        ValueError: if it is no such file, names a column twice, has a row of more or fewer fields than columns, or far
-            more fields than bytes.
+    Lines that start with `comment` are left out. ValueError if it is no such file, names a column twice, has a row of
+    more or fewer fields than columns, or far more fields than bytes.
     """
     content = read_regular(path)
     lines = max(content.count(b"\n"), content.count(b"\r"))
@@ -318,11 +299,7 @@ def is_file_name(text: str) -> bool:
 
 
 def require_writable(folder: str | Path) -> Path:
-    """The folder, made if needed.
-
-    Raises:
-        PermissionError: if a file cannot be made there, before any long work starts.
-    """
+    """The folder, made if needed; PermissionError if a file cannot be made there, before any long work starts."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -343,12 +320,7 @@ def read_headers(path: str | Path) -> dict[str, Header]:
 
 
 def read_npz(path: str | Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of an .npz or .npy file, or those of some names; object arrays (pickles) are refused by NumPy.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not an .npz file, a damaged one, or one without an array of these names.
-    """
+    """The arrays of an .npz or .npy file, or those of some names; object arrays (pickles) are refused by NumPy."""
     with open_archive(path, ARRAYS) as archive:
         return {name: _read_array(archive, name) for name in (array_names(archive) if names is None else names)}
 

@@ -21,11 +21,7 @@ def open_regular(path: str | Path) -> BufferedReader:
     """A regular file, open for reading; links are followed to one.
 
     A pipe would wait for a writer for ever, a device may never end or act when it is opened, and files below /proc and
-    /sys do both: none of them is opened for reading.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        OSError: if it cannot be opened, or is a folder, a pipe, a device, a socket or a file of the kernel.
+    /sys do both: none of them is opened for reading, nor a folder; each is an OSError.
     """
     _require_regular(os.stat(path).st_mode, path)  # before opening, which a device may notice
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -54,11 +50,7 @@ def is_regular(path: str | Path) -> bool:
 
 
 def most_unpacked(stored: int) -> int:
-    """Bytes that a file of `stored` bytes may unfold into: 256 MB or 16 times as many; or what the variable says.
-
-    Raises:
-        ValueError: if the variable FEDGEN_MAX_UNPACKED is no number of bytes.
-    """
+    """Bytes that a file of `stored` bytes may unfold into: 256 MB or 16 times as many; or what the variable says."""
     said = os.environ.get(LIMIT_VARIABLE)
     if said is None:
         return max(_ALWAYS, _TIMES * stored)
@@ -73,16 +65,7 @@ def stored_bytes(files: Iterable[str | Path]) -> int:
 
 
 def check_unpacked(unpacked: int, stored: int, what: str = "it") -> None:
-    """Refuses what would take far more memory than it has bytes.
-
-    Args:
-        unpacked: bytes that it says it unfolds into.
-        stored: bytes that it has.
-        what: it is, for the error.
-
-    Raises:
-        ValueError: if they are more than `most_unpacked`.
-    """
+    """ValueError for `what`, of `stored` bytes, that says it unfolds into more than `most_unpacked`."""
     most = most_unpacked(stored)
     if unpacked > most:
         raise ValueError(

@@ -6,9 +6,9 @@ tuple as a key overflows the C stack) and sizes its memo as told. This one is an
 reader's own table or an error, REDUCE and NEWOBJ call methods of that entry, and BUILD reaches only objects made for
 it. Time and memory are of the order of the stream's length, whatever the stream says.
 
-Three readers use it: of files of torch.save (`torch_files`), of data sets (`fedgen.data.formats.pickles`) and of
-StyleGAN2's networks (`fedgen.models.stylegan2.official`). Beside it stand the names that NumPy's numbers are pickled
-with, which the latter two share.
+Three readers use it: of files of torch.save (`torch_files`), of data sets (`fedgen.data.formats.pickled_batches`) and
+of StyleGAN2's networks (`fedgen.models.stylegan2.official_pickle`). Beside it stand the names that NumPy's numbers are
+pickled with, which the latter two share.
 """
 
 import io
@@ -16,6 +16,7 @@ import math
 import pickletools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -64,13 +65,11 @@ class Name:
         raise ValueError("it makes an object of a name that is no class")
 
 
+@dataclass(eq=False)
 class Function(Name):
     """A name that stands for a function of this project, which checks its own arguments."""
 
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    function: Callable[..., Any]
 
     def call(self, *arguments: Any) -> Any:
         return self.function(*arguments)
@@ -104,19 +103,8 @@ def unpickle(
 ) -> Any:
     """The value of one pickle, up to its STOP, behind which the stream is left.
 
-    Args:
-        stream: in memory, as a file would allocate what a damaged stream says before it reads.
-        names: (module, name) of everything that may be named, exactly as the stream writes them: a `Name`, or a
-            constant, which cannot be called.
-        opcodes: those allowed.
-        key_types: exact types of the keys of dictionaries and the elements of sets, some of `KEYS`.
-        max_opcodes: None for no limit.
-        persistent: what a persistent id stands for, where `opcodes` has BINPERSID.
-        states: what BUILD does to objects of exact types, beside `Unfinished` ones.
-
-    Raises:
-        NotAllowedError: if it names anything else.
-        ValueError: for every other thing that keeps it from being read, whatever the damage.
+    NotAllowedError if it names what is not in `names`; ValueError for every other thing that keeps it from being read,
+    whatever the damage.
     """
     start = stream.tell()
     allowance = _REUSE * (stream.seek(0, io.SEEK_END) - start)
@@ -153,14 +141,8 @@ def short(value: Any) -> str:
 def check_key(key: Any, types: tuple[type, ...] = KEYS, beside: int = 0) -> Any:
     """The key of a dictionary itself, if hashing it is quick and no file can hold many of one hash.
 
-    Args:
-        key: the key.
-        types: exact types that are allowed, some of `KEYS`.
-        beside: keys that the dictionary has already.
-
-    Raises:
-        ValueError: for other types, for whole numbers beyond 2^61 - 2, which share their hashes, for tuples that are
-            nested or long, and for many tuples, fractions or numbers from 2^24 on.
+    ValueError for other types than `types`; for whole numbers beyond 2^61 - 2, which share their hashes; for tuples
+    that are nested or long; and for tuples, fractions or numbers from 2^24 on `beside` many keys.
     """
     if type(key) is int:
         allowed = abs(key) < (_PERIOD if beside < MOST_BESIDE_CHOSEN else LEAST_CHOSEN)
@@ -185,16 +167,8 @@ def add_items(target: set[Any], items: Sequence[Any], types: tuple[type, ...] = 
 def check_unfolding(value: Any, children: Callable[[Any], Sequence[Any]], most: int, deepest: int) -> None:
     """Refuses nested containers that hold themselves, or that grow far beyond what was written when they are unfolded.
 
-    A thing that is named twice is written once, so that sixty lines can stand for 2^60 parts.
-
-    Args:
-        value: the outermost.
-        children: what a container holds; nothing for what is none.
-        most: parts that the whole may have, with each container counted as often as it is named.
-        deepest: containers within one another.
-
-    Raises:
-        ValueError: for more parts, or a deeper nesting.
+    A thing that is named twice is written once, so that sixty lines can stand for 2^60 parts. ValueError for more than
+    `most` parts, each container counted as often as it is named, or more than `deepest` containers within one another.
     """
     sizes: dict[int, tuple[int, int]] = {}  # by identity: parts and depth, (0, 0) while it is open
     left: list[tuple[Any, Sequence[Any] | None]] = [(value, None)]
@@ -218,22 +192,18 @@ def check_unfolding(value: Any, children: Callable[[Any], Sequence[Any]], most: 
             raise ValueError("it holds itself")
 
 
+@dataclass
 class _Machine:
     """The stack machine that a pickle is a programme for; `outer` holds the stacks below the open marks."""
 
-    def __init__(
-        self,
-        names: Mapping[tuple[str, str], Any],
-        key_types: tuple[type, ...],
-        allowance: int,
-        persistent: Callable[[Any], Any] | None,
-        states: Mapping[type, Callable[[Any, Any], None]],
-    ) -> None:
-        self.names, self.key_types, self.persistent, self.states = names, key_types, persistent, states
-        self.allowance = allowance
-        self.stack: list[Any] = []
-        self.outer: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
+    names: Mapping[tuple[str, str], Any]
+    key_types: tuple[type, ...]
+    allowance: int
+    persistent: Callable[[Any], Any] | None
+    states: Mapping[type, Callable[[Any, Any], None]]
+    stack: list[Any] = field(default_factory=list)
+    outer: list[list[Any]] = field(default_factory=list)
+    memo: dict[int, Any] = field(default_factory=dict)
 
     def step(self, opcode: str, argument: Any) -> None:
         if opcode in _PUSHED:
@@ -385,11 +355,7 @@ _CODES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"
 
 
 def make_array(shape: Any, kind: Any, column_major: Any, raw: Any) -> np.ndarray:
-    """An array over a copy of raw bytes, once shape, dtype and length agree.
-
-    Raises:
-        ValueError: if they do not.
-    """
+    """An array over a copy of raw bytes; ValueError unless shape, dtype and length agree."""
     if not isinstance(kind, DataType):
         raise ValueError("an array has no dtype")
     if not isinstance(shape, tuple) or len(shape) > 32 or not all(type(side) is int and side >= 0 for side in shape):

@@ -39,15 +39,9 @@ _PARTS_OF_ONE, _MORE_PARTS, _MOST_IN_BUFFER = 4, 100, 2**20
 def read_torch(path: str | Path, file: IO[bytes] | None = None) -> Any:
     """Read what torch.save wrote: tensors, on the CPU, and plain types; see `fedgen.io.torch_files`.
 
-    Args:
-        path: the file. One of before torch 1.6 has no checksums; one that was written after
-            torch.serialization.set_crc32_options(False) has wrong ones, and is refused.
-        file: the file, where it is open already and the path only names it.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is another file, damaged, holds objects that would have to be unpickled, or tensors of far
-            more numbers than there are.
+    The path only names a `file` that is open already. A file of before torch 1.6 has no checksums; one that was written
+    after torch.serialization.set_crc32_options(False) has wrong ones, and is refused. ValueError if it is another file,
+    damaged, holds objects that would have to be unpickled, or tensors of far more numbers than there are.
     """
     with open_regular(path) if file is None else file as opened:
         try:
@@ -108,12 +102,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, on the CPU, and its metadata; a hash of `write_safetensors` is compared.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is another file, or damaged.
-    """
+    """The tensors of a safetensors file, on the CPU, and its metadata; a hash of `write_safetensors` is compared."""
     content = read_regular(path)
     try:
         tensors, metadata = load(content), _metadata(content)
@@ -158,14 +147,8 @@ def _content_hash(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) ->
 def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
     """Refuses what `load_state_dict` would take without a word: other kinds of numbers, and such as are none.
 
-    Names and shapes it compares itself. Buffers may hold infinity, as masks do.
-
-    Args:
-        module: that is to take the state.
-        state: its tensors by name.
-
-    Raises:
-        ValueError: naming the first tensor of another kind, or with a value that no weight has.
+    ValueError names the first tensor. Names and shapes `load_state_dict` compares itself. Buffers may hold infinity, as
+    masks do.
     """
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, own in module.state_dict().items():
@@ -194,12 +177,9 @@ def fill_empty(module: nn.Module, state: Mapping[str, Any]) -> None:
 
 @contextmanager
 def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
-    """Stops networks that are made while it lasts from outgrowing the weights that they are made for.
+    """Stops networks that are made while it lasts from outgrowing the weights, by name, that they are made for.
 
     Settings from a file may ask for more memory or layers than there are; what they ask for is known only as it grows.
-
-    Args:
-        state: the weights, by name.
     """
     sizes = [value.numel() for value in state.values() if isinstance(value, Tensor)]
     largest, left = max(sizes, default=0), _PARTS_OF_ONE * len(sizes) + _MORE_PARTS

@@ -66,22 +66,18 @@ class _Storage:
     dtype: torch.dtype
 
 
+@dataclass(eq=False)
 class _StorageType(Name):
     """Stands for a class such as torch.FloatStorage: only ever part of a persistent id."""
 
-    __slots__ = ("dtype",)
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+    dtype: torch.dtype
 
 
+@dataclass(eq=False)
 class _Allowed(Name):
     """A class or function that the user allowed by `torch.serialization.add_safe_globals`."""
 
-    __slots__ = ("found",)
-
-    def __init__(self, found: Any) -> None:
-        self.found = found
+    found: Any
 
     def call(self, *arguments: Any) -> Any:
         return self.found(*arguments)
@@ -94,16 +90,7 @@ class _Allowed(Name):
 
 
 def read_archive(archive: zipfile.ZipFile) -> Any:
-    """The value in a zip archive of torch.save.
-
-    Args:
-        archive: open, from `fedgen.io.archives.open_archive`.
-
-    Raises:
-        ObjectsError: if it holds anything but tensors and plain types.
-        ValueError: if it is another archive, or damaged.
-        zipfile.BadZipFile: for a wrong checksum.
-    """
+    """The value in a zip archive of torch.save, from `open_archive`; ObjectsError or ValueError for anything else."""
     root, sizes = _parts(archive)
     if "byteorder" in sizes and (order := archive.read(f"{root}/byteorder")) != sys.byteorder.encode():
         raise ValueError(f"it was written by a machine of byte order {printable(repr(order), 20)}")
@@ -125,11 +112,8 @@ def read_archive(archive: zipfile.ZipFile) -> Any:
 def read_old_file(content: bytes) -> Any:
     """The value in a file of torch.save from before torch 1.6, or with `_use_new_zipfile_serialization=False`.
 
-    It has no checksums. Every storage must be there, whole, with nothing behind the last.
-
-    Raises:
-        ObjectsError: if it holds anything but tensors and plain types.
-        ValueError: if it is damaged.
+    It has no checksums. Every storage must be there, whole, with nothing behind the last. ObjectsError or ValueError
+    otherwise.
     """
     stream = io.BytesIO(content)
     _, version, machine = (unpickle(stream, {}, key_types=(str,), max_opcodes=100) for _ in range(3))
@@ -288,10 +272,11 @@ def _set_state(target: Any, state: Any) -> None:
         vars(target).update(state)
 
 
-def _view(storage: Any, dtype: torch.dtype, offset: Any, size: Any, stride: Any) -> Tensor:
-    """A tensor over a storage, within it."""
+def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Stands for torch._utils._rebuild_tensor: a tensor over a storage, within it, of its type or another."""
     if not isinstance(storage, _Storage):
         raise ValueError("a tensor has no storage")
+    dtype = dtype or storage.dtype
     size = tuple(size) if type(size) is torch.Size else size
     if type(size) is not tuple or type(stride) is not tuple or len(size) != len(stride) or len(size) > _MOST_DIMENSIONS:
         raise ValueError("a tensor has a shape that torch does not write")
@@ -302,13 +287,6 @@ def _view(storage: Any, dtype: torch.dtype, offset: Any, size: Any, stride: Any)
     if last >= held or math.prod(size) >= 2**60 or (last < 0 and math.prod(max(n, 1) for n in size) >= 2**60):
         raise ValueError(f"a tensor of shape {list(size)} reaches beyond its storage of {held} elements")
     return torch.empty(0, dtype=dtype).set_(storage.content, min(offset, held), size, stride)
-
-
-def _tensor(storage: Any, offset: Any, size: Any, stride: Any) -> Tensor:
-    """Stands for torch._utils._rebuild_tensor."""
-    if not isinstance(storage, _Storage):
-        raise ValueError("a tensor has no storage")
-    return _view(storage, storage.dtype, offset, size, stride)
 
 
 def _tensor_v2(
@@ -326,7 +304,7 @@ def _tensor_v3(
     _check_rest(grad, hooks, metadata)
     if dtype not in _DTYPES.values():
         raise ValueError("a tensor has no dtype")
-    return _with_grad(_view(storage, dtype, offset, size, stride), grad)
+    return _with_grad(_tensor(storage, offset, size, stride, dtype=dtype), grad)
 
 
 def _parameter(data: Any, grad: Any, hooks: Any) -> nn.Parameter:
@@ -394,10 +372,6 @@ def _bytearray(content: Any = b"", encoding: Any = None) -> bytearray:
     return bytearray(content, "latin-1")
 
 
-def _ordered() -> OrderedDict[Any, Any]:
-    return OrderedDict()
-
-
 _DTYPES = {
     ("torch", name): dtype
     for name, dtype in vars(torch).items()
@@ -429,7 +403,7 @@ _TABLE: Mapping[tuple[str, str], Any] = {
     ("torch", "Size"): Function(_size),
     ("torch", "device"): Function(_device),
     ("torch.serialization", "_get_layout"): Function(_layout),
-    ("collections", "OrderedDict"): Function(_ordered),
+    ("collections", "OrderedDict"): Function(lambda: OrderedDict()),
     ("collections", "Counter"): Function(_counter),
     **{(module, name): Function(made) for module in ("builtins", "__builtin__") for name, made in _BUILTINS.items()},
     ("_codecs", "encode"): ENCODE,

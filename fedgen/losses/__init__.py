@@ -6,14 +6,12 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.losses.distributed import DistributedLoss
-    from fedgen.losses.embedded import EmbeddedLoss, ImageLosses, gradient_cache
+    from fedgen.losses.embedded import AdaptiveWeight, EmbeddedLoss, FixedWeight, ImageLosses, Weight, gradient_cache
     from fedgen.losses.fastfid import FastFIDLoss
     from fedgen.losses.feature_loss import FeatureLoss
     from fedgen.losses.mmd2 import MMD2Loss
     from fedgen.losses.moments import BatchMoments, EMAMoments, Moments, QueueMoments
-    from fedgen.losses.one_message import OneMessageLoss
-    from fedgen.losses.scaling import AdaptiveWeight, FixedWeight, Weight
-    from fedgen.losses.summaries import Nystrom, PooledMoments, Sketches
+    from fedgen.losses.one_message import Nystrom, OneMessageLoss, PooledMoments, Sketches
 
 __all__ = [
     "AdaptiveWeight",

@@ -1,15 +1,13 @@
 """A score of generated images against clients who keep their images: questions to all of them, and answers that add.
 
 A server sends every client the features x of a batch. Client i answers with w_i D_i(x) and w_i dD_i / dx of its own
-score D_i, and what the server sees is the answers' sum, never one of them: sum_i w_i D_i and its gradient, from which
-it goes on backwards through its embedding and its generator. For MMD^2 the gradient of sum_i lambda_i D_i is that of
-the score to the clients' mixture sum_i lambda_i P_i, for any batch: the two differ by a number of the real images alone
-(`scores.mmd`). So the weights of "avg" and of "all" make one loss.
+score D_i, and the server sees the sum of the answers alone, from which it goes backwards through its embedding and its
+generator. For MMD^2 the gradient of sum_i lambda_i D_i is that of the score to the clients' mixture sum_i lambda_i P_i:
+the two differ by a number of the real images (`scores.kernel.mmd`), so "avg" and "all" make one loss.
 
-Questions and answers are messages of `statistics.messages`: a server that talks to real clients puts its own `Clients`
-in place of the simulated ones, as `fedgen.flower` does over Flower. What adds can be masked and summed by secure
-aggregation; here nothing is masked. What a sum over few clients, asked about many batches, says of their images is not
-bounded: this is not differential privacy.
+A server of real clients puts its own `Clients` in place of the simulated ones, as `fedgen.flower` does. Sums can be
+masked by secure aggregation; here nothing is masked. This is not differential privacy: nothing bounds what sums over
+few clients say of their images when they are asked about many batches.
 """
 
 import copy
@@ -111,8 +109,6 @@ class DistributedLoss(FeatureLoss):
         >>> _ = loss.set_references([torch.tensor([[-1.0]]), torch.tensor([[1.0]])])
         >>> float(loss(torch.tensor([[0.0]])))  # the mean of the clients' squared distances
         1.0
-        >>> loss.traffic.questions
-        1
     """
 
     def __init__(self, loss: FeatureLoss | None = None, precision: torch.dtype = torch.float64) -> None:
@@ -120,10 +116,7 @@ class DistributedLoss(FeatureLoss):
         check_precision("precision", precision)
         check_mean_of_clients(loss)
         if isinstance(loss, FastFIDLoss) and loss.moments.remembers:
-            raise ValueError(
-                "clients that are asked about every batch remember none: use BatchMoments(), or a OneMessageLoss, whose"
-                " moments the server keeps"
-            )
+            raise ValueError("clients asked about every batch remember none: use BatchMoments() or OneMessageLoss")
         super().__init__("avg", loss.dtype)
         self.loss, self.precision, self.score = loss, precision, loss.score
         self.clients: Clients | None = None
@@ -173,7 +166,4 @@ def message_weights(weights: Weights, counts: Sequence[int]) -> list[float]:
 def check_mean_of_clients(loss: FeatureLoss) -> None:
     """Raises ValueError unless a loss is a mean of the clients' scores, up to a number of the real images."""
     if isinstance(loss, FastFIDLoss) and loss.aggregate == "all":
-        raise ValueError(
-            "FID-all is not a mean of the clients' FIDs: use FastFIDLoss(aggregate='avg'), or a OneMessageLoss, which"
-            " pools the clients' moments"
-        )
+        raise ValueError("FID-all is no mean of the clients' FIDs: use FastFIDLoss(aggregate='avg') or OneMessageLoss")

@@ -2,21 +2,252 @@
 
 Moments mu, C of the generator and mu_i, C_i of a reference: FID_i = |mu - mu_i|^2 + tr C + tr C_i - 2 tr sqrt(C C_i).
 An image x that has the weight v in the population has the gradient
-2 v [ (mu - mu_i) + n/(n - ddof) (I - T_i)(x - mu) ], with T_i as in `frechet_targets`. For a batch alone v = 1/m.
+2 v [ (mu - mu_i) + n/(n - ddof) (I - T_i)(x - mu) ]. For a batch alone v = 1/m.
+
+With C = C1^T C1 and a root of the reference's covariance, C_i = R^T R, the trace is the sum of the singular values of
+C1 R^T = U S V^T, and its derivative in C1 is the polar factor U V^T R = C1 T_i with T_i = R^T V S^-1 V^T R: no
+differences of eigenvalues, no roots of zero. The derivative in C is T_i / 2. Directions whose singular value rounding
+may have made are left out, which is the gradient of least norm.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from fedgen.losses.feature_loss import Aggregate, ClosedForm, FeatureLoss
-from fedgen.losses.frechet_targets import Form, FrozenPull, Shares, group
-from fedgen.losses.moments import BatchMoments, MomentEstimate, Moments
+from fedgen.losses.moments import BatchMoments, LateBuffers, Layout, MomentEstimate, Moments
 from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.scores.frechet.roots import Roots, Triangle, factor, sandwich, stack, stackable, sum_of_roots, top
 from fedgen.statistics import Gaussian, pool, summarize
-from fedgen.statistics.gaussian import check_features, check_size
+from fedgen.statistics.gaussian import check_features, check_size, eigh
+
+Form = Literal["covariance", "rows", "strips"]
+
+GROWTH = 1.25  # of the number of images, after which the factors are taken anew
+ALL_CLIENTS = -1
+NUMBERS = ("level", "inner", "unseen", "missing", "fresh", "count")
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """Factors of k references: the traces [k]; R^T V [k, D, r] as rows [k, r, D]."""
+
+    traces: Tensor
+    rows: Tensor
+    values: Tensor
+    inverses: Tensor
+
+
+class FrechetTargets(nn.Module):
+    """Covariances of k references of one form, cached: one covariance as it is, or roots."""
+
+    means: Tensor
+    traces: Tensor
+    scales: Tensor
+    covariance: Any  # of a single reference, else None
+    root: Any  # [k, r, D], or a triangle's strips; None until a covariance's is needed
+
+    def __init__(
+        self, numbers: Sequence[int], summaries: Sequence[Gaussian], ddof: float, dtype: torch.dtype, form: Form
+    ) -> None:
+        super().__init__()
+        self.numbers, self.dtype = list(numbers), dtype
+        self.dim = summaries[0].dim
+        self._keep("means", torch.stack([summary.mean for summary in summaries]))
+        self._keep("traces", torch.stack([summary.trace(ddof) for summary in summaries]))
+        self._keep("scales", torch.stack([_scale(summary, ddof) for summary in summaries]))
+        self._height: int | None = None  # of a triangle's strips
+        self._order: Tensor | slice = slice(None)
+        self.register_buffer("covariance", None, persistent=False)
+        self.register_buffer("root", None, persistent=False)
+        if form == "covariance" and not summaries[0].is_low_rank:
+            self._keep("covariance", summaries[0].covariance(ddof).to(dtype))
+            self.ranks = torch.tensor([self.dim])
+        else:
+            roots = stack([factor(summary, ddof) for summary in summaries])
+            self._keep_root(roots if form == "strips" else Roots(roots.rows, roots.ranks))
+
+    def pull(
+        self, estimate: MomentEstimate, ddof: float, weights: Tensor, needed: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """tr sqrt(C C_i) [k], and sum_i w_i (x - mean) T_i [m, D] of the batch if needed."""
+        images = len(estimate.deviations)
+        direct = images <= self.dim if self.covariance is not None else self._height is None
+        if estimate.second is None and direct:
+            return self._pull_rows(estimate, ddof, weights, needed)
+        if not needed:
+            roots = self._roots()
+            values = torch.linalg.eigvalsh(sandwich(roots, estimate.covariance(ddof)))
+            return sum_of_roots(values, roots.ranks.clamp(max=estimate.rank)), None
+        factors = self.factorise(estimate, ddof)
+        rows = factors.rows.flatten(0, 1)
+        coefficients = (estimate.deviations @ rows.T) * (weights.unsqueeze(1) * factors.inverses).flatten()
+        return factors.traces, coefficients @ rows
+
+    def factorise(self, estimate: MomentEstimate, ddof: float) -> Factors:
+        """The factors of T_i = rows^T S^-1 rows."""
+        roots = self._roots()
+        eigenvalues, vectors = eigh(sandwich(roots, estimate.covariance(ddof)))
+        ranks = roots.ranks.clamp(max=estimate.rank)
+        values, inverses = self._invert(eigenvalues, ranks, estimate)
+        return Factors(sum_of_roots(eigenvalues, ranks), vectors.mT @ roots.rows, values, inverses)
+
+    def _pull_rows(
+        self, estimate: MomentEstimate, ddof: float, weights: Tensor, needed: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Work as `pull` does, for a batch alone, from whichever side of C1 R^T is smaller."""
+        ranks = self.ranks.clamp(max=estimate.rank)
+        root = estimate.root(ddof).to(self.dtype)
+        if self.covariance is not None:
+            wide, cross = True, (root @ self.covariance).double().unsqueeze(0)
+            gram = cross @ root.double().T
+        else:
+            k, r, dim = self.root.shape
+            wide = len(root) <= r
+            cross = (root @ self.root.view(-1, dim).T).view(-1, k, r).transpose(0, 1).double()
+            gram = cross @ cross.mT if wide else cross.mT @ cross
+        if not needed:
+            return sum_of_roots(torch.linalg.eigvalsh(gram), ranks), None
+        eigenvalues, vectors = eigh(gram)
+        inverses = self._invert(eigenvalues, ranks, estimate)[1] * weights.unsqueeze(1)
+        middle = (vectors * inverses.unsqueeze(1)) @ vectors.mT
+        polar = middle @ cross if wide else cross @ middle
+        if self.covariance is not None:
+            pulled = polar[0]
+        else:
+            pulled = (polar.to(self.dtype).transpose(0, 1).flatten(1) @ self.root.flatten(0, 1)).double()
+        scale = (len(root) / estimate.stretch(ddof)) ** 0.5  # of x - mean over C1
+        return sum_of_roots(eigenvalues, ranks), (pulled - pulled.mean(0)) * scale
+
+    def _invert(self, eigenvalues: Tensor, ranks: Tensor, estimate: MomentEstimate) -> tuple[Tensor, Tensor]:
+        """Roots of ascending eigenvalues [k, n], and their inverses, zero where rounding may have made them."""
+        values = eigenvalues.clamp(min=0).sqrt()
+        size = eigenvalues.shape[1]
+        products = 4 * torch.finfo(self.dtype).eps
+        relative = max((max(size, self.dim) ** 0.5 * torch.finfo(torch.float64).eps) ** 0.5, products)
+        noise = estimate.eps * estimate.magnitude * (estimate.count**-0.5 + self.dim**-0.5)
+        floors = torch.maximum(relative * values[:, -1], noise * self.scales)
+        kept = (values > floors.unsqueeze(1)) & top(size, ranks).to(values.device).bool()
+        return values, torch.where(kept, values, torch.ones_like(values)).reciprocal() * kept
+
+    def _roots(self) -> Roots:
+        """The roots in float64; that of a covariance is computed when first needed."""
+        if self.root is None:
+            self._keep_root(factor(Gaussian(2.0, self.means[0], scatter=self.covariance.double()), ddof=1))
+        stored = self.root.double()
+        return Roots(Triangle(stored, self.dim, self._height, self._order) if self._height else stored, self.ranks)
+
+    def _keep_root(self, roots: Roots) -> None:
+        self.ranks = roots.ranks
+        stored = roots.stored
+        if isinstance(stored, Triangle):
+            self._height, self._order, stored = stored.height, stored.order, stored.strips
+        self._keep("root", stored.to(self.dtype))
+
+    def _keep(self, name: str, value: Tensor) -> None:
+        self.register_buffer(name, value.clone(), persistent=False)
+
+
+Shares = Sequence[tuple[FrechetTargets, Tensor]]
+
+
+def group(
+    summaries: Sequence[Gaussian], ddof: float, dtype: torch.dtype, form: Form, together: bool
+) -> Iterator[FrechetTargets]:
+    """Targets of all clients; if `together`, small ones of about as many images are one."""
+    rows = [None if summary.deviations is None else len(summary.deviations) for summary in summaries]
+    for numbers in stackable(rows if together else [None] * len(summaries)):
+        yield FrechetTargets(numbers, [summaries[number] for number in numbers], ddof, dtype, form)
+
+
+def _scale(summary: Gaussian, ddof: float) -> Tensor:
+    """About the root of the covariance's largest eigenvalue: that of its Frobenius norm, at least as large."""
+    if summary.is_low_rank:
+        rows = summary.root(ddof)
+        return (rows @ rows.T).norm().sqrt()
+    return summary.covariance(ddof).norm().sqrt()
+
+
+class FrozenPull(LateBuffers):
+    """T = sum_i w_i T_i of an earlier step, and the trace linearised there."""
+
+    matrix: Tensor
+    age: Tensor
+    level: Tensor  # tr sqrt(C0 C_i)
+    inner: Tensor  # <T, C0>
+    unseen: Tensor  # <T, C> expected of images that C0 lacks
+    missing: Tensor  # sum_i s_i h_i / 4
+    fresh: Tensor  # share of such images
+    count: Tensor
+    mark: Tensor
+
+    def __init__(self, every: int) -> None:
+        super().__init__("matrix", "age", "mark", *NUMBERS)
+        self.every = every
+
+    def prepare(self, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        numbers: dict[str, Layout] = dict.fromkeys(NUMBERS, ((), torch.float64))
+        matrix, age, mark = ((dim, dim), dtype), ((), torch.int64), ((3,), torch.float64)
+        self.allocate({**numbers, "matrix": matrix, "age": age, "mark": mark}, device)
+
+    def pull(self, shares: Shares, estimate: MomentEstimate, ddof: float, client: int | None) -> tuple[Tensor, Any]:
+        """The covariances' terms, scalar, and sum_i w_i T_i (x - mean) [m, D]."""
+        mark = _mark(shares, client)
+        base = estimate.trace(ddof) + sum(weights @ targets.traces for targets, weights in shares)
+        count, age = float(self.count), int(self.age)
+        young = 0 < age < self.every and estimate.count <= GROWTH * count
+        if not young or count <= len(self.matrix) or not torch.equal(mark, self.mark):
+            pulled = self._freeze(shares, estimate, ddof)
+            self.mark.copy_(mark)
+            return (base - 2 * self.level).clamp(min=0), pulled
+        self.age += 1
+        self.fresh.mul_(estimate.kept).add_(estimate.share).clamp_(max=1)
+        inner = estimate.inner(self.matrix.double(), ddof)
+        expected = (1 - self.fresh) * self.inner + self.fresh * self.unseen
+        trace = self.level + (inner - expected) / 2 + self.missing * (1 - self.count / estimate.count)
+        pulled = estimate.deviations.to(self.matrix) @ self.matrix
+        return (base - 2 * trace).clamp(min=0), pulled.double()
+
+    def _freeze(self, shares: Shares, estimate: MomentEstimate, ddof: float) -> Tensor:
+        """Remembers T and its numbers; the exact sum_i w_i T_i (x - mean) of this batch."""
+        matrix = torch.zeros_like(self.matrix, dtype=torch.float64)
+        pulled = torch.zeros_like(estimate.deviations)
+        for number in (self.level, self.unseen, self.missing, self.fresh):
+            number.zero_()
+        for targets, weights in shares:
+            factors = targets.factorise(estimate, ddof)
+            rows, parts = factors.rows.flatten(0, 1), weights.unsqueeze(1)
+            pulled += ((estimate.deviations @ rows.T) * (parts * factors.inverses).flatten()) @ rows
+            leverages = _leverages(factors, estimate.count)
+            eases = 1 + leverages * (estimate.count * estimate.share / len(pulled))
+            matrix.addmm_(rows.T, rows * (parts * factors.inverses / eases).flatten().unsqueeze(1))
+            self.level += weights @ factors.traces
+            self.unseen += (parts * factors.values * (1 + leverages) / eases).sum()
+            self.missing += (parts * factors.values * leverages).sum() / 4
+        self.matrix.copy_(matrix)
+        self.inner.copy_(estimate.inner(matrix, ddof))
+        self.age.fill_(1)
+        self.count.fill_(estimate.count)
+        return pulled
+
+
+def _leverages(factors: Factors, count: float) -> Tensor:
+    """h_i [k, r] = 1/n sum_j s_j / (s_i + s_j) over the directions that are not left out."""
+    values = torch.where(factors.inverses > 0, factors.values, 0)
+    pairs = values.unsqueeze(2) + values.unsqueeze(1)
+    return (values.unsqueeze(1) / pairs.clamp(min=torch.finfo(values.dtype).tiny)).sum(2) / count
+
+
+def _mark(shares: Shares, client: int | None) -> Tensor:
+    """Three numbers that distinguish references and clients."""
+    traces: Any = sum(weights @ targets.traces for targets, weights in shares)
+    centre: Any = sum(weights @ targets.means for targets, weights in shares)
+    ramp = torch.arange(1, len(centre) + 1, dtype=centre.dtype, device=centre.device)
+    number = torch.full_like(traces, ALL_CLIENTS if client is None else client)
+    return torch.stack([number, traces, centre @ ramp.cos()])
 
 
 class FastFIDLoss(FeatureLoss):
@@ -82,8 +313,7 @@ class FastFIDLoss(FeatureLoss):
         """
         if not len(clients):
             raise ValueError("a loss needs at least one client")
-        numbered: Iterable[tuple[int, Tensor | Gaussian]] = enumerate(clients)
-        summaries = (self._summarize(number, client) for number, client in numbered)
+        summaries = (self._summarize(number, clients[number]) for number in range(len(clients)))
         if self.aggregate == "all":
             by_examples = isinstance(weights, str) and weights == "examples"
             pooled = [pool(summaries, None if by_examples else resolve_weights(weights, [1.0] * len(clients)))]
@@ -115,7 +345,6 @@ class FastFIDLoss(FeatureLoss):
         remember = self.training and torch.is_grad_enabled()
         with torch.no_grad():
             estimate = self.moments.estimate(features.detach(), remember)
-            pulled: Tensor | None
             if self.frozen is not None and remember:
                 covariance, pulled = self.frozen.pull(shares, estimate, self.ddof, client)
             else:
@@ -124,12 +353,11 @@ class FastFIDLoss(FeatureLoss):
             value = (means + covariance).to(self.dtype)
             if not needed:
                 return value
-            assert pulled is not None
             spread = (estimate.deviations - pulled).mul_(estimate.stretch(self.ddof))
             gradient = spread.add_(estimate.mean - centre).mul_(2 * estimate.weight)
         return ClosedForm.apply(features, value, gradient.to(self.dtype))
 
-    def _pull(self, shares: Shares, estimate: MomentEstimate, needed: bool) -> tuple[Tensor, Tensor | None]:
+    def _pull(self, shares: Shares, estimate: MomentEstimate, needed: bool) -> tuple[Tensor, Any]:
         """The covariances' terms, and sum_i w_i T_i (x - mean) [m, D] if needed."""
         term = estimate.mean.new_zeros(())
         total: Tensor | None = None

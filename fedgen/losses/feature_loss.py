@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from fedgen.scores.aggregate import Weights
 from fedgen.statistics import Gaussian
 
 Aggregate = Literal["all", "avg", "own"]
-AGGREGATES = ("all", "avg", "own")
 PRECISIONS = (torch.float64, torch.float32)
 
 
@@ -82,8 +81,8 @@ class FeatureLoss(KeepsPrecision, ABC):
 
     def __init__(self, aggregate: Aggregate = "all", dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
-        if aggregate not in AGGREGATES:
-            raise ValueError(f"aggregate must be one of {', '.join(AGGREGATES)}, got {aggregate!r}")
+        if aggregate not in get_args(Aggregate):
+            raise ValueError(f"aggregate must be one of {', '.join(get_args(Aggregate))}, got {aggregate!r}")
         check_precision("dtype", dtype)
         self.aggregate: Aggregate = aggregate
         self.dtype = dtype
@@ -102,10 +101,8 @@ class FeatureLoss(KeepsPrecision, ABC):
         if self.dim is None:
             raise ValueError(f"{type(self).__name__} has no references yet; call set_references([features, ...])")
         if features.ndim != 2 or not features.is_floating_point() or features.shape[1] != self.dim or not len(features):
-            raise ValueError(
-                f"{type(self).__name__} takes floating features [m, {self.dim}], got {features.dtype}"
-                f" {list(features.shape)}"
-            )
+            found = f"{features.dtype} {list(features.shape)}"
+            raise ValueError(f"{type(self).__name__} takes floating features [m, {self.dim}], got {found}")
         with torch.autocast(features.device.type, enabled=False):
             return self.evaluate(features)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgen.losses.feature_loss import Aggregate, ClosedForm, FeatureLoss
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel
-from fedgen.scores.kernel.mmd import Estimator, KernelReference, check_means, checked_diagonal
+from fedgen.scores.kernel.mmd import Estimator, KernelReference, check_estimator, check_means, checked_diagonal
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
 
 BLOCK = 512  # references taken at a time on a CPU, so that a block [m, 512] stays in its cache
@@ -74,8 +74,7 @@ class MMD2Loss(FeatureLoss):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(aggregate, dtype)
-        if estimator not in ("u", "v"):
-            raise ValueError(f"estimator must be 'u' or 'v', got {estimator!r}")
+        check_estimator(estimator)
         self.kernel = kernel or PolynomialKernel()
         self.estimator: Estimator = estimator
         self.constant = constant
@@ -203,8 +202,6 @@ def features_of(clients: Sequence[Tensor] | Sequence[Gaussian]) -> list[Tensor]:
     parts: list[Tensor] = []
     for number, part in enumerate(clients):
         if not isinstance(part, Tensor):
-            raise ValueError(
-                f"client {number} is a {type(part).__name__}, but every image is needed here: give features [n, D]"
-            )
+            raise ValueError(f"client {number} is a {type(part).__name__}: give the features [n, D] of every image")
         parts.append(part.detach())
     return parts

@@ -35,10 +35,8 @@ class LateBuffers(nn.Module):
             if present is None:
                 self._buffers[name] = torch.zeros(shape, dtype=dtype, device=device)
             elif tuple(present.shape) != shape or present.dtype != dtype:
-                raise ValueError(
-                    f"{type(self).__name__} remembers {name} of {list(present.shape)} {present.dtype}, now needed is"
-                    f" {list(shape)} {dtype}; use a new loss, or the embedding and options it was saved with"
-                )
+                kept, needed = f"{list(present.shape)} {present.dtype}", f"{list(shape)} {dtype}"
+                raise ValueError(f"{type(self).__name__} remembers {name} as {kept}, not {needed}; use a new loss")
             else:
                 self._buffers[name] = present.to(device)
 
@@ -197,12 +195,8 @@ class QueueMoments(Moments):
         >>> from fedgen.losses import QueueMoments
         >>> moments = QueueMoments(2)
         >>> moments.prepare(1, torch.device("cpu"))
-        >>> moments.estimate(torch.tensor([[0.0]]), remember=True).mean
-        tensor([0.], dtype=torch.float64)
-        >>> moments.estimate(torch.tensor([[4.0]]), remember=True).mean
-        tensor([2.], dtype=torch.float64)
-        >>> moments.estimate(torch.tensor([[8.0]]), remember=True).mean  # of 4 and 8: the queue holds two
-        tensor([6.], dtype=torch.float64)
+        >>> [float(moments.estimate(torch.tensor([[value]]), remember=True).mean) for value in (0.0, 4.0, 8.0)]
+        [0.0, 2.0, 6.0]
     """
 
     rows: Tensor
@@ -228,9 +222,7 @@ class QueueMoments(Moments):
     def estimate(self, features: Tensor, remember: bool) -> MomentEstimate:
         images, dim = features.shape
         if images > self.size:
-            raise ValueError(
-                f"a batch of {images} does not fit into a queue of {self.size}; use QueueMoments({images})"
-            )
+            raise ValueError(f"a batch of {images} does not fit into a queue of {self.size}: QueueMoments({images})")
         batch = features.to(self.dtype)
         before, count = int(self.seen), self.count(images)
         state = (self.origin, self.total, self.second)
@@ -287,10 +279,8 @@ class EMAMoments(Moments):
         >>> from fedgen.losses import EMAMoments
         >>> moments = EMAMoments(decay=0.5)
         >>> moments.prepare(1, torch.device("cpu"))
-        >>> moments.estimate(torch.tensor([[0.0], [0.0]]), remember=True).mean
-        tensor([0.], dtype=torch.float64)
-        >>> moments.estimate(torch.tensor([[4.0], [4.0]]), remember=True).mean
-        tensor([2.6667], dtype=torch.float64)
+        >>> [float(moments.estimate(torch.full((2, 1), value), remember=True).mean) for value in (0.0, 3.0)]
+        [0.0, 2.0]
     """
 
     mean: Tensor

@@ -142,9 +142,7 @@ class FeatureMetric(Metric):
             own = torch.tensor([self.dim or 0], device=self.device)
             found = {int(part) for part in gather(own, process_group or self.process_group)} - {0}
             if len(found) > 1:
-                raise ValueError(
-                    f"the ranks of {type(self).__name__} saw images of {sorted(found)} features; pass dim=D"
-                )
+                raise ValueError(f"ranks of {type(self).__name__} saw images of {sorted(found)} features; pass dim=D")
             if found and self.dim is None:
                 self._set_dim(found.pop())
         super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
@@ -254,9 +252,7 @@ def _known_dim(embedding: Embedding | None, dim: int | None) -> int | None:
 def _the_same(rows: Sequence[Tensor] | Tensor) -> Tensor:
     """The first of several metrics' `made_with` [DIGEST + 2]."""
     if any(not torch.equal(row[:DIGEST], rows[0][:DIGEST]) for row in rows):
-        raise ValueError(
-            "these metrics differ in embedding, number of features, clients or kind; make all of them alike"
-        )
+        raise ValueError("these metrics differ in embedding, number of features, clients or kind; make them alike")
     return rows[0]
 
 
@@ -296,7 +292,11 @@ class ManyClients(FeatureMetric):
             raise ValueError(f"num_clients must be at least 1, got {num_clients}")
         single = isinstance(aggregates, str | int | float)
         names = (aggregates,) if isinstance(aggregates, str | int | float) else tuple(aggregates)
-        _check_aggregates(names)
+        if not names:
+            raise ValueError(f"aggregate must name at least one of {EVERYTHING}")
+        for name in names:
+            if not (name in EVERYTHING if isinstance(name, str) else name >= 1):
+                raise ValueError(f"aggregate must be among {EVERYTHING} or a power of at least 1, got {name!r}")
         resolve_weights(weights, [1.0] * num_clients)
         # The pool of all images needs no client's own.
         pooled = names == ("all",) and isinstance(weights, str) and weights == "examples"
@@ -334,14 +334,6 @@ class ManyClients(FeatureMetric):
         require_images("generated", generated, needed, "update(images, client=None)")
 
 
-def _check_aggregates(names: Sequence[Aggregate]) -> None:
-    for name in names:
-        if not (name in EVERYTHING if isinstance(name, str) else name >= 1):
-            raise ValueError(f"aggregate must be among {EVERYTHING} or a power of at least 1, got {name!r}")
-    if not names:
-        raise ValueError(f"aggregate must name at least one of {EVERYTHING}")
-
-
 def _named(score: FederatedScore, shares: Tensor, name: Aggregate) -> Tensor:
     if name == "per_client":
         return score.per_client
@@ -353,9 +345,8 @@ def _clients(client: int | Tensor, images: int, num_clients: int) -> int | Tenso
     """One client's number, or those of each image as int64 [N]; ValueError for clients that do not exist."""
     if isinstance(client, Tensor) and client.ndim > 0:
         if client.shape != (images,) or client.dtype == torch.bool or client.is_floating_point():
-            raise ValueError(
-                f"client needs one whole number an image, [{images}], got {client.dtype} {list(client.shape)}"
-            )
+            given = f"{client.dtype} {list(client.shape)}"
+            raise ValueError(f"client needs one whole number an image, [{images}], got {given}")
         found: int | Tensor = client.long()
         numbers = client.tolist()
     else:

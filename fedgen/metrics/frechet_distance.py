@@ -28,6 +28,7 @@ from fedgen.statistics.gaussian import CHUNK, check_size, mirror
 class MomentMetric(FeatureMetric):
     """Count, mean and scatter of each client's features and the generated ones, in float64; they merge over ranks."""
 
+    plot_lower_bound = 0.0
     real_moments: Tensor
     generated_moments: Tensor
 
@@ -164,8 +165,6 @@ class FrechetDistance(TwoSides, MomentMetric):
         9.0
     """
 
-    plot_lower_bound = 0.0
-
     def __init__(
         self,
         embedding: str | Mapping[str, Any] | nn.Module | None = None,
@@ -223,8 +222,6 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
         >>> {name: round(float(value), 4) for name, value in metric.compute().items()}
         {'fid_avg': 1.0, 'fid_all': 0.0479}
     """
-
-    plot_lower_bound = 0.0
 
     def __init__(
         self,

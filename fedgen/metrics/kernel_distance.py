@@ -58,11 +58,6 @@ class StoredFeatureMetric(FeatureMetric):
         parts = [state] if isinstance(state, Tensor) else state
         return torch.cat([self._empty()[name], *(part.cpu() for part in parts)])
 
-    def _real_parts(self) -> list[Tensor]:
-        rows = self._stored(f"{REAL}_rows")
-        counts = torch.bincount(rows, minlength=self._rows).tolist()
-        return list(self._stored(f"{REAL}_features")[rows.argsort(stable=True)].split(counts))
-
     def _sync_dist(self, dist_sync_fn: Callable = gather_all_tensors, process_group: Any = None) -> None:
         """Sync as torchmetrics does, which sends an empty list as float32 [0], a shape that does not join [n, D]."""
         for name, empty in self._empty().items():
@@ -141,8 +136,7 @@ class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
         >>> from fedgen.scores import PolynomialKernel
         >>> linear = PolynomialKernel(1, 1.0, 0.0)  # squared distances of means
         >>> metric = FederatedKernelDistance(2, dim=1, aggregate=["avg", "all"], kernel=linear, estimator="v")
-        >>> metric.update(torch.tensor([[-1.0]]), client=0)
-        >>> metric.update(torch.tensor([[1.0]]), client=1)
+        >>> metric.update(torch.tensor([[-1.0], [1.0]]), client=torch.tensor([0, 1]))
         >>> metric.update(torch.tensor([[0.0]]), client=None)  # generated
         >>> {name: float(value) for name, value in metric.compute().items()}
         {'kid_avg': 1.0, 'kid_all': 0.0}
@@ -167,8 +161,9 @@ class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
         self.kernel, self.estimator = kernel, estimator
 
     def _score(self) -> tuple[FederatedScore, Tensor]:
-        clients = self._real_parts()
-        generated = self._stored(f"{GENERATED}_features")
-        self._require_images([len(part) for part in clients], len(generated), IMAGES_NEEDED[self.estimator])
+        rows, generated = self._stored(f"{REAL}_rows"), self._stored(f"{GENERATED}_features")
+        counts = torch.bincount(rows, minlength=self._rows).tolist()
+        self._require_images(counts, len(generated), IMAGES_NEEDED[self.estimator])
+        clients = self._stored(f"{REAL}_features")[rows.argsort(stable=True)].split(counts)
         reference = KernelReference.from_features(clients, self.kernel, self.estimator, self.weights)
         return reference.score(generated, errors=False), reference.weights

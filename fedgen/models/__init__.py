@@ -5,29 +5,24 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.models.autoencoders.latent_space import LatentSpace
-    from fedgen.models.autoencoders.vae import VAE
+    from fedgen.models.adversarial import AdversarialLoss, Hinge, NonSaturating, WassersteinGP
+    from fedgen.models.autoencoders import VAE, LatentSpace
     from fedgen.models.character_transformer import CharacterTransformer
-    from fedgen.models.diffusion.ddpm import DDPM
-    from fedgen.models.diffusion.diffusion_sampling import Sampler
-    from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
-    from fedgen.models.diffusion.edm import EDM
-    from fedgen.models.diffusion.edm_sampling import EDMSampler
-    from fedgen.models.diffusion.few_steps import FewStepGenerator
+    from fedgen.models.diffusion.ddpm import DDPM, FewStepGenerator
+    from fedgen.models.diffusion.diffusion_process import NoiseSchedule, Sampler
+    from fedgen.models.diffusion.edm import EDM, EDMSampler
     from fedgen.models.diffusion.flow_matching import FlowMatching
-    from fedgen.models.diffusion.flow_sampling import FlowSampler
+    from fedgen.models.diffusion.flow_ode import FlowSampler
+    from fedgen.models.diffusion.lora import LoRA
+    from fedgen.models.distributed_fine_tuning import DistributedFineTuning, LocalSteps
     from fedgen.models.ema import EMA
     from fedgen.models.empirical import EmpiricalGenerator
-    from fedgen.models.fine_tuning.distributed_fine_tuning import DistributedFineTuning, LocalSteps
-    from fedgen.models.fine_tuning.fine_tuning import FineTuning
-    from fedgen.models.fine_tuning.lora import LoRA
-    from fedgen.models.flow import Glow
-    from fedgen.models.gan.adversarial import AdversarialLoss, Hinge, NonSaturating, WassersteinGP
-    from fedgen.models.gan.gan import GAN
-    from fedgen.models.gan.wgan_gp import WGANGP
-    from fedgen.models.rounds.round_clock import RoundClock
+    from fedgen.models.fine_tuning import FineTuning
+    from fedgen.models.gan import GAN, WGANGP
+    from fedgen.models.glow import Glow
+    from fedgen.models.networks.diffusers_networks import PromptUNet
+    from fedgen.models.round_clock import RoundClock
     from fedgen.models.stylegan2 import StyleGAN2
-    from fedgen.models.text.prompt_unet import PromptUNet
 
 __all__ = [
     "DDPM",

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fedgen.data.text import VOCABULARY, decode, encode
 from fedgen.models.require import require
-from fedgen.models.sampling import require_batch_size
+from fedgen.models.sampling import evaluating, require_batch_size
 
 
 class CharacterTransformer(LightningModule):
@@ -98,11 +98,8 @@ class CharacterTransformer(LightningModule):
             batch_size: windows at once, a bound on memory.
         """
         require_batch_size(batch_size)
-        was = self.training
-        self.eval()
-        found = torch.cat([self.losses(part.to(self.device)) for part in windows.split(batch_size)])
-        self.train(was)
-        return found
+        with evaluating(self):
+            return torch.cat([self.losses(part.to(self.device)) for part in windows.split(batch_size)])
 
     @torch.no_grad()
     def predictions(self, windows: Tensor, labels: Tensor | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -114,11 +111,9 @@ class CharacterTransformer(LightningModule):
             labels: not used.
             seed: nothing is drawn.
         """
-        was, given = self.training, windows.to(self.device)
-        self.eval()
-        logits: Tensor = self(given[:, :-1])
-        self.train(was)
-        return logits, given[:, 1:]
+        given = windows.to(self.device)
+        with evaluating(self):
+            return self(given[:, :-1]), given[:, 1:]
 
     @torch.no_grad()
     def write(
@@ -137,14 +132,13 @@ class CharacterTransformer(LightningModule):
         """
         require(length >= 1 and prompt != "", f"length={length} and prompt={prompt!r}: give at least one of either")
         require(temperature >= 0, f"temperature must not be negative, got {temperature}")
-        was, text = self.training, encode(prompt)
-        self.eval()
-        for _ in range(length):
-            logits = self(text[None, -self.length :].to(self.device))[0, -1].cpu()
-            if temperature:
-                token = (logits / temperature).softmax(0).multinomial(1, generator=generator)
-            else:
-                token = logits.argmax(keepdim=True)
-            text = torch.cat([text, token])
-        self.train(was)
+        text = encode(prompt)
+        with evaluating(self):
+            for _ in range(length):
+                logits = self(text[None, -self.length :].to(self.device))[0, -1].cpu()
+                if temperature:
+                    token = (logits / temperature).softmax(0).multinomial(1, generator=generator)
+                else:
+                    token = logits.argmax(keepdim=True)
+                text = torch.cat([text, token])
         return decode(text[-length:])

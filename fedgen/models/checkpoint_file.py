@@ -38,12 +38,7 @@ _KNOWN: dict[str, Callable[[Any], bool]] = {
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A Lightning checkpoint, on the CPU.
-
-    Raises:
-        FileNotFoundError: if there is no such file, naming the checkpoints beside it.
-        ValueError: if it is no checkpoint, damaged, or holds objects that would have to be unpickled.
-    """
+    """A Lightning checkpoint, on the CPU."""
     path = Path(path)
     if not path.is_file():
         others = ", ".join(sorted(p.name for p in path.parent.glob("*.ckpt"))) or "none"
@@ -58,30 +53,12 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def rebuild_model(kind: "type[LightningModule]", path: str | Path) -> Any:
-    """The model of a checkpoint, on the CPU, made by Lightning of the arguments that the checkpoint keeps.
-
-    Args:
-        kind: its class.
-        path: a .ckpt.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no checkpoint of such a model, or damaged.
-    """
+    """The model of a checkpoint, on the CPU, made by Lightning of the arguments that the checkpoint keeps."""
     return model_of(kind, read_checkpoint(path), str(path))
 
 
 def model_of(kind: "type[LightningModule]", checkpoint: Mapping[str, Any], source: str) -> Any:
-    """The model of what a checkpoint holds, on the CPU, made by Lightning of the arguments among it.
-
-    Args:
-        kind: its class.
-        checkpoint: with "state_dict" and "hyper_parameters", of a file that was checked.
-        source: where it comes from, for messages.
-
-    Raises:
-        ValueError: if it is of another model, names files that its model would be made of, or is damaged.
-    """
+    """The model of what a checkpoint holds, on the CPU, made by Lightning of the arguments among it."""
     again, state = io.BytesIO(), checkpoint["state_dict"]
     arguments = {name: value for name, value in checkpoint.get(_ARGUMENTS, {}).items() if name != _INSTANTIATOR}
     given = {key: value for key, value in checkpoint.items() if key not in _OLD_ARGUMENTS} | {_ARGUMENTS: arguments}
@@ -102,14 +79,6 @@ def read_generator(path: str | Path) -> nn.Module:
     """The generator of a run's checkpoint, rebuilt from its description; its moving average where there is one.
 
     Its attribute `optimised_on` names the embeddings that its training optimised.
-
-    Args:
-        path: a .ckpt of a module whose hyperparameters describe its `generator`, as GANs do, or its `model` with one.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no such checkpoint, damaged, or its generator is not one of fedgen's networks, or not of
-            the size of its weights.
     """
     checkpoint = read_checkpoint(path)
     settings, within = checkpoint.get("hyper_parameters", {}), ""
@@ -138,10 +107,5 @@ def read_generator(path: str | Path) -> nn.Module:
 
 
 def read_optimised_on(checkpoint: Mapping[str, Any], unknown: Sequence[str] = ()) -> list[str]:
-    """Embeddings that the losses of a checkpoint's training used.
-
-    Args:
-        checkpoint: from `read_checkpoint`.
-        unknown: what to give back for a checkpoint that does not say.
-    """
+    """Embeddings that the losses of a checkpoint's training used."""
     return [str(name) for name in checkpoint.get(OPTIMISED_ON, unknown)]

@@ -84,12 +84,7 @@ def averages_of(module: nn.Module) -> list[tuple[nn.Module, EMA]]:
 
 
 def with_averages(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of a model, and once more under their names in the averages of `averages_of`.
-
-    Args:
-        module: the model.
-        tensors: values by name of the model's tensors.
-    """
+    """Tensors of a model, and once more under their names in the averages of `averages_of`."""
     if not tensors:
         return {}
     state = module.state_dict(keep_vars=True)

@@ -178,14 +178,6 @@ def nearest(features: Tensor, anchor: int, count: int) -> Tensor:
     """Positions int64 [count + 1] of a row and of its nearest others by Euclidean distance, nearest first.
 
     Distances are formed from differences in float64; of equally near rows the earlier comes first.
-
-    Args:
-        features: [N, D].
-        anchor: position of the row, which comes first itself.
-        count: others, at most N - 1.
-
-    Raises:
-        ValueError: if there is no such row, or count is out of range.
     """
     total = len(features)
     if not 0 <= anchor < total:

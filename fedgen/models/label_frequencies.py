@@ -15,12 +15,6 @@ class LabelFrequencies(nn.Module):
 
     Uniform until `fit`. Saved with the model, so that a checkpoint samples without its data; the server's own under
     FedAvg, neither copied nor averaged.
-
-    Args:
-        num_classes: labels run from 0 to num_classes - 1.
-
-    Raises:
-        ValueError: for fewer than one class.
     """
 
     exchanged = False
@@ -39,42 +33,24 @@ class LabelFrequencies(nn.Module):
         return len(self.counts)
 
     def fit(self, data: Any) -> None:
-        """Counts the labels of all clients' training examples; data without clients leave the counts as they are.
-
-        Args:
-            data: a data module with `clients`, or None. One whose clients are elsewhere has `label_counts()`, int64
-                [classes].
-
-        Raises:
-            ValueError: for data without labels, or with more classes than the model has.
-        """
+        """Counts the labels of all clients' training examples; data without clients leave the counts as they are."""
         clients = optional(data, FederatedData, "clients")
         self._known = bool(clients)
         if not clients:
             return
         if told := optional(data, FederatedData, "label_counts"):
-            self._set("the federation", told())
+            name, counts = "the federation", told()
         else:
-            self._set(clients[0].data.name, _count(clients))
-
-    def _set(self, name: str, counts: Tensor) -> None:
+            name, counts = clients[0].data.name, _count(clients)
         if (classes := len(counts)) > self.num_classes:
             raise ValueError(
                 f"{name} has {classes} classes and the model {self.num_classes}; set its num_classes to {classes}"
             )
         self.counts.zero_()
-        self.counts[: len(counts)] = counts.to(self.counts)
+        self.counts[:classes] = counts.to(self.counts)
 
     def labels_of(self, batch: Sequence[Tensor], dropout: float = 0.0) -> Tensor:
-        """The labels int64 [N] of a batch (images, labels); those of unknown data are checked in their first batch.
-
-        Args:
-            batch: of training.
-            dropout: how often a label is replaced by `num_classes`, "any class", drawn by torch's global generator.
-
-        Raises:
-            ValueError: for a batch without labels, or labels of other classes.
-        """
+        """The labels int64 [N] of a batch (images, labels); those of unknown data are checked in their first batch."""
         if not self._known:
             if len(batch) < 2:
                 raise ValueError("a conditional model trains on (images, labels), and the batches have no labels")
@@ -93,11 +69,7 @@ class LabelFrequencies(nn.Module):
         return self.draw(count, generator) if labels is None else self.check(labels, count)
 
     def check(self, labels: Tensor, count: int) -> Tensor:
-        """The labels, if they are int64 [count] of classes that exist.
-
-        Raises:
-            ValueError: if they are not.
-        """
+        """The labels, if they are int64 [count] of classes that exist."""
         if labels.dtype != torch.int64 or labels.shape != (count,):
             raise ValueError(f"labels must be int64 [{count}], got {labels.dtype} {list(labels.shape)}")
         if count and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:

@@ -10,14 +10,26 @@ from torch import Tensor, nn
 from fedgen.data.optional_attributes import optional
 from fedgen.losses import EmbeddedLoss, FeatureLoss
 from fedgen.models.checkpoint_file import OPTIMISED_ON, read_optimised_on
-from fedgen.models.conditioning import AtPositions
 from fedgen.models.ema import EMA
 from fedgen.models.label_frequencies import LabelFrequencies
-from fedgen.models.networks.spectral import refresh
+from fedgen.models.networks.pair_layers import refresh
 from fedgen.models.optional_hooks import FederatedData, FederatedModule, ImageNetwork, data_module_of
 from fedgen.models.require import require
-from fedgen.models.rounds.round_clock import RoundClock, RoundMeans
+from fedgen.models.round_clock import RoundClock, RoundMeans
 from fedgen.models.sampling import decode
+
+
+class AtPositions(nn.Module):
+    """A conditional generator as a function of positions int64 [n] in fixed latents and labels, to be cut in chunks."""
+
+    def __init__(self, generator: nn.Module, latents: Tensor, labels: Tensor) -> None:
+        super().__init__()
+        self.generator = generator
+        self.latents, self.labels = latents, labels
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.generator(self.latents[positions], self.labels[positions])
+
 
 # Callable[[Tensor], Tensor] would say more, but makes jsonargparse look for class paths of tensors
 GeneratorLoss = Callable[..., Any]
@@ -28,15 +40,6 @@ class LatentGenerator(RoundClock):
 
     Embedded losses get the clients' training images when fitting starts, hear whose turn it is, and what they measured
     is logged at a round's end ("fid_loss/<embedding>", "fid_loss/weight"; a second loss of that score is "fid_loss_2").
-
-    Args:
-        generator: images in [-1, 1] from latents [N, generator.latent_dim].
-        generator_losses: objects that turn images [N, C, H, W] in [-1, 1] into a scalar, their weight included.
-        ema_decay: decay per iteration of a moving average of its weights, from which images are then sampled.
-        ema_warmup: whether that average forgets faster at first (see `EMA`).
-
-    Raises:
-        ValueError: for a generator without latent_dim, a decay out of range, or losses of features.
     """
 
     logged: tuple[str, ...] = ()
@@ -58,9 +61,8 @@ class LatentGenerator(RoundClock):
         self.automatic_optimization = False
         self.generator, self.ema_decay = generator, ema_decay
         self.latent_dim = int(generator.latent_dim)  # type: ignore[arg-type]
-        self.num_classes: int | None = optional(
-            generator, ImageNetwork, "num_classes"
-        )  # says that labels may be asked for
+        # says that labels may be asked for
+        self.num_classes: int | None = optional(generator, ImageNetwork, "num_classes")
         self.label_frequencies = None if self.num_classes is None else LabelFrequencies(self.num_classes)
         self.generator_ema = EMA(generator, ema_warmup) if ema_decay is not None else None
         self.generator_losses = list(generator_losses or ())
@@ -76,9 +78,8 @@ class LatentGenerator(RoundClock):
         # FedAvg leaves alone what begins so; networks do not say it, as they may live on in another model
         self.unexchanged: tuple[str, ...] = ()
         self._frozen: Collection[str] = ()  # submodules of the generator of which nothing moves
-        self._optimised_before = list(
-            optional(generator, FederatedModule, "optimised_on")
-        )  # by what trained these weights earlier
+        # by what trained these weights earlier
+        self._optimised_before = list(optional(generator, FederatedModule, "optimised_on"))
         self.own_data: Any = None  # in the trainer's data module's place, if another module trains this one
 
     @property
@@ -201,6 +202,23 @@ class LatentGenerator(RoundClock):
         if self.generator_ema is not None and self.ema_decay is not None:
             self.generator_ema.update(self.generator, self.ema_decay**iterations)
             refresh(self.generator_ema.network, self._frozen)
+
+    def add_joint_losses(self, loss: Tensor, images: Tensor, adversarial: Tensor) -> Tensor:
+        """The loss, plus those of the generator losses that share its images [N, C, H, W]."""
+        for extra in self.generator_losses:
+            if not isinstance(extra, EmbeddedLoss):
+                loss = loss + extra(images)
+            elif not extra.separate:
+                loss = loss + extra(images, adversarial)
+        return loss
+
+    def backward_separate_losses(self, count: int, adversarial: Tensor, own: list[Tensor]) -> None:
+        """Adds the gradients in `own` of the generator losses that make images of their own, `count` by default."""
+        for extra in self.embedded_losses:
+            if extra.separate:
+                generator, inputs = self.draw(extra.num_images or count)
+                for part in extra.backward_parts(generator, inputs, adversarial):
+                    self.manual_backward(part, inputs=own)
 
     def start_step(self, optimizer: Any) -> list[Tensor]:
         """The parameters that train, their gradients cleared; passed on as the only ones that gradients reach."""

@@ -40,17 +40,7 @@ def require_batch_size(batch_size: int) -> None:
 
 @torch.no_grad()
 def decode(network: nn.Module, latents: Tensor, batch_size: int, labels: Tensor | None = None) -> Tensor:
-    """Images float32 [N, C, H, W] of latents [N, D], in batches, on the network's device and in eval mode.
-
-    Args:
-        network: the generator.
-        latents: on any device.
-        batch_size: images made at once.
-        labels: int64 [N] for a conditional generator.
-
-    Raises:
-        ValueError: for a batch size below 1.
-    """
+    """Images float32 [N, C, H, W] of latents [N, D], in batches, on the network's device and in eval mode."""
     require_batch_size(batch_size)
     parameter = next(network.parameters())
     images = []

@@ -10,9 +10,9 @@ from typing import NoReturn
 
 from jsonargparse import ArgumentParser
 
-from fedgen.called_as import program
 from fedgen.class_paths import import_by_path, nearest
 from fedgen.foreign_text import printable_lines
+from fedgen.own_code import program
 
 KEY = re.compile(r'Parser key "([^"]+)"')
 OF_CLASS = re.compile(r"Problem with given class_path '([^']+)':")
@@ -33,12 +33,8 @@ GIVEN = re.compile(r"Given value: (.+)")
 def explain(message: str, accepted: Sequence[str] = ()) -> str:
     """A message of jsonargparse as one line that names the key, its value, what is accepted, and the nearest of it.
 
-    Args:
-        message: what jsonargparse says.
-        accepted: the keys that the parser takes, with their groups' names in front: "trainer.max_epochs".
-
-    Returns:
-        The line; the message itself where nothing shorter says it.
+    `accepted` are the keys that the parser takes, with their groups' names in front: "trainer.max_epochs". Where
+    nothing shorter says it, the message itself.
     """
     for rule in (_unknown, _no_import, _no_class, _no_instance, _another_type, _branch):
         if line := rule(message):
@@ -141,9 +137,7 @@ def _branch(message: str) -> str:
 
 
 def _unsaid(given: str) -> str:
-    """Return what is missing of a function in a class's place, which does not say what it returns; "" for anything
-    else.
-    """
+    """Return what a function in a class's place lacks: to say what it returns; "" for anything else."""
     match = NAMED.search(given)
     try:
         found = import_by_path(match[1]) if match else None
@@ -165,13 +159,7 @@ def _where(message: str, end: int) -> str:
 
 
 def _among(key: str, names: Sequence[str], inherited: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
-    """Name the nearest of the accepted keys, list those of the class itself and count its parents'.
-
-    Args:
-        key: that is not accepted.
-        names: accepted ones; of more than `MOST_KEYS` those are listed that resemble the key most.
-        inherited: accepted ones that the class hands on, by the parent that takes them.
-    """
+    """Name the nearest of the accepted keys, list (at most `MOST_KEYS` of) the class's own and count its parents'."""
     known = sorted(set(names))
     every = [*known, *(name for taken in inherited.values() for name in taken)]
     if not every:

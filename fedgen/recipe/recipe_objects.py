@@ -1,38 +1,36 @@
-"""The objects that a recipe's classes are made to, with the errors of the classes' own constructors."""
+"""A recipe's settings as objects, with the errors of their constructors, and as the plain values that a run keeps."""
 
+import copy
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
+import yaml
 from jsonargparse import ArgumentParser, Namespace, add_instantiator
 
 from fedgen.class_paths import import_by_path
 from fedgen.own_code import from_own_code
 from fedgen.recipe.recipe_errors import explain
+from fedgen.recipe.recipe_files import UNABLE
 
 _RAISED: ContextVar[list[tuple[Callable[..., Any], Exception]] | None] = ContextVar("raised", default=None)
 """What the classes and functions of the settings that are being made to objects have raised, the first ones first."""
+PLAIN = (bool, int, float, str)
+_LOST = object()
 
 
 def instantiate(parser: ArgumentParser, settings: Namespace, source: Path | None = None) -> Any:
-    """Makes the objects of settings.
+    """Makes the objects of settings, which have class paths of classes and of functions.
 
     jsonargparse wraps what a constructor raises into a list of all types that an argument might have had; here comes
-    what was raised.
-
-    Args:
-        parser: that read the settings.
-        settings: with class paths, of classes and of functions.
-        source: the file of the settings, which errors name unless they come through the user's own code, which has
-            a line of its own.
-
-    Raises:
-        Exception: of a constructor or a function of the user's own or of this package, as it was raised.
-        ValueError: naming the class, for an error of a library's constructor, or for a null where a class's argument
-            has a type without None.
+    what was raised: as it was, of the user's own code or of this package; naming the class, of a library; and a
+    ValueError for a null where a class's argument has a type without None. Errors name the file `source`, unless they
+    come through the user's own code, which has a line of its own.
     """
     try:
         return _instantiate(parser, settings)
@@ -127,3 +125,64 @@ def _causes(error: BaseException) -> list[Exception]:
         found.insert(0, cause)
         cause = cause.__cause__
     return found
+
+
+# ---- plain values ----
+
+
+def plain_settings(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
+    """The complete settings as plain values that the parser reads back to the same.
+
+    jsonargparse has no text for some values (a number under the annotation `numbers.Number`, an object that is a
+    constructor's default), and reads others back as their names (a function as a default without an annotation). A
+    number stays as it was written; an argument whose value no text stands for is left out, so that it has its default
+    again: what is written in a recipe always has a text.
+    """
+    with warnings.catch_warnings(), _text_for_anything():
+        warnings.filterwarnings("ignore", message=r"\s*(Unable to serialize|Dump of a value that does not round-trip)")
+        dumped = yaml.safe_load(parser.dump(config, skip_unset=False, format="yaml"))
+    settings = _kept(dumped, config, dumped, _has_no_text)
+    again = parser.parse_object(copy.deepcopy(settings))  # it changes what it is given
+    return dict(_kept(settings, config, again, lambda read, own: not _same(own, read)))
+
+
+@contextmanager
+def _text_for_anything() -> Iterator[None]:
+    """Lets PyYAML write what it has no text for, such as objects in a list without annotation, as jsonargparse does."""
+    known = yaml.SafeDumper.yaml_representers
+    own = {None: lambda dumper, value: dumper.represent_str(f"{UNABLE}{value}")}
+    yaml.SafeDumper.yaml_representers = {**known, **own}
+    try:
+        yield
+    finally:
+        yaml.SafeDumper.yaml_representers = known
+
+
+def _kept(text: Any, own: Any, again: Any, is_lost: Callable[[Any, Any], bool]) -> Any:
+    """The plain value for a setting, or `_LOST`.
+
+    `text` is the plain value so far, `own` the setting's value, and `again` the plain value, or what it is read back
+    to, of which `is_lost` tells whether it does not stand for `own`.
+    """
+    if isinstance(text, dict) and isinstance(own, (dict, Namespace)) and isinstance(again, (dict, Namespace)):
+        parts = {key: _kept(part, own.get(key), again.get(key), is_lost) for key, part in text.items()}
+        kept = {key: part for key, part in parts.items() if part is not _LOST}
+        return kept if isinstance(own, Namespace) or len(kept) == len(parts) else _LOST  # an argument is kept whole
+    if isinstance(text, list) and isinstance(own, list) and isinstance(again, list):
+        items = [_kept(*three, is_lost) for three in zip(text, own, again, strict=True)]
+        return _LOST if any(item is _LOST for item in items) else items
+    if not is_lost(again, own):
+        return text
+    return own if type(own) in PLAIN else _LOST
+
+
+def _has_no_text(text: Any, own: Any) -> bool:
+    return isinstance(text, str) and text.startswith(UNABLE) and not isinstance(own, str)
+
+
+def _same(own: Any, again: Any) -> bool:
+    """Whether two values are of one type and mean the same; arrays, which answer for each element, do not."""
+    if type(own) is not type(again):
+        return False
+    same = own is again or own == again
+    return same is True or (isinstance(own, float) and own != own)

@@ -1,33 +1,50 @@
-"""Score records as plain values for a page's charts and its table of clients."""
+"""Runs as plain values for a page: charts, tables, clients and facts of one, and several side by side."""
 
+import json
 import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from fedgen.evaluation.marks import GAPS, axis_of, strongest, title_of
 from fedgen.evaluation.names import DISTRIBUTION
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.runs.selection import InvertedPair, aggregates_compared
 from fedgen.evaluation.tables.gap_table import run_tables
-from fedgen.evaluation.tables.table import inversion_table, say_notes, selection_table
+from fedgen.evaluation.tables.table import inversion_table, say_notes, say_value, selection_table
 from fedgen.federated.left_out import shorten
 from fedgen.io.files import in_bytes
+from fedgen.recipe.recipe_files import flatten
 from fedgen.reports.contents import Contents
+from fedgen.reports.sentences import best_of, floors_of
+from fedgen.scores.rankings import Z
 
 MOST_NUMBERS = 300_000  # clients' scores in one run's part of a page; of more, evenly spaced rounds
 MOST_PAIRS = 2_000  # of rounds that avg and all order differently, in one panel: each is a line
 WIDE = 100_000  # characters: a page's table need not be split
-MOST_ROWS = 3_000  # of an experiment
-LONGEST, LONGEST_CELL = 200, 1_000  # characters of a fact, and of a cell or a table's title
+LONGEST, LONGEST_CELL, LONGEST_AXIS = 200, 1_000, 160  # characters of a fact, of a cell or a table's title, of an axis
+NAMED = 3  # settings that an arm is called by
 _BYTES = re.compile(r": ([\d.]+) (B|kB|MB|GB) a round")
 _UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+_FACTS = {
+    "model": "model.class_path",
+    "data": "data.init_args.data.class_path",
+    "partition": "data.init_args.partition.class_path",
+    "strategy": "trainer.strategy.class_path",
+    "iterations of a client a round": "trainer.strategy.init_args.communication_interval",
+    "clients a round": "trainer.strategy.init_args.cohort_size",
+    "rounds asked for": "trainer.max_epochs",
+    "seed": "seed_everything",
+}
+_FREE = ("default_root_dir", "logger", "enable_progress_bar", "devices", "accelerator", "num_nodes", "profiler")
+_IN_ANY_ARM = {"seed_everything", *(f"trainer.{name}" for name in _FREE)}  # settings that runs of one arm may differ in
+_SHOWN_ALONE = ("page", "report", "grid")  # of a callback: they change no number
+Axes = dict[tuple[str, str], dict[int, tuple[str, list[ScoreRecord]]]]  # places, columns and records by column and name
 
 
 def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
@@ -39,7 +56,6 @@ def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
             groups.setdefault((record.split, record.embedding, record.score), []).append(record)
     groups = {key: group for key, group in groups.items() if any(record.is_model for record in group)}
     inverted = {one.first_column: one.pairs for one in aggregates_compared(records)}
-    per_panel = MOST_NUMBERS // max(1, len(groups))
     return [
         {
             "name": columns.score(*key),
@@ -51,7 +67,7 @@ def panels(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
             "about": _about(group),
             "lines": _lines(group, columns),
             **_pairs(inverted.get(f"{columns.score(*key)}_avg", [])),
-            "clients": _clients(group, per_panel),
+            "clients": _clients(group, MOST_NUMBERS // len(groups)),
         }
         for key, group in groups.items()
     ]
@@ -78,13 +94,11 @@ def plain(value: float | None, digits: int | None = None) -> float | str | None:
 
 
 def _about(group: Sequence[ScoreRecord]) -> list[str]:
-    """Return in words what the values of a panel depend on."""
     first = next(record for record in group if record.is_model)
     made = f"{first.num_generated:,} generated images against " if first.num_generated else "against "
-    lines = [f"{made}{first.reference}; embedding {first.embedding}"]
     floors = sorted({record.num_generated for record in group if record.is_floor})
-    lines += [f"floor: {count:,} real images of others, scored as if generated" for count in floors]
-    return [*lines, *say_notes(group)]
+    said = [f"floor: {count:,} real images of others, scored as if generated" for count in floors]
+    return [f"{made}{first.reference}; embedding {first.embedding}", *said, *say_notes(group)]
 
 
 def _pairs(inverted: Sequence[InvertedPair]) -> dict[str, Any]:
@@ -100,21 +114,21 @@ def _lines(group: Sequence[ScoreRecord], columns: Columns) -> list[dict[str, Any
     for aggregate in dict.fromkeys(record.aggregate for record in group):
         own = [record for record in group if record.aggregate == aggregate]
         models = sorted((record for record in own if record.is_model), key=_round)
-        if not models:
-            continue
-        line: dict[str, Any] = {
+        floors = [
+            {"value": plain(record.value), "error": plain(record.standard_error), "images": record.num_generated}
+            for record in own
+            if record.is_floor
+        ]
+        line = {
             "aggregate": aggregate,
-            "column": columns.name(models[0]),
+            "column": columns.name(own[0]),
             "rounds": [_round(record) for record in models],
             "values": [plain(record.value) for record in models],
             "errors": [plain(record.standard_error) for record in models],
             "generated": [plain(record.generated_error) for record in models],
-            "floor": None,
+            "floor": floors[0] if floors else None,
         }
-        for floor in [record for record in own if record.is_floor][:1]:
-            error = plain(floor.standard_error)
-            line["floor"] = {"value": plain(floor.value), "error": error, "images": floor.num_generated}
-        lines.append(line)
+        lines += [line] if models else []
     return lines
 
 
@@ -140,11 +154,14 @@ def _clients(group: Sequence[ScoreRecord], most: int) -> dict[str, Any]:
 
 def _round(record: ScoreRecord) -> int:
     """The round; that of stored images, which have none, is 0."""
-    return 0 if record.round is None else record.round
+    return record.round or 0
 
 
 def score_parts(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
-    """Every round's scores, the gaps, what each column selects and where avg and all disagree; as far as there are."""
+    """Every round's scores, the gaps, what each column selects and where avg and all disagree; as far as there are.
+
+    The terminal's tables as text; what is bold there stands out.
+    """
     if not any(record.is_model for record in records):
         return []
     tables = run_tables(records, WIDE)
@@ -152,17 +169,15 @@ def score_parts(records: Sequence[ScoreRecord]) -> list[dict[str, Any]]:
         tables.append(selection_table(records))
         if aggregates_compared(records):
             tables.append(inversion_table(records))
-    return [_as_text(table) for table in tables]
-
-
-def _as_text(table: Table) -> dict[str, Any]:
-    """A table of the terminal's as text; what is bold there stands out."""
-    return {
-        "title": _plain(table.title)[0],
-        "caption": _plain(table.caption)[0],
-        "headings": [_plain(column.header)[0] for column in table.columns],
-        "rows": list(zip(*([_plain(cell) for cell in column.cells] for column in table.columns))),
-    }
+    return [
+        {
+            "title": _plain(table.title)[0],
+            "caption": _plain(table.caption)[0],
+            "headings": [_plain(column.header)[0] for column in table.columns],
+            "rows": list(zip(*([_plain(cell) for cell in column.cells] for column in table.columns))),
+        }
+        for table in tables
+    ]
 
 
 def _plain(cell: Any) -> tuple[str, bool]:
@@ -180,47 +195,18 @@ def facts(contents: Contents) -> list[tuple[str, str]]:
     return [(shorten(name, LONGEST), shorten(value, LONGEST)) for name, value in found]
 
 
-def numbers(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """The numbers of an experiment with the keys that lead to them, e.g. ("scores / 0.1 / fid / avg", "1.459")."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            yield from numbers(part, f"{name} / {key}" if name else str(key))
-    elif isinstance(value, list) and any(isinstance(part, dict | list) for part in value):
-        for place, part in enumerate(value):
-            yield from numbers(part, f"{name} / {place}")
-    else:
-        yield name, shorten(", ".join(map(_short, value)) if isinstance(value, list) else _short(value), LONGEST)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
 def _settings(contents: Contents) -> list[tuple[str, str]]:
-    settings = contents.settings
+    flat = flatten(contents.settings)
     found = [("folder", contents.place)]
-    for name, path in (
-        ("model", "model.class_path"),
-        ("data", "data.init_args.data.class_path"),
-        ("partition", "data.init_args.partition.class_path"),
-        ("strategy", "trainer.strategy.class_path"),
-        ("iterations of a client a round", "trainer.strategy.init_args.communication_interval"),
-        ("clients a round", "trainer.strategy.init_args.cohort_size"),
-        ("rounds asked for", "trainer.max_epochs"),
-        ("seed", "seed_everything"),
-    ):
-        value = _at(settings, path)
-        if value is not None:
-            found.append((name, str(value)))
+    found += [(name, str(flat[path])) for name, path in _FACTS.items() if flat.get(path) is not None]
     if contents.kind != "training":
-        for name, value in settings.items():
+        for name, value in contents.settings.items():
             if value is not None and value is not False and value not in ("", [], {}) and name != "seed_everything":
                 found.append((str(name), str(value)))
-    seeds = sorted({record.seed for record in contents.records})
-    if seeds:
+    if seeds := sorted({record.seed for record in contents.records}):
         found.append(("seed of generated images", ", ".join(map(str, seeds))))
-    for record in {(r.embedding, r.embedding_fingerprint): r for r in contents.records}.values():
-        found.append(("embedding", f"{record.embedding} (fingerprint {record.embedding_fingerprint or 'unknown'})"))
+    for name, fingerprint in dict.fromkeys((r.embedding, r.embedding_fingerprint) for r in contents.records):
+        found.append(("embedding", f"{name} (fingerprint {fingerprint or 'unknown'})"))
     return found
 
 
@@ -245,7 +231,7 @@ def _sent(contents: Contents) -> list[tuple[str, str]]:
     if not parts:
         return []
     found = [("a client sends", f"{in_bytes(round(sum(parts)))} a round")]
-    cohort = _at(contents.settings, "trainer.strategy.init_args.cohort_size")
+    cohort = flatten(contents.settings).get(_FACTS["clients a round"])
     rounds = [r.round for r in contents.records if r.is_model and r.round is not None and r.round >= 0]
     if type(cohort) is int and rounds:
         total = in_bytes(round(sum(parts) * cohort * (max(rounds) + 1)))
@@ -253,7 +239,136 @@ def _sent(contents: Contents) -> list[tuple[str, str]]:
     return found
 
 
-def _at(settings: Any, path: str) -> Any:
-    for name in path.split("."):
-        settings = settings.get(name) if isinstance(settings, dict) else None
-    return settings
+def numbers(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """The numbers of an experiment with the keys that lead to them, e.g. ("scores / 0.1 / fid / avg", "1.459")."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from numbers(part, f"{name} / {key}" if name else str(key))
+    elif isinstance(value, list) and any(isinstance(part, dict | list) for part in value):
+        for place, part in enumerate(value):
+            yield from numbers(part, f"{name} / {place}")
+    else:
+        parts = value if isinstance(value, list) else [value]
+        said = (f"{part:.6g}" if isinstance(part, float) else str(part) for part in parts)
+        yield name, shorten(", ".join(said), LONGEST)
+
+
+def arms_of(runs: Sequence[Contents]) -> list[tuple[str, dict[int, int]]]:
+    """Names of recipes, seed and folder apart, with the places of their runs by seed; only runs that keep a recipe."""
+    groups: dict[str, dict[int, int]] = {}
+    flat: dict[str, dict[str, Any]] = {}
+    for place, run in enumerate(runs):
+        if run.kind == "training" and run.settings:
+            settings = {name: value for name, value in flatten(run.settings).items() if _is_of_arm(name.split("."))}
+            key = json.dumps(settings, sort_keys=True, default=str)
+            flat[key] = settings
+            groups.setdefault(key, {})[int(run.settings.get("seed_everything") or 0)] = place
+    arms = []
+    for number, (key, own) in enumerate(groups.items()):
+        varied = [
+            f"{name.split('.')[-1]}={value}"
+            for name, value in flat[key].items()
+            if len({json.dumps(other.get(name), default=str) for other in flat.values()}) > 1
+        ]
+        if len(varied) > NAMED:
+            varied[NAMED:] = [f"and {len(varied) - NAMED} more"]
+        arms.append((", ".join(varied) or f"recipe {number + 1}", own))
+    return arms
+
+
+def _is_of_arm(parts: Sequence[str]) -> bool:
+    return not _IN_ANY_ARM & {parts[0], ".".join(parts[:2])} and parts[-1] not in _SHOWN_ALONE
+
+
+def paired_rows(runs: Sequence[Contents]) -> list[list[str]]:
+    """Rows "column", "arm minus control", "seeds", "difference", "95 % interval", of the last checkpoints' scores."""
+    arms, rows, last = arms_of(runs), [], [_compared(run) for run in runs]
+    for name, places in arms[1:]:
+        control, first = arms[0]
+        pairs = [(last[first[seed]], last[places[seed]]) for seed in sorted(first.keys() & places.keys())]
+        for column in pairs[0][0] if pairs else ():
+            own = [(a[column][-1], b[column][-1]) for a, b in pairs if column in a and column in b]
+            if own and all(a.conditions == b.conditions for a, b in own):
+                rows.append([column, f"{name} minus {control}", str(len(own)), *_difference(own)])
+    return rows
+
+
+def _compared(run: Contents) -> dict[str, list[ScoreRecord]]:
+    """The records of avg and all by column, each by round."""
+    return {
+        name: group
+        for name, group in by_column(run.records).items()
+        if group[0].aggregate in ("avg", "all") and group[0].split not in GAPS and group[0].score != BALANCED
+    }
+
+
+def _difference(pairs: Sequence[tuple[ScoreRecord, ScoreRecord]]) -> list[str]:
+    differences = [treated.value - control.value for control, treated in pairs]
+    mean, remark = statistics.mean(differences), ""
+    if len(pairs) == 1:
+        half = Z * math.hypot(*(record.generated_error for record in pairs[0]))
+        remark = " (one seed: of the generated images alone)"
+    else:
+        from scipy import stats
+
+        half = float(stats.t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(differences) / len(pairs) ** 0.5
+    if not abs(mean) > half:  # NaN, too
+        remark += "; cannot be told from none"
+    return [f"{mean:+.3g}", f"{mean - half:+.3g} to {mean + half:+.3g}{remark}"]
+
+
+def axes_of(runs: Sequence[Contents]) -> Axes:
+    """The scores of runs in avg and all by what values must share to stand on one axis: one score, measured alike."""
+    found: dict[tuple[str, ...], dict[int, tuple[str, list[ScoreRecord]]]] = {}
+    for place, run in enumerate(runs):
+        for column, group in _compared(run).items():
+            found.setdefault((group[-1].name, *_measured(group[-1])), {})[place] = (column, group)
+    shared: dict[str, list[tuple[str, ...]]] = {}
+    for name, *parts in found:
+        shared.setdefault(name, []).append(tuple(parts))
+    axes = {}
+    for (name, *parts), groups in found.items():
+        varied = [part for place, part in enumerate(parts) if len({other[place] for other in shared[name]}) > 1]
+        axes[name, ", ".join([name, *varied])] = groups
+    return axes
+
+
+def _measured(record: ScoreRecord) -> tuple[str, ...]:
+    fingerprint, reference, number, weights, settings, _ = record.conditions
+    made = f"{number:,} generated images" if number else "images of unknown number"
+    images = f"embedding {record.embedding}", f"split {record.split}", made, f"against {reference}"
+    return *images, f"weights {weights}", f"fingerprint {fingerprint}", f"settings {settings}"
+
+
+def chart_rows(axes: Axes) -> list[dict[str, Any]]:
+    """Axes for the page's charts: "column", "name" and "lines", a run's place and its column; of runs with rounds."""
+    rows = []
+    for (column, name), groups in axes.items():
+        lines = [[k, own] for k, (own, group) in groups.items() if any(r.round is not None for r in group)]
+        if lines:
+            rows.append({"column": column, "name": shorten(name, LONGEST_AXIS), "lines": lines})
+    return rows
+
+
+def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
+    """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor."""
+    axes = {
+        name: groups
+        for (_, name), groups in axes_of(runs).items()
+        if any("/" not in column for column, _ in groups.values())
+    }
+    rows = []
+    for place, run in enumerate(runs):
+        rounds = [record.round for record in run.records if record.is_model and record.round is not None]
+        seed = run.settings.get("seed_everything", run.settings.get("seed"))
+        row = [run.place, "" if seed is None else str(seed), str(max(rounds)) if rounds else ""]
+        floors = floors_of(run.records)
+        rows.append([*row, *(_best(groups[place][1], floors) if place in groups else "" for groups in axes.values())])
+    return ["run", "seed", "last round", *(shorten(name, LONGEST_AXIS) for name in axes)], rows
+
+
+def _best(group: Sequence[ScoreRecord], floors: Mapping[tuple[str, ...], ScoreRecord]) -> str:
+    best = best_of(group)
+    where = "" if best.round is None else f" at round {best.round}"
+    floor = floors.get(best.column)
+    return f"{say_value(best)}{where}" + (f"; floor {say_value(floor)}" if floor else "")

@@ -4,11 +4,13 @@ import base64
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
+
+from markupsafe import Markup
 
 from fedgen.evaluation.records import Columns, ScoreRecord, unique
 from fedgen.evaluation.runs.scores_file import MATRIX_PICTURE, NEAREST, PARTITION, RECIPE, SCORES_FILE, read_records
@@ -27,16 +29,12 @@ PNG = b"\x89PNG\r\n\x1a\n"
 QUALITY = 85  # of JPEG, which large pictures are turned into
 
 
-class DataUri(str):
-    """A picture as "data:image/png;base64,...", which the kit encoded: no text from outside, and of any length."""
-
-
 @dataclass(frozen=True)
 class Picture:
-    """One picture."""
+    """One picture as "data:image/png;base64,..."; marked as what the kit has encoded, of any length."""
 
     name: str
-    uri: DataUri
+    uri: Markup
     round: int | None = None
 
 
@@ -45,49 +43,42 @@ class Pictures:
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self.most = most
-        self._encoded: dict[tuple[str, int, int, bool], DataUri] = {}
+        self._encoded: dict[tuple[str, int, int, bool], Markup] = {}
 
     def samples(self, folder: Path) -> tuple[list[Picture], list[str]]:
-        """The grids of samples by round, and what must be said of them."""
-        paths = sample_files(folder)
-        uris, remarks = self._encode(list(paths.values()))
-        named = {round: "before training" if round < 0 else f"round {round}" for round in paths}
-        found = [Picture(named[round], uri, round) for round, uri in zip(paths, uris) if uri]
+        """The grids of samples by round, -1 for the untrained model's, and what must be said of them."""
+        paths = {}
+        for path in filter(is_regular, (folder / "samples").glob("*.png")):
+            if match := re.fullmatch(r"round=(\d{1,9})\.png", path.name):
+                paths[int(match[1])] = path
+            elif path.name == "before.png":
+                paths[-1] = path
+        rounds = sorted(paths)
+        uris, remarks = self._encode([paths[round] for round in rounds])
+        named = {round: "before training" if round < 0 else f"round {round}" for round in rounds}
+        found = [Picture(named[round], uri, round) for round, uri in zip(rounds, uris) if uri]
         shown = fitting([len(picture.uri) for picture in found], self.most)
         if len(shown) < len(found):
             remarks.append(f"samples of {len(shown)} of {len(found)} rounds are shown, to keep the page small")
         return [found[place] for place in shown], remarks
 
-    def one(self, path: Path, name: str) -> Picture | None:
-        """One picture; None if there is no such file, or it is no picture."""
-        uris, _ = self._encode([path]) if is_regular(path) else ([DataUri()], [])
-        return Picture(name, uris[0]) if uris[0] else None
+    def one(self, path: Path) -> Picture | None:
+        """One picture under its file's name; None if there is no such file, or it is no picture."""
+        uris, _ = self._encode([path]) if is_regular(path) else ([Markup()], [])
+        return Picture(path.name, uris[0]) if uris[0] else None
 
-    def _encode(self, paths: Sequence[Path]) -> tuple[list[DataUri], list[str]]:
-        sizes = [path.stat().st_size for path in paths]
-        small = sum(sizes) * 4 > self.most * 3
-        uris = [self._uri(path, small) for path in paths]
+    def _encode(self, paths: Sequence[Path]) -> tuple[list[Markup], list[str]]:
+        states = [path.stat() for path in paths]
+        small = sum(state.st_size for state in states) * 4 > self.most * 3
+        uris = []
+        for path, state in zip(paths, states):
+            key = str(path), state.st_mtime_ns, state.st_size, small
+            if key not in self._encoded:
+                self._encoded[key] = _read(path, small)
+            uris.append(self._encoded[key])
         remarks = ["samples are compressed (JPEG), to keep the page small"] if small else []
         remarks += [f"{path.name} is not a PNG that can be shown" for path, uri in zip(paths, uris) if not uri]
         return uris, remarks
-
-    def _uri(self, path: Path, small: bool) -> DataUri:
-        status = path.stat()
-        key = str(path), status.st_mtime_ns, status.st_size, small
-        if key not in self._encoded:
-            self._encoded[key] = _read(path, small)
-        return self._encoded[key]
-
-
-def sample_files(folder: Path) -> dict[int, Path]:
-    """The grids of samples in a run's folder, by round; -1 for the untrained model's."""
-    found = {}
-    for path in filter(is_regular, (folder / "samples").glob("*.png")):
-        if match := re.fullmatch(r"round=(\d{1,9})\.png", path.name):
-            found[int(match[1])] = path
-        elif path.name == "before.png":
-            found[-1] = path
-    return dict(sorted(found.items()))
 
 
 def fitting(sizes: Sequence[int], most: int) -> list[int]:
@@ -100,29 +91,24 @@ def fitting(sizes: Sequence[int], most: int) -> list[int]:
     return []
 
 
-def _read(path: Path, small: bool) -> DataUri:
+def _read(path: Path, small: bool) -> Markup:
     """The picture's data URI; "" for what is none."""
-    if path.stat().st_size > LARGE_FILE:
-        return DataUri()
-    content = read_regular(path)
+    content, kind = b"" if path.stat().st_size > LARGE_FILE else read_regular(path), "png"
     if not content.startswith(PNG):
-        return DataUri()
-    content, kind = (_compressed(content), "jpeg") if small else (content, "png")
-    return DataUri(f"data:image/{kind};base64,{base64.b64encode(content).decode()}" if content else "")
+        return Markup()
+    if small:
+        from PIL import Image
 
-
-def _compressed(content: bytes) -> bytes:
-    from PIL import Image
-
-    out = io.BytesIO()
-    try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                return b""
-            picture.convert("RGB").save(out, "JPEG", quality=QUALITY)
-    except Exception:  # what Pillow raises for damaged files may be anything
-        return b""
-    return out.getvalue()
+        out, kind = io.BytesIO(), "jpeg"
+        try:
+            with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
+                if picture.width * picture.height > MOST_PIXELS:
+                    return Markup()
+                picture.convert("RGB").save(out, "JPEG", quality=QUALITY)
+        except Exception:  # what Pillow raises for damaged files may be anything
+            return Markup()
+        content = out.getvalue()
+    return Markup(f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
 
 
 KEPT, REAL = "federation.json", "real.png"
@@ -132,13 +118,10 @@ RESULTS, ROSTER = "results.json", "clients.json"
 MOST_FIGURES = 12
 MOST_CONCLUSIONS, LONGEST_CONCLUSION = 40, 400
 LONGEST_RECIPE = 300_000  # characters
-T = TypeVar("T")
 
 
 @dataclass
 class Kept:
-    """The contents of `federation.json`."""
-
     versions: dict[str, str] = field(default_factory=dict)
     classes: list[str] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
@@ -147,14 +130,10 @@ class Kept:
 
 def read_kept(folder: str | Path) -> Kept:
     """Read `federation.json`; nothing if there is no file."""
-    path = Path(folder) / KEPT
-    if not path.exists():
-        return Kept()
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is damaged: it holds no object; remove it")
-    kinds = {"versions": dict[str, str], "classes": list[str], "clients": list[dict[str, Any]], "real": list[str]}
-    wrong = any(fault(content[name], kind) for name, kind in kinds.items() if name in content)
+    path, kinds = Path(folder) / KEPT, Kept.__annotations__
+    content = read_json(path) if path.exists() else {}
+    wrong = not isinstance(content, dict)
+    wrong = wrong or any(fault(content[name], kind) for name, kind in kinds.items() if name in content)
     for one in () if wrong else content.get("clients", []):
         values = (one.get("name"), one.get("role", ""), one.get("train"), one.get("held_out"), one.get("labels", []))
         wrong |= bool(fault(values, tuple[str, str, int, int, list[int]]))
@@ -165,8 +144,6 @@ def read_kept(folder: str | Path) -> Kept:
 
 @dataclass
 class Contents:
-    """The contents of one run."""
-
     place: str
     folder: Path
     kind: str = "training"
@@ -194,8 +171,9 @@ def read_contents(run: str | Path, logs: Logs | None = None, pictures: Pictures 
     path, pictures = Path(run), pictures or Pictures()
     folder = path if path.is_dir() else path.parent
     found = Contents(str(run), folder)
-    kept = next((folder / name for name in STORED if (folder / name).exists()), folder / STORED[0])
-    stored = path if path.is_file() and path.name != SCORES_FILE else kept
+    stored = next((folder / name for name in STORED if (folder / name).exists()), folder / STORED[0])
+    if path.is_file() and path.name != SCORES_FILE:
+        stored = path
     is_scored = (folder / SCORES_FILE).exists() and stored != path
     if not is_scored and (path.is_file() or stored.exists()):
         _read_stored(found, stored, pictures)
@@ -230,8 +208,10 @@ def _read_training(found: Contents, logs: Logs, pictures: Pictures) -> None:
     scores = frozenset(mark.join(name) for name in names for mark in "_/")  # CSV's and TensorBoard's names
     found.series, found.are_rounds = by_round(logs.series, scores)
     found.warnings += logs.unread
-    found.left_out = _attempt(found, "clients left out", lambda: read_left_out(folder), [])
-    found.state = _attempt(found, "bytes sent", lambda: read_state(folder), "")
+    with _noted(found, "clients left out"):
+        found.left_out = read_left_out(folder)
+    with _noted(found, "bytes sent"):
+        found.state = read_state(folder)
     _say_missing(found)
 
 
@@ -240,36 +220,33 @@ def _read_recipe(found: Contents) -> None:
     if not path.exists():
         found.missing["settings"] = "this run was trained in Python, which keeps no recipe"
         return
-    state = path.stat()
-    settings: Any = _attempt(found, "settings", lambda: _settings_of(path, state.st_mtime_ns, state.st_size), {})
+    settings: Any = {}
+    with _noted(found, "settings"):
+        settings = read_yaml(path)
     if isinstance(settings, dict):
         found.settings = settings
-        found.recipe = _attempt(found, "settings", lambda: read_regular(path).decode(errors="replace"), "")
-        if len(found.recipe) > LONGEST_RECIPE:
-            found.recipe = ""
-            found.missing["settings"] = f"{RECIPE} has more than {LONGEST_RECIPE:,} characters"
-
-
-@lru_cache(maxsize=16)
-def _settings_of(path: Path, changed: int, size: int) -> Any:
-    """A recipe as plain values; of a file that stays as it is read once, as a page is written after each evaluation."""
-    return read_yaml(path)
+        with _noted(found, "settings"):
+            found.recipe = read_regular(path).decode(errors="replace")
+    if len(found.recipe) > LONGEST_RECIPE:
+        found.recipe = ""
+        found.missing["settings"] = f"{RECIPE} has more than {LONGEST_RECIPE:,} characters"
 
 
 def _read_clients(found: Contents) -> None:
-    folder = found.folder
-    found.kept = _attempt(found, "clients", lambda: read_kept(folder), Kept())
-    found.versions = dict(found.kept.versions)
-    if not found.kept.clients and (folder / PARTITION).exists():
+    partition, roster = found.folder / PARTITION, found.folder / ROSTER
+    with _noted(found, "clients"):
+        found.kept = read_kept(found.folder)
+    found.versions = found.kept.versions
+    if not found.kept.clients and partition.exists():
         from fedgen.clients.partitions import load_partition  # with torch, which most pages are written without
 
-        saved = _attempt(found, "clients", lambda: load_partition(folder / PARTITION), None)
-        if saved is not None:
-            pairs = zip(saved.names, saved.assignment)
-            found.kept.clients = [_client(name, len(own)) for name, own in pairs]
+        with _noted(found, "clients"):
+            saved = load_partition(partition)
+            found.kept.clients = [_client(name, len(own)) for name, own in zip(saved.names, saved.assignment)]
             found.warnings.append("clients' sizes are those of the partition, training and held-out images together")
-    if not found.kept.clients and (folder / ROSTER).exists():
-        found.kept.clients = _attempt(found, "clients", lambda: _roster(folder / ROSTER), [])
+    if not found.kept.clients and roster.exists():
+        with _noted(found, "clients"):
+            found.kept.clients = _roster(roster)
 
 
 def _client(name: str, train: int) -> dict[str, Any]:
@@ -290,13 +267,16 @@ def _roster(path: Path) -> list[dict[str, Any]]:
 def _read_pictures(found: Contents, pictures: Pictures) -> None:
     found.samples, remarks = pictures.samples(found.folder)
     found.warnings += remarks
-    found.real = pictures.one(found.folder / REAL, "real images")
+    found.real = pictures.one(found.folder / REAL)
     if not found.samples:
         found.missing["samples"] = "the folder has no grids of images (data without images, or grid=0)"
     elif found.real is None:
         found.missing["real images"] = "the folder keeps none (remote clients, or a run of an earlier release)"
-    names = (NEAREST, MATRIX_PICTURE)
-    found.figures = [picture for name in names if (picture := pictures.one(found.folder / name, name))]
+    found.figures = _figures(pictures, [found.folder / name for name in (NEAREST, MATRIX_PICTURE)])
+
+
+def _figures(pictures: Pictures, paths: Sequence[Path]) -> list[Picture]:
+    return [picture for path in paths if (picture := pictures.one(path))]
 
 
 def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
@@ -314,8 +294,7 @@ def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
     found.kind, found.settings = "images", settings
     found.kept.clients = [_client(name, int(count)) for name, count in sets[1:] if count is not None]
     found.warnings += [f"left out, as it cannot be read: {reason}" for reason in skipped]
-    figure = pictures.one(path.with_suffix(".png"), path.with_suffix(".png").name)
-    found.figures = [figure] if figure else []
+    found.figures = _figures(pictures, [path.with_suffix(".png")])
     for name in ("curves over rounds", "losses", "samples"):
         found.missing[name] = "stored images were scored, and nothing was trained"
 
@@ -327,13 +306,14 @@ def _read_results(found: Contents, pictures: Pictures) -> None:
         raise ValueError(f"{found.folder / RESULTS} is no experiment's: it lacks its numbers")
     found.kind, found.results = "experiment", content
     found.settings = content["settings"] if isinstance(content.get("settings"), dict) else {}
+    found.said = ["Its numbers and figure are below; its command prints what was expected of them."]
     if is_regular(path := found.folder / CONCLUSIONS):
-        text = _attempt(found, "conclusions", lambda: read_regular(path).decode(errors="replace"), "")
-        found.said = [shorten(line, LONGEST_CONCLUSION) for line in text.splitlines() if line][:MOST_CONCLUSIONS]
+        with _noted(found, "conclusions"):
+            lines = filter(None, read_regular(path).decode(errors="replace").splitlines())
+            found.said = [shorten(line, LONGEST_CONCLUSION) for line in lines][:MOST_CONCLUSIONS] or found.said
     versions = content.get("versions")
     found.versions = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
-    paths = sorted(found.folder.glob("*.png"))[:MOST_FIGURES]
-    found.figures = [picture for path in paths if (picture := pictures.one(path, path.name))]
+    found.figures = _figures(pictures, sorted(found.folder.glob("*.png"))[:MOST_FIGURES])
     found.below = sorted(str(path.parent) for path in found.folder.glob(f"*/**/{SCORES_FILE}"))
     found.missing["curves over rounds"] = "an experiment keeps numbers and a figure; its runs are in folders below it"
 
@@ -362,10 +342,10 @@ def _say_missing(found: Contents) -> None:
         found.missing["sizes of clients"] = "the folder keeps neither who they are nor a partition"
 
 
-def _attempt(found: Contents, what: str, read: Callable[[], T], otherwise: T) -> T:
-    """Return what is read, or if it is damaged the other value, and note the reason among what is missing."""
+@contextmanager
+def _noted(found: Contents, what: str) -> Iterator[None]:
+    """Notes among what is missing why a damaged file could not be read."""
     try:
-        return read()
+        yield
     except (ValueError, OSError) as error:
         found.missing[what] = str(error)
-        return otherwise

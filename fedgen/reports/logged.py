@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from fedgen.extras import need
 from fedgen.io.files import read_csv
 from fedgen.io.regular_files import is_regular, open_regular
 
-MOST_POINTS = 400  # of a series on a page
 MOST_FILES, MOST_BYTES = 50, 500_000_000  # of one folder's logs
 LATEST = 1e11  # seconds since 1970; other times are damaged
 MOST_RECORD = 64_000_000  # bytes of one event: histograms and pictures are passed over
@@ -24,8 +24,6 @@ _HEAD = struct.Struct("<QI")  # length of a record and a checksum
 
 @dataclass
 class LoggedSeries:
-    """A logged value over training."""
-
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -52,14 +50,10 @@ class Logs:
         self._timeless: dict[Path, str] = {}  # the last such value of a file
 
     def refresh(self) -> None:
-        """Reads what the files have more than at the last call."""
         self.unread = []
         for path in log_files(self.folder):
             try:
-                if path.suffix == ".csv":
-                    self._read_csv(path)
-                else:
-                    self._read_events(path)
+                (self._read_csv if path.suffix == ".csv" else self._read_events)(path)
             except (OSError, ValueError) as error:
                 self.unread.append(f"{path.name}: {error}")
         self.unread += [f"{path.name}: left out as it has no time: {last}" for path, last in self._timeless.items()]
@@ -76,7 +70,7 @@ class Logs:
                 raise ValueError(f"no events of TensorBoard ({error})") from error
             for value in event.summary.value:
                 number = _scalar(value)
-                if number is None or not math.isfinite(number) or SKIPPED.search(value.tag):
+                if not math.isfinite(number) or SKIPPED.search(value.tag):
                     continue
                 if 0 <= event.wall_time < LATEST:
                     self.series.setdefault(value.tag, LoggedSeries()).add(event.step, number, event.wall_time)
@@ -110,9 +104,9 @@ class Logs:
             return
         tags = [tag for tag in header if tag != "step" and not SKIPPED.search(tag)]
         for _, row in rows:
-            step = _number(row["step"])
-            for tag in tags:
-                if step is not None and (value := _number(row[tag])) is not None:
+            step, values = _number(row["step"]), {tag: _number(row[tag]) for tag in tags}
+            for tag, value in values.items():
+                if math.isfinite(step) and math.isfinite(value):
                     self.series.setdefault(tag, LoggedSeries()).add(int(step), value)
         self._read[path] = path.stat().st_size
 
@@ -139,38 +133,32 @@ def by_round(series: dict[str, LoggedSeries], scores: frozenset[str]) -> tuple[d
             continue
         known = all(step in rounds for step in own.steps) or not rounds
         all_rounds &= known
-        turned = LoggedSeries()
-        for place, (step, value) in enumerate(zip(own.steps, own.values)):
-            time = own.times[place] if len(own.times) == len(own.steps) else None
-            turned.add(rounds.get(step, step) if known else step, value, time)
-        found[tag] = turned
+        found[tag] = LoggedSeries()
+        times = own.times if len(own.times) == len(own.steps) else [None] * len(own.steps)
+        for step, value, time in zip(own.steps, own.values, times):
+            found[tag].add(rounds.get(step, step) if known else step, value, time)
     return found, all_rounds
 
 
-def thinned(series: LoggedSeries, most: int = MOST_POINTS) -> LoggedSeries:
+def thinned(series: LoggedSeries, most: int) -> LoggedSeries:
     """At most `most` points: of each stretch of steps the mean, at its last step; all where there are no more."""
-    count = len(series.steps)
-    if count <= most:
+    if (count := len(series.steps)) <= most:
         return series
-    edges = [round(place * count / most) for place in range(most + 1)]
-    parts = [slice(*ends) for ends in pairwise(edges)]
+    parts = [slice(*ends) for ends in pairwise(round(place * count / most) for place in range(most + 1))]
     means = [sum(series.values[part]) / (part.stop - part.start) for part in parts]
     return LoggedSeries([series.steps[part.stop - 1] for part in parts], means)
 
 
-def _scalar(value: object) -> float | None:
-    """The number of a summary's value: of TensorBoard's first form, or of a tensor of one float."""
-    kind = value.WhichOneof("value")  # type: ignore[attr-defined]
+def _scalar(value: Any) -> float:
+    """The number of a summary's value: of TensorBoard's first form, or of a tensor of one float; NaN of others."""
+    kind = value.WhichOneof("value")
     if kind == "simple_value":
-        return float(value.simple_value)  # type: ignore[attr-defined]
-    if kind == "tensor" and len(value.tensor.float_val) == 1:  # type: ignore[attr-defined]
-        return float(value.tensor.float_val[0])  # type: ignore[attr-defined]
-    return None
+        return float(value.simple_value)
+    return float(value.tensor.float_val[0]) if kind == "tensor" and len(value.tensor.float_val) == 1 else math.nan
 
 
-def _number(text: str | None) -> float | None:
+def _number(text: str | None) -> float:
     try:
-        value = float(text) if text else math.nan
+        return float(text or "nan")
     except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        return math.nan

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,37 @@ from fedgen.foreign_text import printable, printable_lines
 from fedgen.io.files import atomic_write
 from fedgen.io.regular_files import open_regular
 from fedgen.own_code import warn
-from fedgen.reports.charts import MOST_ROWS, clients, facts, numbers, panels, plain, score_parts
-from fedgen.reports.comparison import axes_of, chart_rows, paired_rows, summary_rows
-from fedgen.reports.contents import Contents, DataUri, Pictures, read_contents
-from fedgen.reports.logged import MOST_POINTS, Logs, thinned
+from fedgen.reports import charts
+from fedgen.reports.contents import Contents, Pictures, read_contents
+from fedgen.reports.logged import Logs, thinned
 from fedgen.reports.sentences import conclusions
 
 PARTS = Path(__file__).parent / "page"
 PAGE = "report.html"
 LONGEST_TEXT, LONGEST_NAME = 1_000, 120
-MOST_SERIES, MOST_LOGGED = 300, 60_000  # logged values by name, and points of all of them
+MOST_SERIES, MOST_POINTS, MOST_LOGGED = 300, 400, 60_000  # logged values by name, points of one, and of all of them
+MOST_ROWS = 3_000  # of an experiment
+
+
+def _readable(value: Any) -> Any:
+    """Return what the template shows of a value: text without characters that act or hide; the page's parts as are."""
+    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _readable_parts(value: Any) -> Any:
+    """Plain values with all their texts, keys too, made readable and of bounded length; pictures as they are."""
+    if isinstance(value, dict):
+        return {_readable_parts(key): _readable_parts(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable_parts(part) for part in value]
+    return printable(value, LONGEST_TEXT) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _dumps(value: Any, **options: Any) -> str:
+    return json.dumps(_readable_parts(value), separators=(",", ":"), allow_nan=False, **options)
+
+
+TEMPLATES = Environment(loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined, finalize=_readable)
 
 
 @dataclass(frozen=True)
@@ -39,25 +59,19 @@ class HtmlPage:
     """One kind of page."""
 
     name: str
-    styles: tuple[str, ...]
     scripts: tuple[str, ...]
-
-    @property
-    def mark(self) -> str:
-        """The words by which a page is known as one that may be replaced."""
-        return f"fedgen {self.name}"
 
     def render(self, data: Any, **shown: Any) -> str:
         """The page, which loads nothing from anywhere and runs its own script alone."""
-        texts = ["".join(map(_part, names)) for names in (self.styles, self.scripts)]
+        parts = ("report.css",), self.scripts
+        texts = ["".join((PARTS / name).read_text(encoding="utf-8") for name in names) for names in parts]
         hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
         policy = (
             f"default-src 'none'; img-src data:; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}';"
             " base-uri 'none'; form-action 'none'"
         )
-        template = _environment().get_template(f"{self.name}.html.j2")
-        return template.render(
-            mark=f"{self.mark} {__version__}",
+        return TEMPLATES.get_template(f"{self.name}.html.j2").render(
+            mark=f"fedgen {self.name} {__version__}",
             policy=policy,
             style=texts[0],
             script=texts[1],
@@ -81,40 +95,11 @@ class HtmlPage:
             raise ValueError(f"{path} is a folder; give a file to write, as {path / self.name}.html")
         if path.exists():
             with open_regular(path) as file:
-                if f'content="{self.mark}'.encode() not in file.read(2000):
+                if f'content="fedgen {self.name}'.encode() not in file.read(2000):
                     raise ValueError(f"{path} is there already and is no {self.name}; choose another --output")
 
 
-@cache
-def _environment() -> Environment:
-    """The templates, each compiled once in a process."""
-    return Environment(loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined, finalize=_readable)
-
-
-@cache
-def _part(name: str) -> str:
-    return (PARTS / name).read_text(encoding="utf-8")
-
-
-def _readable(value: Any) -> Any:
-    """Return what the template shows of a value: text without characters that act or hide; the page's parts as are."""
-    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _readable_parts(value: Any) -> Any:
-    """Plain values with all their texts, keys too, made readable and of bounded length; pictures as they are."""
-    if isinstance(value, dict):
-        return {_readable_parts(key): _readable_parts(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_readable_parts(part) for part in value]
-    return printable(value, LONGEST_TEXT) if isinstance(value, str) and not isinstance(value, DataUri) else value
-
-
-def _dumps(value: Any, **options: Any) -> str:
-    return json.dumps(_readable_parts(value), separators=(",", ":"), allow_nan=False, **options)
-
-
-KIND = HtmlPage("report", ("report.css",), ("theme.js", "charts.js", "report.js"))
+KIND = HtmlPage("report", ("theme.js", "charts.js", "report.js"))
 
 
 @dataclass(frozen=True)
@@ -195,16 +180,13 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 
 
 def render(runs: Sequence[Contents], live: bool = False) -> Report:
-    """The page of what runs contain."""
-    lines = [_conclusions(run, live) for run in runs]
-    data: dict[str, Any] = {"live": live, "runs": [_data(run) for run in runs], "axes": []}
-    compared = None
+    lines = [run.said or conclusions(run.records, run.place, bool(run.recipe), not live) for run in runs]
+    axes, compared = [], None
     if len(runs) > 1:
-        data["axes"] = chart_rows(axes_of(runs))
-        headings, rows = summary_rows(runs)
-        compared = {"headings": headings, "rows": rows, "pairs": paired_rows(runs)}
+        axes, (headings, rows) = charts.chart_rows(charts.axes_of(runs)), charts.summary_rows(runs)
+        compared = {"headings": headings, "rows": rows, "pairs": charts.paired_rows(runs)}
     page = KIND.render(
-        data,
+        {"live": live, "runs": [_data(run) for run in runs], "axes": axes},
         title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
         live=live,
         runs=[_shown(run, own) for run, own in zip(runs, lines)],
@@ -213,38 +195,25 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
     return Report(page, {shorten(run.place, LONGEST_NAME): own for run, own in zip(runs, lines)})
 
 
-def _conclusions(run: Contents, live: bool) -> list[str]:
-    if run.kind == "experiment":
-        return run.said or ["Its numbers and figure are below; its command prints what was expected of them."]
-    return conclusions(run.records, run.place, bool(run.recipe), not live)
-
-
 def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
     """Return what the template shows of a run."""
-    found = list(numbers(run.results.get("numbers", {})))
-    return {
+    found = list(charts.numbers(run.results.get("numbers", {})))
+    return vars(run) | {
         "name": shorten(run.place, LONGEST_NAME),
-        "kind": run.kind,
         # each sentence in parts, and whether a part is a command (what stands between backticks)
         "conclusions": [
             [(part, place % 2 == 1) for place, part in enumerate(printable(line, LONGEST_TEXT).split("`")) if part]
             for line in lines
         ],
-        "tables": score_parts(run.records),
+        "tables": charts.score_parts(run.records),
         "warnings": [shorten(text, 600) for text in dict.fromkeys(run.warnings)],
         "left_out": describe(run.left_out),
         "missing": {name: shorten(reason, 400) for name, reason in run.missing.items()},
-        "facts": facts(run),
-        "recipe": run.recipe,
-        "state": run.state,
-        "figures": run.figures,
-        "last": run.samples[-1] if run.samples else None,
-        "real": run.real,
+        "facts": charts.facts(run),
         "real_clients": [shorten(name, LONGEST_NAME) for name in run.kept.real],
         "experiment": shorten(str(run.results.get("experiment", "")), LONGEST_NAME),
         "numbers": found[:MOST_ROWS],
         "numbers_left": max(0, len(found) - MOST_ROWS),
-        "below": run.below,
         "series_left": max(0, len(run.series) - MOST_SERIES),
     }
 
@@ -255,8 +224,8 @@ def _data(run: Contents) -> dict[str, Any]:
     series = {name: thinned(own, most) for name, own in list(run.series.items())[:MOST_SERIES]}
     return {
         "name": shorten(run.place, LONGEST_NAME),
-        "panels": panels(run.records),
-        "clients": clients(run),
+        "panels": charts.panels(run.records),
+        "clients": charts.clients(run),
         "classes": run.kept.classes,
         "samples": [{"name": one.name, "round": one.round, "uri": one.uri} for one in run.samples],
         "unit": "round" if run.are_rounds else "logged step",
@@ -264,7 +233,7 @@ def _data(run: Contents) -> dict[str, Any]:
             {
                 "name": name,
                 "steps": own.steps,
-                "values": [plain(value, 6) for value in own.values],
+                "values": [charts.plain(value, 6) for value in own.values],
                 "mean": len(own.steps) < len(run.series[name].steps),
             }
             for name, own in series.items()

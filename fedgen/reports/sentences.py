@@ -3,23 +3,33 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
+from textwrap import wrap
 
-from fedgen.called_as import program
+from rich.console import Console
+
+from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
 from fedgen.evaluation.names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
-from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
+from fedgen.evaluation.runs.scores_file import RECIPE, SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, default_column, unmarked
+from fedgen.evaluation.tables.gap_table import has_gaps
 from fedgen.evaluation.tables.table import client_value, format_value, say_pairs, say_value
 from fedgen.federated.left_out import shorten
+from fedgen.own_code import program
+from fedgen.progress import make_console
+from fedgen.reports.figures.curves import draw_curves, draw_generalisation
 from fedgen.scores.rankings import Z
 
 LOCAL_ONLY, CENTRALISED = "-local_only", "-centralised"  # behind a folder's name: the controls of `fedgen fit`
 ARMS = {"": "federated", LOCAL_ONLY: "local only", CENTRALISED: "centralised"}
+Bests = Mapping[str, ScoreRecord]  # one record of each column
 MOST_ROUNDS = 5  # named of those that do not differ from the best
 FEW = "fewer images than"  # in the note of such a score
+EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
+INDENT = "  "
+CURVES, GENERALISATION = "curves.png", "generalisation.png"
 
 
 def conclusions(
@@ -52,30 +62,24 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     rounds = sorted({record.round or 0 for group in columns.values() for record in group})
     number = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
     count = f"{rounds[-1] + 1:,} round{'s' if rounds[-1] else ''}"
-    chosen, compared = best_of(columns[default_column(columns)]), aggregates_compared(records)
-    main = [one for one in compared if _is_first(everything[one.first_column], records)]
-    default = default_column(everything)
-    floors = floors_of(records)
+    best, default = {name: best_of(group) for name, group in columns.items()}, default_column(everything)
+    chosen, compared = best[default_column(columns)], aggregates_compared(records)
+    main = [one for one in compared if everything[one.first_column][0].split == records[0].split]
+    floors = _comparable_floors(best, records)
     lines = [f"{count}, counted from 0 to {rounds[-1]}; {number} scored."]
     lines += [*_cautions(models), *_served(models, chosen.round)]
     # first the column that checkpoints are chosen by
     for place, comparison in enumerate(sorted(main, key=lambda one: one.second_column != default)):
-        lines += _of_score(columns, floors, comparison, in_full=place == 0)
-    lines += [*_rough_floors(columns, floors, main), *_alone(columns, compared, records)]
-    lines += [*_controls(columns, records, Path(run)), *_by_held_out(columns, chosen)]
+        lines += _of_score(columns, best, floors, comparison, in_full=place == 0)
+    lines += [*_rough_floors(best, floors, main), *_alone(best, compared, records[0].split)]
+    lines += [*_controls(columns, records[0].split, Path(run)), *_by_held_out(columns, best, chosen)]
     return [*lines, *_unseen(models, chosen.round)]
 
 
 def _trained(columns: Mapping[str, list[ScoreRecord]]) -> dict[str, list[ScoreRecord]]:
     """The records of models that were trained, by column; only columns that have some."""
-    trained = {
-        name: [one for one in group if one.round is not None and one.round >= 0] for name, group in columns.items()
-    }
-    return {name: group for name, group in trained.items() if group}
-
-
-def _is_first(group: Sequence[ScoreRecord], records: Sequence[ScoreRecord]) -> bool:
-    return group[0].split == records[0].split
+    trained = ((name, [r for r in group if r.round is not None and r.round >= 0]) for name, group in columns.items())
+    return {name: group for name, group in trained if group}
 
 
 def _stored(models: Sequence[ScoreRecord]) -> list[str]:
@@ -98,20 +102,28 @@ def differ(first: ScoreRecord, second: ScoreRecord) -> bool:
     return abs(first.badness - second.badness) > Z * error
 
 
+def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreRecord]:
+    """The floors by split, embedding, score and aggregate."""
+    return {record.column: record for record in reversed(records) if record.is_floor}  # the first of each
+
+
+def _comparable_floors(best: Bests, records: Sequence[ScoreRecord]) -> Bests:
+    """The floors of the columns where it can be compared with the best."""
+    floors = floors_of(records)
+    found = {name: floors[one.column] for name, one in best.items() if one.column in floors}
+    return {n: floor for n, floor in found.items() if math.isfinite(best[n].value) and math.isfinite(floor.value)}
+
+
 def _of_score(
-    columns: Mapping[str, list[ScoreRecord]],
-    floors: Mapping[tuple[str, ...], ScoreRecord],
-    comparison: Comparison,
-    in_full: bool,
+    columns: Mapping[str, list[ScoreRecord]], best: Bests, floors: Bests, comparison: Comparison, in_full: bool
 ) -> list[str]:
     """Say which checkpoint each aggregate prefers; in full, also what is inverted, too close to rank, and the floor."""
     names = comparison.first_column, comparison.second_column
-    groups = [columns.get(name, []) for name in names]
-    if not all(groups):
+    if not set(names) <= best.keys():
         return []
-    first, second = (best_of(group) for group in groups)
+    first, second = (best[name] for name in names)
     values = [_value(name, record) for name, record in zip(names, (first, second))]
-    if len(groups[1]) == 1:
+    if len(columns[names[1]]) == 1:
         lines = [f"One checkpoint was scored, round {first.round}: {values[0]}, {values[1]}."]
     elif first.round == second.round:
         lines = [f"Both aggregates prefer round {first.round}: {values[0]}, {values[1]}."]
@@ -131,21 +143,17 @@ def _of_score(
         return lines
     if comparison.checkpoints > 2:
         lines.append(f"{say_pairs(comparison)}.")
-    return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(floors, names[1], second)]
+    return [*lines, *_ties(names[1], second, columns[names[1]]), *_above_floor(names[1], second, floors.get(names[1]))]
 
 
-def _alone(
-    columns: Mapping[str, list[ScoreRecord]], compared: Sequence[Comparison], records: Sequence[ScoreRecord]
-) -> list[str]:
+def _alone(best: Bests, compared: Sequence[Comparison], split: str) -> list[str]:
     """The best by each score of the first split that has one aggregate alone."""
     paired = {name for one in compared for name in (one.first_column, one.second_column)}
-    lines = []
-    for name, group in columns.items():
-        best = best_of(group)
-        usual = best.aggregate in ("avg", "all") and best.score != BALANCED and _is_first(group, records)
-        if usual and name not in paired:
-            lines.append(f"{_value(name, best)} at round {best.round} is the best.")
-    return lines
+    return [
+        f"{_value(name, one)} at round {one.round} is the best."
+        for name, one in best.items()
+        if name not in paired and one.aggregate in ("avg", "all") and one.score != BALANCED and one.split == split
+    ]
 
 
 def _value(name: str, record: ScoreRecord) -> str:
@@ -162,14 +170,8 @@ def _ties(name: str, best: ScoreRecord, group: Sequence[ScoreRecord]) -> list[st
     return [f"By {name}, {shown}{rest} cannot be told from the best: the difference lies within the errors."]
 
 
-def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreRecord]:
-    """The floors by split, embedding, score and aggregate."""
-    return {record.column: record for record in reversed(records) if record.is_floor}  # the first of each
-
-
-def _above_floor(floors: Mapping[tuple[str, ...], ScoreRecord], name: str, best: ScoreRecord) -> list[str]:
+def _above_floor(name: str, best: ScoreRecord, floor: ScoreRecord | None) -> list[str]:
     """Say how far the best of a column is from real images scored in its place."""
-    floor = _floor_of(floors, best)
     if floor is None:
         return []
     real = f"real images in its place have {say_value(floor)} (the floor)"
@@ -180,41 +182,28 @@ def _above_floor(floors: Mapping[tuple[str, ...], ScoreRecord], name: str, best:
     return [f"By {name}, round {best.round} is {away} {side} than the floor: {real}."]
 
 
-def _floor_of(floors: Mapping[tuple[str, ...], ScoreRecord], best: ScoreRecord) -> ScoreRecord | None:
-    """The floor of a record's column, where the two can be compared."""
-    floor = floors.get(best.column)
-    return floor if floor and math.isfinite(best.value) and math.isfinite(floor.value) else None
-
-
-def _rough_floors(
-    columns: Mapping[str, list[ScoreRecord]],
-    floors: Mapping[tuple[str, ...], ScoreRecord],
-    compared: Sequence[Comparison],
-) -> list[str]:
+def _rough_floors(best: Bests, floors: Bests, compared: Sequence[Comparison]) -> list[str]:
     """Say of which columns the floor has another number of images than the model, a sentence for each two numbers."""
     rough: dict[tuple[int, int], list[str]] = {}
-    for name in (one.second_column for one in compared if one.second_column in columns):
-        best = best_of(columns[name])
-        floor = _floor_of(floors, best)
-        if floor and floor.num_generated != best.num_generated:
-            rough.setdefault((floor.num_generated, best.num_generated), []).append(name)
+    for name in (one.second_column for one in compared if one.second_column in floors):
+        rough.setdefault((floors[name].num_generated, best[name].num_generated), []).append(name)
     return [
         f"The floor of {', '.join(names)} is of {real:,} images and the model of {made:,}: the distance to it is rough."
         for (real, made), names in rough.items()
+        if real != made
     ]
 
 
-def _by_held_out(columns: Mapping[str, list[ScoreRecord]], chosen: ScoreRecord) -> list[str]:
+def _by_held_out(columns: Mapping[str, list[ScoreRecord]], best: Bests, chosen: ScoreRecord) -> list[str]:
     """Say which checkpoint is the best by held-out images, where that is not the chosen one."""
     lines = []
-    for name, group in columns.items():
-        best, found = best_of(group), {one.round: one for one in group}
-        is_same = best.column[1:] == chosen.column[1:] and best.split != chosen.split
-        own = found.get(chosen.round)
-        if best.split in HELD_OUT and is_same and own and best.round != own.round:
-            how = "beyond their errors" if differ(best, own) else "within the errors"
+    for name, one in best.items():
+        own = {record.round: record for record in columns[name]}.get(chosen.round)
+        is_same = one.column[1:] == chosen.column[1:] and one.split != chosen.split
+        if one.split in HELD_OUT and is_same and own and one.round != own.round:
+            how = "beyond their errors" if differ(one, own) else "within the errors"
             lines.append(
-                f"On held-out images round {best.round} is the best ({_value(name, best)}), not round {own.round}"
+                f"On held-out images round {one.round} is the best ({_value(name, one)}), not round {own.round}"
                 f" ({_value(name, own)}); they differ {how}."
             )
     return lines
@@ -229,7 +218,7 @@ def _served(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
     sign = -1 if record.higher_is_better else 1
     values = [math.inf if math.isnan(value) else sign * value for value in record.per_client]
     order = sorted(range(len(values)), key=values.__getitem__)
-    best, worst = (_client(record, k) for k in (order[0], order[-1]))
+    best, worst = _client(record, order[0]), _client(record, order[-1])
     when = "" if round is None else f" at round {round}"
     return [f"By {record.score}{when}, client {worst} is served worst and client {best} best."]
 
@@ -254,34 +243,30 @@ def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
 
 def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     """Reasons to doubt the values: few images, and embeddings that a loss used."""
-    few = (part for record in models for part in record.note.split("; ") if FEW in part)
-    lines = [f"Caution: {part}." for part in islice(few, 1)]
+    few = [part for record in models for part in record.note.split("; ") if FEW in part]
+    lines = [f"Caution: {part}." for part in few[:1]]
     if any(mark_of(record) for record in models):
         lines.append("Caution: scores marked * or (*) are in the embedding of a training loss and prove little.")
     return lines
 
 
-def _controls(columns: Mapping[str, list[ScoreRecord]], records: Sequence[ScoreRecord], folder: Path) -> list[str]:
+def _controls(columns: Mapping[str, list[ScoreRecord]], split: str, folder: Path) -> list[str]:
     """The last checkpoint beside those of the recipe's other arms, where they were scored under equal conditions."""
     mine = next((end for end in (LOCAL_ONLY, CENTRALISED) if folder.name.endswith(end)), "")
     base = folder.name.removesuffix(mine)
-    usual = (name for name, group in columns.items() if group[0].aggregate == "all" and _is_first(group, records))
-    name = next((name for name in usual if columns[name][0].score != BALANCED), None)
-    if name is None:
+    firsts = ((name, group[0]) for name, group in columns.items())
+    usual = (name for name, one in firsts if one.aggregate == "all" and one.score != BALANCED and one.split == split)
+    if (name := next(usual, None)) is None:
         return []
-    last, beside = columns[name][-1], list[str]()
+    last, others = columns[name][-1], list[str]()
     for end, words in ARMS.items():
-        other = read_records(folder.with_name(base + end) / SCORES_FILE) if end != mine else []
-        if theirs := [one for one in by_column(other).get(name, []) if one.conditions == last.conditions]:
-            beside.append(_beside(last, theirs[-1], words))
-    return [f"Last checkpoints by {name}: {ARMS[mine]} {say_value(last)}; {'; '.join(beside)}."] if beside else []
-
-
-def _beside(own: ScoreRecord, other: ScoreRecord, words: str) -> str:
-    away, error = other.badness - own.badness, math.hypot(own.generated_error, other.generated_error)
-    how = "not told apart" if abs(away) <= Z * error else "worse" if away > 0 else "better"
-    rounds = "" if other.round == own.round else f" after round {other.round}"
-    return f"{words} {say_value(other)}{rounds}, {how}"
+        stored = read_records(folder.with_name(base + end) / SCORES_FILE) if end != mine else []
+        if theirs := [one for one in by_column(stored).get(name, []) if one.conditions == last.conditions]:
+            other = theirs[-1]
+            how = "not told apart" if not differ(last, other) else "worse" if other.badness > last.badness else "better"
+            rounds = "" if other.round == last.round else f" after round {other.round}"
+            others.append(f"{words} {say_value(other)}{rounds}, {how}")
+    return [f"Last checkpoints by {name}: {ARMS[mine]} {say_value(last)}; {'; '.join(others)}."] if others else []
 
 
 def next_steps(
@@ -298,8 +283,7 @@ def next_steps(
     name = default_column(columns)
     if mark_of(best_of(columns[name])):
         name = next((other for other in unmarked(records, name) if other in columns), name)
-    group = sorted(columns[name], key=lambda record: record.round or 0)
-    steps = {}
+    group, steps = columns[name], {}
     if len(group) > 1:
         steps[f"{program()} select {folder} --by {name}"] = "ranks the checkpoints and prints the best one's path"
     improving = len(group) > 1 and best_of(group) is group[-1] and differ(group[-1], group[-2])
@@ -307,20 +291,13 @@ def next_steps(
         more = 2 * ((group[-1].round or 0) + 1)
         command = f"{program()} fit --config {folder}/recipe.yaml --trainer.max_epochs {more}"
         steps[command] = f"goes on: {name} was still improving when training ended"
-    if has_recipe:
-        steps |= _another_embedding(records, folder)
+    embeddings = {record.embedding for record in records if record.split not in HELD_OUT}
+    if has_recipe and len(embeddings) == 1 and not embeddings & {"identity", ""}:  # of images alone
+        other = "pixels" if embeddings != {"pixels"} else "efficientnet-lite0-32"
+        number = next(record.num_generated for record in records if record.is_model)
+        command = f"{program()} evaluate {folder} {other} --num_images {number}"
+        steps[command] = "adds scores in a second embedding, as one may mislead"
     return steps | _missing_controls(Path(run), recipe)
-
-
-def _another_embedding(records: Sequence[ScoreRecord], folder: str) -> dict[str, str]:
-    """The command that confirms a choice in a second embedding, where there is one of images alone."""
-    first = next(record for record in records if record.is_model)
-    embeddings = dict.fromkeys(record.embedding for record in records if record.split not in HELD_OUT)
-    if len(embeddings) != 1 or set(embeddings) & {"identity", ""}:
-        return {}
-    other = "pixels" if next(iter(embeddings)) != "pixels" else "efficientnet-lite0-32"
-    words = "adds scores in a second embedding, as one may mislead"
-    return {f"{program()} evaluate {folder} {other} --num_images {first.num_generated}": words}
 
 
 def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
@@ -330,3 +307,62 @@ def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
     words = {LOCAL_ONLY: "is the control without exchange", CENTRALISED: "is the control on pooled data"}
     missing = [end for end in words if not folder.with_name(folder.name + end).exists()]
     return {f"{program()} fit {shlex.quote(recipe)} --{end[1:]}": words[end] for end in missing}
+
+
+def closing_lines(
+    folder: Path,
+    records: Sequence[ScoreRecord],
+    pictures: Sequence[Path] = (),
+    recipe: str | None = None,
+    width: int = 160,
+) -> list[str]:
+    """A run's conclusion, its pictures and logs, and the commands that go on from here, under a heading each."""
+    room, models = width - len(INDENT), any(record.is_model for record in records)
+    said = findings(records, folder) if models else []
+    steps = {f"{program()} report {shlex.quote(str(folder))}": "shows the run as one page"} if models else {}
+    steps |= next_steps(records, folder, (folder / RECIPE).exists(), recipe=recipe)
+    parts = {
+        "In short": [part for line in said for part in wrap(line, room, subsequent_indent="  ")],
+        "To look at": looks(folder, pictures),
+        "What next": beside(steps, room),
+    }
+    return [part for heading, lines in parts.items() if lines for part in (f"{heading}:", *(INDENT + x for x in lines))]
+
+
+def beside(commands: Mapping[str, str], room: int) -> list[str]:
+    """Commands with what they are for: behind them if that fits into the columns, else above them."""
+    longest = max(map(len, commands), default=0)
+    if longest + max(map(len, commands.values()), default=0) + 4 <= room:
+        return [f"{command:<{longest}}  # {words}" for command, words in commands.items()]
+    return [line for command, words in commands.items() for line in (f"# {words}", command)]
+
+
+def looks(folder: Path, pictures: Sequence[Path] = ()) -> list[str]:
+    """The newest grid of samples, the figures, and the logs: TensorBoard's command, or the newest table."""
+    grids = sorted((folder / "samples").glob("round=*.png"))
+    found = [f"{path}  # samples, above real images" for path in grids[-1:]]
+    found += map(str, [*pictures, *sorted(folder.glob("*.html"))])
+    newest = sorted(folder.rglob(EVENTS), key=lambda path: path.stat().st_mtime)
+    found += [f"tensorboard --logdir {shlex.quote(str(path.parent))}" for path in newest[-1:]]
+    tables = sorted(folder.rglob("metrics.csv"), key=lambda path: path.stat().st_mtime)
+    return found + [f"{path}  # logged values" for path in tables[-1:]]
+
+
+def report_run(folder: str | Path, console: Console | None = None, recipe: str | None = None) -> None:
+    """Prints a run's tables, draws its curves, `curves.png`, into its folder, and says in words what came of it.
+
+    Args:
+        folder: the run's.
+        console: where to print; standard output by default.
+        recipe: name or path of its recipe, for the commands that go on from it.
+
+    Raises:
+        FileNotFoundError: if nothing was scored there.
+    """
+    console, run = console or make_console(), Run(folder)
+    print_report(run, console)
+    models = [record for record in run.records if record.is_model]
+    pictures = [draw_curves(run.records, run.folder / CURVES)] if models else []
+    pictures += [draw_generalisation(run.records, run.folder / GENERALISATION)] if has_gaps(models) else []
+    for line in closing_lines(run.folder, run.records, pictures, recipe, console.width):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -13,18 +13,15 @@ if TYPE_CHECKING:
     from fedgen.scores.kernel.federated_kid import SummedKID, kid_from_messages, kid_message
     from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel
     from fedgen.scores.kernel.mmd import KernelReference, mmd2, mmd2_subsets
-    from fedgen.scores.manifold.authenticity import AuthenticityReference
     from fedgen.scores.manifold.feature_likelihood import FeatureLikelihoodReference
     from fedgen.scores.manifold.manifold import ManifoldReference
-    from fedgen.scores.manifold.memorisation import memorisation
-    from fedgen.scores.of_model.inception_score import inception_score, inception_score_splits
-    from fedgen.scores.of_model.likelihood import LikelihoodReference
-    from fedgen.scores.of_model.utility import UtilityReference
-    from fedgen.scores.of_model.vendi import vendi_score
+    from fedgen.scores.manifold.memorisation import AuthenticityReference, memorisation
+    from fedgen.scores.of_model.answers import LikelihoodReference
+    from fedgen.scores.of_model.conditional import UtilityReference
+    from fedgen.scores.of_model.diversity import inception_score, inception_score_splits, vendi_score
     from fedgen.scores.rankings import ExcessInversions, Inversion, excess_inversions, inversions, kendall_tau
-    from fedgen.scores.wasserstein.critic import CriticOptions
     from fedgen.scores.wasserstein.sliced import SlicedReference, sliced_wasserstein
-    from fedgen.scores.wasserstein.wasserstein import WassersteinReference, wasserstein_critic
+    from fedgen.scores.wasserstein.wasserstein import CriticOptions, WassersteinReference, wasserstein_critic
 
 __all__ = [
     "AuthenticityReference",

@@ -21,17 +21,17 @@ def mean_score(
 ) -> FederatedScore:
     per_client = torch.stack([part.mean() for part in values])
     pooled = aggregate(per_client, weights)  # the same to the last digit, so that no rounding ranks in two ways
+    score = combine(name, per_client, pooled, weights, higher_is_better=higher_is_better)
     if not errors:
-        return combine(name, per_client, pooled, weights, higher_is_better=higher_is_better)
+        return score
     spread = torch.stack([mean_variance(part) for part in values])
     sign = 1.0 if higher_is_better else -1.0
     worst = int((sign * per_client).masked_fill(weights == 0, torch.inf).argmin())
     average = float((weights.square() @ spread).sqrt())
     beyond = OverClients(per_client, per_client, weights)
-    score = combine(name, per_client, pooled, weights, higher_is_better=higher_is_better, over_clients=beyond)
     # no parts: whatever varies with the generated images is not known, so these stand for both sides
     found = {"avg": average, "all": average, "worst": float(spread[worst].sqrt())}
-    return replace(score, errors=found, client_errors=spread.sqrt())
+    return replace(score, errors=found, client_errors=spread.sqrt(), over_clients=beyond)
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -78,6 +78,26 @@ class SharedVariances:
         return {key: variance**0.5 for key, variance in variances.items()}
 
 
+def with_errors(
+    score: FederatedScore,
+    shared: SharedVariances,
+    pool: Tensor | None,
+    real: tuple[float | Tensor, float | Tensor, Tensor],
+    over_clients: OverClients,
+) -> FederatedScore:
+    """A score with errors over generated images and, by the variances of avg, all and clients [K], over real ones."""
+    weights, sign, own = shared.weights, 1.0 if score.higher_is_better else -1.0, real[2]
+    worst = int((sign * score.per_client).masked_fill(weights == 0, torch.inf).argmin())
+    variances = {"avg": real[0], "all": real[1], "worst": own[worst]}
+    parts = {
+        "generated": shared.errors(worst, pool),
+        "real": {key: float(value) ** 0.5 for key, value in variances.items()},
+    }
+    of_clients = {"generated": shared.of_clients.sqrt(), "real": own.sqrt()}
+    values = score.name, score.per_client, score.values["all"], weights
+    return combine(*values, None, parts, of_clients, score.higher_is_better, over_clients)
+
+
 def with_influences(
     score: FederatedScore, shared: SharedVariances, generated: Tensor, real: Sequence[Tensor], pool: Sequence[Tensor]
 ) -> FederatedScore:
@@ -85,14 +105,7 @@ def with_influences(
 
     `generated` and `pool` are influences on the pool's score, `real` those of clients' images on the client's own.
     """
-    weights, per_client = shared.weights, score.per_client
-    worst = int(per_client.masked_fill(weights == 0, -torch.inf).argmax())
     own, of_pool = (torch.stack([mean_variance(part) for part in parts]) for parts in (real, pool))
-    variances = {"avg": weights.square() @ own, "all": weights.square() @ of_pool, "worst": own[worst]}
-    parts = {
-        "generated": shared.errors(worst, generated),
-        "real": {key: float(value) ** 0.5 for key, value in variances.items()},
-    }
-    of_clients = {"generated": shared.of_clients.sqrt(), "real": own.sqrt()}
-    beyond = OverClients(per_client, torch.stack([part.mean() for part in pool]), weights)
-    return combine(score.name, per_client, score.values["all"], weights, None, parts, of_clients, over_clients=beyond)
+    squares = shared.weights.square()
+    beyond = OverClients(score.per_client, torch.stack([part.mean() for part in pool]), shared.weights)
+    return with_errors(score, shared, generated, (squares @ own, squares @ of_pool, own), beyond)

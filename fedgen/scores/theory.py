@@ -1,18 +1,11 @@
-"""Theorems of arXiv 2310.11714 on FD-avg, KID-avg and a Gaussian toy, in closed form.
+"""Theorems of arXiv 2310.11714 on FD-avg and a Gaussian toy, in closed form.
 
 FD-avg(G) = FD(barycentre, G) + constant holds when all covariances commute, the generator's too. Otherwise FD-avg is
 smaller, as the Wasserstein space is positively curved, and generators need not rank as their distances to the
-barycentre do: the residual over 200 draws of three 6-dimensional clients and a generator with eigenvalues uniform in
-[0.25, 2.75] is below 2e-14 when all commute, -0.0002 to -0.040 when all but the generator's do, and -0.001 to -0.073
-when none do.
+barycentre do.
 
 No function of the clients' FIDs gives FD-all (Proposition 1). The construction printed there does not make the clients'
 distances equal; that of `counter_example` does.
-
-KID-avg is KID-all plus a constant of the real images (`KernelReference.gap`), given the same weights and generated
-images for all clients, and no random subsets. For V-statistics, as for populations, the constant is
-sum_i w_i KD(P_pool, P_i). For U-statistics it is not: pool and clients share images, and an unbiased estimate needs
-independent ones (0.6130 against 0.6017 with clients of 37 to 543 images).
 
 The toy: clients N((-1, 0), I) and N((+1, 0), I), equally weighted, and a generator N((mean_x, 0), diag(var_x, 1)).
 """
@@ -20,7 +13,6 @@ The toy: clients N((-1, 0), I) and N((+1, 0), I), equally weighted, and a genera
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import torch
@@ -29,8 +21,7 @@ from torch import Tensor
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.frechet.frechet import FrechetReference, frechet_distance
 from fedgen.scores.frechet.roots import factor
-from fedgen.scores.kernel.mmd import KernelReference
-from fedgen.statistics.gaussian import Gaussian, eigh, pool
+from fedgen.statistics.gaussian import Gaussian, is_covariance, pool
 
 NODES = 80  # of the Gauss-Hermite rule; 40 give the same 12 digits
 
@@ -39,15 +30,19 @@ def barycentre(
     clients: Iterable[Gaussian], weights: Weights = "examples", tolerance: float = 1e-10, max_iterations: int = 1000
 ) -> Gaussian:
     """The Gaussian that minimises sum_i w_i FD(P_i, .), with population covariances (ddof = 0)."""
-    summaries, shares = _weighted(clients, weights)
+    summaries = list(clients)
+    if not summaries:
+        raise ValueError("a barycentre needs at least one client")
+    if len(dims := {summary.dim for summary in summaries}) > 1:
+        raise ValueError(f"clients have {sorted(dims)} features; use one embedding for all")
+    shares = resolve_weights(weights, [summary.count for summary in summaries])
+    summaries, shares = [summary for summary, w in zip(summaries, shares) if w > 0], shares[shares > 0]
     roots = [factor(summary, ddof=0).rows[0] for summary in summaries]  # R_i [r_i, D], A_i = R_i^T
     dim = summaries[0].dim
     if max(len(root) for root in roots) < dim:
         ranks = [len(root) for root in roots]
-        raise ValueError(
-            f"the barycentre needs a client whose covariance has full rank {dim}, ranks are at most {ranks}; project "
-            "the features on fewer components (fedgen.statistics.Projection)"
-        )
+        wanted = f"a client whose covariance has full rank {dim}, ranks are {ranks}"
+        raise ValueError(f"the barycentre needs {wanted}; project the features (fedgen.statistics.Projection)")
     current = torch.linalg.cholesky(sum(float(w) * (root.T @ root) for w, root in zip(shares, roots)))  # S = R R^T
     covariance, change = current @ current.T, float("inf")
     for _ in range(max_iterations):
@@ -59,69 +54,22 @@ def barycentre(
         previous, covariance = covariance, current @ current.T
         change = float((covariance - previous).norm() / covariance.norm())
         if change <= tolerance:
-            return _as_gaussian(summaries, shares, covariance)
-    raise RuntimeError(
-        f"the barycentre moved by {change:.1e} in step {max_iterations}, above the tolerance {tolerance:.1e}; "
-        "raise max_iterations or tolerance"
-    )
-
-
-def commuting_barycentre(
-    clients: Iterable[Gaussian], weights: Weights = "examples", tolerance: float = 1e-8
-) -> Gaussian:
-    summaries, shares = _weighted(clients, weights)
-    worst = largest_commutator(summaries)
-    if worst > tolerance:
-        raise ValueError(f"covariances do not commute (relative commutator {worst:.1e}); use barycentre")
-    roots = []
-    for weight, summary in zip(shares, summaries):
-        values, vectors = eigh(summary.covariance(ddof=0))
-        roots.append(weight * ((vectors * values.clamp(min=0).sqrt()) @ vectors.T))
-    root = torch.stack(roots).sum(0)
-    return _as_gaussian(summaries, shares, root @ root)
-
-
-def largest_commutator(summaries: Iterable[Gaussian]) -> float:
-    """The largest |AB - BA| / (|A| |B|) over pairs of covariances, in Frobenius norm: 0 if all commute, below 2."""
-    covariances = [summary.covariance(ddof=0) for summary in summaries]
-    pairs = ((a @ b, float(a.norm() * b.norm())) for a, b in combinations(covariances, 2))
-    return max((float((product - product.T).norm()) / norm for product, norm in pairs if norm > 0), default=0.0)
-
-
-@dataclass(frozen=True)
-class BarycentreDecomposition:
-    avg: float
-    to_barycentre: float
-    spread: float
-    residual: float
+            mean = torch.stack([w * summary.mean for w, summary in zip(shares, summaries)]).sum(0)
+            count = sum(summary.count for summary in summaries)
+            return Gaussian(count, mean, scatter=(covariance + covariance.T) / 2 * count)
+    raise RuntimeError(f"the barycentre still moves by {change:.1e}: raise tolerance or max_iterations")
 
 
 def barycentre_decomposition(
     clients: Sequence[Gaussian], generated: Gaussian, weights: Weights = "examples", centre: Gaussian | None = None
-) -> BarycentreDecomposition:
+) -> dict[str, float]:
     """FD-avg of a generator split at the barycentre, with the residual that the published theorem leaves out."""
     centre = centre or barycentre(clients, weights)
     reference = FrechetReference.from_summaries(clients, weights, ddof=0)
     avg, spread = (float(reference.weights @ reference.per_client(side)) for side in (generated, centre))
     to_barycentre = frechet_distance(centre, generated, ddof=0)[0]
-    return BarycentreDecomposition(avg, to_barycentre, spread, avg - to_barycentre - spread)
-
-
-def _weighted(clients: Iterable[Gaussian], weights: Weights) -> tuple[list[Gaussian], Tensor]:
-    summaries = list(clients)
-    if not summaries:
-        raise ValueError("a barycentre needs at least one client")
-    dims = {summary.dim for summary in summaries}
-    if len(dims) > 1:
-        raise ValueError(f"clients have {sorted(dims)} features; use one embedding for all")
-    shares = resolve_weights(weights, [summary.count for summary in summaries])
-    return [summary for summary, w in zip(summaries, shares) if w > 0], shares[shares > 0]
-
-
-def _as_gaussian(summaries: Sequence[Gaussian], shares: Tensor, covariance: Tensor) -> Gaussian:
-    mean = torch.stack([w * summary.mean for w, summary in zip(shares, summaries)]).sum(0)
-    count = sum(summary.count for summary in summaries)
-    return Gaussian(count, mean, scatter=(covariance + covariance.T) / 2 * count)
+    residual = avg - to_barycentre - spread
+    return {"avg": avg, "to_barycentre": to_barycentre, "spread": spread, "residual": residual}
 
 
 def population_gaussian(mean: Tensor, covariance: Tensor, count: float = 1.0) -> Gaussian:
@@ -131,12 +79,9 @@ def population_gaussian(mean: Tensor, covariance: Tensor, count: float = 1.0) ->
         raise ValueError(f"mean {tuple(mean.shape)} and covariance {tuple(covariance.shape)} must be [D] and [D, D]")
     if not (torch.isfinite(mean).all() and torch.isfinite(covariance).all()):
         raise ValueError("mean and covariance must be finite")
-    slack = 1e-12 * float(covariance.abs().max())
-    if float((covariance - covariance.T).abs().max()) > slack:
-        raise ValueError("covariance is not symmetric")
-    least = float(torch.linalg.eigvalsh(covariance)[0])
-    if least < -slack * len(mean):
-        raise ValueError(f"covariance has the negative eigenvalue {least:g}; no distribution has it")
+    if not is_covariance(covariance, slack=1e-12):
+        least = float(torch.linalg.eigvalsh(covariance)[0])
+        raise ValueError(f"covariance is not symmetric, or has the negative eigenvalue {least:g}")
     return Gaussian(count, mean, scatter=(covariance + covariance.T) / 2 * count)
 
 
@@ -163,10 +108,7 @@ def counter_example(means: Tensor, covariance: Tensor, weights: Weights = "unifo
     _, lengths, directions = torch.linalg.svd(deviations, full_matrices=True)
     rank = int((lengths > lengths[0] * max(means.shape) * torch.finfo(lengths.dtype).eps).sum())
     if rank == 0 or rank == means.shape[1]:
-        raise ValueError(
-            f"the {len(means)} means span {rank} of {means.shape[1]} directions; a counter-example needs means that "
-            "differ, and more features than directions in which they do"
-        )
+        raise ValueError(f"the means must differ, but not in all directions: they span {rank} of {means.shape[1]}")
     centred = population_gaussian(pooled.mean, covariance)
     squared = frechet_distance(centred, pooled, ddof=0)[0]
     shifted = population_gaussian(pooled.mean + squared**0.5 * directions[-1], covariance)
@@ -210,22 +152,3 @@ def _variance(var_x: Tensor | float, least: float | None) -> Tensor:
         bound = "positive" if least is None else f"at least {least:g}"
         raise ValueError(f"var_x must be {bound}, got {float(variance.min()):g}")
     return variance
-
-
-@dataclass(frozen=True)
-class KIDDecomposition:
-    avg: float
-    pooled: float
-    constant: float
-    to_pool: float
-    residual: float
-
-
-def kid_decomposition(reference: KernelReference, generated: Tensor) -> KIDDecomposition:
-    """KID-avg of generated features [m, D] as KID-all and a constant of the real images."""
-    values = reference.score(generated, errors=False).values
-    clients = reference.features.split(reference.counts)
-    distances = [reference.score(client, errors=False).values["all"] for client in clients]
-    to_pool = sum(float(w) * distance for w, distance in zip(reference.weights, distances))
-    residual = values["avg"] - values["all"] - reference.gap
-    return KIDDecomposition(values["avg"], values["all"], reference.gap, to_pool, residual)

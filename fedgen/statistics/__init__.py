@@ -5,11 +5,17 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.statistics.accounting import noise_multiplier, spent_epsilon
     from fedgen.statistics.fixed_point import FixedPoint, mask
     from fedgen.statistics.gaussian import Gaussian, RunningPool, pool, summarize
     from fedgen.statistics.npz import Provenance, load_npz, save_npz, thin
-    from fedgen.statistics.private import Privacy, private_gaussian, private_sums, project_positive
+    from fedgen.statistics.private import (
+        Privacy,
+        noise_multiplier,
+        private_gaussian,
+        private_sums,
+        project_positive,
+        spent_epsilon,
+    )
     from fedgen.statistics.projection import Projection
     from fedgen.statistics.sketches import CubicSketch, Estimate, FourierMoments, FourierSketch, KernelMoments
     from fedgen.statistics.statistic_messages import (

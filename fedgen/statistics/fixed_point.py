@@ -92,15 +92,10 @@ class FixedPoint:
         except ValueError as error:
             raise MessageError(f"a 'fixed-point' message is damaged: {error}") from error
         if kind not in KINDS or dict(total.meta) != self._meta(kind, meta) or COUNTER not in total.tensors:
-            raise MessageError(
-                f"the message was encoded as {dict(total.meta)}, not by {self}; use the same at all clients"
-            )
+            raise MessageError(f"the message has the settings {dict(total.meta)}: use the same at all clients, {self}")
         number = int(total.tensors[COUNTER])
         if not 1 <= number <= self.clients:
-            raise MessageError(
-                f"the sum says that it is of {number} messages, not of 1 to {self.clients}: more were added than "
-                "agreed, and could have wrapped around, or masks are left over because clients are missing"
-            )
+            raise MessageError(f"a sum of {number} messages, not 1 to {self.clients}: added twice, or clients missing")
         values = {name: tensor for name, tensor in total.tensors.items() if name != COUNTER}
         return Message(kind, {name: t.double() * 2.0 ** -self._bits(name) for name, t in values.items()}, meta)
 
@@ -110,10 +105,8 @@ class FixedPoint:
         largest = float(values.abs().max()) if values.numel() else 0.0
         if not largest * self.clients < LIMIT:
             value = float(tensor.abs().max())
-            raise MessageError(
-                f"tensor {name!r} holds {value:.6g}: at {bits} bits, {self.clients} clients could overflow 63 bits; "
-                f"use at most {_finest(value, self.clients)} bits for it, or divide the features by a public constant"
-            )
+            most = _finest(value, self.clients)
+            raise MessageError(f"tensor {name!r} holds {value:.6g}, and sums could overflow: use at most {most} bits")
         return values.to(torch.int64)
 
     def _bits(self, name: str) -> int:

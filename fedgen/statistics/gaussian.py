@@ -85,10 +85,8 @@ class Gaussian:
             ValueError: if it is not positive, as for one image and ddof = 1.
         """
         if self.count - ddof <= 0:
-            raise ValueError(
-                f"the covariance of {self.count:g} image(s) is undefined with ddof = {ddof:g}; "
-                "use ddof=0, or at least two images (leave out clients with a single one)"
-            )
+            needed = "use ddof=0, or at least two images (leave out clients with a single one)"
+            raise ValueError(f"{self.count:g} image(s) have no covariance with ddof = {ddof:g}; {needed}")
         return self.count - ddof
 
     def root(self, ddof: float = 1) -> Tensor:
@@ -164,14 +162,14 @@ def refuse_size(size: float, what: str) -> None:
         )
 
 
-def check_clients(clients: Sequence[Tensor]) -> None:
+def check_clients(clients: Sequence[Tensor], what: str = "features") -> None:
     """Raises ValueError unless there are clients, each with usable features [n_i, D] of one D."""
     if not clients:
         raise ValueError("a reference needs at least one client")
     for number, part in enumerate(clients):
-        check_features(part, f"features of client {number}")
+        check_features(part, f"{what} of client {number}")
         if part.shape[1] != clients[0].shape[1]:
-            raise ValueError(f"client {number} has {part.shape[1]} features, client 0 has {clients[0].shape[1]}")
+            raise ValueError(f"client {number} has {what} of D = {part.shape[1]}, client 0 of {clients[0].shape[1]}")
 
 
 def check_generated(generated: Tensor, dim: int) -> None:

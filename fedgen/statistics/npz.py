@@ -88,10 +88,8 @@ def save_npz(
 ) -> Path:
     """Writes mean and covariance(ddof) as float64 `mu`, `sigma` with provenance, atomically; returns the path."""
     provenance = Provenance(embedding, weights, resize, ddof, gaussian.count)
-    arrays: dict[str, Any] = {"mu": gaussian.mean.cpu().numpy(), "sigma": gaussian.covariance(ddof).cpu().numpy()}
-    arrays |= {key: np.asarray(value) for key, value in asdict(provenance).items()}
     with atomic_write(path) as file:
-        np.savez(file, **arrays)
+        np.savez(file, mu=gaussian.mean.cpu(), sigma=gaussian.covariance(ddof).cpu(), **asdict(provenance))
     return Path(path)
 
 
@@ -131,10 +129,8 @@ def load_npz(
         raise ValueError(f"{path} does not say how many images it summarises; give count=...")
     provenance = Provenance(**said)
     if provenance.count < 1 or provenance.ddof >= provenance.count:
-        raise ValueError(
-            f"{path}: {provenance.count:g} images have no covariance with the divisor n - {provenance.ddof:g}; make the"
-            " statistics again"
-        )
+        divisor = f"the divisor n - {provenance.ddof:g} of {provenance.count:g} images"
+        raise ValueError(f"{path}: {divisor} gives no covariance; make the statistics again")
     symmetric = covariance / 2 + covariance.T / 2
     if not is_covariance(covariance, slack=1e-3):
         raise ValueError(f"{path}: {names[1]} is not symmetric, or has negative variances, so it is no covariance")

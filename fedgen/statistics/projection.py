@@ -7,7 +7,6 @@ takes features and Gaussian summaries alike: clients' pooled summaries are proje
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -63,10 +62,8 @@ class Projection:
         values, vectors = _spectrum(summary)
         rank = int((values > values[0] * summary.dim * torch.finfo(values.dtype).eps).sum()) if values[0] > 0 else 0
         if not 1 <= components <= rank:
-            raise ValueError(
-                f"components must be 1 to {rank}, got {components}: {summary.count:g} public images of {summary.dim} "
-                f"features vary in {rank} directions"
-            )
+            directions = f"the public features vary in {rank} directions"
+            raise ValueError(f"components must be 1 to {rank}, got {components}: {directions}")
         rows = vectors[:components]
         signs = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
         explained = float(values[:components].sum() / values.sum())
@@ -118,13 +115,9 @@ class Projection:
 
     def save(self, path: str | Path) -> Path:
         """Writes the projection with its provenance and fingerprint as .npz, atomically; returns the path."""
-        values = (self.mean, self.components, self.explained, self.embedding, self.public, self.count)
-        arrays: dict[str, Any] = {
-            key: value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-            for key, value in zip(KEYS, (*values, self.fingerprint()))
-        }
+        arrays = vars(self) | {"mean": self.mean.cpu(), "components": self.components.cpu()}
         with atomic_write(path) as file:
-            np.savez(file, **arrays)
+            np.savez(file, **arrays, fingerprint=self.fingerprint())
         return Path(path)
 
     @staticmethod

@@ -10,14 +10,13 @@ h(z) = 1/2 + |c|^2 / (2 D) + <c, z> / D, it is (h(z) + h(z') + t)^3. Its mean ov
   Kar and Karnick 2012), so q of their sums give it without bias and with its own standard error.
 
 Centred on the pooled mean, third moments are small and so is the error: a tenth of what it is uncentred, and less. That
-takes two rounds: first the sums, from which the server sends the pooled mean, then this sketch.
-
-A server with the sketch of a generated set scores it against the pool itself, without asking the clients.
+takes two rounds: first the sums, from which the server sends the pooled mean, then this sketch. A server with the
+sketch of a generated set scores it against the pool itself, without asking the clients.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, Self
@@ -106,7 +105,7 @@ class KernelMoments(SetMoments):
 
     count: float
     h: tuple[float, float, float]
-    vectors: tuple[Tensor, Tensor, Tensor]
+    vectors: Sequence[Tensor]
     matrices: tuple[Tensor, Tensor]
     sketch: Tensor
     diagonal: float
@@ -139,17 +138,13 @@ class Sketch(ABC):
 
     def __post_init__(self) -> None:
         if self.dim < 1 or self.number < 2:
-            raise ValueError(
-                f"a sketch needs features and at least 2 members, got dim={self.dim} and number={self.number}"
-            )
+            raise ValueError(f"a sketch needs dim >= 1 and number >= 2, got dim={self.dim} and number={self.number}")
 
     def message(self, features: Tensor, **meta: str) -> Message:
         """A client's part: the summable message of features [n, D], of the sketch's kind."""
         check_features(features)
         if features.shape[1] != self.dim:
-            raise ValueError(
-                f"the sketch takes {self.dim} features, got {features.shape[1]}; use one embedding for all"
-            )
+            raise ValueError(f"the sketch takes {self.dim} features, got {features.shape[1]}; use one embedding")
         features = features.detach().cpu()
         tensors = {"count": torch.tensor(len(features), dtype=torch.float64), **self._sums(features)}
         return Message(self.kind, tensors, {**meta, **self.meta()})
@@ -231,10 +226,8 @@ class CubicSketch(Sketch):
         self._check(total, "sketch")
         count = float(total.tensors["count"])
         if pooled.dim != self.dim or abs(pooled.count - count) > 0.5 or count < 1:
-            raise MessageError(
-                f"the sketch is of {count:g} images with {self.dim} features, the summary of {pooled.count:g} with "
-                f"{pooled.dim}; both must be sums over the same clients"
-            )
+            sizes = f"{count:g} images and {self.dim} features, {pooled.count:g} and {pooled.dim}"
+            raise MessageError(f"sketch and summary must be sums over the same clients, got {sizes}")
         centre, dim = self._centre(), self.dim
         mean = pooled.mean - centre
         second = pooled.covariance(ddof=0).addr_(mean, mean)
@@ -250,11 +243,11 @@ class CubicSketch(Sketch):
         h = half + g, half**2 + 2 * half * g + g2, half**3 + 3 * half**2 * g + 3 * half * g2 + g3
         vectors = mean, half * mean + gz, half**2 * mean + 2 * half * gz + g2z
         matrices = second / dim, tilted.add_(second, alpha=half).div_(dim)
-        roots = tuple(vector / dim**0.5 for vector in vectors)
+        roots = [vector / dim**0.5 for vector in vectors]
         sketch = total.tensors["sketch"] / (count * dim**1.5)
         diagonal = float(total.tensors["diagonal"]) / count
         made = {**self.meta(), "number": str(self.number)}
-        return KernelMoments(count, h, (roots[0], roots[1], roots[2]), matrices, sketch, diagonal, made)
+        return KernelMoments(count, h, roots, matrices, sketch, diagonal, made)
 
     def mean_kernels(self, features: Tensor, moments: KernelMoments) -> tuple[Tensor, Tensor]:
         """E k(y, x) over a set's images x, of each y [m, D], and its gradient in y: float64 [m] and [m, D].
@@ -311,9 +304,7 @@ def estimate(values: Tensor, known: float = 0.0) -> Estimate:
 
 def check_alike(made: Mapping[str, str], other: Mapping[str, str]) -> None:
     if dict(made) != dict(other):
-        raise ValueError(
-            f"moments of different sketches do not compare: {dict(made)} and {dict(other)}; use one sketch"
-        )
+        raise ValueError(f"moments of different sketches do not compare: {dict(made)} and {dict(other)}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,9 +27,9 @@ KINDS = {  # the tensors of each kind, and how many axes they have
     "sums": {"count": 0, "sum": 1, "outer": 1},
     "private-sums": {"count": 0, "sum": 1, "outer": 1, "clients": 0},  # with noise; read by statistics.private
     "cubic": {"count": 0, "tilted": 1, "sketch": 1, "diagonal": 0},  # read by statistics.sketches
-    "fourier": {"count": 0, "cosines": 1, "sines": 1},  # read by statistics.fourier
-    "kid": {"count": 0, "score": 0, "within": 0},  # read by scores.federated_kid
-    "fid": {"count": 0, "score": 0},  # read by scores.federated_fid
+    "fourier": {"count": 0, "cosines": 1, "sines": 1},  # likewise
+    "kid": {"count": 0, "score": 0, "within": 0},  # read by scores.kernel.federated_kid
+    "fid": {"count": 0, "score": 0},  # read by scores.frechet.frechet
     "features": {"features": 2},  # questions of a server (losses.distributed), and what it reads of the answers' sum
     "landmarks": {"landmarks": 2},
     "sketch": {"centre": 1},
@@ -64,25 +64,17 @@ class Message:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise MessageError(f"unknown kind of message {self.kind!r}; known are {sorted(KINDS)}")
-        missing = [name for name in KINDS[self.kind] if name not in self.tensors]
-        if missing:
+        axes = KINDS[self.kind]
+        if missing := [name for name in axes if name not in self.tensors]:
             raise MessageError(f"a {self.kind!r} message needs the tensors {missing}, it holds {sorted(self.tensors)}")
-        for name, axes in KINDS[self.kind].items():
-            tensor = self.tensors[name]
-            if tensor.ndim != axes or not tensor.is_floating_point():
-                found = f"{tensor.dtype} {tuple(tensor.shape)}"
-                raise MessageError(
-                    f"tensor {name!r} of a {self.kind!r} message must be floats on {axes} axes, got {found}"
-                )
         for name, tensor in self.tensors.items():
-            allowed = (torch.int64,) if self.kind == "fixed-point" else FLOATS
-            if tensor.dtype not in allowed:
-                raise MessageError(
-                    f"tensor {name!r} of a {self.kind!r} message is {tensor.dtype}; whole numbers belong in "
-                    "'fixed-point' messages, and nothing else does; others take floats of 16 to 64 bits"
-                )
+            what = f"tensor {name!r} of a {self.kind!r} message"
+            if tensor.dtype not in ((torch.int64,) if self.kind == "fixed-point" else FLOATS):
+                raise MessageError(f"{what} is {tensor.dtype}; 'fixed-point' messages hold int64, others floats")
+            if tensor.ndim != axes.get(name, tensor.ndim):
+                raise MessageError(f"{what} must have {axes[name]} axes, got {list(tensor.shape)}")
             if not torch.isfinite(tensor).all():
-                raise MessageError(f"tensor {name!r} of a {self.kind!r} message holds NaN or infinity")
+                raise MessageError(f"{what} holds NaN or infinity")
         if self.kind != "fixed-point":  # a narrow float that others are added to would lose their digits
             object.__setattr__(self, "tensors", {name: tensor.double() for name, tensor in self.tensors.items()})
 
@@ -94,8 +86,7 @@ class Message:
             sealed: whether a hash of it all is added, which `from_bytes` compares: for files.
         """
         header = {"fedgen": VERSION, "kind": self.kind, "meta": json.dumps(dict(self.meta), sort_keys=True)}
-        sent = {n: t.to(dtype) if dtype and t.is_floating_point() else t for n, t in self.tensors.items()}
-        sent = {name: tensor.cpu().contiguous() for name, tensor in sent.items()}
+        sent = {n: t.to("cpu", dtype if t.is_floating_point() else None).contiguous() for n, t in self.tensors.items()}
         return save(sent, metadata=with_hash(sent, header) if sealed else header)
 
     def scaled(self, factor: float) -> "Message":
@@ -165,10 +156,7 @@ def add(*messages: Message) -> Message:
     first = messages[0]
     for message in messages:
         if message.kind not in SUMMABLE:
-            raise MessageError(
-                f"only {', '.join(map(repr, SUMMABLE))} messages add, got {message.kind!r}; make them with "
-                "gaussian_to_sums"
-            )
+            raise MessageError(f"{message.kind!r} messages do not add, only {SUMMABLE}; see gaussian_to_sums")
         if message.kind != first.kind or dict(message.meta) != dict(first.meta):
             ways = [f"{each.kind!r} {dict(each.meta)}" for each in (first, message)]
             raise MessageError(f"messages were made differently: {ways[0]} and {ways[1]}")
@@ -213,10 +201,7 @@ def gaussian_from_message(message: Message) -> Gaussian:
         MessageError: for another kind, no image, or tensors that disagree.
     """
     if message.kind not in ("gaussian", "gaussian-images", "sums"):
-        raise MessageError(
-            f"a {message.kind!r} message holds no plain summary; read 'fixed-point' with FixedPoint.decode and "
-            "'private-sums' with private_gaussian"
-        )
+        raise MessageError(f"a {message.kind!r} message is no plain summary: use private_gaussian or FixedPoint.decode")
     tensors = {name: tensor.double() for name, tensor in message.tensors.items()}
     count = float(tensors["count"])
     if count < 1:

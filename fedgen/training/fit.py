@@ -40,12 +40,16 @@ from fedgen.own_code import warn
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
 from fedgen.recipe.recipe_errors import explain, refuse
-from fedgen.recipe.recipe_files import name_of
-from fedgen.recipe.recipe_keys import flatten
-from fedgen.recipe.recipe_objects import instantiate
-from fedgen.recipe.recipe_settings import plain_settings
-from fedgen.training.resume import naming_write_errors, progress_from, put_in_place, resumes_at, starting_point
-from fedgen.training.run_lock import only_run
+from fedgen.recipe.recipe_files import flatten, name_of
+from fedgen.recipe.recipe_objects import instantiate, plain_settings
+from fedgen.training.resume import (
+    naming_write_errors,
+    only_run,
+    progress_from,
+    put_in_place,
+    resumes_at,
+    starting_point,
+)
 
 MOST_DIFFERENCES = 8  # that the refusal of another recipe names
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads", "explain"}
@@ -161,8 +165,8 @@ class FedgenCLI(LightningCLI):
 
     @property
     def asked_recipe(self) -> str | None:
-        """The recipe to give `fedgen fit` for training this again: its name or path; the run's own, where options
-        changed it.
+        """The recipe by which `fedgen fit` trains this again: its name or path, or the run's own where options changed
+        it.
         """
         paths = [str(path) for path in self.config.get("config") or []]
         if not paths:
@@ -217,15 +221,17 @@ def make_logger(folder: str | Path) -> Logger:
 def train(cli: FedgenCLI) -> None:
     """Trains under the run folder's rules, then prints the scores.
 
-    Raises:
-        FileNotFoundError: if the last checkpoint or the one before it is asked for and there is none.
-        ValueError: for a checkpoint that is damaged, with what to do; for --explain without FedAvgStrategy.
-        OSError: for a disk that is full or can only be read, naming the folder; if another run is at work there.
+    FileNotFoundError if a checkpoint is asked for that is not there; ValueError for a damaged one, with what to do;
+    OSError for a disk that is full or can only be read, or if another run is at work there.
     """
     # of several processes one speaks and writes; Lightning's function has its rank where a launcher or Trainer set it
     first = not getattr(rank_zero_only, "rank", 0)
     trainer, console, recipe = cli.trainer, make_console(quiet=not first), cli.recipe
-    check_explain(cli)
+    if cli.config.explain and not isinstance(trainer.strategy, FedAvgStrategy):
+        raise ValueError(
+            "--explain tells what FedAvgStrategy does with a module's state, and this run trains under"
+            f" {type(trainer.strategy).__name__}; leave it out"
+        )
     folder = require_writable(trainer.default_root_dir)
     last, scored = folder_of(RoundCheckpoint, trainer) / LAST, folder_of(FederatedEvaluation, trainer)
     shown = [
@@ -263,15 +269,6 @@ def train(cli: FedgenCLI) -> None:
             report_run(scored, console, cli.asked_recipe)
 
 
-def check_explain(cli: FedgenCLI) -> None:
-    """Refuses to tell of a run without clients' turns."""
-    if cli.config.explain and not isinstance(cli.trainer.strategy, FedAvgStrategy):
-        raise ValueError(
-            "--explain tells what FedAvgStrategy does with a module's state, and this run trains under"
-            f" {type(cli.trainer.strategy).__name__}; leave it out"
-        )
-
-
 def check_progress(trainer: Trainer, before: int) -> None:
     """Refuses to call a run finished that had some rounds behind it and trained none to its end."""
     if trainer.fit_loop.epoch_progress.current.processed > before:
@@ -289,11 +286,7 @@ def check_progress(trainer: Trainer, before: int) -> None:
 
 
 def run_fit(cli: FedgenCLI, path: Path | None, last: Path, console: Console) -> None:
-    """Fits, and says where a run that is interrupted goes on.
-
-    Raises:
-        SystemExit: for a run that was interrupted, with the status that shells know: 130 for Ctrl-C, 143 for SIGTERM.
-    """
+    """Fits; an interrupted run ends with the status that shells know: 130 for Ctrl-C, 143 for SIGTERM."""
     try:
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=path)
     except SystemExit as end:  # Lightning's answer to both, with status 0 for SIGTERM: who waits would call it finished

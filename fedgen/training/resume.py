@@ -1,6 +1,8 @@
-"""From which checkpoint `fedgen fit` goes on, and what it says where a run stops half-way."""
+"""The checkpoint that `fedgen fit` goes on from, what it says where it stops, and one run at a time in a folder."""
 
 import errno
+import fcntl
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from fedgen.evaluation.tables.table import say_round
 from fedgen.io.files import is_count
 from fedgen.models.checkpoint_file import read_checkpoint
 
+LOCK = ".run.lock"
 # what a file system may answer once a run has begun, and what to do about it
 UNWRITABLE = {
     errno.ENOSPC: "no space left for {}; free some",
@@ -113,3 +116,32 @@ def naming_write_errors(folder: Path, last: Path) -> Iterator[None]:
         raise OSError(f"{what}, and the same command goes on {resumes_at(last)}") from error
     finally:
         threading.excepthook = shown
+
+
+@contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """Keeps other runs out of a folder, with BlockingIOError; a killed run leaves the file behind and no lock."""
+    descriptor = _lock(folder / LOCK)
+    try:
+        yield
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int:
+    """A descriptor of the locked file."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise BlockingIOError(
+                f"another run is at work in {path.parent}; wait for it, or choose another --trainer.default_root_dir"
+            ) from error
+        except OSError:  # not every network file system has locks
+            return descriptor
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+        os.close(descriptor)  # a run that has just ended took the file away between the two calls

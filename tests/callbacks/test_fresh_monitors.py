@@ -82,7 +82,7 @@ def test_gated_callbacks_can_be_copied_and_pickled_while_training_runs(tmp_path)
             copies.append(pickle.loads(pickle.dumps([stopping, judge]))[0])
 
     fit(tmp_path, 1, [EarlyStopping("kid_avg"), evaluation(), Copying()])
-    assert all(c.on_train_epoch_end.callback is c for c in copies)
+    assert all(c.on_train_epoch_end.args[0] is c for c in copies)
     assert len(copies) == 2
 
 

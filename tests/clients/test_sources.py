@@ -22,7 +22,7 @@ from torch.utils.data import (
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID, ByClass, Dirichlet, Natural
 from fedgen.data import Examples, ImageFolder
-from fedgen.data.collate import collate_items
+from fedgen.data.items import collate_items
 from fedgen.data.lazy_examples import LazyExamples
 from fedgen.federated import FedAvgStrategy
 from tests.clients.test_data_module import fedavg, under

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.data.collate import collate_items, collate_levels, find_unlike, first_images, without_pillow
+from fedgen.data.items import collate_items, collate_levels, find_unlike, first_images, without_pillow
 from fedgen.images import to_uint8
 
 Pair = namedtuple("Pair", "image label")

@@ -11,7 +11,7 @@ from fedgen.clients.partitions import IID
 from fedgen.data import Digits
 from fedgen.images import from_uint8
 from fedgen.models import GAN, FlowMatching
-from fedgen.models.gan.adversarial import Hinge
+from fedgen.models.adversarial import Hinge
 from fedgen.models.networks import Critic, SmallGenerator
 
 

@@ -19,7 +19,7 @@ from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.callbacks import FederatedEvaluation
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
-from fedgen.embeddings.module import Pixels
+from fedgen.embeddings.base import Pixels
 from fedgen.ranks import spread, together
 from fedgen.scores.frechet.frechet import InfluenceErrors
 from fedgen.scores.wasserstein import wasserstein

@@ -76,12 +76,12 @@ def test_classes_are_asked_for_as_often_as_they_occur_and_from_each_chunks_gener
     model = Conditional()
     draws = {"seed": 0, "round": 1, "stream": "train", "chunk": 500, "frequencies": frequencies}
     images = draw_images(sampler_of(model), 2000, **draws)
-    labels = drawn_labels(sampler_of(model), 2000, **draws)
+    labels = drawn_labels(2000, **draws)
     assert len(model.asked) == 4
     shares = split.labels.bincount(minlength=3) / len(split.labels)
     assert (labels.bincount(minlength=3) / 2000).tolist() == pytest.approx(shares.tolist(), abs=0.04)
     again = draw_images(sampler_of(model), 700, **draws)
-    same = drawn_labels(sampler_of(model), 700, **draws)
+    same = drawn_labels(700, **draws)
     assert torch.equal(images[:700], again)
     assert torch.equal(labels[:700], same)
 

@@ -13,7 +13,7 @@ from fedgen.evaluation import audit_run, membership_inference, membership_table
 from fedgen.evaluation.audit import membership
 from fedgen.evaluation.audit.membership import SignalOptions
 from fedgen.models import GAN, EmpiricalGenerator
-from fedgen.models.gan.adversarial import Hinge
+from fedgen.models.adversarial import Hinge
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 from tests.evaluation.memorisers import (
     KernelDensity,

@@ -40,7 +40,7 @@ from fedgen.federated import (
 )
 from fedgen.federated.compression import PowerSGD, TopK
 from fedgen.models import EDM, VAE
-from fedgen.models.fine_tuning.lora import LoRA
+from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks import AutoencoderKL, SmallCritic, SmallGenerator, UNet
 from tests.trainers import quiet_trainer
 

@@ -14,7 +14,7 @@ from fedgen.clients.partitions import Natural
 from fedgen.federated import PrivateMean, Scaffold
 from fedgen.federated.aggregators import private_mean
 from fedgen.federated.aggregators.mean import Federation
-from fedgen.statistics.accounting import spent_epsilon
+from fedgen.statistics.private import spent_epsilon
 from tests.federated.modules import Automatic, make_data, make_trainer
 from tests.federated.rank_runs import Net, points
 from tests.trainers import quiet_trainer

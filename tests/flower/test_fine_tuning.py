@@ -7,7 +7,7 @@ import shutil
 import pytest
 from flwr.app import Message as FlowerMessage
 
-from fedgen.embeddings.module import Pixels
+from fedgen.embeddings.base import Pixels
 from fedgen.federated.left_out import read_left_out
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.recipe import deployable, for_client, for_server

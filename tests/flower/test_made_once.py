@@ -16,7 +16,7 @@ from torch import nn
 
 from fedgen.data.formats.image_folder import ImageFolder
 from fedgen.embeddings import load_embedding
-from fedgen.embeddings.module import ModuleEmbedding
+from fedgen.embeddings.base import ModuleEmbedding
 from fedgen.flower.app import app_sides
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.client.client_node import ClientNode

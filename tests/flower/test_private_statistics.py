@@ -14,7 +14,7 @@ from flwr.common import FitIns, ndarrays_to_parameters
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict
 
 from fedgen.embeddings import Embedding, embed, load_embedding
-from fedgen.embeddings.module import Pixels
+from fedgen.embeddings.base import Pixels
 from fedgen.embeddings.registry import WITHOUT_WEIGHTS
 from fedgen.evaluation import read_records
 from fedgen.flower.app.apps import client_app

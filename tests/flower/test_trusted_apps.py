@@ -17,7 +17,7 @@ from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
 from flwr.supercore.run import Run
 from flwr.supernode.start_client_internal import _verify_fab
 
-from fedgen.cli.supernode import supernode
+from fedgen.cli.deploy import supernode
 from fedgen.flower.client.pinned_apps import NODE, Vouch, looking
 from tests.flower.federation import BIN, Federation, environment_in
 from tests.flower.runs import app_of, recipe

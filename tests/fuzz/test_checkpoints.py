@@ -12,7 +12,7 @@ from fedgen.models import WGANGP
 from fedgen.models.checkpoint_file import read_checkpoint, read_generator, rebuild_model
 from fedgen.models.networks import SmallCritic, SmallGenerator
 from fedgen.models.stylegan2 import StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
-from fedgen.models.stylegan2.official.convert_official import read_trained_networks
+from fedgen.models.stylegan2.stylegan2 import read_trained_networks
 from fedgen.training.resume import progress_of
 from tests.federated.modules import TwoOptimizers, make_data, make_trainer
 from tests.fuzz.damage import REFUSALS, Lost, equal, fuzz, refuses

@@ -14,10 +14,9 @@ import torch
 from PIL import Image
 
 from fedgen.data import HuggingFace
-from fedgen.data.formats.batches import PickledBatch
-from fedgen.data.formats.idx import read_idx
 from fedgen.data.formats.image_files import FORMATS, read_header, read_image
-from fedgen.data.formats.pickles import read_pickle
+from fedgen.data.formats.pickled_batches import PickledBatch, read_pickle
+from fedgen.data.sets.mnist import read_idx
 from tests.data.published import idx
 from tests.data.tables import save, table
 from tests.fuzz.damage import fuzz, refuses

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from fedgen.embeddings import load_embedding
 from fedgen.io.tensor_files import read_safetensors, write_safetensors
-from fedgen.models.diffusion.diffusion_schedule import PREDICTIONS
-from fedgen.models.diffusion.pretrained import read_pretrained, read_schedule_file
+from fedgen.models.diffusion.ddpm import read_pretrained, read_schedule_file
+from fedgen.models.diffusion.diffusion_process import PREDICTIONS
 from tests.fuzz.damage import fuzz, refuses
 from tests.models.test_pretrained import make_unet, save
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fedgen.clients.client import Roles, load_roles, save_roles
-from fedgen.data.formats.image_manifest import read_columns
-from fedgen.data.sets.owned.celeba import read_attribute, read_identities, read_partition
-from fedgen.data.sets.owned.femnist import read_writers
+from fedgen.data.formats.image_folder import read_columns
+from fedgen.data.sets.celeba import read_attribute, read_identities, read_partition
+from fedgen.data.sets.femnist import read_writers
 from fedgen.evaluation import ScoreRecord, append_records, read_records
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.evaluation.runs.recipe_data import load_federation

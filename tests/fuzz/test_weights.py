@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from fedgen.embeddings import FeatureCache
 from fedgen.embeddings.base import load_into, read_state
 from fedgen.io.tensor_files import HASH, read_safetensors, read_torch, write_safetensors
-from fedgen.models.fine_tuning.lora import WEIGHTS, LoRA, add_adapters, read_adapters, write_adapters
+from fedgen.models.diffusion.lora import WEIGHTS, LoRA, add_adapters, read_adapters, write_adapters
 from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile
-from fedgen.models.stylegan2.official.official_pickle import OfficialPickle, read_official_pickle
+from fedgen.models.stylegan2.official_pickle import OfficialPickle, read_official_pickle
 from tests.fuzz.damage import equal, fuzz, overwrite, refuses
 from tests.models.stylegan2.pickle_builder import make_networks, write_official
 

@@ -4,9 +4,16 @@ import pytest
 import torch
 
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
-from fedgen.models.stylegan2.operations.convolution import biased_activation, modulated_conv2d
-from fedgen.models.stylegan2.operations.filters import downsample2d, make_filter, upfirdn2d, upsample2d
-from fedgen.models.stylegan2.steps import r1_penalty
+from fedgen.models.stylegan2.operations import (
+    activation_gain,
+    downsample2d,
+    make_filter,
+    modulated_conv2d,
+    rectify,
+    upfirdn2d,
+    upsample2d,
+)
+from fedgen.models.stylegan2.training_steps import r1_penalty
 from tests.devices import DEVICES, GPU
 from tests.models.stylegan2.conftest import Case, deviation
 
@@ -17,7 +24,7 @@ OPERATIONS = {
     "downsample2d": lambda x, w, s, taps: downsample2d(x, taps),
     "modulated": lambda x, w, s, taps: modulated_conv2d(x, w, s),
     "modulated, up": lambda x, w, s, taps: modulated_conv2d(x, w, s, up=2, taps=taps),
-    "activation": lambda x, w, s, taps: biased_activation(x, s[0], activation="lrelu"),
+    "activation": lambda x, w, s, taps: rectify(x + s[0][:, None, None], "lrelu") * activation_gain("lrelu"),
 }
 
 

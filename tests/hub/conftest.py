@@ -16,8 +16,8 @@ from fedgen.models import (
     FlowMatching,
     StyleGAN2,
 )
-from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
-from fedgen.models.gan.adversarial import Hinge
+from fedgen.models.adversarial import Hinge
+from fedgen.models.diffusion.diffusion_process import NoiseSchedule
 from fedgen.models.networks import AutoencoderKL, SmallCritic, SmallGenerator, UNet
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator

@@ -12,9 +12,9 @@ from transformers import BitImageProcessor, CLIPTextConfig, CLIPTextModel, Dinov
 
 from fedgen.embeddings.backbones import load_transformers
 from fedgen.io.hub_folders import copied_settings, read_weights
-from fedgen.models.autoencoders.latent_space import read_autoencoder
-from fedgen.models.diffusion.pretrained import read_pretrained
-from fedgen.models.text.prompt_unet import embed_prompts
+from fedgen.models.autoencoders import read_autoencoder
+from fedgen.models.diffusion.ddpm import read_pretrained
+from fedgen.models.networks.diffusers_networks import embed_prompts
 from tests.io.test_regular_files import in_time
 from tests.quick import first_quick
 from tests.tiny_clip import make_tokenizer

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from fedgen.data.formats.pickles import read_pickle
+from fedgen.data.formats.pickled_batches import read_pickle
 from fedgen.io.restricted_pickle import (
     BINARY_OPCODES,
     DATA_OPCODES,

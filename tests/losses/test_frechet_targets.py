@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgen.losses.frechet_targets import Form, FrechetTargets, group
+from fedgen.losses.fastfid import Form, FrechetTargets, group
 from fedgen.losses.moments import BatchMoments
 from fedgen.statistics import summarize
 from tests.losses.frechet_cases import DIM, draw

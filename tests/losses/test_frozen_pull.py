@@ -2,9 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedgen.losses import frechet_targets
-from fedgen.losses.fastfid import FastFIDLoss
-from fedgen.losses.frechet_targets import Factors
+from fedgen.losses import fastfid
+from fedgen.losses.fastfid import Factors, FastFIDLoss
 from fedgen.losses.moments import EMAMoments, QueueMoments
 from tests.losses.frechet_cases import draw, value_and_gradient
 
@@ -61,7 +60,7 @@ def test_without_easing_new_images_would_be_pulled_too_hard(monkeypatch: pytest.
         return sum(value - other for (value, _), (other, _) in zip(frozen[48:], exact[48:])) / 32 / exact[-1][0]
 
     assert abs(mean_error()) < 0.005
-    monkeypatch.setattr(frechet_targets, "_leverages", lambda factors, count: torch.zeros_like(factors.values))
+    monkeypatch.setattr(fastfid, "_leverages", lambda factors, count: torch.zeros_like(factors.values))
     assert mean_error() < -0.03
 
 
@@ -69,7 +68,7 @@ def test_leverages_by_hand() -> None:
     values = torch.tensor([[3.0, 3.0, 0.0], [1.0, 3.0, 0.0]]).double()
     inverses = torch.where(values > 0, 1 / values, 0)
     factors = Factors(values.sum(1), torch.eye(3).expand(2, 3, 3), values, inverses)
-    found = frechet_targets._leverages(factors, 10.0)
+    found = fastfid._leverages(factors, 10.0)
     assert found[0, :2].tolist() == pytest.approx([2 / 20] * 2)  # of equal values: rank / 2n
     assert found[1, :2].tolist() == pytest.approx([(1 / 2 + 3 / 4) / 10, (1 / 4 + 1 / 2) / 10])
 

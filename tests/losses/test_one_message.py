@@ -86,12 +86,12 @@ def test_errors_against_asking_fall_with_size_and_messages_grow():
     nystrom, sketches = rows[:3], rows[3:]
     for group in (nystrom, sketches):
         for smaller, larger in pairwise(group):
-            assert larger.gradient < smaller.gradient / 2
-            assert larger.up > smaller.up
-            assert larger.cosine > smaller.cosine
-    assert nystrom[2].value < nystrom[1].value / 2 < nystrom[0].value / 4
-    assert nystrom[2].gradient < 0.05
-    assert sketches[1].gradient < 0.01
+            assert larger["gradient"] < smaller["gradient"] / 2
+            assert larger["up"] > smaller["up"]
+            assert larger["cosine"] > smaller["cosine"]
+    assert nystrom[2]["value"] < nystrom[1]["value"] / 2 < nystrom[0]["value"] / 4
+    assert nystrom[2]["gradient"] < 0.05
+    assert sketches[1]["gradient"] < 0.01
 
 
 @pytest.mark.parametrize("summary", [Nystrom(50), Sketches(500)], ids=str)

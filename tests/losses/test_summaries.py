@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.losses import MMD2Loss, Nystrom, Sketches
-from fedgen.losses.summaries import SummarisingClient
+from fedgen.losses.one_message import SummarisingClient
 from fedgen.scores import KernelReference, PolynomialKernel
 from fedgen.statistics import gaussian_from_message, summarize
 from fedgen.statistics.statistic_messages import Message, add

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedgen.models import DDPM, WGANGP
-from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
+from fedgen.models.diffusion.diffusion_process import NoiseSchedule
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 from tests.trainers import quiet_trainer
 

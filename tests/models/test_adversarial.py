@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedgen.models import Hinge, NonSaturating, WassersteinGP
-from fedgen.models.gan.adversarial import gradient_penalty
+from fedgen.models.adversarial import gradient_penalty
 from fedgen.models.networks import SmallCritic
 
 

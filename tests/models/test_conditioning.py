@@ -1,7 +1,8 @@
 import torch
 from torch import nn
 
-from fedgen.models.conditioning import AtPositions, critic_function, generate, scores_batches
+from fedgen.models.adversarial import critic_function, generate, scores_batches
+from fedgen.models.latent_generator import AtPositions
 from fedgen.models.networks import DCGANCritic, SNGANGenerator
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.models import GAN
-from fedgen.models.gan.adversarial import Hinge
+from fedgen.models.adversarial import Hinge
 from fedgen.models.networks import SmallCritic, SmallGenerator
 from tests.models.stylegan2.test_stylegan2 import make
 

@@ -9,8 +9,7 @@ from torch import nn
 
 from fedgen.data import Examples
 from fedgen.models import DDPM
-from fedgen.models.diffusion.diffusion_sampling import Sampler
-from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
+from fedgen.models.diffusion.diffusion_process import NoiseSchedule, Sampler
 from fedgen.models.networks import UNet
 from tests.losses.live_bytes import LiveBytes
 from tests.trainers import quiet_trainer

@@ -13,9 +13,9 @@ from fedgen.data import Examples
 from fedgen.federated import ExponentialDecay, FedAvgStrategy, VectorisedTurns
 from fedgen.io.files import in_bytes
 from fedgen.models import DDPM, EDM, FlowMatching
-from fedgen.models.diffusion.diffusion_schedule import Diffusion, NoiseSchedule
-from fedgen.models.diffusion.flow_path import FlowPath, couple
-from fedgen.models.fine_tuning.lora import LoRA
+from fedgen.models.diffusion.diffusion_process import Diffusion, NoiseSchedule
+from fedgen.models.diffusion.flow_matching import FlowPath, couple
+from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks import UNet
 from fedgen.seeds import seed_all
 from tests.flower.runs import deploy, recipe, same_weights, simulate, write_images

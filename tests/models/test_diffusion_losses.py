@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.models.diffusion.diffusion_losses import epsilon_losses
-from fedgen.models.diffusion.diffusion_schedule import Diffusion, NoiseSchedule
+from fedgen.models import DDPM
 
 
 class Copy(nn.Module):
     """Predicts a multiple of what it sees; remembers timesteps and labels."""
 
-    def __init__(self):
+    def __init__(self, num_classes=None):
         super().__init__()
+        self.num_classes = num_classes
         self.factor = nn.Parameter(torch.tensor(0.0))
         self.seen = []
 
@@ -22,7 +22,8 @@ class Copy(nn.Module):
 
 
 def measure(network, images, timesteps, labels=None, batch_size=2, seed=0):
-    return epsilon_losses(network, Diffusion(NoiseSchedule(), "epsilon"), images, labels, seed, timesteps, batch_size)
+    network.image_shape = tuple(images.shape[1:])
+    return DDPM(network, ema_decay=None).example_losses(images, labels, seed, timesteps, batch_size)
 
 
 def test_of_a_network_that_predicts_nothing_it_is_the_noises_mean_square():
@@ -33,7 +34,7 @@ def test_of_a_network_that_predicts_nothing_it_is_the_noises_mean_square():
 
 
 def test_timesteps_are_as_many_or_those_asked_for_and_labels_go_with_their_images():
-    network = Copy()
+    network = Copy(num_classes=3)
     measure(network, torch.zeros(3, 1, 2, 2), [7, 9], labels=torch.tensor([0, 1, 2]))
     assert network.seen == [([7, 7], [0, 1]), ([9, 9], [0, 1]), ([7], [2]), ([9], [2])]
     network = Copy()

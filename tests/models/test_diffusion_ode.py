@@ -8,8 +8,7 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 
-from fedgen.models.diffusion.flow_sampling import FlowSampler
-from fedgen.models.diffusion.ode import integrate_adaptive
+from fedgen.models.diffusion.flow_ode import FlowSampler, integrate_adaptive
 from tests.models.gaussian_data import DEVIATION, MEAN, seeded, velocity
 
 

@@ -1,8 +1,14 @@
 import pytest
 import torch
 
-from fedgen.models.diffusion.diffusion_sampling import Sampler, denoise, make_scheduler, predictor
-from fedgen.models.diffusion.diffusion_schedule import Diffusion, NoiseSchedule
+from fedgen.models.diffusion.diffusion_process import (
+    Diffusion,
+    NoiseSchedule,
+    Sampler,
+    denoise,
+    make_scheduler,
+    predictor,
+)
 
 
 def knowing(image, schedule, prediction="epsilon"):

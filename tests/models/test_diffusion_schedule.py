@@ -4,7 +4,8 @@ import pytest
 import torch
 from diffusers import DDPMScheduler
 
-from fedgen.models.diffusion.diffusion_schedule import Diffusion, NoiseSchedule, draw_timesteps
+from fedgen.models.diffusion.ddpm import draw_timesteps
+from fedgen.models.diffusion.diffusion_process import Diffusion, NoiseSchedule
 
 
 def test_the_linear_schedule_is_the_papers():

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from fedgen.models import EDM, EDMSampler
-from fedgen.models.diffusion.edm_sampling import denoise_edm
-from fedgen.models.diffusion.preconditioning import Preconditioning, noise_levels
+from fedgen.models.diffusion.edm import Preconditioning, denoise_edm, noise_levels
 from fedgen.models.networks import UNet
 from tests.models.gaussian_data import DEVIATION, MEAN, ExactDenoiser, denoised, seeded
 

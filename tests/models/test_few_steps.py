@@ -5,7 +5,7 @@ import torch
 
 from fedgen.losses import DistributedLoss, EmbeddedLoss, MMD2Loss
 from fedgen.models import GAN, FewStepGenerator, FineTuning, Hinge
-from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
+from fedgen.models.diffusion.diffusion_process import NoiseSchedule
 from fedgen.models.networks import SmallCritic
 from tests.losses.simple import two_numbers
 from tests.models.test_distributed_fine_tuning import SIZES, make, noise

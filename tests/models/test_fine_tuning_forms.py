@@ -5,7 +5,7 @@ from torch import nn
 
 from fedgen.losses import DistributedLoss, FastFIDLoss, MMD2Loss, OneMessageLoss
 from fedgen.losses.distributed import Traffic
-from fedgen.models.fine_tuning.fine_tuning_forms import TrafficAccount, check_strategy, loss_of_form
+from fedgen.models.distributed_fine_tuning import TrafficAccount, check_strategy, loss_of_form
 
 
 @pytest.mark.parametrize(("form", "kind"), [("exact", DistributedLoss), ("message", OneMessageLoss)])

@@ -18,8 +18,8 @@ from fedgen.federated.client_state.exchange import Exchange
 from fedgen.images import from_uint8
 from fedgen.losses import AdaptiveWeight, EmbeddedLoss, FastFIDLoss
 from fedgen.models import FineTuning, Glow
+from fedgen.models.glow import pooled_patches
 from fedgen.models.networks import GlowNetwork, SmallGenerator
-from fedgen.models.networks.glow import pooled_patches
 from tests.losses.simple import MeanLoss, two_numbers
 from tests.quick import first_quick
 from tests.trainers import quiet_trainer

@@ -11,8 +11,8 @@ from scipy.stats import kstest
 from torch import nn
 
 from fedgen.models import FlowMatching, FlowSampler
-from fedgen.models.diffusion.flow_path import FlowPath, couple
-from fedgen.models.diffusion.ode import integrate_fixed
+from fedgen.models.diffusion.flow_matching import FlowPath, couple
+from fedgen.models.diffusion.flow_ode import integrate_fixed
 from fedgen.models.networks import UNet
 from tests.models.gaussian_data import DEVIATION, MEAN, ExactVelocity, seeded, velocity
 

@@ -10,7 +10,7 @@ from torch import nn
 from fedgen.data import Examples
 from fedgen.evaluation import evaluate
 from fedgen.models import FlowMatching, FlowSampler
-from fedgen.models.diffusion.flow_matching import draw_probes, log_density
+from fedgen.models.diffusion.flow_ode import draw_probes, log_density
 from tests.models.gaussian_data import DEVIATION, MEAN, ExactVelocity, log_normal, seeded, velocity
 from tests.models.test_flow_matching import make_flow
 

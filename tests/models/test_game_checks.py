@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedgen.models import Hinge, WassersteinGP
-from fedgen.models.gan.game_checks import check_images, check_pair
+from fedgen.models.adversarial import check_images, check_pair
 from fedgen.models.networks import DCGANCritic, SAGANCritic, SmallCritic, SmallGenerator
 
 

@@ -100,7 +100,7 @@ def test_a_checkpoint_holds_networks_and_game_as_plain_types(loss, fit, tmp_path
     fit(module).save_checkpoint(path)
     saved = torch.load(path, weights_only=True)["hyper_parameters"]
     assert saved["loss"] == {
-        "class_path": f"fedgen.models.gan.adversarial.{type(loss).__name__}",
+        "class_path": f"fedgen.models.adversarial.{type(loss).__name__}",
         "init_args": {"penalty": 2.5} if isinstance(loss, WassersteinGP) else {},
     }
     with warnings.catch_warnings():

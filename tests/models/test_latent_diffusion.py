@@ -17,8 +17,8 @@ from fedgen.flower.wire.flower_records import from_records
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.hub import from_pretrained, save_pretrained
 from fedgen.models import DDPM, EDM, VAE, FewStepGenerator, FlowMatching, LatentSpace
-from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
-from fedgen.models.fine_tuning.lora import LoRA
+from fedgen.models.diffusion.diffusion_process import NoiseSchedule
+from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.networks import AutoencoderKL, UNet
 from tests.flower.loopback import Node
 from tests.flower.runs import deploy, node_of, recipe, same_weights, simulate, write_images

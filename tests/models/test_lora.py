@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedgen.models import DDPM
-from fedgen.models.fine_tuning.lora import (
+from fedgen.models.diffusion.lora import (
     LoRA,
     adapter_state,
     add_adapters,

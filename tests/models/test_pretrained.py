@@ -6,9 +6,8 @@ import torch
 from diffusers import DDIMPipeline, DDIMScheduler, DDPMPipeline, DDPMScheduler, UNet2DModel
 
 from fedgen.models import DDPM
-from fedgen.models.diffusion.diffusion_sampling import Sampler
-from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
-from fedgen.models.diffusion.pretrained import read_pretrained, read_schedule
+from fedgen.models.diffusion.ddpm import read_pretrained, read_schedule
+from fedgen.models.diffusion.diffusion_process import NoiseSchedule, Sampler
 from fedgen.models.networks import UNet
 from tests.quick import first_quick
 

@@ -2,7 +2,7 @@ import lightning
 import pytest
 import torch
 
-from fedgen.models.rounds.round_clock import RoundClock
+from fedgen.models.round_clock import RoundClock
 from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")

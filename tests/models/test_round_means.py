@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fedgen.models.rounds.round_clock import RoundMeans
+from fedgen.models.round_clock import RoundMeans
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ import torch
 
 from fedgen.data import Examples
 from fedgen.images import from_uint8
-from fedgen.models.fine_tuning.distributed_fine_tuning import ServerData
+from fedgen.models.distributed_fine_tuning import ServerData
 from fedgen.models.label_frequencies import LabelFrequencies
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.__main__ import main
-from fedgen.cli.recipes import MEANING
+from fedgen.cli.fit import MEANING
 from fedgen.recipe import recipe_files
 from fedgen.recipe.recipe_files import describe, find_recipe, known_recipes, name_of, recipe_folders, with_recipe
 

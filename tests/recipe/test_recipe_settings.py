@@ -16,7 +16,7 @@ import yaml
 from jsonargparse import ArgumentParser
 from torchvision.transforms import InterpolationMode
 
-from fedgen.recipe.recipe_settings import plain_settings
+from fedgen.recipe.recipe_objects import plain_settings
 
 
 class Flip:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fedgen.reports.comparison import arms_of, axes_of, chart_rows, paired_rows, summary_rows
+from fedgen.reports.charts import arms_of, axes_of, chart_rows, paired_rows, summary_rows
 from fedgen.reports.contents import read_contents
 from tests.reports.folders import make_records, write_run
 

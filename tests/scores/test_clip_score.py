@@ -9,7 +9,7 @@ from fedgen.evaluation import Evaluator, draw_images, evaluate, sampler_of
 from fedgen.evaluation.image_sampling import drawn_labels, frequencies_of
 from fedgen.evaluation.splits import Split, StandIn
 from fedgen.scores import ClientSide, GeneratedSet
-from fedgen.scores.of_model.clip_score import ClipScore
+from fedgen.scores.of_model.conditional import ClipScore
 from tests.evaluation.conditional import CLIENTS, HELD_OUT, TRAINED, Conditional
 from tests.evaluation.samples import CLIENTS as UNLABELLED
 from tests.tiny_clip import save_clip_of_texts
@@ -118,7 +118,7 @@ def test_a_models_score_is_that_of_transformers_clip(clip, options):
     frequencies = frequencies_of(Split.of_clients("train", TRAINED))
     draws = {"seed": 3, "round": 4, "stream": "train", "chunk": 50, "frequencies": frequencies}
     images = draw_images(sampler_of(model), 60, **draws)
-    labels = drawn_labels(sampler_of(model), 60, **draws)
+    labels = drawn_labels(60, **draws)
     cosines = 100 * their_cosines(clip, images, labels).clamp(min=0)
     means = torch.stack([cosines[labels == c].mean() for c in range(3)])
     expected = [float(means[part.labels].mean()) for part in TRAINED]

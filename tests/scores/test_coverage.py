@@ -24,7 +24,7 @@ from fedgen.scores import (
     WassersteinReference,
     frechet_distance,
 )
-from fedgen.scores.wasserstein.critic import CriticSide
+from fedgen.scores.wasserstein.wasserstein import CriticSide
 from fedgen.statistics import summarize
 from tests.quick import first_quick
 

@@ -63,9 +63,7 @@ def test_the_error_is_the_spread_over_repeated_draws():
 def test_blocks_change_nothing(monkeypatch):
     features = logits(50, 6)
     expected = inception_score(features)
-    monkeypatch.setattr(
-        sys.modules["fedgen.scores.of_model.inception_score"], "BLOCK", 7
-    )  # the function hides its module
+    monkeypatch.setattr(sys.modules["fedgen.scores.of_model.diversity"], "BLOCK", 7)  # the function hides its module
     assert inception_score(features) == pytest.approx(expected, rel=1e-12)
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgen.scores.wasserstein.critic import GroupSort, LipschitzNetwork
+from fedgen.scores.wasserstein.wasserstein import GroupSort, LipschitzNetwork
 
 NETWORKS = [("groupsort", False), ("relu", False), ("relu", True)]
 

@@ -18,7 +18,7 @@ from fedgen.scores import (
 )
 from fedgen.scores.aggregate import OverClients, mean_variance
 from fedgen.scores.manifold.manifold import NAMES
-from fedgen.scores.wasserstein.critic import CriticSide
+from fedgen.scores.wasserstein.wasserstein import CriticSide
 from fedgen.statistics import summarize
 from tests.quick import first_quick
 

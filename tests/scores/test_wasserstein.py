@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedgen.scores import CriticOptions, WassersteinReference, wasserstein_critic
-from fedgen.scores.wasserstein.critic import CriticSide
+from fedgen.scores.wasserstein.wasserstein import CriticSide
 from tests.quick import first_quick
 from tests.scores.test_lipschitz import lipschitz_bound
 

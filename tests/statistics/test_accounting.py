@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from fedgen.statistics import noise_multiplier, spent_epsilon
-from fedgen.statistics.accounting import counted_epsilon, federated_epsilon
+from fedgen.statistics.private import counted_epsilon, federated_epsilon
 
 CASES = [(0.1, 1e-5), (1.0, 1e-5), (8.0, 1e-5), (2.0, 1e-9), (0.5, 0.3)]
 

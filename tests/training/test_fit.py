@@ -24,9 +24,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fedgen.__main__ import main
 from fedgen.evaluation import Run, read_records
 from fedgen.io.files import require_writable
-from fedgen.recipe.recipe_keys import PARTS, WRITTEN
+from fedgen.recipe.recipe_files import PARTS, WRITTEN
 from fedgen.training.fit import apply_control
-from fedgen.training.run_lock import LOCK, only_run
+from fedgen.training.resume import LOCK, only_run
 from tests.quick import first_quick
 
 ROOT = Path(__file__).parent.parent.parent
@@ -292,7 +292,7 @@ def test_two_runs_at_once_in_one_folder_are_refused_and_what_kills_left_is_remov
 def test_a_killed_run_leaves_no_lock(tmp_path):
     code = """
 import os, pathlib, sys
-from fedgen.training.run_lock import only_run
+from fedgen.training.resume import only_run
 with only_run(pathlib.Path(sys.argv[1])):
     os.kill(os.getpid(), 9)
 """

@@ -19,7 +19,7 @@ from fedgen.clients import Client
 from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
 from fedgen.scores.frechet.frechet import frechet_distance
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, block_pairs, within_sums
-from fedgen.scores.of_model.vendi import vendi_score
+from fedgen.scores.of_model.diversity import vendi_score
 from fedgen.seeds import generator, subset
 from fedgen.statistics.gaussian import CHUNK, check_features, summarize
 

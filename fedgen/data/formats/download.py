@@ -7,11 +7,8 @@ from pathlib import Path
 def fetch(url: str, folder: Path, md5: str) -> Path:
     """The path of a file downloaded into the folder; its checksum is verified, and a complete one is not fetched again.
 
-    A download that fails leaves no empty folder behind.
-
-    Raises:
-        OSError: if the network or the server does not deliver it.
-        RuntimeError: if the checksum differs.
+    OSError if the network or the server does not deliver it, RuntimeError if the checksum differs; then no empty folder
+    is left behind.
     """
     from torchvision.datasets.utils import download_url
 
@@ -27,11 +24,7 @@ def fetch(url: str, folder: Path, md5: str) -> Path:
 
 
 def fetch_any(urls: Sequence[str], folder: Path, md5: str) -> Path:
-    """The path of a file fetched from the first of several addresses that delivers it.
-
-    Raises:
-        OSError: if none does; the message has each one's failure.
-    """
+    """The path of a file fetched from the first address that delivers it; OSError with all failures if none does."""
     failures = []
     for url in urls:
         try:

@@ -6,14 +6,9 @@ from typing import Any, Protocol
 
 import torch
 
-from fedgen.data.collate import collate_levels
-from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.arrow import Table, dataset_table, import_datasets
-from fedgen.data.formats.columns import image_column, label_column, read_labels
-from fedgen.data.formats.huggingface import TableImages, read_images
-from fedgen.data.formats.image_files import check_form
-from fedgen.data.items import Items, Part
-from fedgen.data.lazy_examples import make_lazy
+from fedgen.data.examples import Examples, Split
+from fedgen.data.formats.huggingface import ImageTable
+from fedgen.data.formats.tables import Table, dataset_table, import_datasets
 from fedgen.data.optional_attributes import optional
 
 
@@ -27,18 +22,13 @@ class FlowerPartitioner(Protocol):
 
 
 class DescribedPartitioner:
-    """A partitioner that says more of itself, as most of flwr-datasets' do.
-
-    Attributes:
-        is_dataset_assigned: gives whether it has its data set.
-        partition_id_to_natural_id: names of the partitions by their numbers.
-    """
+    """A partitioner that says more of itself, as most of flwr-datasets' do."""
 
     is_dataset_assigned: Callable[[], bool] | None = None
     partition_id_to_natural_id: Mapping[int, Any] = MappingProxyType({})
 
 
-class FlowerDataset(DataSet):
+class FlowerDataset(ImageTable):
     """Images of partitioners of flwr-datasets, uint8 [N, C, H, W], partition by partition, each one an owner.
 
     For whoever has a partitioned data set there; `Natural` makes a client of each partition. Natural ids are the
@@ -74,40 +64,25 @@ class FlowerDataset(DataSet):
         channels: int = 3,
         in_memory: bool = True,
     ) -> None:
-        check_form(channels, size)
         if "train" not in partitioners or not {"train", "test"} >= set(partitioners):
             raise ValueError(
                 f"partitioners of the splits {list(partitioners)}: give one as 'train', and perhaps one as 'test'"
             )
+        super().__init__(name, image_column, label_column, size, channels, in_memory)
         self.partitioners = dict(partitioners)
         self.splits = tuple(partitioners)
-        self.image_column = image_column
-        self.label_column = label_column
-        self.size = size
-        self.channels = channels
-        self.in_memory = in_memory
-        self.name = name + (f"-{size}" if size else "")
 
     def read(self, split: Split) -> Examples:
         """The images of a split's partitions.
 
-        Raises:
-            ImportError: if `datasets` is not installed.
-            ValueError: if a partitioner has no dataset, its partitions have no rows or not the same columns, or as
-                `HuggingFace` of columns and images.
+        ValueError also if a partitioner has no dataset, its partitions have no rows or not the same columns, or as
+        `HuggingFace` of columns and images.
         """
         table, counts = self._open(split)
         train = table if split == "train" else self._open("train")[0]
-        column = image_column(table, self.image_column)
-        labels, classes = read_labels(table, label_column(table, self.label_column), train)
-        name = f"{self.name}/{split}"
         names = tuple(partition_names(self.partitioners[split], "partition"))
         owners = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        if not self.in_memory:
-            items = TableImages(table, column, labels, None, self.channels, self.size)
-            return make_lazy(Items([Part(items, collate_levels)]), name, labels, classes, owners, names)
-        images = read_images(table, column, None, self.channels, self.size, name)
-        return Examples(images, labels, name, classes, owners, names)
+        return self.load_table(table, train, split, (owners, names))
 
     def _open(self, split: str) -> tuple[Table, list[int]]:
         """All rows of a split's partitions, one after the other, and how many each has."""
@@ -120,12 +95,7 @@ class FlowerDataset(DataSet):
 
 
 def load_partitions(partitioner: FlowerPartitioner, name: str) -> list[Any]:
-    """The partitions as `datasets.Dataset`s.
-
-    Raises:
-        ValueError: if the partitioner has no dataset, or its partitions have not the same columns; the message has the
-            name of the data.
-    """
+    """The partitions as `datasets.Dataset`s; ValueError without a dataset, or if their columns are not the same."""
     kind = type(partitioner).__name__
     is_assigned = optional(partitioner, DescribedPartitioner, "is_dataset_assigned")
     if is_assigned is not None and not is_assigned():

@@ -9,12 +9,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedgen.data.collate import collate_levels
 from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.arrow import Table, open_hub, open_tables
-from fedgen.data.formats.columns import image_column, label_column, read_labels, read_owners
 from fedgen.data.formats.image_files import Unread, check_form, read_image
-from fedgen.data.items import Items, Part
+from fedgen.data.formats.tables import (
+    Table,
+    image_column,
+    label_column,
+    open_hub,
+    open_tables,
+    read_labels,
+    read_owners,
+)
+from fedgen.data.items import Items, Part, collate_levels
 from fedgen.data.lazy_examples import make_lazy
 from fedgen.io.regular_files import check_unpacked, stored_bytes
 from fedgen.own_code import warn
@@ -23,7 +29,43 @@ from fedgen.progress import track
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.parquet)")
 
 
-class HuggingFace(DataSet):
+class ImageTable(DataSet):
+    """Images of tables; a subclass says which. See `HuggingFace` for the arguments."""
+
+    def __init__(
+        self,
+        name: str,
+        image_column: str | None,
+        label_column: str | None,
+        size: int | None,
+        channels: int,
+        in_memory: bool,
+    ) -> None:
+        check_form(channels, size)
+        self.name = name + (f"-{size}" if size else "")
+        self.image_column, self.label_column = image_column, label_column
+        self.size, self.channels, self.in_memory = size, channels, in_memory
+
+    def load_table(
+        self,
+        table: Table,
+        train: Table,
+        split: Split,
+        owners: tuple[Tensor | None, tuple[str, ...]],
+        folder: Path | None = None,
+    ) -> Examples:
+        """The rows of a table, with the classes of the train split's; it may name files of `folder` alone."""
+        column = image_column(table, self.image_column)
+        labels, classes = read_labels(table, label_column(table, self.label_column), train)
+        name = f"{self.name}/{split}"
+        if not self.in_memory:
+            images = TableImages(table, column, labels, folder, self.channels, self.size)
+            return make_lazy(Items([Part(images, collate_levels)]), name, labels, classes, *owners)
+        pixels = read_images(table, column, folder, self.channels, self.size, name)
+        return Examples(pixels, labels, name, classes, *owners)
+
+
+class HuggingFace(ImageTable):
     """Images of a `datasets` folder or of the hub, uint8 [N, C, H, W], in the order of the rows.
 
     A folder that `save_to_disk` wrote, of a Dataset or a DatasetDict, or Parquet files as the hub has them; or a data
@@ -66,41 +108,24 @@ class HuggingFace(DataSet):
         revision: str | None = None,
         in_memory: bool = True,
     ) -> None:
-        check_form(channels, size)
         self.path = Path(path)
+        name = name or self.path.absolute().name.removesuffix(".parquet")
+        super().__init__(name, image_column, label_column, size, channels, in_memory)
         self.hub = str(path) if HUB_NAME.fullmatch(str(path)) else None
-        self.config, self.revision, self.in_memory = config, revision, in_memory
-        self.image_column = image_column
-        self.label_column = label_column
-        self.owner_column = owner_column
-        self.size = size
-        self.channels = channels
-        self.name = (name or self.path.absolute().name.removesuffix(".parquet")) + (f"-{size}" if size else "")
+        self.config, self.revision, self.owner_column = config, revision, owner_column
         self.sources = {"train": train_split} | ({"test": test_split} if test_split else {})
         self.splits = tuple(self.sources)
 
     def read(self, split: Split) -> Examples:
         """The images of a split.
 
-        Raises:
-            ImportError: if `datasets` is not installed.
-            FileNotFoundError: if there is no such path, and the hub cannot be reached or has no such data set.
-            ValueError: if it is no such folder or damaged, has no such split or column, a label is missing or not known
-                to the train split, an owner is missing, an image cannot be read, or sizes differ and none is asked for.
+        ValueError also without such a split or column, for a missing owner, for a label that is missing or not known to
+        the train split, and if sizes differ and none is asked for.
         """
         tables = self._open()
         table, train = self._choose(tables, split), self._choose(tables, "train")
-        column = image_column(table, self.image_column)
-        labels, classes = read_labels(table, label_column(table, self.label_column), train)
-        owners = read_owners(table, self.owner_column)
         folder = self.path if self.path.is_dir() else self.path.parent
-        name = f"{self.name}/{split}"
-        if not self.in_memory:
-            images = TableImages(table, column, labels, folder, self.channels, self.size)
-            return make_lazy(Items([Part(images, collate_levels)]), name, labels, classes, *owners)
-        return Examples(
-            read_images(table, column, folder, self.channels, self.size, name), labels, name, classes, *owners
-        )
+        return self.load_table(table, train, split, read_owners(table, self.owner_column), folder)
 
     def _open(self) -> dict[str, Table]:
         """The splits on disk, or on the hub."""
@@ -120,16 +145,7 @@ class HuggingFace(DataSet):
 
 
 class TableImages(Dataset[tuple[Tensor, int]]):
-    """Rows of a table as items (uint8 [C, H, W], label), decoded when they are read.
-
-    Args:
-        table: that has them.
-        column: of images.
-        labels: int64 [N].
-        folder: whose files the table may name.
-        channels: see `HuggingFace`.
-        size: see `HuggingFace`.
-    """
+    """Rows of a table as items (uint8 [C, H, W], label), decoded when they are read; see `read_images`."""
 
     def __init__(
         self, table: Table, column: str, labels: Tensor, folder: Path | None, channels: int, size: int | None
@@ -150,11 +166,7 @@ class TableImages(Dataset[tuple[Tensor, int]]):
 
 
 def read_images(table: Table, column: str, folder: Path | None, channels: int, size: int | None, name: str) -> Tensor:
-    """The images of a column, uint8 [N, channels, H, W]; the table may name files of `folder` alone, or none.
-
-    Raises:
-        ValueError: if an image cannot be read, or sizes differ and none is asked for; the message names the row.
-    """
+    """The images of a column, uint8 [N, channels, H, W]; the table may name files of `folder` alone, or none."""
     images, unread = torch.empty(0), Unread()
     for row, value in enumerate(track(table.column(column), f"reading {name}", table.count, "images")):
         try:
@@ -180,11 +192,7 @@ def read_images(table: Table, column: str, folder: Path | None, channels: int, s
 
 
 def decode(value: Any, folder: Path | None, channels: int, size: int | None, unread: Unread | None = None) -> Tensor:
-    """An image as it is stored, bytes or a dictionary with bytes or a path: uint8 [channels, H, W]; see `read_image`.
-
-    Raises:
-        ValueError: if there is none, its path leads out of the folder, or it cannot be read.
-    """
+    """An image as it is stored, bytes or a dictionary with bytes or a path, as `read_image` gives it."""
     stored = value if isinstance(value, dict) else {"bytes": value}
     content, path = stored.get("bytes"), stored.get("path")
     if isinstance(content, bytes):

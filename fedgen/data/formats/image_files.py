@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedgen.io.regular_files import check_unpacked, open_regular
 from fedgen.own_code import warn
@@ -34,21 +35,13 @@ _JPEG_SCAN, _JPEG_END, _JPEG_ALONE = 0xDA, 0xD9, (0x01, 0xD8)
 
 @dataclass
 class Unread:
-    """The part of a folder and its images that is not read, or not as it was meant.
+    """The part of a folder and its images that is not read, or not as it was meant."""
 
-    Args:
-        files: by suffix, those that are no images.
-        folders: subfolders that were not looked into.
-        frames: frames and pages after an image's first.
-        animated: images that have them.
-        brightest: the largest value of images of 16 bits; 0 without such images.
-    """
-
-    files: Counter[str] = field(default_factory=Counter)
-    folders: int = 0
-    frames: int = 0
-    animated: int = 0
-    brightest: int = 0
+    files: Counter[str] = field(default_factory=Counter)  # by suffix, those that are no images
+    folders: int = 0  # that were not looked into
+    frames: int = 0  # and pages after an image's first
+    animated: int = 0  # images that have them
+    brightest: int = 0  # the largest value of images of 16 bits; 0 without such images
 
     def add_frames(self, frames: int) -> None:
         """Counts an image that has so many."""
@@ -89,7 +82,7 @@ def images_below(folder: Path, recursive: bool, unread: Unread | None = None) ->
     """
     unread, found = unread or Unread(), []
     for path in folder.glob("**/*" if recursive else "*"):
-        if _is_hidden(path.relative_to(folder)):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
         if path.is_dir():
             unread.folders += not recursive
@@ -111,19 +104,13 @@ def check_form(channels: int, size: int | None) -> None:
 def read_image(
     source: Path | bytes, channels: int, size: int | None = None, upright: bool = True, unread: Unread | None = None
 ) -> Tensor:
-    """One image as uint8 [channels, H, W]; the first frame or page of several.
+    """One image, a file or its content, as uint8 [channels, H, W]; the first frame or page of several.
 
-    Palettes are looked up, transparency is dropped, and deeper pixels become levels as `levels_of` says.
+    Palettes are looked up, transparency is dropped, and deeper pixels become levels as `levels_of` says. With `size` it
+    is fitted (see `fit`); `upright` turns it as its EXIF tag says, which the peers' tools do not (Pillow turns TIFFs in
+    any case). `unread` counts further frames, and tells the range of 16 bits; without it a warning says so.
 
-    Args:
-        source: the file, or its content.
-        channels: 3 for RGB, 1 for grey; images are converted.
-        size: side to which it is fitted, see `fit`; as it is if None.
-        upright: whether to turn it as its EXIF tag says; the peers' tools do not. Pillow turns TIFFs in any case.
-        unread: counts further frames, and tells the range of 16 bits; without it a warning says so.
-
-    Raises:
-        ValueError: if it is damaged or of none of `FORMATS`, or `levels_of` refuses its pixels.
+    ValueError if it is damaged or of none of `FORMATS`, or `levels_of` refuses its pixels.
     """
     from PIL import Image, ImageOps
 
@@ -146,25 +133,15 @@ def read_image(
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """The facts of an image before its pixels are read.
+    """The facts of an image before its pixels are read."""
 
-    Args:
-        size: height and width.
-        grey: whether it is grey.
-        deep: whether it has more than 8 bits, which `read_image` reads otherwise than peers do.
-    """
-
-    size: tuple[int, int]
+    size: tuple[int, int]  # height and width
     grey: bool
-    deep: bool = False
+    deep: bool = False  # of more than 8 bits, which `read_image` reads otherwise than peers do
 
 
 def read_header(path: Path, upright: bool = True, unread: Unread | None = None) -> ImageHeader:
-    """The size and kind of an image from the file's first bytes; see `read_image`. Deep pixels are looked at.
-
-    Raises:
-        ValueError: as `read_image`, but for damage behind the first bytes.
-    """
+    """The size and kind of an image by the file's first bytes, as `read_image` reads it; deep pixels are looked at."""
     from PIL import Image
 
     known = unread or Unread()
@@ -191,6 +168,17 @@ def fit(image: Any, size: int) -> Any:
     return ImageOps.fit(image, (size, size), method=Image.Resampling.BICUBIC)
 
 
+def pad_images(images: Tensor, side: int | None) -> Tensor:
+    """The images [N, C, side, side] with equal black borders, as 28 x 28 for networks of 32; unchanged for None."""
+    if side is None:
+        return images
+    border, rest = divmod(side - images.shape[-1], 2)
+    if border < 0 or rest or images.shape[-1] != images.shape[-2]:
+        height, width = images.shape[-2:]
+        raise ValueError(f"pad_to={side} does not leave equal borders around {height} x {width} images; use 32 for 28")
+    return F.pad(images, (border,) * 4)
+
+
 def to_tensor(image: Any) -> Tensor:
     """The uint8 pixels [C, H, W] of a Pillow image in mode L or RGB."""
     width, height = image.size
@@ -203,16 +191,7 @@ def to_tensor(image: Any) -> Tensor:
 
 
 def eight_bits(image: Any, channels: int | None = None, unread: Unread | None = None) -> Any:
-    """Any Pillow image as one of mode L or RGB.
-
-    Args:
-        image: of any mode.
-        channels: 1 for grey, 3 for RGB; None keeps grey images grey, and all others become RGB.
-        unread: as for `levels_of`.
-
-    Raises:
-        ValueError: as `levels_of`.
-    """
+    """Any Pillow image as one of mode L (channels=1) or RGB (3); None keeps grey images grey. See `levels_of`."""
     from PIL import Image
 
     grey = channels == 1 if channels else _is_deep(image.mode) or image.mode in GREY
@@ -230,16 +209,12 @@ def eight_bits(image: Any, channels: int | None = None, unread: Unread | None = 
 def levels_of(pixels: np.ndarray, unread: Unread | None = None) -> np.ndarray:
     """Grey levels uint8 of pixels of any type, in the same shape.
 
-    16 bits keep their high byte, v // 256: 0..255 for 0..65535, and x for an 8-bit x that was stored as 257 x. Pillow
-    does so for colour, and here grey follows. (Peers clip grey of 16 bits at 255, which is nearly all white.) Floats
-    from 0 to 1 are times 255, and others up to 255 are levels, both rounded.
+    16 bits (uint16, or integers whose largest tells so) keep their high byte, v // 256: 0..255 for 0..65535, and x for
+    an 8-bit x that was stored as 257 x. Pillow does so for colour, and here grey follows. (Peers clip grey of 16 bits
+    at 255, which is nearly all white.) Floats from 0 to 1 are times 255, and others up to 255 are levels, both rounded.
+    Other ranges and NaN are a ValueError.
 
-    Args:
-        pixels: uint8, uint16, integers of which the largest tells that they are 16 bits, or floats.
-        unread: learns the largest value of 16 bits; without it a warning tells those that 16 bits leave dark.
-
-    Raises:
-        ValueError: for other ranges and for NaN, naming them.
+    `unread` learns the largest value of 16 bits; without it a warning tells those that 16 bits leave dark.
     """
     if pixels.dtype == np.uint8 or not pixels.size:
         return pixels.astype(np.uint8)
@@ -346,7 +321,3 @@ def _check_scans(image: Any, stream: IO[bytes]) -> None:
         scans += kind == _JPEG_SCAN
         if scans > MOST_SCANS:
             raise ValueError(f"it goes over its pixels more than {MOST_SCANS} times; save it anew")
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)

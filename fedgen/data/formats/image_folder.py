@@ -1,19 +1,30 @@
-"""Images in folders: one for each class, or all in one; in a folder for each owner, where they have owners."""
+"""Images in folders: one for each class, or all in one; in a folder for each owner; or as a CSV file lists them."""
 
+import hashlib
+import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
+from fedgen.data.annotations import find_labels, find_owners
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.image_files import SUFFIXES, Unread, check_form, images_below, read_image
-from fedgen.data.formats.image_items import lazy_images
+from fedgen.data.items import Items, Part, collate_levels
+from fedgen.data.lazy_examples import LazyExamples, make_lazy
+from fedgen.io.files import read_csv
 from fedgen.io.regular_files import check_unpacked, most_unpacked
 from fedgen.own_code import warn
 from fedgen.progress import track
+
+NUMBER = re.compile("0|[1-9][0-9]{0,3}")  # of a class, as a table of texts has it
 
 
 class ImageFolder(DataSet):
@@ -58,24 +69,17 @@ class ImageFolder(DataSet):
     def read(self, split: Split) -> Examples:
         """The images of a split.
 
-        Raises:
-            FileNotFoundError: if the folder, or one in it that is a class's or an owner's, is missing or has no images.
-            ValueError: if files cannot be read (all are listed), sizes differ and none is asked for, images lie beside
-                folders, or the classes are not those of the train split.
+        ValueError also if sizes differ and none is asked for, images lie beside folders, or the classes are not those
+        of the train split.
         """
         unread = Unread()
         found = self._list(split, unread)
         if split == "test" and found.classes != (expected := self._list("train").classes):
             raise ValueError(f"{self.roots[split]} has the classes {found.classes}, but the train split has {expected}")
-        name = f"{self.name}/{split}"
-        owners = torch.tensor(found.owners) if self.owner_folders else None
-        known = torch.tensor(found.labels), name, found.classes, owners, found.owner_names
-        if not self.in_memory:
-            _say(self.roots[split], unread)
-            return lazy_images(found.files, *known, channels=self.channels, size=self.size)
-        images = read_images(found.files, name, self.channels, self.size, unread)
-        _say(self.roots[split], unread)
-        return Examples(images, *known)
+        examples = load_images(found, f"{self.name}/{split}", self.channels, self.size, self.in_memory, unread)
+        for remark in unread.remarks():
+            warn(f"{self.roots[split]}: {remark}")
+        return examples
 
     def read_from(self) -> list[Path]:
         return list(self.roots.values())
@@ -84,28 +88,99 @@ class ImageFolder(DataSet):
         return (list_owned if self.owner_folders else list_images)(self.roots[split], unread)
 
 
-def _say(folder: Path, unread: Unread) -> None:
-    for remark in unread.remarks():
-        warn(f"{folder}: {remark}")
+class ImageManifest(DataSet):
+    """Images of a CSV file with the columns path, client and perhaps label, uint8 [N, C, H, W], in the order of rows.
+
+    The clients are the images' owners, for the partition `Natural`; classes and owners stand in the order of their
+    names. Labels that are all numbers, as "7", are the classes' numbers. Further columns are left alone.
+
+    Args:
+        path: the CSV file (UTF-8, with a header).
+        root: the folder that the paths start from and stay within; the CSV file's by default.
+        size: side to which images are resized, see `ImageFolder`. Then the name ends in it.
+        channels: 3 for RGB, 1 for grey; images are converted.
+        name: what stored scores call the data; the CSV file's name by default.
+        in_memory: False reads each image when it is needed, for more than memory holds, with the `num_workers` of the
+            data module. Then a damaged image, or one of another size, is found when it is read.
+    """
+
+    splits = ("train",)
+
+    def __init__(
+        self,
+        path: str | Path,
+        root: str | Path | None = None,
+        size: int | None = None,
+        channels: int = 3,
+        name: str | None = None,
+        in_memory: bool = True,
+    ) -> None:
+        check_form(channels, size)
+        self.path = Path(path)
+        self.root = self.path.parent if root is None else Path(root)
+        self.size = size
+        self.channels = channels
+        self.in_memory = in_memory
+        self.name = (name or self.path.stem) + (f"-{size}" if size else "")
+
+    def read(self, split: Split) -> Examples:
+        """The images listed; ValueError also for a path out of the folder, or if sizes differ and none is asked for."""
+        columns = read_columns(self.path)
+        files = [self._place(path) for path in columns["path"]]
+        values: list[Any] = columns.get("label", [])
+        if all(NUMBER.fullmatch(value) for value in values):
+            values = list(map(int, values))
+        labels, classes = find_labels(None, values, len(files))
+        found = Listing(files, labels, classes, *find_owners(None, columns["client"], len(files)))
+        return load_images(found, f"{self.name}/{split}", self.channels, self.size, self.in_memory)
+
+    def _place(self, path: str) -> Path:
+        home = os.path.abspath(self.root)
+        file = Path(os.path.abspath(os.path.join(home, path)))
+        if not file.is_relative_to(home):
+            raise ValueError(f"{self.path}: {path} leads out of {home}; give root=, a folder that holds all images")
+        return file
+
+
+def read_columns(path: Path) -> dict[str, list[str]]:
+    """The columns path and client, and label if there is one, without spaces around the values."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {path.absolute()}; give a CSV file with the columns path, client, label")
+    header, rows = read_csv(path)
+    if absent := {"path", "client"} - set(header):
+        raise ValueError(f"{path} has no column {' or '.join(sorted(absent))}; its first line is {header}")
+    columns: dict[str, list[str]] = {name: [] for name in ("path", "client", "label") if name in header}
+    for line, row in rows:
+        for name, values in columns.items():
+            value = row[name].strip()
+            if not value:
+                raise ValueError(f"{path}, line {line}: there is no {name}")
+            values.append(value)
+    if not columns["path"]:
+        raise ValueError(f"{path} lists no images")
+    return columns
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The images that there are, in order, with each one's label and owner.
+    """The images that there are, in order, with each one's label and owner, by positions in the names of these."""
 
-    Args:
-        files: paths.
-        labels: of each, positions in `classes`; all 0 without classes.
-        classes: names of class folders.
-        owners: of each, positions in `owner_names`; empty without owners.
-        owner_names: names of owners' folders.
-    """
-
-    files: list[Path]
-    labels: list[int]
+    files: Sequence[Path]
+    labels: Sequence[int] | Tensor
     classes: tuple[str, ...]
-    owners: tuple[int, ...] = ()
+    owners: Sequence[int] | Tensor | None = None
     owner_names: tuple[str, ...] = ()
+
+
+def load_images(
+    found: Listing, name: str, channels: int, size: int | None, in_memory: bool, unread: Unread | None = None
+) -> Examples:
+    """Examples of listed images, in memory or read when they are needed; see `read_images`."""
+    owners = None if found.owners is None else torch.as_tensor(found.owners)
+    known = torch.as_tensor(found.labels), name, found.classes, owners, found.owner_names
+    if in_memory:
+        return Examples(read_images(found.files, name, channels, size, unread), *known)
+    return lazy_images(found.files, *known, partial(read_image, channels=channels, size=size))
 
 
 def read_images(
@@ -113,10 +188,8 @@ def read_images(
 ) -> Tensor:
     """The images of these files, uint8 [N, channels, H, W]; see `ImageFolder` for channels and size.
 
-    `unread` learns what is not read of them; without it warnings say so.
-
-    Raises:
-        ValueError: if files cannot be read (all are listed), or sizes differ and none is asked for.
+    `unread` learns what is not read of them; without it warnings say so. ValueError if files cannot be read (all are
+    listed), or sizes differ and none is asked for.
     """
     images: list[Tensor] = []
     broken: list[str] = []
@@ -169,10 +242,9 @@ def list_owned(root: Path, unread: Unread | None = None) -> Listing:
         )
     places = {name: label for label, name in enumerate(classes)}
     labels = [places[part.classes[label]] if classes else 0 for part in parts.values() for label in part.labels]
-    owners = tuple(owner for owner, part in enumerate(parts.values()) for _ in part.files)
-    return Listing(
-        [file for part in parts.values() for file in part.files], labels, tuple(classes), owners, tuple(names)
-    )
+    owners = [owner for owner, part in enumerate(parts.values()) for _ in part.files]
+    files = [file for part in parts.values() for file in part.files]
+    return Listing(files, labels, tuple(classes), owners, tuple(names))
 
 
 def folders_in(root: Path, kind: str, unread: Unread | None = None) -> list[str]:
@@ -188,3 +260,39 @@ def folders_in(root: Path, kind: str, unread: Unread | None = None) -> list[str]
             f"{root} holds both images (such as {images[0].name}) and folders; move them into {kind} folders"
         )
     return names
+
+
+class ImageFiles(Dataset[tuple[Tensor, int]]):
+    """Files and labels, int64 [N], as items (uint8 [C, H, W], label); `read` gives a path's image."""
+
+    def __init__(self, files: Sequence[Path], labels: Tensor, read: partial[Tensor]) -> None:
+        self.files, self.targets, self.read = [str(file) for file in files], labels, read
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, int]:
+        return self.read(Path(self.files[position])), int(self.targets[position])
+
+    def content_id(self) -> str:
+        """A hash of the files' names, sizes and times of change, and of how they are read."""
+        own = [self.read.func.__name__, self.read.args, self.read.keywords]
+        digest = hashlib.blake2b(repr(own).encode(), digest_size=16)
+        for file in self.files:
+            known = Path(file).stat()
+            digest.update(f"{file} {known.st_size} {known.st_mtime_ns}\n".encode())
+        return digest.hexdigest()
+
+
+def lazy_images(
+    files: Sequence[Path],
+    labels: Tensor,
+    name: str,
+    classes: tuple[str, ...],
+    owners: Tensor | None,
+    owner_names: tuple[str, ...],
+    read: partial[Tensor],
+) -> LazyExamples:
+    """Examples of image files, read and decoded each time they are needed."""
+    items = Items([Part(ImageFiles(files, labels, read), collate_levels)])
+    return make_lazy(items, name, labels, classes, owners, owner_names)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.batches import PickledBatch
 from fedgen.data.formats.download import missing
+from fedgen.data.formats.pickled_batches import PickledBatch
 from fedgen.progress import track
 
 FILES = {"train": tuple(f"train_data_batch_{part}" for part in range(1, 11)), "test": ("val_data",)}
@@ -43,12 +43,7 @@ class ImageNet32(DataSet):
         self.name = f"imagenet{size}" + ("" if classes is None else f"-first{classes}")
 
     def read(self, split: Split) -> Examples:
-        """The images of a split, in the order of the files; beside them memory holds up to three copies of one batch.
-
-        Raises:
-            FileNotFoundError: if the batches are in none of the folders.
-            ValueError: if a batch is damaged, holds anything but data, or has other sizes or labels than expected.
-        """
+        """The images of a split, file by file; beside them memory holds up to three copies of one batch."""
         images: list[np.ndarray] = []
         labels: list[np.ndarray] = []
         files = self._find(split)

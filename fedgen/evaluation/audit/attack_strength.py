@@ -59,22 +59,21 @@ def combined(parts: Sequence[IntervalEstimate], factors: Sequence[float]) -> Int
 def rank_interval(area: float, positives: int, negatives: int) -> IntervalEstimate:
     """An area under a ROC curve, with the interval of Newcombe 2006 (doi 10.1002/sim.2324, method 5)."""
 
+    def variance(area: float) -> float:
+        """The variance of an estimated area, of exponential scores (Hanley and McNeil 1982), of equal mean numbers."""
+        spread = (1 - area) / (2 - area) + area / (1 + area)
+        return area * (1 - area) * (1 + ((positives + negatives) / 2 - 1) * spread) / (positives * negatives)
+
     def lower(estimate: float) -> float:
         """The least area that does not differ from the estimate; below it the difference falls steadily."""
         low, high = 0.0, estimate
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            error = QUANTILE * math.sqrt(_rank_variance(middle, positives, negatives))
-            low, high = (middle, high) if estimate - middle > error else (low, middle)
+            far = estimate - middle > QUANTILE * math.sqrt(variance(middle))
+            low, high = (middle, high) if far else (low, middle)
         return low
 
     return IntervalEstimate(area, lower(area), 1 - lower(1 - area))
-
-
-def _rank_variance(area: float, positives: int, negatives: int) -> float:
-    """The variance of an estimated area, of exponential scores (Hanley and McNeil 1982), of equal mean numbers."""
-    spread = (1 - area) / (2 - area) + area / (1 + area)
-    return area * (1 - area) * (1 + ((positives + negatives) / 2 - 1) * spread) / (positives * negatives)
 
 
 @dataclass(frozen=True)
@@ -100,21 +99,14 @@ class AttackStrength:
 
 
 def measure_attack(name: str, members: Tensor, others: Tensor, seed: int) -> AttackStrength:
-    """The strength of a signal."""
     for signals in (members, others):
         if torch.isnan(signals).any():
             place = int(torch.isnan(signals).nonzero()[0])
             raise ValueError(f"the attack's signal of image {place} of {name} is NaN; check the model's weights")
     inside, outside = (part.double().clamp(-_LARGEST, _LARGEST).cpu().numpy() for part in (members, others))
     area, error = auc_with_error(inside, outside)
-    return AttackStrength(
-        name,
-        len(inside),
-        rank_interval(area, len(inside), len(outside)),
-        error,
-        advantage(inside, outside, seed, name),
-        found_at(inside, outside),
-    )
+    interval, gain = rank_interval(area, len(inside), len(outside)), advantage(inside, outside, seed, name)
+    return AttackStrength(name, len(inside), interval, error, gain, found_at(inside, outside))
 
 
 def average_attack(name: str, parts: list[AttackStrength], weights: list[float]) -> AttackStrength:
@@ -143,16 +135,14 @@ def auc_with_error(members: np.ndarray, others: np.ndarray) -> tuple[float, floa
 
 def advantage(members: np.ndarray, others: np.ndarray, seed: int, name: str) -> IntervalEstimate:
     """True less false positive rate at a threshold of each half of the images, measured on the other half."""
-    first = []
-    for part, which in ((members, "members"), (others, "others")):
-        half = np.zeros(len(part), dtype=bool)
-        half[subset(len(part), len(part) // 2, seed, "half", f"{name}, {which}").numpy()] = True
-        first.append(half)
+    inside, outside = (np.zeros(len(part), dtype=bool) for part in (members, others))
+    for half, which in ((inside, "members"), (outside, "others")):
+        half[subset(len(half), len(half) // 2, seed, "half", f"{name}, {which}").numpy()] = True
     hits = false = 0
-    for chosen in (first, [~half for half in first]):
-        threshold = best_threshold(members[chosen[0]], others[chosen[1]])
-        hits += int((members[~chosen[0]] >= threshold).sum())
-        false += int((others[~chosen[1]] >= threshold).sum())
+    for chosen, against in ((inside, outside), (~inside, ~outside)):
+        threshold = best_threshold(members[chosen], others[against])
+        hits += int((members[~chosen] >= threshold).sum())
+        false += int((others[~against] >= threshold).sum())
     return combined([proportion(hits, len(members)), proportion(false, len(others))], [1, -1])
 
 

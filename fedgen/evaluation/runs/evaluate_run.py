@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
@@ -48,12 +49,7 @@ class LocalFineTuning:
             raise ValueError(f"fine_tune={self.iterations}: a client trains for at least one iteration")
 
     def records(
-        self,
-        module: L.LightningModule,
-        evaluator: Evaluator,
-        path: Path,
-        round: int,
-        optimised_on: Sequence[str] = (),
+        self, module: LightningModule, evaluator: Evaluator, path: Path, round: int, optimised_on: Sequence[str]
     ) -> list[ScoreRecord]:
         """The scores of a checkpoint's model after each scored client has fine-tuned it."""
         if local_models(module, load_weights(module, path)):
@@ -64,14 +60,24 @@ class LocalFineTuning:
             network.load_state_dict(average.network.state_dict())
         singles, everyone = SingleClients(evaluator, evaluator.splits, evaluator.panels), self.data.everyone
         scored = {client.name: number for number, client in enumerate(everyone) if client.name in singles.places}
-        scoring = _Scoring(list(scored), singles, round)
+
+        def score(trainer: L.Trainer, pl_module: LightningModule) -> None:
+            """Scores every client's model at the end of the one round."""
+            strategy: Any = trainer.strategy
+            for turn, client in enumerate(track(scored, "scoring fine-tuned models", len(scored), "clients")):
+                with strategy.client_model(turn), torch.no_grad():
+                    for network, average in averages_of(pl_module):
+                        average.network.load_state_dict(network.state_dict())
+                    singles.score(client, pl_module, round)
+
+        scoring = LambdaCallback(on_train_epoch_end=score)
         self._train(module, list(scored.values()), scoring, derive(self.data.seed, "fine-tuning", round))
         details = {"round": round, "checkpoint": path.name, "optimised_on": list(optimised_on)}
         note = f"each client's own model, {self.iterations} iterations from the server's"
         name = f"{FINE_TUNED} {self.iterations}"
         return evaluator.real.records(singles.take(), name, evaluator.num_generated, note=note, **details)
 
-    def _train(self, module: L.LightningModule, scored: Sequence[int], scoring: L.Callback, seed: int) -> None:
+    def _train(self, module: LightningModule, scored: Sequence[int], scoring: L.Callback, seed: int) -> None:
         """One round without exchange, in which each of the clients takes its turn and is scored at the end."""
         strategy = FedAvgStrategy(communication_interval=self.iterations, personal=["*"], seed=seed)
         quiet: dict[str, Any] = dict.fromkeys(
@@ -90,22 +96,6 @@ class LocalFineTuning:
         others = sorted(set(range(len(self.data.everyone))) - set(scored))
         with isolated():
             trainer.fit(module, self.data.with_roles(Roles(tuple(scored), (), tuple(others))))
-
-
-class _Scoring(L.Callback):
-    """Scores every client's model at the end of the one round."""
-
-    def __init__(self, clients: Sequence[str], singles: SingleClients, round: int) -> None:
-        self.clients, self.singles, self.round = clients, singles, round
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        strategy: Any = trainer.strategy
-        clients = track(self.clients, "scoring fine-tuned models", total=len(self.clients), unit="clients")
-        for turn, client in enumerate(clients):
-            with strategy.client_model(turn), torch.no_grad():
-                for network, average in averages_of(pl_module):
-                    average.network.load_state_dict(network.state_dict())
-                self.singles.score(client, pl_module, self.round)
 
 
 def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str, Personal]:

@@ -7,7 +7,6 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-import torch
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
 from torch import Tensor, nn
@@ -17,12 +16,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.client import load_roles, save_roles
 from fedgen.clients.partitions import SavedPartition, load_partition, save_partition
 from fedgen.evaluation.names import LAST, list_checkpoints
-from fedgen.evaluation.runs.scores_file import (
-    PARTITION,
-    RECIPE,
-    ROLES,
-    read_recipe,
-)
+from fedgen.evaluation.runs.scores_file import PARTITION, RECIPE, ROLES, read_recipe
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed, own_models
 from fedgen.io.tensor_files import check_state, fill_empty
@@ -100,16 +94,12 @@ def tensors_in_place(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterat
     state = module.state_dict()
     before = {name: state[name].clone() for name in tensors}
     try:
-        _copy(state, tensors)
+        for name, value in tensors.items():
+            state[name].copy_(value.detach())
         yield
     finally:
-        _copy(state, before)
-
-
-@torch.no_grad()
-def _copy(state: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    for name, value in values.items():
-        state[name].copy_(value)
+        for name, value in before.items():
+            state[name].copy_(value)
 
 
 def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
@@ -136,11 +126,11 @@ def made(parser: ArgumentParser, settings: Any, path: Path, seed: Any, run: str 
     if "seed" in own and own["seed"] is None:
         own["seed"] = seed
     with isolated():
-        made = instantiate(parser, settings, path)
-    if not isinstance(made.data, FederatedDataModule):
-        raise ValueError(f"the data of {path} is a {type(made.data).__name__}, which has no clients")
-    restore_clients(made.data, run)
-    return made
+        found = instantiate(parser, settings, path)
+    if not isinstance(found.data, FederatedDataModule):
+        raise ValueError(f"the data of {path} is a {type(found.data).__name__}, which has no clients")
+    restore_clients(found.data, run)
+    return found
 
 
 def rebuild_given(run: str | Path, model: str, data: str) -> tuple[LightningModule, FederatedDataModule]:
@@ -150,14 +140,12 @@ def rebuild_given(run: str | Path, model: str, data: str) -> tuple[LightningModu
         raise FileNotFoundError(f"no run folder {folder}; give the folder that training wrote into")
     if (folder / RECIPE).exists():
         raise ValueError(f"{folder} has a recipe, which says what model and data are; leave --model and --data out")
-    clients = clients_given(folder, data)
-    found = import_object(model)
-    if gives(found, LightningModule) and isinstance(found, type):
-        checkpoints = list_checkpoints(folder)
-        if not checkpoints:
-            raise FileNotFoundError(f"{folder} has no checkpoint round=*.ckpt to make {model} of")
-        return rebuild_model(found, next(iter(checkpoints.values()))), clients
-    return _named(model, LightningModule), clients
+    clients, found = clients_given(folder, data), import_object(model)
+    if not (gives(found, LightningModule) and isinstance(found, type)):
+        return _named(model, LightningModule), clients
+    for checkpoint in list_checkpoints(folder).values():
+        return rebuild_model(found, checkpoint), clients
+    raise FileNotFoundError(f"{folder} has no checkpoint round=*.ckpt to make {model} of")
 
 
 def clients_given(folder: Path, data: str) -> FederatedDataModule:
@@ -167,10 +155,9 @@ def clients_given(folder: Path, data: str) -> FederatedDataModule:
         stored = load_partition(saved).seed
         seed_everything(stored, verbose=False)
     clients: FederatedDataModule = _named(data, FederatedDataModule)
-    if stored is not None and clients.seed != stored:
-        raise ValueError(
-            f"{saved} was made at seed {stored}, and {data} has seed {clients.seed}: give it seed={stored}"
-        )
+    own = clients.seed
+    if stored is not None and own != stored:
+        raise ValueError(f"{saved} was made at seed {stored}, and {data} has seed {own}: give it seed={stored}")
     restore_clients(clients, folder)
     return clients
 
@@ -178,12 +165,11 @@ def clients_given(folder: Path, data: str) -> FederatedDataModule:
 def _named(text: str, kind: type) -> Any:
     """Return what a text names, called if it is a function; ValueError unless that is of a kind."""
     found = import_object(text)
-    made = found() if callable(found) and not isinstance(found, (kind, type)) else found
-    if not isinstance(made, kind):
-        raise ValueError(
-            f"{text} must be a {kind.__name__}, or a function without arguments that makes one; got {made!r}"
-        )
-    return made
+    found = found() if callable(found) and not isinstance(found, (kind, type)) else found
+    if not isinstance(found, kind):
+        wanted = f"a {kind.__name__}, or a function without arguments that makes one"
+        raise ValueError(f"{text} must be {wanted}; got {found!r}")
+    return found
 
 
 def keep_clients(data: FederatedDataModule, run: str | Path) -> None:

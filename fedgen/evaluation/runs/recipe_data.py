@@ -11,7 +11,7 @@ from fedgen.class_paths import load_classes
 from fedgen.evaluation.runs.scores_file import PARTITION, RECIPE, is_python_run
 from fedgen.io.files import read_yaml
 from fedgen.recipe.recipe_errors import explain
-from fedgen.recipe.recipe_keys import check_arguments, check_parts
+from fedgen.recipe.recipe_files import check_arguments, check_parts
 
 if TYPE_CHECKING:  # Lightning is imported once the recipe has been read
     from fedgen.clients import FederatedDataModule
@@ -49,17 +49,14 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> "Feder
 
 
 def _of_python_run(folder: Path, overrides: Sequence[str]) -> "FederatedDataModule":
-    """The clients of a run that was trained in Python."""
-    named = [text.removeprefix("--data=") for text in overrides if text.startswith("--data=")]
     from fedgen.clients.partitions import load_partition
     from fedgen.evaluation.runs.rebuild import clients_given
 
-    if len(named) == 1 == len(overrides):
-        return clients_given(folder, named[0])
+    if len(overrides) == 1 and overrides[0].startswith("--data="):
+        return clients_given(folder, overrides[0].removeprefix("--data="))
     if others := [text for text in overrides if not text.startswith("--data=")]:
         raise ValueError(f"{folder} is a run trained in Python, which is over; leave {others[0]} out")
-    saved = folder / PARTITION
-    if saved.exists():
+    if (saved := folder / PARTITION).exists():
         kept = load_partition(saved)
         own = (
             f"its {PARTITION} says which of the {kept.num_examples} examples of {kept.data} each of its"

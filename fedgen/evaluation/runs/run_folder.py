@@ -59,16 +59,15 @@ class Run:
             FileNotFoundError: if nothing was scored yet.
             ValueError: if none are of the kind that was asked for, naming those there are.
         """
-        records, kind = read_records(self.scores_path), self.kind
+        records, kind, path = read_records(self.scores_path), self.kind, self.scores_path
         if not records:
-            path = self.scores_path
             raise FileNotFoundError(f"{path} has no scores yet; train with the FederatedEvaluation callback")
         if kind and not any(is_of(record, kind) for record in records if record.is_model):
             there = "; ".join(dict.fromkeys(say_kind(record) for record in records if record.is_model))
-            raise ValueError(f"{self.scores_path} has no scores of {kind!r}; it has: {there or 'real images alone'}")
+            raise ValueError(f"{path} has no scores of {kind!r}; it has: {there or 'real images alone'}")
         shown = one_kind(records, self.folder, (lambda record: is_of(record, kind)) if kind else None)
         if others := say_others([one for one in records if not kind or is_of(one, kind)], shown):
-            warn(f"{self.scores_path}: {others}")
+            warn(f"{path}: {others}")
         return shown
 
     @property
@@ -92,11 +91,10 @@ class Run:
             FileNotFoundError: if there is none, or not those of `rounds`.
         """
         found = self.checkpoints
-        chosen = (sorted(found)[-1:] if only_last else sorted(found)) if rounds is None else sorted(set(rounds))
+        chosen = list(found)[-1 if only_last else 0 :] if rounds is None else sorted(set(rounds))
         missing = [round for round in chosen if round not in found]
         if missing or not chosen:
-            have = ", ".join(map(str, found)) or "none"
-            which = missing or "any"
+            which, have = missing or "any", ", ".join(map(str, found)) or "none"
             raise FileNotFoundError(f"{self.folder} has no checkpoint of rounds {which}; it has rounds: {have}")
         return {round: found[round] for round in chosen}
 
@@ -125,10 +123,9 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None,
         >>> [(found.round, found.value) for found in fedgen.select(records)]
         [(1, 1.0), (0, 2.0)]
     """
-    if isinstance(run, (str, Path)):
-        run = Run(run, kind)
-    folder = run.folder if isinstance(run, Run) else None
-    columns = columns_of(run.records if isinstance(run, Run) else run)
+    run = Run(run, kind) if isinstance(run, (str, Path)) else run
+    records, folder = (run.records, run.folder) if isinstance(run, Run) else (run, None)
+    columns = columns_of(records)
     return rank(column_of(columns, by or default_column(columns, kind), kind), folder)
 
 
@@ -140,7 +137,5 @@ def print_report(run: Run | str | Path, console: Console | None = None) -> None:
     """
     console = console or make_console()
     records = (run if isinstance(run, Run) else Run(run)).records
-    for table in run_tables(records, console.width):
-        console.print(table)
-    console.print(selection_table(records))
-    console.print(inversions_found(records))
+    for part in (*run_tables(records, console.width), selection_table(records), inversions_found(records)):
+        console.print(part)

@@ -13,13 +13,12 @@ from fedgen.evaluation.records import ScoreRecord, unique
 from fedgen.io.files import atomic_write, parse_json, read_yaml, remove_unfinished
 from fedgen.io.regular_files import read_regular
 from fedgen.own_code import warn
-from fedgen.recipe.recipe_keys import check_lost
+from fedgen.recipe.recipe_files import check_lost
 
 SCORES_FILE = "scores.jsonl"
 RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
 MEMBERSHIP, NEAREST = "membership.json", "nearest.png"  # of `fedgen audit`
 MATRIX, MATRIX_PICTURE = "client_matrix.json", "client_matrix.png"  # of `fedgen evaluate --matrix`
-_START = b"{"  # of every record
 
 
 def read_records(path: str | Path) -> list[ScoreRecord]:
@@ -31,10 +30,10 @@ def read_records(path: str | Path) -> list[ScoreRecord]:
     Raises:
         ValueError: for another file, and for any other line that is not a record, naming file and line.
     """
-    whole, tail = _split(Path(path))
+    records, _, tail = _read(Path(path))
     if tail:
         warn(f"{path}: the last line was cut off while it was written and is left out")
-    return _parse(path, whole)
+    return records
 
 
 def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
@@ -45,8 +44,8 @@ def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
     """
     path = Path(path)
     with _only_writer(path):
-        whole, _ = _split(path)
-        present = {record.identity: record for record in _parse(path, whole)}
+        before, whole, _ = _read(path)
+        present = {record.identity: record for record in before}
         records = [record for record in unique(records) if present.get(record.identity) != record]
         if any(record.identity in present for record in records):
             whole = _lines(unique([*present.values(), *records]))
@@ -55,15 +54,15 @@ def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
         _replace(path, whole)
 
 
-def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> None:
-    """Rewrites the file, atomically, with only the records that `keep` accepts, and clears up after kills."""
+def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> list[ScoreRecord]:
+    """Rewrites the file with only the records that `keep` accepts, and clears up after kills; returns the others."""
     path = Path(path)
     with _only_writer(path):
         remove_unfinished(path.parent)
-        whole, _ = _split(path)
-        records = _parse(path, whole)
-        kept = [record for record in records if keep(record)]
-        _replace(path, _lines(kept) if len(kept) < len(records) else whole)
+        records, whole, _ = _read(path)
+        gone = [record for record in records if not keep(record)]
+        _replace(path, _lines([record for record in records if keep(record)]) if gone else whole)
+    return gone
 
 
 def drop_from(path: str | Path, round: int) -> str:
@@ -71,15 +70,8 @@ def drop_from(path: str | Path, round: int) -> str:
 
     A run that starts at round 0 is a new one: everything is removed, the floor too.
     """
-    later: set[int] = set()
-
-    def keep(record: ScoreRecord) -> bool:
-        if record.round is not None and record.round >= round:
-            later.add(record.round)
-            return False
-        return round > 0
-
-    keep_records(path, keep)
+    gone = keep_records(path, lambda record: round > 0 and (record.round is None or record.round < round))
+    later = {record.round for record in gone if record.round is not None and record.round >= round}
     return ", ".join(map(str, sorted(later)))
 
 
@@ -92,27 +84,21 @@ def _lines(records: Sequence[ScoreRecord]) -> bytes:
     return "".join(json.dumps(record.to_json()) + "\n" for record in records).encode()
 
 
-def _split(path: Path) -> tuple[bytes, bytes]:
-    """The file's whole lines, and what comes after the last of them; ValueError for another file."""
-    content = read_regular(path) if path.exists() else b""
+def _read(path: Path) -> tuple[list[ScoreRecord], bytes, bytes]:
+    """The records, the file's whole lines, and what comes after the last of them; ValueError for another file."""
+    content, records = read_regular(path) if path.exists() else b"", []
     end = content.rfind(b"\n") + 1
-    if content and not end and not content.startswith(_START):
+    if content and not end and not content.startswith(b"{"):  # as every record does
         raise ValueError(f"{path} is not a file of score records; remove it, or choose another folder")
-    return content[:end], content[end:]
-
-
-def _parse(path: str | Path, whole: bytes) -> list[ScoreRecord]:
-    records = []
-    for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
+    for number, line in enumerate(content[:end].split(b"\n")[:-1], start=1):
         try:
             records.append(ScoreRecord.from_json(parse_json(line)))
         except (ValueError, AttributeError) as error:
             raise ValueError(f"{path}, line {number} is not a score record ({error}); remove that line") from error
-    return unique(records)
+    return unique(records), content[:end], content[end:]
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Puts the content in the file's place, if it is another."""
     if content != (read_regular(path) if path.exists() else b""):
         with atomic_write(path) as file:
             file.write(content)

@@ -116,12 +116,9 @@ def inversions(records: Sequence[ScoreRecord]) -> list[InvertedPair]:
 
 def aggregates_compared(records: Sequence[ScoreRecord]) -> list[Comparison]:
     """avg against all, for each score, split and embedding; not of gaps, nor of memorisation, best in the middle."""
-    columns = {
-        name: group
-        for name, group in columns_of(records).items()
-        if group[0].score != BALANCED and group[0].split not in GAPS
-    }
-    pairs = [(name, name.removesuffix("avg") + "all") for name in columns if name.endswith("_avg")]
+    columns = columns_of(records)
+    usual = [name for name, group in columns.items() if group[0].score != BALANCED and group[0].split not in GAPS]
+    pairs = [(name, f"{name.removesuffix('avg')}all") for name in usual if name.endswith("_avg")]
     return [_compare(columns, avg, all_) for avg, all_ in pairs if all_ in columns]
 
 
@@ -148,13 +145,12 @@ def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> 
     sides = list(zip(*pairs))
     values = [[record.badness for record in side] for side in sides]
     errors = [[record.generated_error for record in side] for side in sides]
-    rounds = [record.round or 0 for record, _ in pairs]
+    rounds = [record.round or 0 for record in sides[0]]
     found = [
         InvertedPair(first, second, rounds[i.first], rounds[i.second], i.beyond_error)
         for i in rankings.inversions(values[0], values[1], errors[0], errors[1])
     ]
-    ranks = all(len(set(side)) > 1 for side in values)
-    tau = rankings.kendall_tau(values[0], values[1]) if ranks else None
+    tau = rankings.kendall_tau(values[0], values[1]) if all(len(set(side)) > 1 for side in values) else None
     return Comparison(first, second, len(pairs), tau, found, marks)
 
 
@@ -167,7 +163,6 @@ def unmarked(records: Sequence[ScoreRecord], column: str) -> list[str]:
 
 
 def column_of(columns: dict[str, list[ScoreRecord]], name: str, kind: str = "") -> list[ScoreRecord]:
-    """The records of one column."""
     if name not in columns:
         few = ", ".join(list(columns)[:4]) + (", ..." if len(columns) > 4 else "")
         raise ValueError(f"no column {name!r} in these scores{nearest(name, list(columns)) or f'; columns: {few}'}")
@@ -244,7 +239,6 @@ def _place(record: ScoreRecord) -> tuple[Any, ...]:
 
 
 def _likeness(record: ScoreRecord, model: ScoreRecord) -> tuple[bool, bool, int]:
-    """Agreement of what stands in a model's place with the model's conditions."""
     mine, its = ((r.embedding_fingerprint, r.reference, r.weights, r.seed, r.score_settings) for r in (record, model))
     return mine == its, record.num_generated <= model.num_generated, record.num_generated
 

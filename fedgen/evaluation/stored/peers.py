@@ -15,12 +15,11 @@ from torch import Tensor
 
 from fedgen.embeddings.names import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
 from fedgen.evaluation.marks import explained, marked, say_directions
-from fedgen.evaluation.names import SUBSET_SIZE
-from fedgen.evaluation.names import Peer as Preset
+from fedgen.evaluation.names import SUBSET_SIZE, Peer
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.stored.stored_evaluation import StoredEvaluation, StoredOptions
 from fedgen.evaluation.stored.stored_sets import FITTED, Named
-from fedgen.evaluation.tables.table import VALUE_WIDTH, client_value, format_value, new_table
+from fedgen.evaluation.tables.table import VALUE_WIDTH, client_value, new_table, say_value
 from fedgen.progress import track
 from fedgen.scores import resolve_weights
 from fedgen.scores.kernel.mmd import subset_values
@@ -57,39 +56,34 @@ class PeerEvaluation(StoredEvaluation):
         self,
         generated: str | Path,
         reference: str | Path,
-        preset: Preset = "torch-fidelity",
+        preset: Peer = "torch-fidelity",
         embedding: Named | None = None,
         weights: str | Path | None = None,
         options: StoredOptions | None = None,
         subset_size: int = SUBSET_SIZE,
     ) -> None:
-        if preset not in get_args(Preset):
-            raise ValueError(f"preset must be one of {', '.join(get_args(Preset))}, got {preset!r}")
+        if preset not in get_args(Peer):
+            raise ValueError(f"preset must be one of {', '.join(get_args(Peer))}, got {preset!r}")
         if subset_size < 2:
             raise ValueError(f"subsets need at least 2 images, got {subset_size}")
         self.preset, self.subset_size = preset, subset_size
-        options = options or StoredOptions()
-        clean = preset == CLEAN  # looks into subfolders in any case
-        reading = replace(
-            options.reading, upright=False, mixed_sizes=clean, recursive=options.reading.recursive or clean
-        )
-        options = replace(options, reading=reading, split="reference")
-        if preset == CLEAN and embedding == INCEPTION:
-            embedding = f"{INCEPTION}-{CLEAN}"
-        if preset == CLEAN and embedding is not None and not str(embedding).endswith(CLEAN):
+        options, clean = options or StoredOptions(), preset == CLEAN
+        below = options.reading.recursive or clean  # clean-fid looks into subfolders in any case
+        reading = replace(options.reading, upright=False, mixed_sizes=clean, recursive=below)
+        default = f"{INCEPTION}-{CLEAN}" if clean else INCEPTION
+        embedding = default if embedding == INCEPTION else embedding
+        if clean and embedding is not None and not str(embedding).endswith(CLEAN):
             raise ValueError(f"preset clean-fid is for {INCEPTION} with its own resize, not for {embedding}")
-        default = f"{INCEPTION}-{CLEAN}" if preset == CLEAN else INCEPTION
+        options = replace(options, reading=reading, split="reference")
         super().__init__(generated, [reference], embedding, weights, options, default)
         self._images = [stored.images for stored in self.sets if stored.images]
 
     @property
     def is_the_peers(self) -> bool:
         """Whether the peer reads the same files and embeds alike, so that its fid is this one."""
-        name = self.identity.name
-        if self.preset == CLEAN:
-            same = name == f"{INCEPTION}-{CLEAN}"
-        else:
-            same = name.startswith(EXTRACTORS) and not name.endswith(CLEAN)
+        name, theirs = self.identity.name, f"{INCEPTION}-{CLEAN}"
+        is_clean = self.preset == CLEAN
+        same = name == theirs if is_clean else name.startswith(EXTRACTORS) and not name.endswith(CLEAN)
         known = not any(stored.images is None and stored.says_nothing for stored in self.sets)
         alike = not any(part.deep or part.suffixes - SUFFIXES[self.preset] for part in self._images)
         return same and known and alike and FITTED not in self.identity.resize
@@ -122,10 +116,8 @@ class PeerEvaluation(StoredEvaluation):
     def records(self) -> list[ScoreRecord]:
         """The scores against the reference (aggregate all), and kid over subsets as "kid_subsets"."""
         records = [record for record in super().records() if record.aggregate == "all"]
-        if self.has_subsets:
-            kid = next(record for record in records if record.score == "kid")
-            records.append(self._over_subsets(kid))
-        return records
+        kid = [record for record in records if record.score == "kid" and self.has_subsets]
+        return [*records, *map(self._over_subsets, kid)]
 
     def _over_subsets(self, kid: ScoreRecord) -> ScoreRecord:
         generated, reference = self.values()
@@ -147,7 +139,7 @@ class PeerEvaluation(StoredEvaluation):
 
 
 def score_reference(
-    generated: str | Path, reference: str | Path, preset: Preset = "torch-fidelity", **options: Any
+    generated: str | Path, reference: str | Path, preset: Peer = "torch-fidelity", **options: Any
 ) -> list[ScoreRecord]:
     """The records of two stored sets as a peer scores them; arguments as for `PeerEvaluation`."""
     return PeerEvaluation(generated, reference, preset, **options).records()
@@ -182,11 +174,11 @@ def client_table(
     caption = [f"{say_directions(averages)}, ± standard error", *evaluation.remarks(), *explained(averages)]
     table.caption = escape("; ".join(caption))
     order = best_first(averages[0]) if order is None else order
-    hidden = len(order) - SHOWN
-    for place, client in enumerate(order):
-        if hidden > 0 and place == SHOWN // 2:
-            table.add_row(f"... {hidden} more ...", *[""] * (2 + len(averages)), style="dim")
-        if hidden > 0 and SHOWN // 2 <= place < SHOWN // 2 + hidden:
+    half = SHOWN // 2
+    shown = [*order] if len(order) <= SHOWN else [*order[:half], None, *order[-half:]]
+    for client in shown:
+        if client is None:
+            table.add_row(f"... {len(order) - SHOWN} more ...", *[""] * (2 + len(averages)), style="dim")
             continue
         images = "unknown" if counts[client] is None else f"{counts[client]:.12g}"
         cells = [client_value(record, client) for record in averages]
@@ -196,7 +188,7 @@ def client_table(
     for aggregate in dict.fromkeys(record.aggregate for record in records):
         row = {record.score: record for record in records if record.aggregate == aggregate}
         found = [row.get(record.score) for record in averages]  # not every score has every aggregate
-        cells = [format_value(record.value, record.standard_error) if record else "" for record in found]
+        cells = [say_value(record) if record else "" for record in found]
         main = aggregate in ("avg", "all")
         table.add_row(aggregate, total if aggregate == "all" else "", "", *cells, style="bold" if main else "")
         spread = [record.error_over_clients if record else None for record in found]

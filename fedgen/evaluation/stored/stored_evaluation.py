@@ -146,12 +146,17 @@ class StoredEvaluation:
         if not self._values:
             # first what needs no embedding, whose mistakes then cost none
             read = {place: stored.load() for place, stored in enumerate(self.sets) if not stored.images}
-            values = []
+            values, broken = [], list[str]()
             for place, stored in enumerate(self.sets):
                 try:
-                    values.append(self._embed(stored.images, stored) if stored.images else read[place])
+                    if broken and stored.images:  # read to the end, so that the error lists the files of all sets
+                        deque(stored.images.batches(self._channels, self.options.batch_size), maxlen=0)
+                    else:
+                        values.append(self._embed(stored.images, stored) if stored.images else read[place])
                 except UnreadableFilesError as error:
-                    raise self._all_unreadable(error, self.sets[place + 1 :]) from error
+                    broken += error.reasons
+            if broken:
+                raise UnreadableFilesError(broken, sum(len(stored.images) for stored in self.sets if stored.images))
             check_dims({stored.path: _dim(value) for stored, value in zip(self.sets, values)})
             self._values = [values[0], *shared(values[1:])]  # for all scores, none of which copies them again
         return self._values
@@ -210,7 +215,6 @@ class StoredEvaluation:
         return asked
 
     def _check_sizes(self, counts: Sequence[float | None]) -> None:
-        """Raise ValueError for sets that are too small for a score, naming the set."""
         if counts[0] is not None:
             check_count(self.choices, counts[0], str(self.sets[0].path))
         known = [2.0 if count is None else count for count in counts[1:]]  # of statistics, where fid is the only score
@@ -244,16 +248,6 @@ class StoredEvaluation:
             cache.store(key, features)
         return features
 
-    def _all_unreadable(self, first: UnreadableFilesError, rest: Sequence[StoredSet]) -> UnreadableFilesError:
-        """The error with the unreadable files of the sets that were not yet embedded."""
-        reasons = first.reasons
-        for images in (stored.images for stored in rest if stored.images):
-            try:
-                deque(images.batches(self._channels, self.options.batch_size), maxlen=0)
-            except UnreadableFilesError as error:
-                reasons = [*reasons, *error.reasons]
-        return UnreadableFilesError(reasons, sum(len(stored.images) for stored in self.sets if stored.images))
-
     def describe_clients(self, counts: Sequence[float | None]) -> str:
         """The clients in words, as `Split.reference` has them."""
         paths = [stored.path for stored in self.sets[1:]]
@@ -266,11 +260,9 @@ class StoredEvaluation:
 
     def remarks(self) -> list[str]:
         """Return what a reader of the scores must know beside them; complete once they were asked for."""
-        notes, side = [], self.options.reading.resize
-        generated = self.sets[0].path.resolve()
-        twin = next((stored.name for stored in self.sets[1:] if stored.path.resolve() == generated), None)
-        if twin is not None:
-            notes.append(f"the generated set is {twin} itself, whose score compares images with themselves")
+        generated, side = self.sets[0].path.resolve(), self.options.reading.resize
+        twins = [stored.name for stored in self.sets[1:] if stored.path.resolve() == generated]
+        notes = [f"the generated set is {name} itself, whose score compares images with themselves" for name in twins]
         if self.has_clients and len(self.sets) == 2 and self.options.reading.recursive:
             notes.append(f"{self.sets[1].path} and all below it is one client, so avg and all are one number")
         if side and self.embedding is not None:
@@ -280,12 +272,11 @@ class StoredEvaluation:
             notes.append(f"unreadable files left out: {len(self.skipped)}")
         for remark in dict.fromkeys(stored.remark for stored in self.sets if stored.remark):
             notes.append(f"{listed(one.path for one in self.sets if one.remark == remark)}: {remark}")
-        silent = [stored.path for stored in self.sets if stored.kind != "images" and stored.says_nothing]
         unweighted = [choice.name for choice in self.choices if not choice.definition.knows_weights]
         by_images = isinstance(self.options.weights, str) and self.options.weights == "examples"
         if unweighted and not by_images and len(self.sets) > 2:
             notes.append(f"all of {', '.join(unweighted)} counts every image once, whatever the clients' weights")
-        if silent:
+        if silent := [stored.path for stored in self.sets if stored.kind != "images" and stored.says_nothing]:
             notes.append(f"the embedding of {listed(silent)} is taken on trust")
         if self._values:  # what is said of Fréchet distances of fewer images than features
             known, *clients = self.counts()
@@ -329,21 +320,19 @@ def save_statistics(evaluation: StoredEvaluation, folder: str | Path) -> list[Pa
     """
     identity, paths = evaluation.identity, []
     for place, path in files_in(evaluation, folder, STATISTICS_OF):
-        value = evaluation.values()[place]
-        summary = summarize(value) if isinstance(value, Tensor) else value
-        paths.append(save_npz(path, summary, identity.name, identity.fingerprint, identity.resize))
+        features: Any = evaluation.values()[place]
+        paths.append(save_npz(path, summarize(features), identity.name, identity.fingerprint, identity.resize))
     return paths
 
 
 def save_features(evaluation: StoredEvaluation, folder: str | Path) -> list[Path]:
     """Writes the features [N, D] of every set of images under "features", with their embedding; returns the paths."""
     identity, paths = evaluation.identity, []
-    said = {"embedding": identity.name, "weights": identity.fingerprint, "resize": identity.resize}
-    words: dict[str, Any] = {key: np.asarray(value) for key, value in said.items()}
     for place, path in files_in(evaluation, folder, FEATURES_OF):
-        value = evaluation.values()[place]
-        assert isinstance(value, Tensor)  # images have features
+        features: Any = evaluation.values()[place]
+        said = {"embedding": identity.name, "weights": identity.fingerprint, "resize": identity.resize}
+        words: dict[str, Any] = {key: np.asarray(word) for key, word in said.items()}
         with atomic_write(path) as file:
-            np.savez(file, features=value.numpy(), **words)
+            np.savez(file, features=features.numpy(), **words)
         paths.append(path)
     return paths

@@ -68,24 +68,23 @@ class FolderImages:
         self.reading = reading
         # by real path, as torch-fidelity: its KID draws subsets by place
         self.unread = Unread()
-        self.files = sorted(images_below(folder, reading.recursive, self.unread), key=os.path.realpath)
+        files = sorted(images_below(folder, reading.recursive, self.unread), key=os.path.realpath)
+        self.found, self.files = len(files), list[Path]()
         self.sizes: dict[tuple[int, int], str] = {}
         self.grey, self.deep = True, False
         self.suffixes: set[str] = set()
         self.skipped: list[str] = []
-        readable = []
-        for file in track(self.files, f"looking at {folder.name}", len(self.files), "files"):
+        for file in track(files, f"looking at {folder.name}", len(files), "files"):
             try:
                 header = read_header(file, reading.upright, self.unread)
             except ValueError as error:
                 self.skipped.append(str(error))
                 continue
-            readable.append(file)
+            self.files.append(file)
             self.grey = self.grey and header.grey
             self.deep = self.deep or header.deep
             self.suffixes.add(file.suffix.lower())
             self.sizes.setdefault((reading.resize, reading.resize) if reading.resize else header.size, str(file))
-        self.found, self.files = len(self.files), readable
 
     def __len__(self) -> int:
         return len(self.files)

@@ -144,10 +144,13 @@ def open_sets(
     paths: Sequence[str | Path], reading: Reading, counts: Mapping[str, float] | None = None, clients: bool = False
 ) -> list[StoredSet]:
     """The sets of paths; the first may come again as a client, and the others are `clients` or none."""
-    places = [Path(path) for path in paths]
-    _check_distinct(places[1:])
-    found: list[StoredSet] = []
-    problems: list[str] = []
+    places, found, problems = [Path(path) for path in paths], list[StoredSet](), list[str]()
+    firsts: dict[Path, Path] = {}
+    for path in places[1:]:
+        first = firsts.setdefault(path.resolve(), path)
+        if first is not path:
+            both = str(path) if str(first) == str(path) else f"{path}, which is {first},"
+            raise ValueError(f"{both} is given twice; a client counts once")
     for name, path in zip(short_names(places), places):
         try:
             found.append(_open(name, path, reading, clients and bool(found or problems)))
@@ -159,10 +162,7 @@ def open_sets(
     broken = [reason for folder in folders for reason in folder.skipped]
     if broken and not reading.skip_unreadable:
         raise UnreadableFilesError(broken, sum(folder.found for folder in folders))
-    found = _counted(found, dict(counts or {}))
-    for stored in found:
-        _check(stored, reading)
-    return found
+    return _checked(found, dict(counts or {}), reading)
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
@@ -174,15 +174,6 @@ def short_names(paths: Sequence[Path]) -> list[str]:
         if len(set(names)) == different:
             return names
     return [str(path) for path in paths]  # a folder beside a file of the same name
-
-
-def _check_distinct(clients: Sequence[Path]) -> None:
-    places: dict[Path, Path] = {}
-    for path in clients:
-        first = places.setdefault(path.resolve(), path)
-        if first is not path:
-            both = str(path) if str(first) == str(path) else f"{path}, which is {first},"
-            raise ValueError(f"{both} is given twice; a client counts once")
 
 
 def _open(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet:
@@ -234,33 +225,31 @@ def _inside(path: Path, is_client: bool) -> str:
     return f"; it has folders such as {folders[0]}, which --recursive includes{apart}" if folders else ""
 
 
-def _counted(sets: list[StoredSet], counts: dict[str, float]) -> list[StoredSet]:
-    unknown = sorted(counts.keys() - {stored.name for stored in sets})
-    if unknown:
-        raise ValueError(f"counts of {unknown}, but the sets are {[stored.name for stored in sets]}")
+def _checked(sets: list[StoredSet], counts: dict[str, float], reading: Reading) -> list[StoredSet]:
+    """The sets with the numbers of images that are given; ValueError where they contradict files, or are too few."""
+    names = [stored.name for stored in sets]
+    if unknown := sorted(counts.keys() - set(names)):
+        raise ValueError(f"counts of {unknown}, but the sets are {names}")
     for stored in sets:
         given = counts.get(stored.name)
         if given is not None and stored.count is not None and given != stored.count:
             raise ValueError(f"{stored.path} holds {stored.count:.12g} images, not {given:.12g}; leave its count out")
-    return [replace(stored, count=counts.get(stored.name, stored.count)) for stored in sets]
-
-
-def _check(stored: StoredSet, reading: Reading) -> None:
-    if stored.count is not None and stored.count < LEAST:
-        raise ValueError(
-            f"{stored.path} has {stored.count:g} image(s) and a score needs {LEAST}, better thousands: give it more or"
-            " leave it out"
-        )
-    sizes = stored.images.sizes if stored.images else {}
-    if len(sizes) > 1 and not reading.mixed_sizes:
-        raise ValueError(f"the images of {stored.path} have {len(sizes)} sizes: {say_sizes(sizes)}")
+    counted = [replace(stored, count=counts.get(stored.name, stored.count)) for stored in sets]
+    for stored in counted:
+        if stored.count is not None and stored.count < LEAST:
+            few = f"{stored.path} has {stored.count:g} image(s) and a score needs {LEAST}, better thousands"
+            raise ValueError(f"{few}: give it more or leave it out")
+        sizes = stored.images.sizes if stored.images else {}
+        if len(sizes) > 1 and not reading.mixed_sizes:
+            raise ValueError(f"the images of {stored.path} have {len(sizes)} sizes: {say_sizes(sizes)}")
+    return counted
 
 
 def say_sizes(sizes: Mapping[tuple[int, int], str]) -> str:
     """Sizes that should be one, with an example of each and the remedy."""
-    listed = ", ".join(f"{h} x {w} ({example})" for (h, w), example in list(sizes.items())[:5])
+    some = ", ".join(f"{h} x {w} ({example})" for (h, w), example in list(sizes.items())[:5])
     more = f", and {len(sizes) - 5} more" if len(sizes) > 5 else ""
-    return f"{listed}{more}; with a resize (--resize N) all are fitted to N x N"
+    return f"{some}{more}; with a resize (--resize N) all are fitted to N x N"
 
 
 @dataclass(frozen=True)
@@ -314,22 +303,18 @@ def check_images(embedding: Embedding, sets: Sequence[StoredSet]) -> int:
 
 def check_dims(dims: Mapping[Path, int]) -> None:
     """Raise ValueError unless the features of all paths have one length."""
-    if len(set(dims.values())) > 1:
-        first, *others = dims.items()
-        path, dim = next(other for other in others if other[1] != first[1])
-        raise ValueError(
-            f"{path} has features of length {dim}, {first[0]} of length {first[1]}; use one embedding for all"
-        )
+    for path, dim in dims.items():
+        first, length = next(iter(dims.items()))
+        if dim != length:
+            lengths = f"{path} has features of length {dim}, {first} of length {length}"
+            raise ValueError(f"{lengths}; use one embedding for all")
 
 
 def _agreed(identity: EmbeddingIdentity, stored: StoredSet) -> EmbeddingIdentity:
     """The identity with what a set adds to it."""
     said, merged = stored.provenance, list[str]()
-    for what, ours, theirs in (
-        ("embedding", identity.name, said.embedding),
-        ("weights (hash)", identity.fingerprint, said.weights),
-        ("resize", identity.resize, said.resize),
-    ):
+    facts = (identity.name, said.embedding), (identity.fingerprint, said.weights), (identity.resize, said.resize)
+    for what, (ours, theirs) in zip(("embedding", "weights (hash)", "resize"), facts):
         if UNKNOWN not in (ours, theirs) and ours != theirs:
             raise ValueError(
                 f"{stored.path} was made with {what} {theirs!r}, but {identity.source} has {ours!r}; features compare"
@@ -337,5 +322,4 @@ def _agreed(identity: EmbeddingIdentity, stored: StoredSet) -> EmbeddingIdentity
             )
         merged.append(theirs if ours == UNKNOWN else ours)
     known = identity.source or ("" if stored.says_nothing else str(stored.path))
-    name, fingerprint, resize = merged
-    return EmbeddingIdentity(name, fingerprint, resize, known, identity.settings)
+    return EmbeddingIdentity(merged[0], merged[1], merged[2], known, identity.settings)

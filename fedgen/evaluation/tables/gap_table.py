@@ -11,14 +11,14 @@ from rich.table import Table
 from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, gap_title, interval, marked
 from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, UNPART
 from fedgen.evaluation.records import FLOOR, MEMORISER, MODEL, PARTICIPANTS, ScoreRecord
-from fedgen.evaluation.tables.table import format_value, new_table, round_label, score_tables, tuned_label
+from fedgen.evaluation.tables.table import format_value, new_table, row_label, score_tables
 
 WIDTH = 120  # columns
 SPLITS = (PART_TRAIN, PART_VAL, UNPART)
 CONTROLS = {
-    FLOOR: "images of all clients that are not scored",
-    PARTICIPANTS: "such images of participating clients alone",
-    MEMORISER: "the very images of part_train",
+    FLOOR: "images of all clients that are not scored, in a generator's place",
+    PARTICIPANTS: "such images of participating clients alone, in a generator's place",
+    MEMORISER: "the very images of part_train, in a generator's place",
 }
 
 
@@ -48,14 +48,11 @@ def _table(records: Sequence[ScoreRecord]) -> Table:
             table.add_section()
         cells = [format_value(own[split].value, None) if split in own else "" for split in SPLITS]
         cells += [_with_interval(own[gap]) if gap in own else "" for gap in GAPS]
-        table.add_row(escape(_label(generator, round)), *cells, style=None if generator == MODEL else "dim")
-    lines = ["gaps: how much worse, with 95 % intervals over clients (Student)"]
-    for name in dict.fromkeys(controls):
-        own_models = "each client's own model, after so many iterations from the server's"
-        lines.append(
-            f"{name}: {CONTROLS[name]}, in a generator's place" if name in CONTROLS else f"{name}: {own_models}"
-        )
-    table.caption = escape("\n".join(lines))
+        label = generator if generator in CONTROLS else row_label(generator, round)
+        table.add_row(escape(label), *cells, style=None if generator == MODEL else "dim")
+    own_models = "each client's own model, after so many iterations from the server's"
+    lines = [f"{name}: {CONTROLS.get(name, own_models)}" for name in dict.fromkeys(controls)]
+    table.caption = escape("\n".join(["gaps: how much worse, with 95 % intervals over clients (Student)", *lines]))
     return table
 
 
@@ -72,19 +69,13 @@ def distribution_table(records: Sequence[ScoreRecord]) -> Table | None:
         return None
     left = ("embedding", "score", "split")
     headings = (*left, "avg", "unweighted", "spread", *PERCENTILES)
-    table = new_table(f"The clients' scores after round {last}", headings, left, fold=True)
+    table = new_table(f"The clients' scores after round {last}", headings, left, fold=headings)
     for (embedding, score, split), own in rows.items():
         values = [own["avg"].value, own["unweighted"].value, math.sqrt(own["var"].value)]
         values += [own[name].value for name in PERCENTILES]
         table.add_row(*map(escape, (embedding, score, split)), *(f"{value:.3g}" for value in values))
     table.caption = "spread: standard deviation over clients; percentiles are clients' own values (nearest)"
     return table
-
-
-def _label(generator: str, round: int | None) -> str:
-    if generator in CONTROLS:
-        return generator
-    return round_label(round) if generator == MODEL else tuned_label(generator, round)
 
 
 def _with_interval(record: ScoreRecord) -> str:

@@ -18,7 +18,7 @@ from fedgen.evaluation.tables.table import new_table
 
 SHOWN = 40  # clients that are listed all
 EXTREMES = 5  # of each kind that are listed where there are more
-ENOUGH = 10  # images of a client that is called unlike the pool
+ENOUGH = 10  # images of a client that is called unlike the pool, as of fewer a distance is chance
 BARS = " ▁▂▃▄▅▆▇█"
 CHARTED = 40  # labels whose numbers are drawn as bars
 IN_COLUMNS = ("fid", "kid", "vendi", "entropy")  # measures that stand beside each client
@@ -51,23 +51,20 @@ class PartitionSummary:
             partition = {**load_partition(data.partition.path).partition, "saved": data.partition.path}
         else:
             partition = data.partition.settings()
-        roles = ["left out"] * len(clients)
-        for role, places in (("trains", data.roles.participating), ("kept", data.roles.unparticipating)):
-            for place in places:
-                roles[place] = role
+        role = dict.fromkeys(data.roles.participating, "trains") | dict.fromkeys(data.roles.unparticipating, "kept")
         return cls(
-            examples.name,
-            "images" if examples.is_images else "points",
-            partition,
-            data.seed,
-            len(examples) - shared,
-            shared - sum(train) - sum(held_out),
-            [client.name for client in clients],
-            roles,
-            train,
-            held_out,
-            tuple(examples.classes[label] for label in present) if examples.classes else (),
-            count_labels(clients)[:, present],
+            source=examples.name,
+            kind="images" if examples.is_images else "points",
+            partition=partition,
+            seed=data.seed,
+            undealt=len(examples) - shared,
+            capped=shared - sum(train) - sum(held_out),
+            names=[client.name for client in clients],
+            roles=[role.get(number, "left out") for number in range(len(clients))],
+            train=train,
+            held_out=held_out,
+            classes=tuple(examples.classes[label] for label in present) if examples.classes else (),
+            labels=count_labels(clients)[:, present],
         )
 
     @property
@@ -89,74 +86,51 @@ class PartitionSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain types."""
-        parts: dict[str, list[Any]] = {
-            "name": self.names,
-            "role": self.roles,
-            "train": self.train,
-            "held_out": self.held_out,
-        }
-        if self.classes:
-            parts["labels"] = self.labels.tolist()
-        clients = [dict(zip(parts, values)) for values in zip(*parts.values())]
+        keys = ("name", "role", "train", "held_out", "labels")
+        parts = [self.names, self.roles, self.train, self.held_out, *([self.labels.tolist()] if self.classes else [])]
+        whole = {name: vars(self)[name] for name in ("source", "partition", "seed", "undealt", "capped")}
         return {
-            "source": self.source,
-            "partition": self.partition,
-            "seed": self.seed,
-            "undealt": self.undealt,
-            "capped": self.capped,
+            **whole,
             "classes": list(self.classes),
             "summary": {name: dict(zip(("min", "median", "max"), span)) for name, span in self.spans.items()},
-            "clients": clients,
+            "clients": [dict(zip(keys, values)) for values in zip(*parts)],
         }
 
 
 def count_labels(clients: Sequence[Client]) -> Tensor:
     """Each client's examples of each label, int64 [K, L]; one column for data without labels."""
-    parts = [client.everything for client in clients]
+    parts, data = [client.everything for client in clients], clients[0].data
     owners = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
-    data = clients[0].data
     return label_table(data.labels[torch.cat(parts)], owners, max(1, len(data.classes)))
 
 
 def partition_tables(summary: PartitionSummary, found: Heterogeneity | None = None) -> list[Table]:
     """Return who has what, least, median and most, and how unlike clients are: two tables, or three with measures."""
-    tables = [client_table(summary, found), span_table(summary)]
-    return [*tables, measure_table(found)] if found else tables
+    first = f"over {len(summary.names):,} clients"
+    spans = new_table("", (first, "min", "median", "max"), (first,))
+    for name, span in summary.spans.items():
+        spans.add_row(name, *(f"{value:,g}" for value in span))
+    return [client_table(summary, found), spans, *([measure_table(found)] if found else [])]
 
 
 def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) -> Table:
     """A line for each client, or for the extreme ones where there are more than SHOWN."""
     places, which = listed(summary, found)
     names = [name for name in IN_COLUMNS if found and name in found.measures]
-    table = new_table(f"{_counted(summary)}, seed {summary.seed}{which}", ())
+    role = ["role"] if len(set(summary.roles)) > 1 else []
+    labels = ["labels", "most of"] if summary.classes else []
+    title, words = f"{_counted(summary)}, seed {summary.seed}{which}", ["client", *role, *labels]
+    table = new_table(title, ["client", *role, "train", "held out", *labels, *names], left=words, fold=("client",))
     if 1 < len(summary.classes) <= CHARTED:
         key = " ".join(map(str, summary.classes))
         table.caption = f"labels: one bar each, scaled to the client's most: {escape(key)}"
-    table.add_column("client", overflow="fold")
-    several = len(set(summary.roles)) > 1
-    if several:
-        table.add_column("role")
-    for heading in ("train", "held out"):
-        table.add_column(heading, justify="right")
-    if summary.classes:
-        table.add_column("labels", no_wrap=True)
-        table.add_column("most of")
-    for name in names:
-        table.add_column(name, justify="right")
+    for column in table.columns:
+        column.no_wrap = column.header == "labels"
     for place in places:
-        row = [escape(summary.names[place]), *([summary.roles[place]] if several else [])]
+        row = [escape(summary.names[place]), *([summary.roles[place]] if role else [])]
         row += [f"{summary.train[place]:,}", f"{summary.held_out[place]:,}"]
-        row += _labels_of(summary, place) if summary.classes else []
+        row += _labels_of(summary, place) if labels else []
         table.add_row(*row, *(_own(found, name, place) for name in names))
-    return table
-
-
-def span_table(summary: PartitionSummary) -> Table:
-    """Least, median and most over clients."""
-    first = f"over {len(summary.names):,} clients"
-    table = new_table("", (first, "min", "median", "max"), (first,))
-    for name, span in summary.spans.items():
-        table.add_row(name, *(f"{value:,g}" for value in span))
     return table
 
 
@@ -172,15 +146,13 @@ def measure_table(found: Heterogeneity) -> Table:
 
 
 def remarks_on(summary: PartitionSummary, found: Heterogeneity) -> list[str]:
-    """Return what must be known to read the measures."""
     measured, lines = sum(found.counts), []
     if measured < sum(summary.sizes):
         lines.append(
             f"measured on {measured:,} of {sum(summary.sizes):,} {summary.kind}, of {len(found.clients):,} of"
             f" {len(summary.names):,} clients"
         )
-    few = sum(count < found.dim for count in found.counts)
-    if few:
+    if few := sum(count < found.dim for count in found.counts):
         lines.append(
             f"{few:,} of {len(found.clients):,} clients have fewer {summary.kind} than the {found.dim:,} features: the"
             " clients' FID holds the bias of few, as that of IID ones does; KID has none"
@@ -211,7 +183,6 @@ def listed(summary: PartitionSummary, found: Heterogeneity | None) -> tuple[list
 
 
 def _farthest(found: Heterogeneity) -> list[int]:
-    """Return the farthest of clients with enough images for it to be more than chance."""
     values = found.measures["kid"].per_client
     known = [place for place, value in enumerate(values) if math.isfinite(value) and found.counts[place] >= ENOUGH]
     order = sorted(known, key=lambda place: -values[place])

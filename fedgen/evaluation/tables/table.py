@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedgen.evaluation.marks import GAPS, explained, mark_of, marked, say_directions, say_marks
 from fedgen.evaluation.names import DISTRIBUTION, PART_TRAIN, PART_VAL, REPORT, UNPART
-from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, say_sampling
+from fedgen.evaluation.records import BALANCED, FLOOR, MODEL, Columns, ScoreRecord, by_column, say_sampling
 from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported, say_kind, say_weights
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
@@ -25,12 +25,12 @@ MEANINGS = {
 Rows = dict[str, dict[str, ScoreRecord]]  # by label and column
 
 
-def new_table(title: str, headings: Iterable[str], left: Collection[str] = (), fold: bool = False) -> Table:
-    """A table without rows: `left` are its columns of words, and `fold` breaks long cells, which are cut otherwise."""
+def new_table(title: str, headings: Iterable[str], left: Collection[str] = (), fold: Collection[str] = ()) -> Table:
+    """A table without rows: `left` are its columns of words; long cells of those in `fold` are broken, others cut."""
     table = Table(title=escape(title) or None, caption_justify="left")
     for heading in headings:
         justify: Any = "left" if heading in left else "right"
-        table.add_column(escape(heading), justify=justify, overflow="fold" if fold else "ellipsis")
+        table.add_column(escape(heading), justify=justify, overflow="fold" if heading in fold else "ellipsis")
     return table
 
 
@@ -56,9 +56,9 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     table.caption = _caption(shown)
     best = {name: min((r.badness for r in own if r.is_model), default=None) for name, own in by_name.items()}
     sections = [
-        _rows(models, lambda record: "generated" if record.round is None else round_label(record.round)),
-        _rows((r for r in shown if r.is_fine_tuned), lambda record: tuned_label(record.generator, record.round)),
-        _rows((r for r in shown if r.is_floor), lambda record: "floor"),
+        _rows(models, lambda record: "generated" if record.round is None else row_label(MODEL, record.round)),
+        _rows((r for r in shown if r.is_fine_tuned), lambda record: row_label(record.generator, record.round)),
+        _rows((r for r in shown if r.is_floor), lambda record: FLOOR),
     ]
     for place, rows in enumerate(sections):
         table.add_section()
@@ -75,14 +75,10 @@ def _rows(records: Iterable[ScoreRecord], label: Callable[[ScoreRecord], str]) -
     return rows
 
 
-def tuned_label(generator: str, round: int | None) -> str:
-    """A row's name of models that clients fine-tuned from the server's after a round: "299, fine-tuned 20"."""
-    return f"{round_label(round)}, {generator}"
-
-
-def round_label(round: int | None) -> str:
-    """A row's name of a model after a round."""
-    return "before" if round is None or round < 0 else str(round)
+def row_label(generator: str, round: int | None) -> str:
+    """A row's name of a model after a round, or of those that clients fine-tuned from it: "299, fine-tuned 20"."""
+    after = "before" if round is None or round < 0 else str(round)
+    return after if generator == MODEL else f"{after}, {generator}"
 
 
 def score_tables(
@@ -98,7 +94,7 @@ def score_tables(
     """
     split, embedding = split or records[0].split, embedding or records[0].embedding
     own = _of(records, split, embedding)
-    labels = [tuned_label(record.generator, record.round) for record in own if record.is_fine_tuned]
+    labels = [row_label(record.generator, record.round) for record in own if record.is_fine_tuned]
     parts = by_width(own, width - max([ROUND_WIDTH, *(len(label) + 4 for label in labels)]))
     return [score_table([record for record in own if record.score in part], split, embedding) for part in parts]
 
@@ -130,15 +126,14 @@ def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
 def selection_table(records: Sequence[ScoreRecord]) -> Table:
     """Return what each column selects, with the same score of the selected checkpoint on images not used for training.
 
-    Those are the clients' held-out images, or of unseen clients where some are kept from training.
-
-    Of checkpoints of one best value the first is selected, and their number said.
+    Those are the clients' held-out images, or of unseen clients where some are kept from training. Of checkpoints of
+    one best value the first is selected, and their number said.
     """
     unseen = any(record.split == UNPART for record in records)
     final, where = (UNPART, "on unseen clients") if unseen else (REPORT, "on held-out images")
     headings = ("column", "round", "checkpoint", "value", where)
     # names are there to be copied
-    table = new_table("Selected by each column", headings, ("column", "checkpoint"), fold=True)
+    table = new_table("Selected by each column", headings, ("column", "checkpoint"), fold=headings)
     marks: set[str] = set()
     shown: list[str] = []
     names = Columns.of(records)
@@ -167,20 +162,15 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
 
 def inversion_table(records: Sequence[ScoreRecord]) -> Table:
     """Return how avg and all rank the checkpoints, for each score, split and embedding, and where they disagree."""
-    return _inversions(records, aggregates_compared(records))
+    comparisons = aggregates_compared(records)
+    return _comparisons(_counted(comparisons), comparisons, records)
 
 
 def inversions_found(records: Sequence[ScoreRecord]) -> Table | str:
     """The table of inverted pairs, or where there are none a sentence that says so."""
     comparisons = aggregates_compared(records)
     found = any(one.pairs for one in comparisons)
-    return _inversions(records, comparisons) if found else f"{_counted(comparisons)}."
-
-
-def _inversions(records: Sequence[ScoreRecord], comparisons: Sequence[Comparison]) -> Table:
-    columns = {name for one in comparisons for name in (one.first_column, one.second_column)}
-    headings = ("avg prefers", "all prefers")
-    return _comparisons(_counted(comparisons), comparisons, headings, say_columns(records, columns))
+    return _comparisons(_counted(comparisons), comparisons, records) if found else f"{_counted(comparisons)}."
 
 
 def _counted(comparisons: Sequence[Comparison]) -> str:
@@ -194,7 +184,6 @@ def _counted(comparisons: Sequence[Comparison]) -> str:
 
 
 def say_pairs(comparison: Comparison) -> str:
-    """Say how many pairs of checkpoints two columns order differently."""
     total, clear = math.comb(comparison.checkpoints, 2), sum(pair.beyond_error for pair in comparison.pairs)
     start = f"{comparison.first_column} and {comparison.second_column} order"
     if not comparison.pairs:
@@ -210,20 +199,19 @@ def comparison_table(comparison: Comparison, records: Sequence[ScoreRecord]) -> 
         comparison: of the two columns.
         records: the run's, by which the columns' names are explained.
     """
-    both = comparison.first_column, comparison.second_column
-    headings = (f"{both[0]} prefers", f"{both[1]} prefers")
     title = f"{say_pairs(comparison)}: tau {_tau(comparison)}"
-    return _comparisons(title, [comparison], headings, say_columns(records, both))
+    return _comparisons(title, [comparison], records, (comparison.first_column, comparison.second_column))
 
 
 def _comparisons(
-    title: str, comparisons: Sequence[Comparison], preferences: tuple[str, str], columns: Sequence[str]
+    title: str, comparisons: Sequence[Comparison], records: Sequence[ScoreRecord], both: Iterable[str] = ("avg", "all")
 ) -> Table:
+    columns = {name for one in comparisons for name in (one.first_column, one.second_column)}
     legend = "tau: Kendall's rank correlation of the two columns, 1 if they rank alike"
     meanings = say_marks(mark for comparison in comparisons for mark in comparison.marks)
-    left = ("columns", *preferences, "beyond error")
-    table = new_table(title, ("columns", "tau", *left[1:]), left, fold=True)
-    table.caption = escape("; ".join([legend, *columns, *meanings]))
+    headings = ("columns", "tau", *(f"{name} prefers" for name in both), "beyond error")
+    table = new_table(title, headings, left={*headings} - {"tau"}, fold=headings)
+    table.caption = escape("; ".join([legend, *say_columns(records, columns), *meanings]))
     most = max(1, min(MOST_PAIRS, MOST_ROWS // max(1, len(comparisons))))
     for comparison in comparisons:
         names = zip((comparison.first_column, comparison.second_column), comparison.marks)
@@ -257,12 +245,10 @@ def format_value(value: float, error: float | None) -> str:
 
 
 def say_value(record: ScoreRecord) -> str:
-    """A record's value with its standard error."""
     return format_value(record.value, record.standard_error)
 
 
 def client_value(record: ScoreRecord, client: int) -> str:
-    """A client's value with its error, where it has one."""
     errors = record.per_client_errors
     return format_value(record.per_client[client], errors[client] if errors else None)
 
@@ -279,14 +265,10 @@ def _title(first: ScoreRecord) -> str:
     return f"{first.num_generated} generated images against {first.reference}, embedding {first.embedding}{own}"
 
 
-def _asked(record: ScoreRecord) -> tuple[int, str, int]:
-    return record.num_generated, record.weights, record.seed
-
-
 def _caption(records: Sequence[ScoreRecord]) -> str:
     parts = [f"{say_directions(records)}; ± standard error, bold: best"]
-    models = [record for record in records if record.is_model]
-    others = {r.name: say_kind(r) for r in models if _asked(r) != _asked(models[0])}
+    models = [(r, (r.num_generated, r.weights, r.seed)) for r in records if r.is_model]
+    others = {record.name: say_kind(record) for record, asked in models if asked != models[0][1]}
     parts += [f"{name}: {kind}" for name, kind in others.items()]
     tuned = dict.fromkeys((record.generator, record.note) for record in records if record.is_fine_tuned)
     parts += [f"{generator}: {note}" for generator, note in tuned]
@@ -319,10 +301,9 @@ def evaluation_line(
     records: Sequence[ScoreRecord], floor: Iterable[ScoreRecord], columns: Columns, column: str | None = None
 ) -> list[str]:
     """The parts of the line, most important first."""
-    found = {columns.name(record): record for record in records}
-    if not found:
+    if not records:
         return []
-    first = found.get(column or "", records[0])
+    first = {columns.name(record): record for record in records}.get(column or "", records[0])
     floors = {record.column: record for record in floor if record.is_floor}
     alike = [r for r in records if (r.split, r.embedding) == (first.split, first.embedding)]
     both = [r for r in alike if r.score == first.score and r.aggregate in ("avg", "all")]
@@ -342,12 +323,11 @@ def join_parts(head: str, parts: Sequence[str], width: int) -> str:
 
 def headline(records: Sequence[ScoreRecord], columns: Columns, column: str | None = None) -> str:
     """One score for a progress bar: that of a column, or of the first score's aggregate all: "fid_all 9.1±0.3"."""
-    found = {columns.name(record): record for record in records}
-    if not found:
+    if not records:
         return ""
     first = records[0]
     default = next((r for r in records if r.column[:-1] == first.column[:-1] and r.aggregate == "all"), first)
-    return _part([found.get(column or "", default)], {}, columns)
+    return _part([{columns.name(record): record for record in records}.get(column or "", default)], {}, columns)
 
 
 def say_round(round: int) -> str:

@@ -34,7 +34,7 @@ from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Training, kept_rounds, train_all
 from fedgen.experiments.engine.unrelated import require_unrelated
 from fedgen.images import from_uint8, save_png, tile
-from fedgen.models.networks.glow import require_normflows
+from fedgen.models.glow import require_normflows
 from fedgen.seeds import isolated
 
 GAN, REMOVED, FLOW, FLOW_FID = "critic stays", "critic removed", "likelihood", "likelihood + FID"

@@ -24,7 +24,7 @@ from fedgen.experiments.engine.results import make_table, save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.participation_gap import PartitionChoice
-from fedgen.reports.figures.run_report import COLOURS
+from fedgen.reports.figures.curves import SPLIT_COLOURS
 
 SCORES = ("loss", "kid")
 TAIL = "pct95"  # of scores by which less is better, where the badly served are
@@ -137,8 +137,8 @@ def draw_percentiles(spread: Spread, score: str, path: Path) -> Path:
             }
             checks = range(1, len(lines["pct50"]) + 1)
             for low, high, alpha in (("pct5", "pct95", 0.15), ("pct25", "pct75", 0.25)):
-                axes.fill_between(checks, lines[low], lines[high], color=COLOURS[split], alpha=alpha, linewidth=0)
-            axes.plot(checks, lines["pct50"], color=COLOURS[split], label=split)
+                axes.fill_between(checks, lines[low], lines[high], color=SPLIT_COLOURS[split], alpha=alpha, linewidth=0)
+            axes.plot(checks, lines["pct50"], color=SPLIT_COLOURS[split], label=split)
         axes.set_title(partition, fontsize=10)
         axes.set_xlabel("evaluation")
         axes.set_xticks(checks)

@@ -19,7 +19,7 @@ from fedgen.experiments.engine.choice import at_least, quickly, settings_of
 from fedgen.experiments.engine.rankings.number_table import number_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.theory.fastfid_baselines import large_trace, small_trace
-from fedgen.losses.frechet_targets import FrechetTargets
+from fedgen.losses.fastfid import FrechetTargets
 from fedgen.losses.moments import BatchMoments
 from fedgen.seeds import generator
 from fedgen.statistics import summarize

@@ -92,9 +92,9 @@ def decompose(case: str, number: int, sizes: tuple[int, int, int], seed: int) ->
     made = [random_gaussian(dim, random, bases[1]) for _ in range(generators)]
     parts = [barycentre_decomposition(federation, generated, "uniform", centre) for generated in made]
     return {
-        "avg": [part.avg for part in parts],
-        "theorem": [part.to_barycentre + part.spread for part in parts],
-        "residual": [part.residual for part in parts],
+        "avg": [part["avg"] for part in parts],
+        "theorem": [part["to_barycentre"] + part["spread"] for part in parts],
+        "residual": [part["residual"] for part in parts],
     }
 
 

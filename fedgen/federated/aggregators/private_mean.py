@@ -17,8 +17,7 @@ from fedgen.io.files import read_json, write_json
 from fedgen.io.tensor_files import is_whole, with_hash
 from fedgen.ranks import Ranks
 from fedgen.seeds import generator
-from fedgen.statistics.accounting import federated_epsilon, require_accountants
-from fedgen.statistics.private import secure_normal
+from fedgen.statistics.private import federated_epsilon, require_accountants, secure_normal
 
 RELEASES = "releases.json"  # in the run folder
 Noise = Literal["seeded", "secret"]

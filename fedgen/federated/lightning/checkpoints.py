@@ -35,7 +35,7 @@ from fedgen.federated.round import Round
 from fedgen.io.field_types import conforms
 from fedgen.io.files import atomic_write, is_count
 from fedgen.io.tensor_files import check_state, fill_empty, read_torch
-from fedgen.models.rounds.round_clock import RoundClock
+from fedgen.models.round_clock import RoundClock
 from fedgen.own_code import rank_zero_warn
 
 Checkpoint = dict[str, Any]

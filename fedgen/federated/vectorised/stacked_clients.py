@@ -18,8 +18,7 @@ from fedgen.federated.client_state.exchange import copy_tensors, parameters_of
 from fedgen.federated.lightning.lightning_internals import TensorCalls, note_step, version_of
 from fedgen.federated.round import Round
 from fedgen.io.tensor_files import bytes_of, tensors_in
-from fedgen.models.functional_step import Drawn, FunctionalStep
-from fedgen.models.optional_hooks import ModulePart
+from fedgen.models.optional_hooks import Drawn, FunctionalStep, ModulePart
 from fedgen.seeds import derive, isolated
 
 State = Mapping[Any, Mapping[str, Any]]  # parameter -> name -> value, as in torch.optim.Optimizer.state

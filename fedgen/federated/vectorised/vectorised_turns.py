@@ -22,8 +22,7 @@ from fedgen.federated.lightning.lightning_internals import RESULT, has_step_hook
 from fedgen.federated.local_training import BATCH_HOOKS, MODULE_HOOKS, LocalTraining, hooks_around_steps
 from fedgen.federated.round import exits_fail
 from fedgen.federated.vectorised.stacked_clients import Setting, StackedClients, Trial, try_steps, why_not_stacked
-from fedgen.models.functional_step import FunctionalStep, overridden_below
-from fedgen.models.optional_hooks import FederatedModule
+from fedgen.models.optional_hooks import FederatedModule, FunctionalStep, overridden_below
 from fedgen.seeds import isolated
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)

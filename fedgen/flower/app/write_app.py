@@ -18,7 +18,7 @@ from fedgen.flower.wire.ranges import RANGES
 from fedgen.images import save_png
 from fedgen.io.files import atomic_write
 from fedgen.progress import track
-from fedgen.recipe.recipe_keys import texts_in
+from fedgen.recipe.recipe_files import texts_in
 
 RESERVED = "federation"  # the app's own package
 PACKAGE, RECIPE = RESERVED, "recipe.yaml"

@@ -17,7 +17,7 @@ from fedgen.io.hashing import hash_tensors
 from fedgen.losses import DistributedLoss, EmbeddedLoss, MMD2Loss, OneMessageLoss
 from fedgen.losses.distributed import ScoringClient
 from fedgen.losses.feature_loss import PRECISIONS
-from fedgen.losses.summaries import SummarisingClient
+from fedgen.losses.one_message import SummarisingClient
 from fedgen.scores import KernelReference
 from fedgen.scores.kernel.mmd import check_means
 from fedgen.statistics.statistic_messages import Message, MessageError

@@ -15,10 +15,9 @@ from fedgen.clients.sources import load_source, take_hooks
 from fedgen.clients.turn import LazyTurn, Turn
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation
-from fedgen.data.anybody import DatasetReading
+from fedgen.data.anybody import DatasetReading, renumber, with_classes
 from fedgen.data.items import Items
 from fedgen.data.lazy_examples import LazyExamples, NoImagesError
-from fedgen.data.renumber import renumber, with_classes
 from fedgen.flower.client.reuse.made_once import MadeOnce
 from fedgen.losses import EmbeddedLoss
 from fedgen.seeds import resolve

@@ -27,8 +27,7 @@ from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.messages import Item
 from fedgen.flower.wire.ranges import Largest
 from fedgen.statistics import Privacy, add, private_gaussian
-from fedgen.statistics.accounting import counted_epsilon
-from fedgen.statistics.private import promise_of
+from fedgen.statistics.private import counted_epsilon, promise_of
 from fedgen.statistics.statistic_messages import Message
 
 NOISE = 9  # standard deviations that an entry's noise may reach before it is cut off

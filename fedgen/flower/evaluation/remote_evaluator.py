@@ -1,6 +1,6 @@
 """The scores of a federation whose images the server never sees: of what its clients answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from fedgen.evaluation import Evaluator, ScoreRecord
 from fedgen.evaluation.answers import Answers
 from fedgen.evaluation.image_sampling import Sample
 from fedgen.evaluation.names import REPORT, SELECT
-from fedgen.evaluation.plan import EvaluationPlan, Features, RealSide
+from fedgen.evaluation.plan import EvaluationPlan, Generated, RealSide
 from fedgen.evaluation.reference import Found
 from fedgen.evaluation.splits import LEAST, Split
 from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf
@@ -49,6 +49,11 @@ class RemoteEvaluator(Evaluator):
         number = min(self.num_images, TRIAL)
         images = self.draw_trial(sample, number)
         self.answers.look({key: self.real.embed(panel, images) for key, (_, panel) in self.plan.places.items()})
+
+    def embed_generated(self, *args: Any, **options: Any) -> Iterator[Generated]:
+        """Yields the images of all streams at once, as clients are asked about all of them at once."""
+        made = list(super().embed_generated(*args, **options))
+        yield Generated({key: own for part in made for key, own in part.features.items()}, made[0].images)
 
 
 class RemoteSide(RealSide):
@@ -92,9 +97,9 @@ class RemoteSide(RealSide):
             score_settings={**record.score_settings, **self.answers.settings},
         )
 
-    def scores(self, made: Features, **asked: Any) -> Found:
-        """The scores of what clients answer about generated images, all of which they are asked about at once."""
-        features = {key: own for key, (own, _) in made.items()}
+    def scores(self, made: Generated, **asked: Any) -> Found:
+        """The scores of what clients answer about generated images."""
+        features = {key: own for key, (own, _) in made.features.items()}
         self.answers.look(features)
         self.prepare()
         self.references = self.answers.ask(features)

@@ -169,7 +169,7 @@ class LossQuestion:
     """The question of a loss at the server to a client about its images.
 
     Args:
-        question: of `statistics.messages`, as bytes.
+        question: of `statistics.statistic_messages`, as bytes.
         embedding: whose features are meant, by name.
         fingerprint: of its weights and settings: the server's.
         weight: what the client multiplies its answer by.
@@ -192,7 +192,7 @@ class Told:
     """The answers of a client.
 
     Args:
-        messages: of `statistics.messages`, as bytes, one an item.
+        messages: of `statistics.statistic_messages`, as bytes, one an item.
         failure: why there are none; "" if there are.
     """
 

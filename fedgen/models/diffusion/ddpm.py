@@ -1,6 +1,7 @@
-"""Denoising diffusion (Ho et al. 2020, arXiv 2006.11239) as a Lightning module."""
+"""Denoising diffusion (Ho et al. 2020, arXiv 2006.11239) as a Lightning module, and its folders of diffusers."""
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,142 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.diffusion.denoiser import Denoiser, full_precision, made
-from fedgen.models.diffusion.diffusion_losses import epsilon_losses
-from fedgen.models.diffusion.diffusion_sampling import Predict, Sampler, denoise, make_scheduler
-from fedgen.models.diffusion.diffusion_schedule import Diffusion, Kind, NoiseSchedule, Prediction
-from fedgen.models.diffusion.pretrained import read_pretrained, write_pretrained
-from fedgen.models.fine_tuning.adapted_network import adapted
-from fedgen.models.fine_tuning.lora import LoRA, merge_adapters, write_adapters
-from fedgen.models.functional_step import Drawn
-from fedgen.models.networks.network import describe
+from fedgen.extras import need
+from fedgen.io.field_types import fault
+from fedgen.io.files import write_json
+from fedgen.io.hub_folders import find_folder
+from fedgen.models.checkpoint_file import rebuild_model
+from fedgen.models.diffusion.denoiser import Denoiser, full_precision, losses_of_examples, made
+from fedgen.models.diffusion.diffusion_process import (
+    BETAS,
+    PREDICTIONS,
+    Diffusion,
+    Kind,
+    NoiseSchedule,
+    Predict,
+    Prediction,
+    Sampler,
+    denoise,
+    make_scheduler,
+    predictor,
+)
+from fedgen.models.diffusion.lora import LoRA, adapted, merge_adapters, write_adapters
+from fedgen.models.networks.diffusers_networks import CONFIG, UNet, network_around, read_body, read_settings
+from fedgen.models.networks.network import Network, build, describe
+from fedgen.models.optional_hooks import Drawn
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating
+
+SCHEDULER, LABELS = "scheduler_config.json", "fedgen.json"
+_SAID = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
+
+
+def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Prediction | None]:
+    """The network, its noise schedule and what it predicts; the last two are None for a folder without a scheduler.
+
+    Weights are read from safetensors alone, and no code of the folder is run. A flipped bit that leaves a number in the
+    weights cannot be seen: they carry no checksum.
+    """
+    folder = find_folder(name)
+    unet = folder / "unet" if (folder / "unet").is_dir() else folder
+    missing = f"{name} is no diffusers folder of an image diffusion model"
+    body = read_body(unet, "UNet2DModel", missing, "fedgen trains")
+    if body.config.in_channels != body.config.out_channels or not _is_size(body.config.sample_size):
+        raise ValueError(
+            f"{unet / CONFIG}: in_channels={body.config.in_channels}, out_channels={body.config.out_channels},"
+            f" sample_size={body.config.sample_size}; fedgen needs as many channels out as in, and a size"
+        )
+    classes = _read_labels(folder / LABELS)
+    network = network_around(UNet, body, unet / CONFIG, num_classes=classes)
+    for path in (folder / "scheduler" / SCHEDULER, folder / SCHEDULER):
+        if path.is_file():
+            return network, *read_schedule_file(path)
+    return network, None, None
+
+
+def write_pretrained(folder: str | Path, network: nn.Module, schedule: NoiseSchedule, prediction: Prediction) -> None:
+    """Writes a folder that `diffusers.DDPMPipeline.from_pretrained` loads."""
+    diffusers = need("diffusers", "diffusion", "a folder of diffusers")
+    if not isinstance(network, UNet):
+        raise TypeError(f"diffusers can hold a UNet, not a {type(network).__name__}; save its state_dict instead")
+    if network.patch > 1 or network.settings["normalisation"] != "group":
+        raise ValueError(
+            f"diffusers has no network of patch={network.patch}, normalisation={network.settings['normalisation']!r};"
+            " share it by fedgen.hub.save_pretrained"
+        )
+    settings = schedule.settings(prediction)
+    scheduler = diffusers.DDPMScheduler(**settings, variance_type=schedule.variance, clip_sample=schedule.clip)
+    pipeline: Any = diffusers.DDPMPipeline(unet=network.body, scheduler=scheduler)
+    pipeline.save_pretrained(folder, safe_serialization=True)
+    if network.num_classes is None:
+        (Path(folder) / LABELS).unlink(missing_ok=True)  # of a conditional model that was in this folder before
+    else:
+        write_json(Path(folder) / LABELS, {"num_classes": network.num_classes})
+
+
+def read_schedule_file(path: Path) -> tuple[NoiseSchedule, Prediction]:
+    """The noise schedule in a scheduler's file, and what the network predicts."""
+    config = read_settings(path)
+    missing = [key for key in ("_class_name", *_SAID) if key not in config]
+    if missing:  # diffusers would take its defaults
+        raise ValueError(f"{path} does not say {', '.join(missing)}, as schedulers' files do; copy the folder again")
+    return read_schedule(config, path)
+
+
+def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule, Prediction]:
+    """The noise schedule in a scheduler's config, and what the network predicts."""
+    kinds, predictions = {v: k for k, v in BETAS.items()}, {v: k for k, v in PREDICTIONS.items()}
+    variances = {"fixed_small": "fixed_small", "fixed_small_log": "fixed_small", "fixed_large": "fixed_large"}
+    known: dict[str, Any] = {  # what fedgen has, diffusers' default first
+        "beta_schedule": list(kinds),
+        "prediction_type": list(predictions),
+        "variance_type": [*variances, None],
+        "trained_betas": [None],
+        "rescale_betas_zero_snr": [False],
+        "thresholding": [False],
+        "clip_sample_range": [1.0],
+        "clip_sample": [True, False],
+    }
+    for key, hint in {"num_train_timesteps": int, "beta_start": float, "beta_end": float, "clip_sample": bool}.items():
+        if key in config and (wrong := fault(config[key], hint)):
+            raise ValueError(f"{path}: {key} {wrong}; copy the folder again")
+    found = {key: config.get(key, values[0]) for key, values in known.items()}
+    for key, values in known.items():
+        if found[key] not in values:
+            raise ValueError(f"{path}: {key}={found[key]!r} is none that fedgen has: {', '.join(map(repr, values))}")
+    try:
+        schedule = NoiseSchedule(
+            kind=kinds[found["beta_schedule"]],  # type: ignore[arg-type]
+            timesteps=config.get("num_train_timesteps", 1000),
+            beta_start=config.get("beta_start", 1e-4),
+            beta_end=config.get("beta_end", 0.02),
+            variance=variances[found["variance_type"] or "fixed_small"],  # type: ignore[arg-type]
+            clip=found["clip_sample"],
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    return schedule, predictions[found["prediction_type"]]  # type: ignore[return-value]
+
+
+def _is_size(size: Any) -> bool:
+    sides = size if isinstance(size, (list, tuple)) and len(size) == 2 else [size]
+    return all(type(side) is int and side > 0 for side in sides)
+
+
+def _read_labels(path: Path) -> int | None:
+    """The number of classes that a folder of ours says its network knows; None if it says nothing."""
+    if not path.is_file():
+        return None
+    classes = read_settings(path).get("num_classes")
+    if type(classes) is not int or classes < 1:
+        raise ValueError(f"{path} has num_classes={classes!r}, which is no number of classes; copy the folder again")
+    return classes
+
+
+def draw_timesteps(count: int, schedule_length: int, generator: torch.Generator) -> Tensor:
+    """Timesteps int64 [count], one uniform in each of `count` equal parts of 0..schedule_length - 1."""
+    places = (torch.arange(count) + torch.rand(count, generator=generator, dtype=torch.float64)) / count
+    return (places * schedule_length).long().clamp(max=schedule_length - 1)
 
 
 class DDPM(Denoiser):
@@ -91,15 +217,7 @@ class DDPM(Denoiser):
         self.diffusion = Diffusion(self._schedule(schedule), prediction or "epsilon")
         self.sampler: Sampler = made(sampler, Sampler, "solver")
         self._check_sampler(self.sampler)
-        settings: dict[str, Any] = {
-            "prediction": self.diffusion.prediction,
-            **self._training_settings,
-            # plain types: Lightning's own capture would store objects
-            "schedule": asdict(self.diffusion.schedule),
-            "sampler": asdict(self.sampler),
-            "lora": None if self.lora is None else asdict(self.lora),
-        }
-        self.save_hyperparameters({"network": describe(self.network), **settings})
+        self._save_settings({"prediction": self.diffusion.prediction, "schedule": asdict(self.diffusion.schedule)})
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **options: Any) -> "DDPM":
@@ -170,16 +288,23 @@ class DDPM(Denoiser):
         Raises:
             ValueError: for images or labels that do not fit, or a timestep that the model does not have.
         """
-        require(
-            (timesteps >= 1) if isinstance(timesteps, int) else len(timesteps) > 0 and self._has(timesteps),
-            f"timesteps={timesteps}: give how many, from 1, or some below {self.diffusion.schedule.timesteps}",
-        )
+        count = timesteps if isinstance(timesteps, int) else len(timesteps)
+        diffusion, length = self.diffusion, self.diffusion.schedule.timesteps
+        known = isinstance(timesteps, int) or all(0 <= t < length for t in timesteps)
+        require(count >= 1 and known, f"timesteps={timesteps}: give how many, from 1, or some below {length}")
         network, encoded = self._asked(images, labels, average), self._encoded(images, batch_size)
-        with evaluating(network):
-            return epsilon_losses(network, self.diffusion, encoded, labels, seed, timesteps, batch_size, start)
 
-    def _has(self, timesteps: Sequence[int]) -> bool:
-        return 0 <= min(timesteps) <= max(timesteps) < self.diffusion.schedule.timesteps
+        def errors(ask: Callable[[Tensor, Tensor], Tensor], part: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+            noisy = diffusion.add_noise(part, noise, t)
+            return diffusion.epsilon(ask(noisy, t), noisy, t) - noise
+
+        def draw_times(draws: torch.Generator) -> Tensor:
+            if isinstance(timesteps, int):
+                return draw_timesteps(timesteps, length, draws)
+            return torch.tensor(list(timesteps), dtype=torch.int64)
+
+        with evaluating(network):
+            return losses_of_examples(network, errors, draw_times, encoded, labels, seed, batch_size, start)
 
     # ---- folders of diffusers ----
 
@@ -215,3 +340,67 @@ def _take_pretrained(name: str, network: Any, schedule: Any, prediction: Any) ->
     for argument, given, brought in (("schedule", schedule, found[1]), ("prediction", prediction, found[2])):
         require(given is None or brought is None, f"pretrained={name!r} brings its {argument}; leave {argument} out")
     return found[0], found[1] or schedule, found[2] or prediction
+
+
+class FewStepGenerator(Network):
+    """Images [N, C, H, W] in [-1, 1] from latents [N, C H W] by steps of DDIM (Song et al. 2021, arXiv 2010.02502).
+
+    They are those of `DDPM.sample(solver="ddim", steps=steps)`, of the model's moving average. Gradients go through all
+    steps, and straight through the bounds at -1 and 1, where many pixels lie and would else have none. An image takes
+    the memory of `steps` passes of the network: train it with `chunk` (`FineTuning`, or an `EmbeddedLoss` with a second
+    pass) where that is too much.
+
+    Args:
+        ddpm: the model, whose network is copied; the path of its checkpoint; or its description, as checkpoints of
+            this generator hold it.
+        steps: of DDIM; a number that divides the model's timesteps.
+
+    Raises:
+        FileNotFoundError: if there is no such checkpoint.
+        ValueError: for steps that do not divide the timesteps, a model of latents, or a file that is no checkpoint of a
+            DDPM, or damaged.
+    """
+
+    def __init__(self, ddpm: DDPM | str, steps: int = 4) -> None:
+        model = _read(ddpm)
+        require(model.latent_space is None, "a few-step generator gives images, and this DDPM an autoencoder's latents")
+        described = {"class_path": describe(model)["class_path"], "init_args": {**model.hparams, "ema_decay": None}}
+        super().__init__(ddpm=described, steps=steps)
+        self.network = copy.deepcopy(model.network)  # with what of it trains
+        self.network.load_state_dict(model.averaged.state_dict())
+        self.diffusion = model.diffusion
+        self.image_shape, self.num_classes = model.image_shape, model.num_classes
+        self.latent_dim, self.steps = int(torch.Size(self.image_shape).numel()), steps
+        schedule = self.diffusion.schedule
+        scheduler = make_scheduler(Sampler("ddim", steps), schedule, self.diffusion.prediction)
+        self._timesteps: list[int] = scheduler.timesteps.tolist()
+
+    def forward(self, latents: Tensor, labels: Tensor | None = None) -> Tensor:
+        """The images.
+
+        Args:
+            latents: standard normal.
+            labels: int64 [N] for a conditional model.
+        """
+        predict = predictor(self.network, labels, 1.0, None)
+        noisy = latents.float().unflatten(1, self.image_shape)
+        signal, noise, clip = self.diffusion.signal, self.diffusion.noise, self.diffusion.schedule.clip
+        for now, after in zip(self._timesteps, [*self._timesteps[1:], None]):
+            timesteps = torch.full((len(noisy),), now, device=noisy.device)
+            predicted = predict(noisy, timesteps[0], slice(None))
+            epsilon = self.diffusion.epsilon(predicted, noisy, timesteps)
+            images = (noisy - noise[now] * epsilon) / signal[now]
+            images = _bounded(images) if clip else images
+            noisy = images if after is None else signal[after] * images + noise[after] * epsilon
+        return _bounded(noisy).to(latents.dtype)
+
+
+def _read(ddpm: Any) -> DDPM:
+    if isinstance(ddpm, str | Path):
+        return rebuild_model(DDPM, ddpm)
+    return build(ddpm, "ddpm", DDPM, "model") if isinstance(ddpm, Mapping) else ddpm
+
+
+def _bounded(images: Tensor) -> Tensor:
+    """Images cut to [-1, 1], with the gradient as if they were not."""
+    return images + (images.clamp(-1, 1) - images).detach()

@@ -2,64 +2,46 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
-from fedgen.models.autoencoders.latent_space import made_space
-from fedgen.models.diffusion.diffusion_sampling import Predict, predictor
+from fedgen.io.files import in_bytes
+from fedgen.models.autoencoders import made_space
+from fedgen.models.diffusion.diffusion_process import Predict, predictor
+from fedgen.models.diffusion.lora import LoRA, adapted, add_adapters, read_adapters
 from fedgen.models.ema import EMA
-from fedgen.models.fine_tuning.adapted_network import AdaptedNetwork, adapted
-from fedgen.models.fine_tuning.lora import LoRA, add_adapters
-from fedgen.models.functional_step import Drawn, FunctionalStep
 from fedgen.models.label_frequencies import LabelFrequencies
-from fedgen.models.networks.network import build, describe, require_shape
-from fedgen.models.optional_hooks import FederatedData, ImageNetwork, TurnTakingStrategy, data_module_of
+from fedgen.models.networks.network import arguments_of, build, describe, require_shape
+from fedgen.models.optional_hooks import (
+    Drawn,
+    FederatedData,
+    FunctionalStep,
+    ImageNetwork,
+    TurnTakingStrategy,
+    data_module_of,
+)
 from fedgen.models.require import require
-from fedgen.models.rounds.round_clock import RoundMeans
+from fedgen.models.round_clock import RoundClock, RoundMeans
 from fedgen.models.sampling import evaluating, require_batch_size
+from fedgen.seeds import generator
 
 T = TypeVar("T")
 
 
-class Drawing(Protocol):
-    """Options for drawing images: a frozen dataclass that has a solver, its steps and the guidance."""
-
-    @property
-    def guidance(self) -> float:
-        """The scale of classifier-free guidance."""
-
-    def changed(self, solver: Any = None, steps: int | None = None, guidance: float | None = None) -> Self:
-        """This one with what is not None in its place; another solver brings its own number of steps."""
-
-
-class Denoiser(AdaptedNetwork):
+class Denoiser(RoundClock):
     """A network of (noisy images, times) with all that `DDPM`, `FlowMatching` and `EDM` share.
 
     One `training_step` is one iteration of automatic optimisation by Adam on `_loss`, at times and noise drawn from
     torch's global generator. At a round's end its mean over all clients is logged as `loss`; nothing is logged per
-    iteration.
-
-    Args:
-        network: see the models.
-        lr: Adam's learning rate.
-        warmup: iterations over which it rises linearly from 0.
-        ema_decay: decay per iteration of the moving average of the network's weights; None for no average.
-        ema_warmup: whether that average forgets faster at first.
-        flips: whether training images are mirrored at random.
-        label_dropout: how often a training label is replaced by "any class".
-        lora: adapters on the network.
-        compile: whether training steps run through torch.compile.
-        gradient_checkpointing: whether training computes activations twice to keep fewer of them.
-        autoencoder: the network is then one of its latents.
-
-    Raises:
-        ValueError: for a value out of range.
+    iteration. Where the network has adapters (`lora`), they alone train and travel.
     """
 
-    sampler: Drawing
+    sampler: Any  # options for drawing: `guidance`, and `changed(solver, steps, guidance)`
 
     # The models name these arguments again. As `**options` they would be missing from the signatures, the reference
     # and type checks; as an unpacked TypedDict, from the defaults and help of recipes as well.
@@ -77,8 +59,12 @@ class Denoiser(AdaptedNetwork):
         gradient_checkpointing: bool,
         autoencoder: nn.Module | str | None,
     ) -> None:
+        settings = arguments_of(locals())
         super().__init__()
-        _check_ranges(lr, warmup, ema_decay, label_dropout)
+        require(lr > 0, f"lr={lr}: the learning rate is positive")
+        require(warmup >= 0, f"warmup={warmup}: count iterations from 0")
+        require(ema_decay is None or 0 <= ema_decay < 1, f"ema_decay={ema_decay}: the decay lies in [0, 1)")
+        require(0 <= label_dropout <= 1, f"label_dropout={label_dropout}: a probability lies in [0, 1]")
         self.network = build(network, "network")
         # of what the network gets: images, or their latents
         self.latent_shape, self.num_classes, self.null_label = _shape_and_labels(self.network)
@@ -93,23 +79,22 @@ class Denoiser(AdaptedNetwork):
         if self.lora is not None:
             add_adapters(adapted(self.network), self.lora)
         if gradient_checkpointing:
-            _save_memory(self.network)
+            if (save := optional(self.network, ImageNetwork, "save_memory")) is None:
+                name = type(self.network).__name__
+                raise ValueError(f"gradient_checkpointing needs a network with save_memory(), as UNet has; got {name}")
+            save()
         self.network_ema = EMA(self.network, ema_warmup) if ema_decay is not None else None
         self.label_frequencies = LabelFrequencies(self.num_classes) if self.num_classes is not None else None
         self.lr, self.warmup, self.ema_decay, self.flips = lr, warmup, ema_decay, flips
         self.label_dropout, self.compiles = label_dropout, compile
         self._predict: Callable[..., Tensor] | None = None  # the compiled network, while training
-        self._training_settings: dict[str, Any] = {
-            "lr": lr,
-            "warmup": warmup,
-            "ema_decay": ema_decay,
-            "ema_warmup": ema_warmup,
-            "flips": flips,
-            "label_dropout": label_dropout,
-            "compile": compile,
-            "gradient_checkpointing": gradient_checkpointing,
-            "autoencoder": None if space is None else describe(space),
-        }
+        described = {"network": describe(self.network), "autoencoder": None if space is None else describe(space)}
+        self._training_settings: dict[str, Any] = settings | described
+        self._training_settings["lora"] = None if self.lora is None else asdict(self.lora)
+
+    def _save_settings(self, own: Mapping[str, Any]) -> None:
+        """Saves a model's own arguments and those of all, as plain types: Lightning's capture would store objects."""
+        self.save_hyperparameters({**self._training_settings, **own, "sampler": asdict(self.sampler)})
 
     # ---- what a model says ----
 
@@ -140,6 +125,27 @@ class Denoiser(AdaptedNetwork):
         )
 
     # ---- what of it stays with the server and each client ----
+
+    def on_fit_start(self) -> None:
+        """Says how little of the network its adapters are."""
+        super().on_fit_start()
+        if self.lora is not None:
+            sizes = [(p.numel() * p.element_size(), p.requires_grad) for p in self.network.parameters()]
+            trained, whole = sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes)
+            rank_zero_info(f"adapters alone train: {in_bytes(trained)} of the network's {in_bytes(whole)}")
+
+    def load_adapters(self, folder: Any) -> None:
+        """Takes the adapters that `DDPM.save_pretrained(folder, merge=False)` or peft wrote, the average too.
+
+        Raises:
+            ValueError: if the model has no adapters, or others.
+        """
+        if self.lora is None:
+            name = type(self).__name__
+            raise ValueError(f"this model has no adapters; build it with {name}(..., lora=LoRA(rank=...))")
+        read_adapters(adapted(self.network), self.lora, folder)
+        if self.network_ema is not None:
+            read_adapters(adapted(self.network_ema.network), self.lora, folder)
 
     @property
     def server_only(self) -> tuple[str, ...]:
@@ -341,30 +347,14 @@ def full_precision(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _check_ranges(lr: float, warmup: int, ema_decay: float | None, label_dropout: float) -> None:
-    require(lr > 0, f"lr={lr}: the learning rate is positive")
-    require(warmup >= 0, f"warmup={warmup}: count iterations from 0")
-    require(ema_decay is None or 0 <= ema_decay < 1, f"ema_decay={ema_decay}: the decay lies in [0, 1)")
-    require(0 <= label_dropout <= 1, f"label_dropout={label_dropout}: a probability lies in [0, 1]")
-
-
 def _shape_and_labels(network: nn.Module) -> tuple[tuple[int, ...], int | None, bool]:
     """Return what a network says of itself: image shape, classes, and whether it knows "any class"."""
     shape = optional(network, ImageNetwork, "image_shape")
-    name, classes = type(network).__name__, optional(network, ImageNetwork, "num_classes")
-    require(shape is not None, f"the network {name} needs an attribute image_shape: (channels, height, width)")
-    assert shape is not None
+    if shape is None:
+        name = type(network).__name__
+        raise ValueError(f"the network {name} needs an attribute image_shape: (channels, height, width)")
+    classes = optional(network, ImageNetwork, "num_classes")
     return tuple(shape), classes, bool(optional(network, ImageNetwork, "null_label"))
-
-
-def _save_memory(network: nn.Module) -> None:
-    save = optional(network, ImageNetwork, "save_memory")
-    require(
-        save is not None,
-        f"gradient_checkpointing needs a network with save_memory(), as UNet has; got {type(network).__name__}",
-    )
-    assert save is not None
-    save()
 
 
 def made(given: Any, kind: type[T], first: str = "") -> T:
@@ -376,3 +366,51 @@ def made(given: Any, kind: type[T], first: str = "") -> T:
     result = kind(**{first: given}) if isinstance(given, str) and first else given
     require(isinstance(result, kind), f"{result!r} is no {kind.__name__}; give {kind.__name__}(...)")
     return result
+
+
+# (the network as a function of noisy images and times, images [n, ...], times [n], noise [n, ...]) -> errors [n, ...]
+Errors = Callable[[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor, Tensor], Tensor]
+
+
+@torch.no_grad()
+def losses_of_examples(
+    network: nn.Module,
+    errors: Errors,
+    draw_times: Callable[[torch.Generator], Tensor],
+    images: Tensor,
+    labels: Tensor | None,
+    seed: int,
+    batch_size: int,
+    first: int = 0,
+) -> Tensor:
+    """The mean square of each image's errors at times [K] and noise of its own, float32 [N] on the CPU.
+
+    Example i's times and noise are those of (seed, i), whatever the other examples and the batch size: data sets are
+    compared at common random numbers.
+    """
+    require_batch_size(batch_size)
+    parameter = next(network.parameters())
+    losses = []
+    for start in range(0, len(images), batch_size):
+        part = images[start : start + batch_size].to(parameter.device).float()
+        times, noise = _draws(first + start, part, seed, draw_times)
+        of = () if labels is None else (labels[start : start + batch_size].to(parameter.device),)
+
+        def ask(noisy: Tensor, at: Tensor, of: tuple[Tensor, ...] = of) -> Tensor:
+            return network(noisy.to(parameter), at, *of).float()
+
+        found = [errors(ask, part, t, e).square().flatten(1).mean(1) for t, e in zip(times.unbind(1), noise.unbind(1))]
+        losses.append(torch.stack(found).mean(0).cpu())
+    return torch.cat(losses)
+
+
+def _draws(
+    start: int, images: Tensor, seed: int, draw_times: Callable[[torch.Generator], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Times [N, K] and noise [N, K, ...] of the examples start, start + 1, ..."""
+    times, noise = [], []
+    for index in range(start, start + len(images)):
+        draws = generator(seed, "example losses", index)
+        times.append(draw_times(draws))
+        noise.append(torch.randn(len(times[-1]), *images.shape[1:], generator=draws))
+    return torch.stack(times).to(images.device), torch.stack(noise).to(images.device)

@@ -1,22 +1,180 @@
-"""EDM (Karras et al. 2022, arXiv 2206.00364) as a Lightning module."""
+"""EDM (Karras et al. 2022, arXiv 2206.00364) as a Lightning module: preconditioning, sampler, training."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from statistics import NormalDist
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.diffusion.denoiser import Denoiser, full_precision, made
-from fedgen.models.diffusion.diffusion_losses import losses_of_examples
-from fedgen.models.diffusion.diffusion_sampling import Predict
-from fedgen.models.diffusion.edm_sampling import EDMSampler, denoise_edm
-from fedgen.models.diffusion.preconditioning import Preconditioning
-from fedgen.models.fine_tuning.lora import LoRA
-from fedgen.models.functional_step import Drawn
-from fedgen.models.networks.network import describe
+from fedgen.models.diffusion.denoiser import Denoiser, full_precision, losses_of_examples, made
+from fedgen.models.diffusion.diffusion_process import Predict
+from fedgen.models.diffusion.lora import LoRA
+from fedgen.models.optional_hooks import Drawn
 from fedgen.models.require import require
-from fedgen.models.sampling import evaluating
+from fedgen.models.sampling import evaluating, require_batch_size
+from fedgen.progress import track
+
+
+@dataclass(frozen=True)
+class Preconditioning:
+    """The denoiser D(x; sigma) = c_skip x + c_out F(c_in x, c_noise) around a network F (Table 1, column "Ours").
+
+    Inputs c_in x of the network and its targets (y - c_skip x) / c_out have unit variance for images y of deviation
+    sigma_data and x = y + sigma e.
+    """
+
+    sigma_data: float = 0.5
+    p_mean: float = -1.2
+    p_std: float = 1.2
+
+    def __post_init__(self) -> None:
+        require(self.sigma_data > 0, f"sigma_data={self.sigma_data}: the images' deviation is positive")
+        require(self.p_std > 0, f"p_std={self.p_std}: the deviation of ln sigma is positive")
+
+    def c_skip(self, sigma: Tensor) -> Tensor:
+        """Weights of the noisy image, of noise levels sigma of any shape."""
+        return self.sigma_data**2 / (sigma**2 + self.sigma_data**2)
+
+    def c_out(self, sigma: Tensor) -> Tensor:
+        """Weights of the network's output."""
+        return sigma * self.sigma_data / (sigma**2 + self.sigma_data**2).sqrt()
+
+    def c_in(self, sigma: Tensor) -> Tensor:
+        """Factors of the network's input."""
+        return 1 / (sigma**2 + self.sigma_data**2).sqrt()
+
+    def c_noise(self, sigma: Tensor) -> Tensor:
+        """Times that the network gets."""
+        return sigma.log() / 4
+
+    def weight(self, sigma: Tensor) -> Tensor:
+        """The loss's weight lambda of squared errors of the denoiser: 1 / c_out^2."""
+        return (sigma**2 + self.sigma_data**2) / (sigma * self.sigma_data) ** 2
+
+    def target(self, images: Tensor, noisy: Tensor, sigma: Tensor) -> Tensor:
+        """Outputs [N, ...] of the network by which the denoiser gives the images of noisy images [N, ...] (Eq. 8)."""
+        return (images - self.c_skip(sigma) * noisy) / self.c_out(sigma)
+
+    def draw_sigmas(self, count: int, device: torch.device) -> Tensor:
+        """Training's noise levels float32 [count], log-normal, from torch's global generator."""
+        # "bf16-true" changes the default type
+        return (self.p_mean + self.p_std * torch.randn(count, device=device, dtype=torch.float32)).exp()
+
+    def spread_sigmas(self, count: int, generator: torch.Generator) -> Tensor:
+        """Noise levels float32 [count] of the same distribution, one in each of as many equally probable parts."""
+        places = (torch.arange(count) + torch.rand(count, generator=generator, dtype=torch.float64)) / count
+        inside = places.clamp(1e-9, 1 - 1e-9).tolist()
+        normal = NormalDist(self.p_mean, self.p_std)
+        return torch.tensor([normal.inv_cdf(place) for place in inside]).exp()
+
+
+def noise_levels(steps: int, sigma_min: float, sigma_max: float, rho: float) -> Tensor:
+    """The levels sigma_0 > ... > sigma_N = 0 of N steps, float64 [N + 1] (Eq. 5)."""
+    ends = sigma_max ** (1 / rho), sigma_min ** (1 / rho)
+    levels = torch.linspace(*ends, steps, dtype=torch.float64) ** rho
+    return torch.cat([levels, levels.new_zeros(1)])
+
+
+@dataclass(frozen=True)
+class EDMSampler:
+    """Options for drawing images by EDM.
+
+    Args:
+        solver: "heun" (Algorithm 1 or 2, second order) or "euler" (the same without its correction).
+        steps: N noise levels above 0; Heun's evaluates the network 2 N - 1 times.
+        sigma_min: the last level above 0.
+        sigma_max: the first level, at which images are noise.
+        rho: how much shorter steps are near sigma_min (Eq. 5).
+        churn: S_churn, how much noise is added back over all steps; 0 draws none, which is Algorithm 1.
+        churn_from: S_tmin, the least level at which it is.
+        churn_to: S_tmax, the largest; None for no bound.
+        churn_noise: S_noise, the factor of what is added.
+        guidance: scale w of classifier-free guidance: predictions are any + w (class - any).
+
+    Raises:
+        ValueError: for an unknown solver, fewer than one step, levels out of order or negative churn.
+    """
+
+    solver: Literal["heun", "euler"] = "heun"
+    steps: int = 18
+    sigma_min: float = 0.002
+    sigma_max: float = 80.0
+    rho: float = 7.0
+    churn: float = 0.0
+    churn_from: float = 0.0
+    churn_to: float | None = None
+    churn_noise: float = 1.0
+    guidance: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.solver in ("heun", "euler"), f"solver={self.solver!r}: choose 'heun' or 'euler'")
+        require(self.steps >= 1, f"steps={self.steps}: an image takes at least one step")
+        require(
+            0 < self.sigma_min < self.sigma_max and self.rho > 0,
+            f"sigma_min={self.sigma_min}, sigma_max={self.sigma_max}, rho={self.rho}: noise falls from sigma_max to"
+            " sigma_min above 0, and rho is positive",
+        )
+        require(
+            min(self.churn, self.churn_from, self.churn_noise) >= 0,
+            f"churn={self.churn}, churn_from={self.churn_from}, churn_noise={self.churn_noise}: none is negative",
+        )
+
+    def changed(
+        self, solver: Any = None, steps: int | None = None, guidance: float | None = None, **others: Any
+    ) -> "EDMSampler":
+        """This one with what is not None in its place; `others` are further fields."""
+        given = {"solver": solver, "steps": steps, "guidance": guidance, **others}
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
+
+    def gamma(self, sigma: float) -> float:
+        """Part of a level by which it is raised before a step from it (Algorithm 2, line 5)."""
+        inside = self.churn_from <= sigma <= (math.inf if self.churn_to is None else self.churn_to)
+        return min(self.churn / self.steps, math.sqrt(2) - 1) if inside else 0.0
+
+
+@torch.no_grad()
+def denoise_edm(
+    predict: Predict,
+    latents: Tensor,
+    conditions: Preconditioning,
+    sampler: EDMSampler,
+    batch_size: int,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Images [N, ...] of noise [N, ...].
+
+    All images take a step before any takes the next, so that what a step draws does not depend on `batch_size`.
+    """
+    require_batch_size(batch_size)
+    parts = [slice(start, start + batch_size) for start in range(0, len(latents), batch_size)]
+
+    def slope(images: Tensor, level: float) -> Tensor:
+        """The derivative by sigma, (x - D(x; sigma)) / sigma."""
+        sigma = torch.tensor(level, dtype=images.dtype, device=images.device)
+        scaled, times = conditions.c_in(sigma) * images, conditions.c_noise(sigma)
+        predicted = torch.cat([predict(scaled[part], times, part) for part in parts])
+        clean = conditions.c_skip(sigma) * images + conditions.c_out(sigma) * predicted
+        return (images - clean) / sigma
+
+    levels = noise_levels(sampler.steps, sampler.sigma_min, sampler.sigma_max, sampler.rho).tolist()
+    images = latents * levels[0]
+    pairs = list(pairwise(levels))
+    for level, after in track(pairs, "denoising", total=len(pairs), unit="steps"):
+        if gamma := sampler.gamma(level):
+            raised = level * (1 + gamma)
+            drawn = torch.randn(images.shape, generator=generator).to(images) * sampler.churn_noise
+            images, level = images + math.sqrt(raised**2 - level**2) * drawn, raised
+        first = slope(images, level)
+        moved = images + (after - level) * first
+        if sampler.solver == "heun" and after > 0:
+            moved = images + (after - level) * (first + slope(moved, after)) / 2
+        images = moved
+    return images
+
 
 _TOLD = ("solver", "steps", "sigma_min", "sigma_max", "rho", "churn")
 _TOLD_OF_CHURN = ("churn_from", "churn_to", "churn_noise")
@@ -89,10 +247,7 @@ class EDM(Denoiser):
         self.conditions = Preconditioning(sigma_data, p_mean, p_std)
         self.sampler: EDMSampler = made(sampler, EDMSampler, "solver")
         self._check_sampler(self.sampler)
-        settings = asdict(self.conditions) | self._training_settings
-        settings |= {"sampler": asdict(self.sampler), "lora": None if self.lora is None else asdict(self.lora)}
-        # plain types: Lightning's own capture would store objects
-        self.save_hyperparameters({"network": describe(self.network), **settings})
+        self._save_settings(asdict(self.conditions))
 
     # ---- training ----
 

@@ -1,117 +1,92 @@
 """Flow matching (Lipman et al. 2023, arXiv 2210.02747) as a Lightning module."""
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import log
-from typing import Any, NamedTuple
+from typing import Any, Literal, get_args
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from fedgen.models.diffusion.denoiser import Denoiser, full_precision, made
-from fedgen.models.diffusion.diffusion_losses import losses_of_examples
-from fedgen.models.diffusion.diffusion_sampling import Predict, predictor
-from fedgen.models.diffusion.flow_path import TIMESTEPS, Coupling, FlowPath, Times, couple
-from fedgen.models.diffusion.flow_sampling import FlowSampler, flow_field, follow, in_parts
-from fedgen.models.diffusion.ode import Field
-from fedgen.models.fine_tuning.lora import LoRA
-from fedgen.models.functional_step import Drawn
-from fedgen.models.networks.network import describe
+from fedgen.models.diffusion.denoiser import Denoiser, full_precision, losses_of_examples, made
+from fedgen.models.diffusion.diffusion_process import Predict, predictor
+from fedgen.models.diffusion.flow_ode import (
+    TIMESTEPS,
+    FlowSampler,
+    LogDensity,
+    draw_probes,
+    flow_field,
+    follow,
+    in_parts,
+    log_density,
+)
+from fedgen.models.diffusion.lora import LoRA
+from fedgen.models.optional_hooks import Drawn
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating
 from fedgen.seeds import generator
 
+Coupling = Literal["independent", "optimal-transport"]
+Times = Literal["uniform", "logit-normal"]
 
-class LogDensity(NamedTuple):
-    """Natural logarithms of densities, and what the draws of their estimate leave open.
 
-    Attributes:
-        value: float64 [N] on the CPU.
-        error: their standard errors over the probes, float64 [N]; 0 of an exact divergence.
+@dataclass(frozen=True)
+class FlowPath:
+    """Straight paths x_t = t x_1 + (1 - (1 - sigma_min) t) x_0 of noise x_0 ~ N(0, 1) to an image x_1, t from 0 to 1.
+
+    Lipman et al. 2023 (arXiv 2210.02747), Eq. 20 to 23: x_t given x_1 is N(t x_1, (1 - (1 - sigma_min) t)^2).
     """
 
-    value: Tensor
-    error: Tensor
+    sigma_min: float = 0.0
+    coupling: Coupling = "independent"
+    times: Times = "uniform"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.sigma_min < 1, f"sigma_min={self.sigma_min}: the noise left at t = 1 lies in [0, 1)")
+        for name, kinds in (("coupling", Coupling), ("times", Times)):
+            given, known = getattr(self, name), get_args(kinds)
+            require(given in known, f"{name}={given!r}: choose {' or '.join(map(repr, known))}")
+
+    def draw_times(self, count: int, device: torch.device) -> Tensor:
+        """Times float32 [count] from torch's global generator."""
+        # "bf16-true" changes the default type, and would leave 256 times
+        draw = torch.rand if self.times == "uniform" else torch.randn
+        drawn = draw(count, device=device, dtype=torch.float32)
+        return drawn if self.times == "uniform" else drawn.sigmoid()
+
+    def at(self, times: Tensor, images: Tensor, noise: Tensor) -> Tensor:
+        """Noisy images [N, ...] at times [N] (Eq. 22)."""
+        t = times.view(-1, *[1] * (images.ndim - 1))
+        return t * images + (1 - (1 - self.sigma_min) * t) * noise
+
+    def velocity(self, images: Tensor, noise: Tensor) -> Tensor:
+        """The time derivatives [N, ...] of `at`, which a network learns (Eq. 23); they are the same at all times."""
+        return images - (1 - self.sigma_min) * noise
 
 
-def draw_probes(count: int, probes: int, dim: int, seed: int, first: int = 0) -> Tensor:
-    """Random signs float32 [count, probes, dim], those of example i by (seed, i).
+def couple(images: Tensor, noise: Tensor, labels: Tensor | None = None) -> Tensor:
+    """The noise [N, ...] of each image of a batch, so that their squared distances sum to the least possible.
 
-    Args:
-        count: examples.
-        probes: of each.
-        dim: entries of a probe.
-        seed: of the draws.
-        first: the place of the first example, from 0.
+    Minibatch optimal transport (Tong et al. 2024, arXiv 2302.00482, section 3.2), an exact assignment on the CPU: each
+    noise goes to one image, so over many batches noise is N(0, 1) and images are the data, whoever's batch it is. With
+    labels each label's images share the noise that came with them: dealt over labels, the noise of an image of one
+    label would not be N(0, 1) given that label, from which such images are drawn.
     """
-    rows = [
-        torch.randint(0, 2, (probes, dim), generator=generator(seed, "probes", first + place)) for place in range(count)
-    ]
-    return torch.stack(rows).float() * 2 - 1
-
-
-def log_density(field: Field, points: Tensor, sampler: FlowSampler, probes: Tensor | None) -> LogDensity:
-    """Log-densities of points at t = 1 under a flow whose points at t = 0 are standard normal.
-
-    log p_1(x_1) = log N(x_0) - the integral of div v(x_t, t) over [0, 1] (Chen et al. 2018, arXiv 1806.07366, Eq. 8;
-    Lipman et al. 2023, appendix C), solved backwards together with x_t. The divergence is estimated by Hutchinson's
-    e^T (dv/dx) e, with the same probes e at all times (Grathwohl et al. 2019, arXiv 1810.01367), or exact: a
-    derivative for each dimension.
-
-    Args:
-        field: velocities.
-        points: [N, D].
-        sampler: the solver; its error comes besides.
-        probes: [N, P, D] with P of at least 2; None for the exact divergence.
-    """
-    dim, extra = points.shape[1], 1 if probes is None else probes.shape[1]
-    start = torch.cat([points, points.new_zeros(len(points), extra)], dim=1)
-    end = sampler.solve(_with_divergence(field, dim, probes), start, backward=True, parts=(dim, extra))
-    normal = -(end[:, :dim].double().square().sum(1) + dim * math.log(2 * math.pi)) / 2
-    found = normal[:, None] + end[:, dim:].double()
-    error = torch.zeros_like(normal) if probes is None else found.std(1) / math.sqrt(extra)
-    return LogDensity(found.mean(1).cpu(), error.cpu())
-
-
-def _with_divergence(field: Field, dim: int, probes: Tensor | None) -> Field:
-    """Velocities and divergences [n, D + P] of states [n, D + P]."""
-
-    def both(times: Tensor, states: Tensor, who: Tensor) -> Tensor:
-        with torch.enable_grad():
-            points = states[:, :dim].detach().requires_grad_()
-            velocity = field(times, points, who)
-            traces = _exact(velocity, points) if probes is None else _estimated(velocity, points, probes[who])
-        return torch.cat([velocity.detach(), traces], dim=1)
-
-    return both
-
-
-def _exact(velocity: Tensor, points: Tensor) -> Tensor:
-    """Traces [n, 1] of the derivatives of velocities [n, D]."""
-    dim = points.shape[1]
-    rows = [torch.autograd.grad(velocity[:, k].sum(), points, retain_graph=k < dim - 1)[0][:, k] for k in range(dim)]
-    return torch.stack(rows).sum(0)[:, None]
-
-
-def _estimated(velocity: Tensor, points: Tensor, probes: Tensor) -> Tensor:
-    """Estimates [n, P] of the same by probes [n, P, D]."""
-    found = []
-    for place, probe in enumerate(probes.to(velocity).unbind(1)):
-        last = place == probes.shape[1] - 1
-        found.append((torch.autograd.grad(velocity, points, probe, retain_graph=not last)[0] * probe).sum(1))
-    return torch.stack(found, dim=1)
+    places = torch.arange(len(images))
+    one_label = torch.zeros_like(places) if labels is None else labels.cpu()
+    alike = images.flatten(1).double().cpu() @ noise.flatten(1).double().cpu().T  # least distance is most likeness
+    for label in one_label.unique():
+        own = (one_label == label).nonzero()[:, 0]
+        _, chosen = linear_sum_assignment(alike[own][:, own].numpy(), maximize=True)
+        places[own] = own[torch.from_numpy(chosen)]
+    return noise[places.to(noise.device)]
 
 
 def dequantised(images: Tensor, bits: int, noise: Tensor) -> Tensor:
     """Points [N, ...] in [-1, 1) of images in [-1, 1] with 2^bits grey levels, each in its level's bin.
 
     Level l lies at 2 (l + u) / 2^bits - 1.
-
-    Args:
-        images: [N, ...].
-        bits: of a grey level.
-        noise: u in [0, 1), [N, ...].
     """
     top = 2**bits - 1
     levels = ((images + 1) * (top / 2)).round().clamp(0, top)
@@ -197,10 +172,7 @@ class FlowMatching(Denoiser):
         self.path, self.dequantise = FlowPath(sigma_min, coupling, times), dequantise
         self.sampler: FlowSampler = made(sampler, FlowSampler, "solver")
         self._check_sampler(self.sampler)
-        settings = asdict(self.path) | {"dequantise": dequantise, **self._training_settings}
-        settings |= {"sampler": asdict(self.sampler), "lora": None if self.lora is None else asdict(self.lora)}
-        # plain types: Lightning's own capture would store objects
-        self.save_hyperparameters({"network": describe(self.network), **settings})
+        self._save_settings(asdict(self.path) | {"dequantise": dequantise})
 
     # ---- training ----
 

@@ -55,12 +55,13 @@ class Critic(Network):
         self.image_shape = (channels, image_size, image_size)
 
 
-def describe(part: object) -> dict[str, Any]:
-    """A network, or another part of a model, as plain types: {"class_path", "init_args"}.
+def arguments_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A constructor's arguments by name, from its `locals()` before there are others."""
+    return {name: value for name, value in given.items() if name not in ("self", "__class__")}
 
-    Args:
-        part: without init_args if it keeps no `settings`, its constructor's arguments as plain types.
-    """
+
+def describe(part: object) -> dict[str, Any]:
+    """A network, or another part of a model, as plain types: {"class_path", "init_args"}."""
     described: dict[str, Any] = {"class_path": f"{type(part).__module__}.{type(part).__qualname__}"}
     settings = optional(part, ModulePart, "settings")
     if isinstance(settings, dict):
@@ -69,17 +70,7 @@ def describe(part: object) -> dict[str, Any]:
 
 
 def build(part: Any, argument: str, kind: type = Network, called: str = "network") -> Any:
-    """The network (or other part) itself, or the one that `describe` described.
-
-    Args:
-        part: the part, or {"class_path", "init_args"} as a checkpoint holds it.
-        argument: the constructor argument it was given as, for the message.
-        kind: the class that a described part must be one of.
-        called: what such a part is called in messages.
-
-    Raises:
-        ValueError: if the class is not one of fedgen's, or its settings are not known.
-    """
+    """The network (or other part) itself, or the one that `describe` described."""
     if not isinstance(part, Mapping):
         return part
     class_path, init_args = part.get("class_path"), part.get("init_args")
@@ -99,9 +90,6 @@ def find_class(class_path: str) -> Any:
 
     Files outlive the modules that they name: a class that is not where a file says is looked for by its name among the
     public ones.
-
-    Args:
-        class_path: within `fedgen.models`.
     """
     if not is_class_path(class_path):
         return None
@@ -115,11 +103,7 @@ def find_class(class_path: str) -> Any:
 
 
 def refuse_places(settings: Any) -> None:
-    """Refuses settings from a file that would have more files read, or fetched, than the one that was asked for.
-
-    Raises:
-        ValueError: if a network is given by a path or a name on the hub, or weights are.
-    """
+    """Refuses settings from a file that would have more files read, or fetched, than the one that was asked for."""
     left = [settings]
     while left:
         part = left.pop()
@@ -131,11 +115,7 @@ def refuse_places(settings: Any) -> None:
 
 
 def construct(kind: type, arguments: Any, owner: str) -> Any:
-    """An object of a class, of arguments that come from a file.
-
-    Raises:
-        ValueError: if they are not its arguments, or describe what cannot be, or more than memory holds.
-    """
+    """An object of a class, of arguments that come from a file."""
     if large := [number for number in leaves(arguments) if type(number) is int and abs(number) > _LARGEST]:
         raise ValueError(f"{owner} cannot be built from its settings: {large[0]} is no size, width or number of layers")
     refuse_places(arguments)

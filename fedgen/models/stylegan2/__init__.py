@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
-    from fedgen.models.stylegan2.augment.augment import Augment
+    from fedgen.models.stylegan2.augment import AdaptiveAugment, Augment
     from fedgen.models.stylegan2.configurations import Configuration, configuration
     from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
     from fedgen.models.stylegan2.generator import StyleGAN2Generator

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedgen.models.require import require
-from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
-from fedgen.models.stylegan2.augment.augment import Augment
+from fedgen.models.stylegan2.augment import AdaptiveAugment, Augment
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.stylegan2 import StyleGAN2

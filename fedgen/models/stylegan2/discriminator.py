@@ -8,14 +8,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.networks.network import Critic, require_shape
-from fedgen.models.stylegan2.conditions import as_condition
-from fedgen.models.stylegan2.mapping import Mapping
-from fedgen.models.stylegan2.operations.filters import TAPS, make_filter
-from fedgen.models.stylegan2.operations.layers import Convolution, Dense, MinibatchStd
-from fedgen.models.stylegan2.operations.precision import (
+from fedgen.models.networks.network import Critic, arguments_of, require_shape
+from fedgen.models.stylegan2.layers import Convolution, Dense, Mapping, MinibatchStd, as_condition
+from fedgen.models.stylegan2.operations import (
+    TAPS,
     Half,
     levels,
+    make_filter,
     require_resolution,
     without_autocast,
     working_dtype,
@@ -25,18 +24,10 @@ Architecture = Literal["resnet", "orig"]
 
 
 class DiscriminatorBlock(nn.Module):
-    """The block of one resolution: two convolutions and a halving, beside a shortcut.
+    """The block of one resolution: two convolutions and a halving, beside a shortcut unless it is "orig".
 
-    Args:
-        channels: of images, if this is the highest resolution; otherwise 0, and it gets the maps of the one above.
-        inputs: feature maps at this resolution.
-        outputs: feature maps at half of it.
-        architecture: "resnet", or "orig" without the shortcut.
-        half: precision of its maps; None for float32.
-        taps: the resampling filter, one axis.
-        clamp: of its layers.
-        activation: of its layers.
-        trained: for each layer in turn, from the image on, whether it trains.
+    It gets images if these have `channels`, and maps otherwise. `trained` says for each layer in turn, from the image
+    on, whether it trains.
     """
 
     resample_filter: Tensor
@@ -87,13 +78,7 @@ class DiscriminatorEpilogue(nn.Module):
     """The 4 x 4 end: spread over the minibatch, a convolution and two dense layers, to [N, outputs]."""
 
     def __init__(
-        self,
-        maps: int,
-        outputs: int,
-        group_size: int | None,
-        group_channels: int,
-        clamp: float | None,
-        activation: str,
+        self, maps: int, outputs: int, group_size: int | None, group_channels: int, clamp: float | None, activation: str
     ) -> None:
         super().__init__()
         self.mbstd = MinibatchStd(group_size, group_channels) if group_channels else None
@@ -168,59 +153,24 @@ class StyleGAN2Discriminator(Critic):
             raise ValueError(f"architecture={architecture!r}: choose 'resnet' or 'orig'")
         if min(channels, num_classes or 1) < 1 or min(group_channels, frozen_layers) < 0:
             raise ValueError(f"out of range: {channels=}, {num_classes=}, {group_channels=}, {frozen_layers=}")
-        super().__init__(
-            image_size,
-            channels,
-            num_classes=num_classes,
-            channel_base=channel_base,
-            channel_max=channel_max,
-            half_resolutions=half_resolutions,
-            half=half,
-            clamp=clamp,
-            architecture=architecture,
-            group_size=group_size,
-            group_channels=group_channels,
-            condition_dim=condition_dim,
-            mapping_layers=mapping_layers,
-            mapping_lr=mapping_lr,
-            embed_features=embed_features,
-            layer_features=layer_features,
-            frozen_layers=frozen_layers,
-            taps=None if taps is None else [float(tap) for tap in taps],
-            activation=activation,
-            channels_last=channels_last,
-        )
+        taps = None if taps is None else [float(tap) for tap in taps]
+        super().__init__(**arguments_of(locals()))
         self.num_classes, self.group_size, self.channels_last = num_classes, group_size, channels_last
         sizes = list(levels(image_size, channel_base, channel_max, half_resolutions))
         trained = (layer >= frozen_layers for layer in count())
         self.resolutions = [size for size, _, _ in sizes[:0:-1]]
+        shared = taps, clamp, activation, trained
         for (size, maps, in_half), (_, made, _) in zip(sizes[:0:-1], sizes[-2::-1]):
-            block = DiscriminatorBlock(
-                channels if size == image_size else 0,
-                maps,
-                made,
-                architecture,
-                half if in_half else None,
-                taps,
-                clamp,
-                activation,
-                trained,
-            )
+            images = channels if size == image_size else 0
+            block = DiscriminatorBlock(images, maps, made, architecture, half if in_half else None, *shared)
             self.add_module(f"b{size}", block)
         maps = sizes[0][1]
         features = (maps if condition_dim is None else condition_dim) if num_classes else 0
         self.mapping = None
         if num_classes:
+            widths = embed_features, layer_features
             self.mapping = Mapping(
-                0,
-                num_classes,
-                features,
-                mapping_layers,
-                embed_features,
-                layer_features,
-                activation,
-                mapping_lr,
-                average=None,
+                0, num_classes, features, mapping_layers, *widths, activation, mapping_lr, average=None
             )
         self.b4 = DiscriminatorEpilogue(maps, features or 1, group_size, group_channels, clamp, activation)
 

@@ -2,21 +2,25 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.networks.network import Generator
-from fedgen.models.stylegan2.conditions import as_condition
-from fedgen.models.stylegan2.mapping import Mapping
-from fedgen.models.stylegan2.operations.convolution import activation_gain, bounded, modulated_conv2d, rectify
-from fedgen.models.stylegan2.operations.filters import TAPS, make_filter, upsample2d
-from fedgen.models.stylegan2.operations.layers import Convolution, Dense
-from fedgen.models.stylegan2.operations.precision import (
+from fedgen.models.networks.network import Generator, arguments_of
+from fedgen.models.stylegan2.layers import Convolution, Dense, Mapping, as_condition
+from fedgen.models.stylegan2.operations import (
+    TAPS,
     Half,
+    activation_gain,
+    bounded,
     levels,
+    make_filter,
+    modulated_conv2d,
+    rectify,
     require_resolution,
+    upsample2d,
     without_autocast,
     working_dtype,
 )
@@ -25,45 +29,37 @@ Noise = Tensor | Literal["random", "const", "none"]
 Architecture = Literal["skip", "resnet", "orig"]
 
 
-class SynthesisLayer(nn.Module):
-    """A modulated 3 x 3 convolution with noise: maps [N, outputs, size, size].
+@dataclass(frozen=True)
+class SynthesisOptions:
+    """Settings that all blocks and layers of a generator share; see `StyleGAN2Generator`."""
 
-    Args:
-        inputs: feature maps in.
-        outputs: feature maps out.
-        style_dim: features of a style.
-        size: of the maps it makes.
-        up: 1, or 2 if they are twice as large as those it gets.
-        taps: the resampling filter, one axis.
-        clamp: results are kept within +- clamp * gain.
-        use_noise: whether there is noise.
-        activation: "lrelu", "relu" or "linear".
-    """
+    channels: int
+    style_dim: int
+    clamp: float | None
+    architecture: Architecture
+    taps: Sequence[float] | None
+    use_noise: bool
+    activation: str
+
+
+class SynthesisLayer(nn.Module):
+    """A modulated 3 x 3 convolution with noise: maps [N, outputs, size, size], by `up` larger than those it gets."""
 
     resample_filter: Tensor
     noise_const: Tensor
 
     federated_rules: ClassVar[dict[str, str]] = {"resample_filter": "server", "noise_const": "server"}  # constants
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        style_dim: int,
-        size: int,
-        up: int,
-        taps: Sequence[float] | None,
-        clamp: float | None,
-        use_noise: bool,
-        activation: str,
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, size: int, up: int, options: SynthesisOptions) -> None:
         super().__init__()
-        activation_gain(activation)
-        self.size, self.up, self.clamp, self.activation, self.use_noise = size, up, clamp, activation, use_noise
-        self.register_buffer("resample_filter", make_filter(taps))
-        self.affine = Dense(style_dim, inputs, bias=1.0)
+        activation_gain(options.activation)
+        self.size, self.up, self.use_noise = size, up, options.use_noise
+        self.clamp, self.activation = options.clamp, options.activation
+        # as published: a layer that does not resample keeps the usual filter, unused
+        self.register_buffer("resample_filter", make_filter(options.taps if up > 1 else TAPS))
+        self.affine = Dense(options.style_dim, inputs, bias=1.0)
         self.weight = nn.Parameter(torch.randn(outputs, inputs, 3, 3))
-        if use_noise:
+        if self.use_noise:
             self.register_buffer("noise_const", torch.randn(size, size))
             self.noise_strength = nn.Parameter(torch.zeros(()))
         self.bias = nn.Parameter(torch.zeros(outputs))
@@ -113,21 +109,10 @@ class ToRGB(nn.Module):
 
 
 class SynthesisBlock(nn.Module):
-    """The block of one resolution: two modulated convolutions (one at 4 x 4), and the image's share.
+    """The block of one resolution: two modulated convolutions, and the image's share.
 
-    Args:
-        inputs: feature maps in; 0 at 4 x 4, which starts from a learned constant.
-        outputs: feature maps out.
-        size: of the maps it makes.
-        channels: of images.
-        style_dim: features of a style.
-        architecture: "skip" adds every resolution's share of the image; "resnet" and "orig" only make the last one's.
-        last: whether it is the highest resolution.
-        half: precision of its maps; None for float32.
-        taps: the resampling filter, one axis.
-        clamp: of its layers.
-        use_noise: whether layers add noise.
-        activation: of its layers.
+    Without `inputs`, at 4 x 4, it starts from a learned constant and has one convolution. The architecture "skip" adds
+    every resolution's share of the image; "resnet" and "orig" make the last one's alone.
     """
 
     resample_filter: Tensor
@@ -135,39 +120,21 @@ class SynthesisBlock(nn.Module):
     federated_rules: ClassVar[dict[str, str]] = {"resample_filter": "server"}  # a constant
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        size: int,
-        channels: int,
-        style_dim: int,
-        architecture: Architecture,
-        last: bool,
-        half: Half | None,
-        taps: Sequence[float] | None,
-        clamp: float | None,
-        use_noise: bool,
-        activation: str,
+        self, inputs: int, outputs: int, size: int, last: bool, half: Half | None, options: SynthesisOptions
     ) -> None:
         super().__init__()
         self.precision, self.convolutions = half, 1 if inputs == 0 else 2
-
-        def layer(maps: int, up: int) -> SynthesisLayer:
-            own = (
-                taps if up > 1 else TAPS
-            )  # as published: a layer that does not resample keeps the usual filter, unused
-            return SynthesisLayer(maps, outputs, style_dim, size, up, own, clamp, use_noise, activation)
-
         if inputs == 0:
             self.const = nn.Parameter(torch.randn(outputs, size, size))
-        self.register_buffer("resample_filter", make_filter(taps))
+        self.register_buffer("resample_filter", make_filter(options.taps))
         if inputs:
-            self.conv0 = layer(inputs, 2)
-        self.conv1 = layer(outputs, 1)
-        self.torgb = ToRGB(outputs, channels, style_dim, clamp) if last or architecture == "skip" else None
-        self.skip = None
-        if inputs and architecture == "resnet":
-            self.skip = Convolution(inputs, outputs, 1, bias=False, up=2, taps=taps)
+            self.conv0 = SynthesisLayer(inputs, outputs, size, 2, options)
+        self.conv1 = SynthesisLayer(outputs, outputs, size, 1, options)
+        self.torgb = self.skip = None
+        if last or options.architecture == "skip":
+            self.torgb = ToRGB(outputs, options.channels, options.style_dim, options.clamp)
+        if inputs and options.architecture == "resnet":
+            self.skip = Convolution(inputs, outputs, 1, bias=False, up=2, taps=options.taps)
 
     @property
     def noise_sizes(self) -> list[int]:
@@ -201,57 +168,23 @@ class Synthesis(nn.Module):
     """Images [N, channels, R, R] from styles [N, num_styles, style_dim], one for each convolution and the last image.
 
     A resolution's image share uses the style of the next resolution's first convolution.
-
-    Args:
-        image_size: R, a power of two of at least 8.
-        channels: of images.
-        style_dim: features of a style.
-        channel_base: feature maps times resolution.
-        channel_max: feature maps at most.
-        half_resolutions: highest resolutions in half precision.
-        half: that precision.
-        clamp: of every layer's results; None for none.
-        architecture: "skip" as published; see `SynthesisBlock`.
-        taps: the resampling filter, one axis.
-        use_noise: whether layers add noise.
-        activation: of its layers.
-        channels_last: whether maps are kept in that memory format.
     """
 
     def __init__(
         self,
         image_size: int,
-        channels: int,
-        style_dim: int,
         channel_base: int,
         channel_max: int,
         half_resolutions: int,
         half: Half,
-        clamp: float | None,
-        architecture: Architecture,
-        taps: Sequence[float] | None,
-        use_noise: bool,
-        activation: str,
         channels_last: bool,
+        options: SynthesisOptions,
     ) -> None:
         super().__init__()
-        self.image_size, self.style_dim, self.channels_last = image_size, style_dim, channels_last
+        self.image_size, self.style_dim, self.channels_last = image_size, options.style_dim, channels_last
         self.resolutions, before = [], 0
         for size, maps, in_half in levels(image_size, channel_base, channel_max, half_resolutions):
-            block = SynthesisBlock(
-                before,
-                maps,
-                size,
-                channels,
-                style_dim,
-                architecture,
-                size == image_size,
-                half if in_half else None,
-                taps,
-                clamp,
-                use_noise,
-                activation,
-            )
+            block = SynthesisBlock(before, maps, size, size == image_size, half if in_half else None, options)
             self.add_module(f"b{size}", block)
             self.resolutions.append(size)
             before = maps
@@ -270,13 +203,8 @@ class Synthesis(nn.Module):
     def forward(self, styles: Tensor, noise: Noise = "random") -> Tensor:
         """Images in the parameters' precision, about in [-1, 1] and not bounded.
 
-        Args:
-            styles: [N, num_styles, style_dim].
-            noise: "random" draws from torch's global generator, "const" is the same for every image, "none" is none; a
-                tensor [N, noise_dim] is used as it is.
-
-        Raises:
-            ValueError: for other shapes.
+        Noise: "random" draws from torch's global generator, "const" is the same for every image, "none" is none; a
+        tensor [N, noise_dim] is used as it is.
         """
         if styles.shape[1:] != (self.num_styles, self.style_dim):
             raise ValueError(
@@ -363,54 +291,16 @@ class StyleGAN2Generator(Generator):
             raise ValueError(f"architecture={architecture!r}: choose 'skip', 'resnet' or 'orig'")
         if min(channels, latent_dim, style_dim, num_classes or 1) < 1:
             raise ValueError(f"nothing can be of size 0: {channels=}, {latent_dim=}, {style_dim=}, {num_classes=}")
-        super().__init__(
-            image_size,
-            channels,
-            latent_dim,
-            num_classes=num_classes,
-            style_dim=style_dim,
-            mapping_layers=mapping_layers,
-            embed_features=embed_features,
-            layer_features=layer_features,
-            mapping_lr=mapping_lr,
-            style_decay=style_decay,
-            channel_base=channel_base,
-            channel_max=channel_max,
-            half_resolutions=half_resolutions,
-            half=half,
-            clamp=clamp,
-            architecture=architecture,
-            taps=None if taps is None else [float(tap) for tap in taps],
-            use_noise=use_noise,
-            activation=activation,
-            channels_last=channels_last,
-        )
+        taps = None if taps is None else [float(tap) for tap in taps]
+        super().__init__(**arguments_of(locals()))
         self.num_classes = num_classes
+        options = SynthesisOptions(channels, style_dim, clamp, architecture, taps, use_noise, activation)
         self.synthesis = Synthesis(
-            image_size,
-            channels,
-            style_dim,
-            channel_base,
-            channel_max,
-            half_resolutions,
-            half,
-            clamp,
-            architecture,
-            taps,
-            use_noise,
-            activation,
-            channels_last,
+            image_size, channel_base, channel_max, half_resolutions, half, channels_last, options
         )
+        features = embed_features, layer_features
         self.mapping = Mapping(
-            latent_dim,
-            num_classes or 0,
-            style_dim,
-            mapping_layers,
-            embed_features,
-            layer_features,
-            activation,
-            mapping_lr,
-            style_decay,
+            latent_dim, num_classes or 0, style_dim, mapping_layers, *features, activation, mapping_lr, style_decay
         )
 
     @property

@@ -1,4 +1,7 @@
-"""StyleGAN2's networks in a safetensors file, their settings in its metadata: the kit's format for weights."""
+"""StyleGAN2's networks in a safetensors file, their settings in its metadata, and in official pickles.
+
+The kit's format for weights, and what turns NVIDIA's networks into it.
+"""
 
 import json
 from collections.abc import Mapping
@@ -15,10 +18,11 @@ from fedgen.models.networks.network import Network, construct
 from fedgen.models.require import require
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
+from fedgen.models.stylegan2.official_pickle import OfficialNetwork, read_official_pickle
 
 FORMAT, VERSION = "fedgen-stylegan2", 1
 _FREE = ("half_resolutions", "half", "channels_last", "frozen_layers")  # how to compute and train, not what
-_KINDS: dict[str, type[nn.Module]] = {
+_KINDS: dict[str, type[Network]] = {
     "generator": StyleGAN2Generator,
     "generator_ema": StyleGAN2Generator,
     "critic": StyleGAN2Discriminator,
@@ -27,38 +31,22 @@ _KINDS: dict[str, type[nn.Module]] = {
 
 @dataclass
 class NetworkFile:
-    """Networks and what is known of them.
-
-    Attributes:
-        generator: as trained.
-        generator_ema: its moving average, which images are drawn from.
-        critic: the discriminator.
-        training: arguments of `StyleGAN2` beside the networks, plain types.
-        record: where the weights come from, in words and numbers, plain types.
-    """
+    """Networks and what is known of them, in plain types."""
 
     generator: StyleGAN2Generator | None = None
     generator_ema: StyleGAN2Generator | None = None
     critic: StyleGAN2Discriminator | None = None
-    training: dict[str, Any] = field(default_factory=dict)
-    record: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)  # arguments of `StyleGAN2` beside the networks
+    record: dict[str, Any] = field(default_factory=dict)  # where the weights come from
 
     @property
-    def networks(self) -> dict[str, nn.Module]:
+    def networks(self) -> dict[str, Network]:
         """Those that there are, by name."""
         found = {name: getattr(self, name) for name in _KINDS}
         return {name: network for name, network in found.items() if network is not None}
 
     def write(self, path: str | Path, half: bool = False) -> None:
-        """Writes the file, atomically.
-
-        Args:
-            path: .safetensors.
-            half: whether weights are rounded to float16, for half the size.
-
-        Raises:
-            ValueError: without a network, or with weights that are not finite, or too large for float16.
-        """
+        """Writes the file, atomically; weights rounded to float16 if `half`."""
         require(bool(self.networks), "there is no network to write")
         tensors, settings = {}, {}
         for name, network in self.networks.items():
@@ -78,23 +66,25 @@ class NetworkFile:
 
     @classmethod
     def read(cls, path: str | Path) -> "NetworkFile":
-        """The networks of a file, in eval mode and float32.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            ValueError: if it is none of this format, damaged, or its tensors do not fit its settings.
-        """
+        """The networks of a file, in eval mode and float32."""
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"no file {path}; `fedgen convert ffhq.pkl {path.stem}.safetensors` makes one")
         tensors, metadata = read_safetensors(path)
-        _check_format(path, metadata)
+        require(
+            metadata.get("format") == FORMAT,
+            f"{path} is a safetensors file, but not of StyleGAN2 networks: its metadata name no {FORMAT}",
+        )
+        require(
+            metadata.get("version") == str(VERSION),
+            f"{path} has version {metadata.get('version')} of {FORMAT}; this fedgen reads {VERSION}",
+        )
         try:
             parts = {name: parse_json(metadata[name]) for name in ("settings", "training", "record")}
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path} has damaged metadata ({error!r})") from error
-        found = cls(training=_dictionary(parts["training"], path), record=_dictionary(parts["record"], path))
-        settings = _dictionary(parts["settings"], path)
+        require(all(isinstance(part, dict) for part in parts.values()), f"{path} has metadata that are no dictionary")
+        found, settings = cls(training=parts["training"], record=parts["record"]), parts["settings"]
         require(set(settings) <= set(_KINDS), f"{path} names other networks than {', '.join(_KINDS)}")
         for name, arguments in settings.items():
             own = {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(f"{name}.")}
@@ -105,25 +95,12 @@ class NetworkFile:
         return found
 
 
-def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """In words, where two networks' settings differ in what their weights mean; "" where nowhere."""
-    keys = [key for key in ours if key not in _FREE and theirs.get(key) != ours[key]]
-    return "; ".join(f"{key} is {theirs.get(key)} there and {ours[key]} here" for key in keys)
-
-
 def take_weights(
     path: str | Path, generator: StyleGAN2Generator | None, critic: StyleGAN2Discriminator | None
 ) -> tuple[StyleGAN2Generator, StyleGAN2Discriminator, StyleGAN2Generator | None]:
     """Generator, critic and the generator's average (if there is one) with the weights of a file, ready to train.
 
-    Args:
-        path: the file.
-        generator: the network that takes them, whose settings must be the file's; the file's own by default.
-        critic: likewise; needed if the file has none, and then as it is.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, has no generator or no critic, or a network has other settings.
+    Networks that are given take the file's weights, and must have its settings; without them the file's own are taken.
     """
     file = NetworkFile.read(path)
     source = file.generator or file.generator_ema
@@ -134,48 +111,24 @@ def take_weights(
     else:
         _fill(generator, source, path, "generator")
     if critic is None:
-        require(file.critic is not None, f"{path} has no critic, which training needs: give one beside it")
+        if file.critic is None:
+            raise ValueError(f"{path} has no critic, which training needs: give one beside it")
         critic = file.critic
     elif file.critic is not None:
         _fill(critic, file.critic, path, "critic")
-    assert critic is not None
     return generator.train(), critic.train(), file.generator_ema
 
 
 def _fill(network: Network, source: Network, path: str | Path, name: str) -> None:
-    differs = difference(source.settings, network.settings)
-    require(not differs, f"{path}: its {name} has other settings than the one that is to take its weights: {differs}")
+    theirs, ours = source.settings, network.settings
+    keys = [key for key in ours if key not in _FREE and theirs.get(key) != ours[key]]
+    differs = "; ".join(f"{key} is {theirs.get(key)} there and {ours[key]} here" for key in keys)
+    require(not keys, f"{path}: its {name} has other settings than the one that is to take its weights: {differs}")
     network.load_state_dict(source.state_dict())
 
 
-def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
-    require(
-        metadata.get("format") == FORMAT,
-        f"{path} is a safetensors file, but not of StyleGAN2 networks: its metadata name no {FORMAT}",
-    )
-    require(
-        metadata.get("version") == str(VERSION),
-        f"{path} has version {metadata.get('version')} of {FORMAT}; this fedgen reads {VERSION}",
-    )
-
-
-def _dictionary(value: Any, path: Path) -> dict[str, Any]:
-    require(isinstance(value, dict), f"{path} has metadata that are no dictionary")
-    return value
-
-
 def build_network(kind: type[nn.Module], arguments: Any, state: Mapping[str, Tensor], owner: str) -> nn.Module:
-    """A network with its weights; memory is taken only once names and shapes are known to fit.
-
-    Args:
-        kind: its class.
-        arguments: of its constructor.
-        state: parameters and buffers, all of them and no others.
-        owner: what it is called in messages.
-
-    Raises:
-        ValueError: if arguments or tensors do not fit.
-    """
+    """A network with its weights; memory is taken only once names and shapes are known to fit."""
     with torch.device("meta"), no_larger_than(state):
         planned = construct(kind, arguments, owner)
     _check_fit(planned, state, owner)
@@ -193,3 +146,110 @@ def _check_fit(network: nn.Module, state: Mapping[str, Tensor], owner: str) -> N
         shapes = f"{list(value.shape)}, and its settings ask for {list(own[key].shape)}"
         require(value.shape == own[key].shape, f"{owner} has {key} of shape {shapes}")
         require(value.is_floating_point() and bool(value.isfinite().all()), f"{owner} has {key} that is not finite")
+
+
+_MAPPING = {
+    "num_layers": "mapping_layers",
+    "embed_features": "embed_features",
+    "layer_features": "layer_features",
+    "activation": "activation",
+    "lr_multiplier": "mapping_lr",
+}
+_GENERATOR: dict[str, Any] = {
+    "z_dim": "latent_dim",
+    "c_dim": "num_classes",
+    "w_dim": "style_dim",
+    "img_resolution": "image_size",
+    "img_channels": "channels",
+    "mapping_kwargs": {**_MAPPING, "w_avg_beta": "style_decay"},
+    "synthesis_kwargs": {
+        "channel_base": "channel_base",
+        "channel_max": "channel_max",
+        "num_fp16_res": "half_resolutions",
+        "conv_clamp": "clamp",
+        "architecture": "architecture",
+        "resample_filter": "taps",
+        "use_noise": "use_noise",
+        "activation": "activation",
+    },
+}
+_DISCRIMINATOR: dict[str, Any] = {
+    "c_dim": "num_classes",
+    "img_resolution": "image_size",
+    "img_channels": "channels",
+    "architecture": "architecture",
+    "channel_base": "channel_base",
+    "channel_max": "channel_max",
+    "num_fp16_res": "half_resolutions",
+    "conv_clamp": "clamp",
+    "cmap_dim": "condition_dim",
+    "block_kwargs": {"activation": "activation", "resample_filter": "taps", "freeze_layers": "frozen_layers"},
+    "mapping_kwargs": _MAPPING,
+    "epilogue_kwargs": {
+        "mbstd_group_size": "group_size",
+        "mbstd_num_channels": "group_channels",
+        "activation": "activation",
+    },
+}
+_OFFICIAL_DEFAULTS = {"channel_base": 32768, "mapping_layers": 8}  # where they are not ours
+
+
+_OFFICIAL: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
+    "Generator": (StyleGAN2Generator, _GENERATOR),
+    "Discriminator": (StyleGAN2Discriminator, _DISCRIMINATOR),
+}
+
+
+def settings_of_official(official: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Arguments of our network from those of the official "Generator" or "Discriminator"."""
+    found: dict[str, Any] = {}
+    _collect(official, _OFFICIAL[name][1], name, found)
+    missing = [key for key in ("img_resolution", "img_channels", "c_dim") if key not in official]
+    require(not missing, f"the official {name} has no {', '.join(missing)} among its arguments")
+    found["num_classes"] = found["num_classes"] or None
+    return _OFFICIAL_DEFAULTS | found
+
+
+def _collect(official: Mapping[str, Any], names: Mapping[str, Any], where: str, found: dict[str, Any]) -> None:
+    for key, value in official.items():
+        require(key in names, f"the official {where} has an argument {key}={value!r}, which StyleGAN2 does not have")
+        name = names[key]
+        if isinstance(name, Mapping):
+            require(isinstance(value, Mapping), f"the official {where} has {key}={value!r} where arguments belong")
+            _collect(value, name, f"{where}'s {key}", found)
+            continue
+        require(
+            found.get(name, value) == value,
+            f"the official {where} has {key}={value!r}, and {found.get(name)!r} elsewhere; ours has one for all",
+        )
+        found[name] = value
+
+
+def read_official_networks(path: str | Path) -> NetworkFile:
+    """Generator, average and critic of an official pickle, in eval mode; nothing in the file can run.
+
+    Its record says where they come from: the file's name, the augmentation's p, the training set's arguments.
+    """
+    found, data = read_official_pickle(path), None
+    if found.training_set is not None:  # whose path is of somebody's machine
+        data = {key: value for key, value in found.training_set.items() if key != "path"}
+    return NetworkFile(
+        generator=_rebuild(found.generator, "Generator", path),
+        generator_ema=_rebuild(found.generator_ema, "Generator", path),
+        critic=_rebuild(found.discriminator, "Discriminator", path),
+        record={"source": Path(path).name, "augment_p": found.augment_p, "training_set": data},
+    )
+
+
+def _rebuild(network: OfficialNetwork | None, name: str, path: str | Path) -> Any:
+    if network is None:
+        return None
+    require(
+        network.class_name == name,
+        f"{path}: its network is a {network.class_name}, not a {name}: other code made it; convert it there",
+    )
+    try:
+        settings = settings_of_official(network.settings, name)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return build_network(_OFFICIAL[name][0], settings, network.state, f"{path}: its {name}").eval()

@@ -1,6 +1,5 @@
 """StyleGAN2 and StyleGAN2-ADA as a Lightning module (arXiv 1912.04958 and 2006.06676), with the published training."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -10,65 +9,30 @@ import torch
 from torch import Tensor
 
 from fedgen.data.optional_attributes import optional
-from fedgen.losses.feature_loss import KeepsPrecision
+from fedgen.models.adversarial import check_images
+from fedgen.models.checkpoint_file import read_checkpoint, rebuild_model
 from fedgen.models.ema import EMA
-from fedgen.models.gan.critic_losses import CriticLosses
-from fedgen.models.gan.game_checks import check_images
-from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
+from fedgen.models.latent_generator import GeneratorLoss
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.optional_hooks import FederatedData
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating, require_batch_size
-from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
+from fedgen.models.stylegan2.augment import AdaptiveAugment
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
-from fedgen.models.stylegan2.drawing import changed_sampling, sample_images
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
-from fedgen.models.stylegan2.micro_batches import check_batches
 from fedgen.models.stylegan2.network_file import NetworkFile, take_weights
-from fedgen.models.stylegan2.steps import TrainingSteps, lazy_adam
+from fedgen.models.stylegan2.training_steps import (
+    TrainingClock,
+    TrainingSteps,
+    check_batches,
+    draw_noise,
+    ema_decay,
+    ema_decay_over,
+    lazy_adam,
+)
 
 
-class TrainingClock(KeepsPrecision):
-    """Real images shown so far, and the running mean of path lengths; both float64, whatever the model's precision.
-
-    Floating buffers, so under `FedAvgStrategy` the server's are the weighted means over clients: images that a client
-    was shown, not their sum over clients, as clients train side by side. A checkpoint holds both.
-    """
-
-    images: Tensor
-    path_length: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("images", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("path_length", torch.zeros((), dtype=torch.float64))
-
-    @property
-    def kimg(self) -> float:
-        """Thousands of real images shown."""
-        return float(self.images) / 1000
-
-
-def ema_decay(batch: float, images: float, kimg: float, rampup: float | None) -> float:
-    """The decay of one iteration of a moving average with a half-life in images: 0.5^(batch / half-life).
-
-    Args:
-        batch: real images of the iteration.
-        images: real images shown before it.
-        kimg: the half-life, in thousands of images.
-        rampup: bound on the half-life as a share of the images shown, so that early weights are forgotten; or None.
-    """
-    half_life = kimg * 1000 if rampup is None else min(kimg * 1000, images * rampup)
-    return 0.5 ** (batch / max(half_life, 1e-8))
-
-
-def ema_decay_over(before: float, after: float, iterations: int, kimg: float, rampup: float | None) -> float:
-    """The product of the decays of equal iterations that showed the images from `before` to `after`."""
-    batch = (after - before) / iterations
-    return math.prod(ema_decay(batch, before + i * batch, kimg, rampup) for i in range(iterations))
-
-
-class StyleGAN2(CriticLosses, LatentGenerator):
+class StyleGAN2(TrainingSteps):
     """StyleGAN2 with its training: non-saturating loss, lazy R1 and path length, style mixing, ADA, EMA by images.
 
     One `training_step` is one iteration on a batch of real images: a generator step; every `path_interval`-th iteration
@@ -162,8 +126,16 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         compile: bool = False,
         weights: str | Path | None = None,
     ) -> None:
-        _check_settings(lr, critic_lr, r1_gamma, path_weight, style_mixing)
-        _check_intervals(path_interval, r1_interval, ada_interval, ema_kimg, ema_rampup, micro_batch)
+        require(lr > 0 and (critic_lr is None or critic_lr > 0), f"rates must be above 0, got {lr=}, {critic_lr=}")
+        require(min(r1_gamma, path_weight) >= 0, f"penalties have weights from 0: {r1_gamma=}, {path_weight=}")
+        require(0 <= style_mixing <= 1, f"style_mixing={style_mixing}: a probability lies in [0, 1]")
+        require(
+            min(path_interval, r1_interval, ada_interval) >= 1,
+            f"intervals count iterations from 1: {path_interval=}, {r1_interval=}, {ada_interval=}",
+        )
+        require(ema_kimg > 0, f"ema_kimg={ema_kimg}: a half-life is above 0")
+        require(ema_rampup is None or ema_rampup > 0, f"ema_rampup={ema_rampup}: a share above 0, or None for none")
+        require(micro_batch is None or micro_batch >= 1, f"micro_batch={micro_batch}: at least one image at once")
         network, critic, average = build(generator, "generator"), build(critic, "critic"), None
         if weights is not None:
             network, critic, average = take_weights(weights, network, critic)
@@ -289,16 +261,14 @@ class StyleGAN2(CriticLosses, LatentGenerator):
             real = torch.where(torch.rand(len(real), 1, 1, 1, device=real.device) < 0.5, real.flip(3), real)
         iteration = self.iteration(batch_idx)
         optimizers: Any = self.optimizers()
-        steps = TrainingSteps(self, optimizers, self._compiled)
-        steps.train_generator(len(real))
+        self.train_generator(optimizers[0], len(real))
         if self.path_weight and iteration % self.path_interval == 0:
-            steps.regularise_paths(len(real))
-        steps.train_critic(real, labels)
+            self.regularise_paths(optimizers[0], len(real))
+        self.train_critic(optimizers[1], real, labels)
         if self.r1_gamma and iteration % self.r1_interval == 0:
-            steps.penalise_slopes(real, labels)
+            self.penalise_slopes(optimizers[1], real, labels)
         if not self._strategy_calls():
-            decay = ema_decay(len(real), float(self.clock.images), self.ema_kimg, self.ema_rampup)
-            self._average(decay)
+            self._average(ema_decay(len(real), float(self.clock.images), self.ema_kimg, self.ema_rampup))
         self.clock.images += len(real)
         if self.augment is not None and (iteration + 1) % self.ada_interval == 0:
             r = self.augment.update(len(real) * self.ada_interval)
@@ -308,8 +278,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         """Under `FedAvgStrategy` moves the average of weights by the decays of the round's iterations."""
         if self._strategy_calls():
             before, after = self._shown_before_round, float(self.clock.images)
-            decay = ema_decay_over(before, after, iterations, self.ema_kimg, self.ema_rampup)
-            self._average(decay)
+            self._average(ema_decay_over(before, after, iterations, self.ema_kimg, self.ema_rampup))
 
     def _average(self, decay: float) -> None:
         assert self.generator_ema is not None
@@ -332,7 +301,12 @@ class StyleGAN2(CriticLosses, LatentGenerator):
 
     @sampling.setter
     def sampling(self, settings: Mapping[str, Any]) -> None:
-        self._sampling = changed_sampling(self._sampling, settings)
+        unknown = set(settings) - set(self._sampling)
+        require(not unknown, f"StyleGAN2 samples by truncation and noise, and not by {', '.join(sorted(unknown))}")
+        changed = {**self._sampling, **settings}
+        noise = changed["noise"]
+        require(noise in ("random", "const", "none"), f"noise={noise!r}: choose 'random', 'const' or 'none'")
+        self._sampling = changed
 
     @torch.no_grad()
     def sample(
@@ -361,35 +335,33 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         """
         require_batch_size(batch_size)
         latents, labels = self.latents_and_labels(num_images, generator, labels)
-        given = {"truncation": truncation, "noise": noise}
-        chosen = self._sampling | {name: value for name, value in given.items() if value is not None}
-        network = self.averaged
-        assert isinstance(network, StyleGAN2Generator)
+        pull = self._sampling["truncation"] if truncation is None else truncation
+        kind = self._sampling["noise"] if noise is None else noise
+        network: Any = self.averaged
+        device = next(network.parameters()).device
+
+        def images(latents: Tensor, labels: Tensor | None) -> Tensor:
+            drawn = draw_noise(network, len(latents), generator).to(device) if kind == "random" else kind
+            given = None if labels is None else labels.to(device)
+            found: Tensor = network(latents.to(device), given, pull, noise=drawn)
+            return found.float().clamp(-1, 1)
+
         with evaluating(network):
             parts = zip(latents.split(batch_size), repeat(None) if labels is None else labels.split(batch_size))
-            return torch.cat([sample_images(network, *part, generator, **chosen) for part in parts])
+            return torch.cat([images(*part) for part in parts])
 
 
-def _check_settings(
-    lr: float, critic_lr: float | None, r1_gamma: float, path_weight: float, style_mixing: float
-) -> None:
-    require(lr > 0 and (critic_lr is None or critic_lr > 0), f"rates must be above 0, got {lr=}, {critic_lr=}")
-    require(min(r1_gamma, path_weight) >= 0, f"penalties have weights from 0: {r1_gamma=}, {path_weight=}")
-    require(0 <= style_mixing <= 1, f"style_mixing={style_mixing}: a probability lies in [0, 1]")
+def read_trained_networks(path: str | Path) -> NetworkFile:
+    """Generator, average and critic of a run's checkpoint, with the settings they were trained with.
 
-
-def _check_intervals(
-    path_interval: int,
-    r1_interval: int,
-    ada_interval: int,
-    ema_kimg: float,
-    ema_rampup: float | None,
-    micro_batch: int | None,
-) -> None:
+    Its record says how far: rounds, and thousands of real images that a client was shown.
+    """
+    checkpoint = read_checkpoint(path)
+    description = checkpoint.get("hyper_parameters", {}).get("generator")
     require(
-        min(path_interval, r1_interval, ada_interval) >= 1,
-        f"intervals count iterations from 1: {path_interval=}, {r1_interval=}, {ada_interval=}",
+        isinstance(description, Mapping) and str(description.get("class_path")).endswith(".StyleGAN2Generator"),
+        f"{path} is no checkpoint of a StyleGAN2: it describes no generator of it",
     )
-    require(ema_kimg > 0, f"ema_kimg={ema_kimg}: a half-life is above 0")
-    require(ema_rampup is None or ema_rampup > 0, f"ema_rampup={ema_rampup}: a share above 0, or None for none")
-    require(micro_batch is None or micro_batch >= 1, f"micro_batch={micro_batch}: at least one image at once")
+    require("epoch" in checkpoint, f"{path} is damaged: it does not say how many rounds it has behind it")
+    model = rebuild_model(StyleGAN2, path)
+    return model.as_file({"source": Path(path).name, "rounds": checkpoint["epoch"] + 1, "kimg": model.clock.kimg})

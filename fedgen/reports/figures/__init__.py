@@ -6,9 +6,9 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.reports.figures.client_scores import draw_clients
-    from fedgen.reports.figures.curves import draw_curves, draw_over_time
+    from fedgen.reports.figures.curves import draw_curves, draw_generalisation, draw_over_time
     from fedgen.reports.figures.partition_picture import draw_partition
-    from fedgen.reports.figures.run_report import draw_generalisation, report_run
+    from fedgen.reports.sentences import report_run
 
 __all__ = ["draw_clients", "draw_curves", "draw_generalisation", "draw_over_time", "draw_partition", "report_run"]
 

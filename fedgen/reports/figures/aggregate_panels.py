@@ -23,13 +23,10 @@ def draw_aggregates(
     all: Sequence[float],
     score: str,
     errors: tuple[Sequence[float], Sequence[float]] | None = None,
-    inverted: Sequence[Sequence[int]] = (),
     colours: Sequence[float] | None = None,
     marker: str = "o",
 ) -> Any:
     """avg (across) against all (up), one point a generator; returns the points for a colour bar."""
-    for first, second in inverted:
-        axes.plot([avg[first], avg[second]], [all[first], all[second]], color="#c0203a", linewidth=0.8, zorder=2)
     if errors is not None:
         axes.errorbar(avg, all, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.75", elinewidth=0.8, zorder=1)
     look = {"color": COLOURS["all"]} if colours is None else {"c": colours, "cmap": "viridis"}
@@ -72,7 +69,6 @@ def draw_bands(
     rings: bool = True,
     legend: bool = True,
 ) -> None:
-    """A line for each aggregate."""
     import numpy as np
 
     for aggregate, values in curves.items():
@@ -110,7 +106,7 @@ def draw_path(axes: Any, sizes: Sequence[int], avg: Curves, all: Curves, score: 
     import numpy as np
 
     left, right = np.asarray(avg, dtype=float), np.asarray(all, dtype=float)
-    colours = np.broadcast_to(np.log10(np.asarray(sizes, dtype=float)), left.shape).ravel().tolist()
+    colours = np.tile(np.log10(sizes), len(left)).tolist()
     points = draw_aggregates(axes, left.ravel().tolist(), right.ravel().tolist(), score, colours=colours)
     axes.plot(left.T, right.T, color="0.6", linewidth=0.5, alpha=0.5, zorder=1)
     across, up = left.mean(0), right.mean(0)
@@ -131,8 +127,8 @@ def draw_ranks(axes: Any, avg: Curves, all: Curves, sizes: Sequence[int], score:
     from scipy.stats import rankdata
 
     left, right = (rankdata(np.asarray(side, dtype=float).ravel()) for side in (avg, all))
-    colours = np.broadcast_to(np.log10(np.asarray(sizes, dtype=float)), np.shape(avg)).ravel()
     axes.plot([1, len(left)], [1, len(left)], color="0.6", linewidth=0.8, zorder=1)
+    colours = np.tile(np.log10(sizes), len(avg))
     points = axes.scatter(left, right, c=colours, cmap="viridis", s=9, linewidths=0, zorder=2)
     axes.set(xlabel=f"rank by {score} avg", ylabel=f"rank by {score} all")
     axes.set_aspect("equal")
@@ -144,7 +140,7 @@ def add_size_bar(figure: Any, points: Any, axes: Any, label: str) -> None:
     """The colour bar of `draw_path`'s or `draw_ranks`' points, with sizes instead of their logarithms."""
     bar = figure.colorbar(points, ax=axes, shrink=0.85, pad=0.02)
     low, high = points.get_clim()
-    ticks = [power for power in range(0, 8) if low - 1e-9 <= power <= high + 1e-9]
+    ticks = [power for power in range(8) if low - 1e-9 <= power <= high + 1e-9]
     bar.set_ticks(ticks, labels=[f"{10**power:,}" for power in ticks])
     bar.ax.set_title(label, fontsize=8)
     bar.ax.tick_params(labelsize=7)

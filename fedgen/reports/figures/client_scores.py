@@ -144,7 +144,6 @@ def _draw(axes: Any, matrix: "ClientMatrix") -> None:
 
 
 def _write(axes: Any, matrix: "ClientMatrix", image: Any) -> None:
-    """Writes each cell's value into it, with its standard error below."""
     for row, column in product(range(len(matrix.models)), range(len(matrix.clients))):
         value = float(matrix.values[row, column])
         error = None if matrix.errors is None else float(matrix.errors[row, column])

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation import Columns, Run, ScoreRecord, by_column
-from fedgen.evaluation.marks import axis_of, explained, marked, title_of
+from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, axis_of, explained, gap_title, interval, marked, title_of
 from fedgen.evaluation.records import say_sampling
 from fedgen.evaluation.runs.selection import default_column
+from fedgen.evaluation.tables.gap_table import SPLITS, has_gaps
 from fedgen.federated.left_out import shorten
 from fedgen.federated.run_files import TIME_FILE, read_times
 from fedgen.foreign_text import printable
@@ -20,7 +21,10 @@ LONGEST_LINE = 200  # characters; the layout takes the more time the longer one 
 LONGEST_REMARK = 600  # characters; panels get what room their title leaves
 LONGEST_NAME = 60  # characters of a run's
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
+SPLIT_COLOURS = dict(zip(SPLITS, ("#777777", "#1f5fa8", "#c4560b")))
+GAP_COLOURS = dict(zip(GAPS, ("#1f5fa8", "#c4560b")))
 BAND = 0.18  # opacity of two standard errors
+LINE: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.5}
 NAME = 0.34, 0.1  # width and height of a point's name, as shares of the range of all points
 
 
@@ -110,7 +114,7 @@ def draw_line(
 ) -> None:
     """Draws records' values with a band of two standard errors."""
     values, spread = [r.value for r in records], [2 * finite(r.standard_error) for r in records]
-    (line,) = axes.plot(across, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=label)
+    (line,) = axes.plot(across, values, color=colour, label=label, **LINE)
     low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
     axes.fill_between(across, low, high, color=line.get_color(), alpha=BAND, linewidth=0)
 
@@ -169,6 +173,65 @@ def line_of(records: Iterable[ScoreRecord]) -> list[ScoreRecord]:
     """The models' records with finite values, by round."""
     own = [record for record in records if record.is_model and math.isfinite(record.value)]
     return sorted(own, key=lambda record: -1 if record.round is None else record.round)
+
+
+def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Path:
+    """Draws a run's scores on seen and unseen clients and returns the path of the picture (PNG).
+
+    A row for each score, avg on the left and all on the right of it: the three splits against the round, and the gaps
+    with 95 % intervals over clients, dashed where real images of all clients stand in for generated ones (the floor).
+    Shows the run's first embedding, and the model's own losses.
+
+    Raises:
+        ValueError: if no client was kept from training.
+    """
+    from fedgen.evaluation.panels import OWN_MODEL  # with torch, which a page is written without
+
+    models = [record for record in records if record.is_model]
+    if not has_gaps(models):
+        raise ValueError("no gaps to draw: no client was kept from training (give the data module a `split`)")
+    shown_in = (models[0].embedding, OWN_MODEL)
+    shown = [r for r in records if r.embedding in shown_in and r.aggregate in GAP_AGGREGATES and math.isfinite(r.value)]
+    scores = list(dict.fromkeys(record.score for record in shown if record.split in GAPS))
+    figure = new_figure(13.5, 3.5 * len(scores) + 0.8)
+    panels = figure.subplots(len(scores), 4, squeeze=False)
+    for row, score in zip(panels, scores):
+        for aggregate, (left, right) in zip(GAP_AGGREGATES, (row[:2], row[2:])):
+            own = [record for record in shown if (record.score, record.aggregate) == (score, aggregate)]
+            _draw_splits(left, own, aggregate)
+            _draw_gaps(right, own, aggregate)
+    for axes in panels[-1]:
+        axes.set_xlabel("round")
+    gap = next(record for record in shown if record.split in GAPS and record.is_model)
+    title = f"{gap.num_clients} clients of either kind"
+    if gap.num_generated:
+        title = f"{gap.num_generated:,} generated images, {title}, embedding {gap.embedding}"
+    title += "\nbands: 95 % intervals over clients; dashed: real images of all clients in place of generated ones"
+    figure.suptitle("\n".join([title, *remarks(shown, figure)]), fontsize=11)
+    return save_picture(figure, path)
+
+
+def _draw_splits(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:
+    for split, colour in SPLIT_COLOURS.items():
+        line = line_of(record for record in records if record.split == split)
+        axes.plot([one.round for one in line], [one.value for one in line], color=colour, label=split, **LINE)
+    own = [record for record in records if record.split in SPLITS]
+    axes.set_ylabel(f"{aggregate}: {axis_of(own[0])}" if own else aggregate)
+    finish_rounds(axes)
+
+
+def _draw_gaps(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:
+    axes.axhline(0, color="0.4", linewidth=0.8)
+    for gap, colour in GAP_COLOURS.items():
+        line = line_of(record for record in records if record.split == gap)
+        rounds, ends = [one.round for one in line], [interval(one) or (one.value, one.value) for one in line]
+        axes.plot(rounds, [one.value for one in line], color=colour, label=gap_title(gap), **LINE)
+        low, high = ([end[side] for end in ends] for side in (0, 1))
+        axes.fill_between(rounds, low, high, color=colour, alpha=BAND, linewidth=0)
+        for floor in (record for record in records if record.is_floor and record.split == gap):
+            axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1)
+    axes.set_ylabel(f"{aggregate}: gap (how much worse)")
+    finish_rounds(axes)
 
 
 def scores_over_time(run: str | Path, column: str) -> tuple[list[float], list[ScoreRecord]]:

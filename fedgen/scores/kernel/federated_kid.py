@@ -1,9 +1,9 @@
 """KID-avg and KID-all of clients that share no image, from what adds up over them.
 
 KID-avg takes one number a client, n_i KID_i. With the mean kernels A_i within the clients, avg - all is the constant
-sum_i (n_i / n) A_i - A_pool, the same for every generator (`scores.theory.kid`). A second number a client gives its
-first part; the summable sketch of `statistics.sketches` (cubic kernel) or `statistics.fourier` (RBF) the second. So
-KID-all is KID-avg minus an estimated constant, with the same error for every checkpoint: none in their ranking.
+sum_i (n_i / n) A_i - A_pool, the same for every generator. A second number a client gives its first part; the summable
+sketch of `statistics.sketches` (cubic or RBF kernel) the second. So KID-all is KID-avg minus an estimated constant,
+with the same error for every checkpoint: none in their ranking.
 
 One number of each checkpoint leaves a client, and no bound on what those say together: unlike the sums of
 `statistics.private`, released once, they are not differentially private.
@@ -83,18 +83,14 @@ def kid_from_messages(total: Message, pool: KernelMoments | FourierMoments) -> S
 
     Examples:
         >>> import torch
-        >>> from fedgen.scores import KernelReference, kid_from_messages, kid_message
-        >>> from fedgen.statistics import CubicSketch, add, gaussian_from_message, gaussian_to_sums, summarize
-        >>> draws = torch.Generator().manual_seed(0)
-        >>> clients = [torch.randn(20, 2, generator=draws).double() + shift for shift in (0.0, 1.0)]
-        >>> generated = torch.randn(30, 2, generator=draws).double()
-        >>> pooled = gaussian_from_message(add(*(gaussian_to_sums(summarize(x)) for x in clients)))
-        >>> sketch = CubicSketch(2, 4000, centre=pooled.mean)
-        >>> moments = sketch.read(add(*map(sketch.message, clients)), pooled)
-        >>> told = [kid_message(KernelReference.from_features([x]), generated) for x in clients]
-        >>> found = kid_from_messages(add(*told), moments)
-        >>> exact = KernelReference.from_features(clients).score(generated, errors=False).values
-        >>> abs(found.avg - exact["avg"]) < 1e-9, abs(found.all - exact["all"]) < 0.1
+        >>> from fedgen.scores import KernelReference, RBFKernel, kid_from_messages, kid_message
+        >>> from fedgen.statistics import FourierSketch, add
+        >>> clients, sketch = [torch.zeros(2, 1), torch.ones(2, 1)], FourierSketch(1, sigma=1.0)
+        >>> moments = sketch.read(add(*map(sketch.message, clients)))
+        >>> references = [KernelReference.from_features([features], RBFKernel(1.0)) for features in clients]
+        >>> found = kid_from_messages(add(*(kid_message(one, torch.zeros(3, 1)) for one in references)), moments)
+        >>> exact = KernelReference.from_features(clients, RBFKernel(1.0)).score(torch.zeros(3, 1)).values
+        >>> abs(found.avg - exact["avg"]) < 1e-9, abs(found.all - exact["all"]) < 0.05
         (True, True)
     """
     if total.kind != "kid":
@@ -102,12 +98,9 @@ def kid_from_messages(total: Message, pool: KernelMoments | FourierMoments) -> S
     count, score, within = (float(total.tensors[name]) for name in ("count", "score", "within"))
     if count < 1 or abs(count - pool.count) > 0.5:
         raise MessageError(f"the messages are of {count:g} images, the sketch of {pool.count:g}; add the same clients'")
-    found = total.meta.get("kernel"), total.meta.get("dim")
-    if found != (pool.kernel, pool.made["dim"]):
-        raise MessageError(
-            f"the messages are of the kernel {found[0]} on {found[1]} features, the sketch of {pool.kernel} on "
-            f"{pool.made['dim']}"
-        )
+    found, wanted = (total.meta.get("kernel"), total.meta.get("dim")), (pool.kernel, pool.made["dim"])
+    if found != wanted:
+        raise MessageError(f"the messages are of (kernel, features) = {found}, the sketch of {wanted}")
     estimator = total.meta.get("estimator")
     if estimator not in ("u", "v"):
         raise MessageError(f"a 'kid' message names its estimator 'u' or 'v', got {estimator!r}")

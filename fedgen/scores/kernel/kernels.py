@@ -252,13 +252,9 @@ def _sums_over_earlier(x: Tensor, kernel: Kernel, shares: Tensor) -> Tensor:
 
 
 def _monomial_sums(x: Tensor, groups: Tensor, number: int, kernel: Kernel) -> Tensor:
-    sums = None
-    for start in range(0, len(x), BLOCK):
-        rows = slice(start, start + BLOCK)
-        phi = _monomials(x[rows], kernel)
-        sums = phi.new_zeros(number, phi.shape[1]) if sums is None else sums
-        sums.index_add_(0, groups[rows], phi)
-    assert sums is not None
+    sums = x.new_zeros(number, _monomials(x[:1], kernel).shape[1], dtype=torch.float64)
+    for part, group in zip(x.split(BLOCK), groups.split(BLOCK)):
+        sums.index_add_(0, group, _monomials(part, kernel))
     return sums
 
 

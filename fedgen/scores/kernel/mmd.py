@@ -2,7 +2,8 @@
 
 With A_i, B, C_i the mean kernels within client i, within the generated images and between them, KD_i = A_i + B - 2 C_i.
 sum_i w_i C_i is the pool's cross mean exactly and B is common, so avg - all = sum_i w_i A_i - A_pool depends on real
-images alone: it is the same for every generator, and both aggregates rank alike.
+images alone: it is the same for every generator, and both aggregates rank alike. For V-statistics it is
+sum_i w_i KD(P_pool, P_i); for U-statistics it is not, as pool and clients share images.
 
 Errors are jackknife variances: leaving out image a removes its row and column of kernels, so every mean without it
 follows from sums over its row. For a U-statistic they are rather too large, also where MMD^2 is zero and first-order
@@ -28,7 +29,7 @@ from fedgen.scores.aggregate import (
     resolve_weights,
 )
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
-from fedgen.scores.influences import SharedVariances, client_blocks, joined
+from fedgen.scores.influences import SharedVariances, client_blocks, joined, with_errors
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel, cross_sums, within_sums
 from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 
@@ -70,10 +71,9 @@ class ClientSums:
         return slope - 2 * between
 
 
-def real_variances(sums: ClientSums, between: Tensor, worst: int) -> tuple[dict[str, float], Tensor]:
-    """Variances over real images, which vary within each client on its own."""
-    moments = sums.pool_moments()
-    variances = {"avg": 0.0, "all": 0.0, "worst": 0.0}
+def real_variances(sums: ClientSums, between: Tensor) -> tuple[float, float, Tensor]:
+    """Variances over real images, which vary within each client on its own: of avg, all and clients [K]."""
+    moments, average, of_pool = sums.pool_moments(), 0.0, 0.0
     of_clients = torch.zeros_like(sums.weights)
     start = 0
     for client, count in enumerate(sums.counts.tolist()):
@@ -87,11 +87,10 @@ def real_variances(sums: ClientSums, between: Tensor, worst: int) -> tuple[dict[
         own = float(jackknife_variance(within - 2 * cross))
         weight = float(sums.weights[client])
         pool = _pool_without(sums, moments, mine, weight)
-        variances["avg"] += weight**2 * own
-        variances["all"] += float(jackknife_variance(pool - 2 * weight * cross))
+        average += weight**2 * own
+        of_pool += float(jackknife_variance(pool - 2 * weight * cross))
         of_clients[client] = own
-    variances["worst"] = float(of_clients[worst])
-    return variances, of_clients
+    return average, of_pool, of_clients
 
 
 def _pool_without(sums: ClientSums, moments: tuple[Tensor, Tensor, Tensor], mine: slice, weight: float) -> Tensor:
@@ -181,9 +180,7 @@ def subset_values(
     check_features(x)
     check_generated(y, x.shape[1])
     if not 2 <= size <= min(len(x), len(y)):
-        raise ValueError(
-            f"subsets of {size} images need 2 <= size <= {min(len(x), len(y))}, the images of the smaller side"
-        )
+        raise ValueError(f"subsets of size={size} need 2 to {min(len(x), len(y))}, the images of the smaller side")
     random = np.random.RandomState(seed)
     for _ in range(subsets):
         chosen = [side[torch.from_numpy(random.choice(len(side), size, replace=False))] for side in (x, y)]
@@ -239,10 +236,8 @@ class KernelReference(OfFeatures):
         own, weighted = within_sums(self.features, self.kernel, self._clients, shares)
         diagonal = checked_diagonal(self.features, self.kernel, "the clients' features")
         self._sums = ClientSums(own, weighted, diagonal, self._clients, counts, self.weights, estimator == "u")
-        self.within, self.within_pool = (
-            self._sums.within(),
-            float(_weighted_mean(*self._sums.pool_moments(), estimator == "u")),
-        )
+        self.within = self._sums.within()
+        self.within_pool = float(_weighted_mean(*self._sums.pool_moments(), estimator == "u"))
         self.gap = float(self.weights @ self.within) - self.within_pool
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
@@ -278,14 +273,11 @@ class KernelReference(OfFeatures):
                 shared.add(clients, between)
         per_client = self.within + within - 2 * means
         pooled = self.within_pool + within - 2 * float(self.weights @ means)
+        score = combine("kid", per_client, pooled, self.weights)
         if not errors:
-            return combine("kid", per_client, pooled, self.weights)
-        worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
-        real, of_clients = real_variances(self._sums, over_generated / len(generated), worst)
-        roots = {"generated": shared.errors(worst), "real": {key: value**0.5 for key, value in real.items()}}
-        own = {"generated": shared.of_clients.sqrt(), "real": of_clients.sqrt()}
+            return score
         beyond = OverClients(per_client, self._sums.slopes(means), self.weights)
-        return combine("kid", per_client, pooled, self.weights, None, roots, own, over_clients=beyond)
+        return with_errors(score, shared, None, real_variances(self._sums, over_generated / len(generated)), beyond)
 
 
 def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple[Tensor, Tensor, float]:
@@ -311,10 +303,8 @@ def checked_diagonal(features: Tensor, kernel: Kernel, name: str) -> Tensor:
     """The kernel of each of the features with itself, float64 [n], which no kernel with another exceeds."""
     diagonal = kernel.diagonal(features)
     if not (largest := float(diagonal.max())) <= LARGEST:
-        raise ValueError(
-            f"{name}: the kernel of an image with itself is {largest:.3g}, and sums of such have no room in float64;"
-            " check the embedding, or divide all features by one number"
-        )
+        remedy = "check the embedding, or divide all features by one number"
+        raise ValueError(f"{name}: the kernel of an image with itself is {largest:.3g}, beyond {LARGEST:g}; {remedy}")
     return diagonal
 
 
@@ -325,7 +315,7 @@ def check_means(clients: Sequence[Tensor], estimator: Estimator) -> None:
     for number, part in enumerate(clients):
         if estimator == "u" and len(part) < 2:
             raise ValueError(
-                f"client {number} has one image, the U-statistic needs two; use estimator='v' or leave the client out"
+                f"client {number} has one image, the U-statistic needs two; leave it out or use estimator='v'"
             )
 
 

@@ -5,8 +5,7 @@ by those of the held-out images; `AdaptiveDensity` of the generated ones is fitt
 FLD = 100 (L - C), with L the mean negative log-likelihood of the held-out images over D, and C that under a density of
 half of the training images fitted to the other half. Real images have about 0, and less where training images are few.
 Poor, uniform or copied images give more: normals around copies become narrow, and held-out images lie in none. C is the
-mean over `HALVINGS`, whose spread is in the errors. Halves are drawn among ranks along a random direction: the order of
-images or clients changes no value, and rounding swaps neighbours alone.
+mean over `HALVINGS`, drawn among ranks along a random direction: the order of images or clients changes no value.
 
 The density is that of the code of Jiralerspong et al. (github.com/marcojira/fld, commit ffbbf20 of 2024): isotropic
 normals of equal weight around the images; variances begin at (smallest squared distance to a training image + 1e-3) / D
@@ -28,7 +27,7 @@ from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition, require_whole
 from fedgen.scores.influences import joined
 from fedgen.scores.manifold.memorisation import check_sides
-from fedgen.scores.manifold.neighbours import Points, exact_squares, refuse_weight_zero
+from fedgen.scores.manifold.neighbours import Points, exact_squares, positive_weights
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import check_generated
 
@@ -44,8 +43,24 @@ CLOSE = 1e-8  # of |x|^2 + |y|^2: squared distances below are formed from differ
 
 class AdaptiveDensity:
     def __init__(self, centres: Tensor, training: Tensor) -> None:
-        self._centres = _points(centres)
-        self.log_variances = _fitted(self._centres, training)
+        self._centres, points, dim = _points(centres), _points(training), training.shape[1]
+        parts = torch.arange(len(training), device=training.device).split(ROWS)
+        squares = torch.cat([_squares(points, rows, self._centres).float() for rows in parts])
+        away = SHRINK * (training - training.mean(0)).square().sum(1)
+        self.log_variances = logs = ((squares.amin(0).double() + LEAST) / dim).log()
+        broad = torch.zeros(1, dtype=torch.float64, device=training.device)
+        optimizer = torch.optim.Adam([logs, broad], RATE)
+        batches = list(zip(squares.split(BATCH), away.split(BATCH)))
+        losses: list[float] = []  # of passes, each the mean over its batches
+        while len(losses) < PASSES:
+            losses.append(0.0)
+            for batch in batches:
+                logs.grad, broad.grad, loss = _slopes(*batch, logs, broad, dim)
+                optimizer.step()
+                logs.clamp_(*BOUNDS)
+                losses[-1] += loss / len(batches)
+            if len(losses) >= FIRST and all(abs(loss - losses[-1]) < WITHIN for loss in losses[-SETTLED:]):
+                break
 
     def log_density(self, features: Tensor, of_others: bool = False) -> Tensor:
         points, dim = _points(features), features.shape[1]
@@ -58,28 +73,6 @@ class AdaptiveDensity:
                 logs, number = logs.masked_fill_(own, -math.inf), (~own).sum(1)
             found.append(logs.logsumexp(1) - number.double().log())
         return torch.cat(found)
-
-
-def _fitted(centres: Points, training: Tensor) -> Tensor:
-    points, dim = _points(training), training.shape[1]
-    parts = torch.arange(len(training), device=training.device).split(ROWS)
-    squares = torch.cat([_squares(points, rows, centres).float() for rows in parts])
-    away = SHRINK * (training - training.mean(0)).square().sum(1)
-    logs = ((squares.amin(0).double() + LEAST) / dim).log()
-    broad = torch.zeros(1, dtype=torch.float64, device=training.device)
-    optimizer = torch.optim.Adam([logs, broad], RATE)
-    batches = list(zip(squares.split(BATCH), away.split(BATCH)))
-    losses: list[float] = []  # of passes, each the mean over its batches
-    while len(losses) < PASSES:
-        losses.append(0.0)
-        for batch in batches:
-            logs.grad, broad.grad, loss = _slopes(*batch, logs, broad, dim)
-            optimizer.step()
-            logs.clamp_(*BOUNDS)
-            losses[-1] += loss / len(batches)
-        if len(losses) >= FIRST and all(abs(loss - losses[-1]) < WITHIN for loss in losses[-SETTLED:]):
-            break
-    return logs
 
 
 def _slopes(squares: Tensor, away: Tensor, logs: Tensor, broad: Tensor, dim: int) -> tuple[Tensor, Tensor, float]:
@@ -157,8 +150,7 @@ class FeatureLikelihoodReference(OfFeatures):
                 client = counts.index(1)
                 raise ValueError(f"client {client} has 1 {side} image, and FLD needs 2; leave the client out")
         self.counts = [len(part) for part in train]
-        self.weights = resolve_weights(weights, self.counts)
-        refuse_weight_zero(self.weights)
+        self.weights = positive_weights(weights, self.counts)
         self._held_out_counts = [len(part) for part in held_out]
         pairs = list(zip([part.detach() for part in train], [part.detach() for part in held_out]))
         if len(pairs) > 1:
@@ -213,10 +205,7 @@ class _Side:
     def __init__(self, train: Tensor, held_out: Tensor, seed: int, whose: str) -> None:
         self._kept = held_out.amax(0) > held_out.amin(0)
         if not self._kept.any():
-            raise ValueError(
-                f"the held-out images of {whose} are all alike, and FLD takes the features' scale from them; leave the"
-                " client out, or hold out more images"
-            )
+            raise ValueError(f"the held-out images of {whose} are all alike, so features have no scale; hold out more")
         kept = held_out[:, self._kept].double()
         self._mean, self._deviation = kept.mean(0), kept.std(0)
         self._train, self._held_out = train, held_out
@@ -266,9 +255,8 @@ class FeatureLikelihoodScore(ScoreDefinition):
         require_whole(0, seed=self.seed)
 
     def too_few(self, count: float, whose: str) -> str:
-        if count > 1:
-            return ""
-        return f"{whose} has {count:g} image(s), and {self.name} needs 2, of which it takes halves: more images"
+        need = f"{whose} has {count:g} image(s), and {self.name} needs 2, of which it takes halves: more images"
+        return "" if count > 1 else need
 
     def prepare(self, clients: ClientSide) -> FeatureLikelihoodReference:
         if clients.held_out is None:

@@ -29,7 +29,7 @@ from fedgen.scores.aggregate import (
     resolve_weights,
 )
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_whole
-from fedgen.scores.influences import SharedVariances, client_blocks, joined
+from fedgen.scores.influences import SharedVariances, client_blocks, joined, with_errors
 from fedgen.scores.kernel.kernels import block_pairs
 from fedgen.scores.manifold.neighbours import (
     Neighbours,
@@ -37,11 +37,10 @@ from fedgen.scores.manifold.neighbours import (
     lower_bounds,
     nearest,
     pairs_within,
-    refuse_weight_zero,
+    positive_weights,
 )
 from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 
-Parts = dict[str, float]
 NAMES = ("precision", "recall", "density", "coverage")
 
 
@@ -81,8 +80,7 @@ class Balls:
 
     def rings(self) -> tuple[Tensor, Tensor]:
         """Balls and points [p] outside them that come to lie in them when one of the k nearest is left out."""
-        if not self._rings:
-            raise RuntimeError("these balls were made without rings, or no pairs were added")
+        assert self._rings  # these were asked for
         balls, points = zip(*self._rings)
         return torch.cat(balls), torch.cat(points)
 
@@ -116,14 +114,6 @@ def neighbour_gains(balls: Balls, gains: Tensor) -> Tensor:
     places = balls.neighbours.places
     total = torch.zeros(len(places), dtype=torch.float64, device=gains.device)
     return total.index_add_(0, places.flatten(), gains.double().repeat_interleave(places.shape[1]))
-
-
-def real_variances(own: Tensor, pool: Tensor, counts: list[int], weights: Tensor, worst: int) -> tuple[Parts, Tensor]:
-    """Variances over real images, which vary within each client on its own: of avg, all and worst, and clients [K]."""
-    of_clients = torch.stack([jackknife_variance(part) for part in own.split(counts)])
-    pooled = sum(float(jackknife_variance(part)) for part in pool.split(counts))
-    average = float(weights.square() @ of_clients)
-    return {"avg": average, "all": pooled, "worst": float(of_clients[worst])}, of_clients
 
 
 def mean_curve(values: Tensor) -> Tensor:
@@ -190,11 +180,14 @@ class ManifoldReference(OfFeatures):
         device: torch.device | str | None = None,
     ) -> None:
         parts = [part.detach() for part in features]
-        _check(parts, k)
+        if k < 1 or int(k) != k:
+            raise ValueError(f"k must be a whole number of at least 1, got {k}")
+        check_clients(parts)
+        for number, part in enumerate(parts):
+            _check_count(part, k, f"client {number}")
         self.k, self.strict = int(k), strict
         self.counts = [len(part) for part in parts]
-        self.weights = resolve_weights(weights, self.counts)
-        refuse_weight_zero(self.weights)
+        self.weights = positive_weights(weights, self.counts)
         parts = [part.to(device or parts[0].device) for part in parts]
         self._points = Points(joined(parts))
         clients = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(self.counts))
@@ -244,24 +237,21 @@ class ManifoldReference(OfFeatures):
         pool, held = pool or own, torch.cat(recalled)
         values.append(_values(pool, held, [len(held)], self.k))
         found = {name: torch.cat([part[name] for part in values]) for name in NAMES}
+        sides = {name: (found[name][:-1], float(found[name][-1])) for name in NAMES}
+        scores = {name: combine(name, *both, self.weights, higher_is_better=True) for name, both in sides.items()}
         if not errors:
-            sides = {name: (found[name][:-1], float(found[name][-1])) for name in NAMES}
-            return {name: combine(name, *both, self.weights, higher_is_better=True) for name, both in sides.items()}
+            return scores
         by_count = resolve_weights("examples", self.counts)  # of the pool: a union of images whatever the weights
         curves, over_pool = without_generated(pool, self.k), without_real(pool, self.k)
         curves["recall"], over_pool["recall"] = (lost / len(held)).unsqueeze(0), mean_curve(held)
-        scores = {}
-        for name in NAMES:
-            per_client, of_images = found[name][:-1], torch.cat([part[name] for part in over_own]).cpu()
-            worst, by_image = int(per_client.argmin()), over_pool[name].cpu()
-            real, of_clients = real_variances(of_images, by_image, self.counts, self.weights, worst)
-            parts = {"generated": shared[name].errors(worst, curves[name][0].cpu())}
-            parts["real"] = {key: value**0.5 for key, value in real.items()}
-            own_parts = {"generated": shared[name].of_clients.sqrt(), "real": of_clients.sqrt()}
-            of_pool = client_means(by_image, self.counts) * (1 - len(held))
-            beyond = OverClients(per_client, of_pool, self.weights, by_count)
-            pooled = float(found[name][-1])
-            scores[name] = combine(name, per_client, pooled, self.weights, None, parts, own_parts, True, beyond)
+        for name, score in scores.items():
+            by_own, by_pool = torch.cat([part[name] for part in over_own]).cpu(), over_pool[name].cpu()
+            of_clients = torch.stack([jackknife_variance(part) for part in by_own.split(self.counts)])
+            of_pool = sum(float(jackknife_variance(part)) for part in by_pool.split(self.counts))
+            real = self.weights.square() @ of_clients, of_pool, of_clients  # these vary within each client on its own
+            slopes = client_means(by_pool, self.counts) * (1 - len(held))
+            beyond = OverClients(score.per_client, slopes, self.weights, by_count)
+            scores[name] = with_errors(score, shared[name], curves[name][0].cpu(), real, beyond)
         return scores
 
     def _count(
@@ -299,22 +289,10 @@ def _values(balls: Balls, recalled: Tensor, counts: list[int], k: int) -> dict[s
     }
 
 
-def _check(parts: list[Tensor], k: int) -> None:
-    """Raises ValueError unless k is a whole number of at least 1 and each client has k + 1 images of one D."""
-    if k < 1 or int(k) != k:
-        raise ValueError(f"k must be a whole number of at least 1, got {k}")
-    check_clients(parts)
-    for number, part in enumerate(parts):
-        _check_count(part, k, f"client {number}")
-
-
 def _check_count(part: Tensor, k: int, whose: str) -> None:
     if len(part) < k + 1:
-        few = "1 image" if len(part) == 1 else f"{len(part)} images"
-        raise ValueError(
-            f"{whose} has {few}, but a radius to the {k}-th neighbour needs {k + 1}; lower k to at most "
-            f"{len(part) - 1}, or add images" + (" or leave the client out" if whose.startswith("client") else "")
-        )
+        remedy = f"lower k to at most {len(part) - 1}, or add images"
+        raise ValueError(f"{whose} has {len(part)} image(s), a radius to the {k}-th neighbour needs {k + 1}; {remedy}")
 
 
 @dataclass(frozen=True)

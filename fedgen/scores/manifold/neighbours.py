@@ -6,7 +6,7 @@ origin and b = (1.1 D + 64) / 2^24, a worst case over every order of summation. 
 bound, the distance is formed again from float64 differences.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.kernel.kernels import block_pairs
 
 NUMBERS = 2**18  # of differences formed at a time, within a cache: those of 128 pairs at D = 2048
@@ -132,9 +133,9 @@ class Neighbours:
 
 def nearest(points: Points, k: int, clients: Tensor | None = None) -> tuple[Neighbours, Neighbours]:
     """Neighbours within each image's client and among all images; the same object twice for a single client."""
-    everyone = _Shortlist(points, k, None)
-    single = clients is None or bool(clients[0] == clients[-1])
-    own = everyone if clients is None or single else _Shortlist(points, k, clients)
+    everyone = own = _Shortlist(points, k, None)
+    if clients is not None and clients[0] != clients[-1]:
+        own = _Shortlist(points, k, clients)
     for rows, columns in block_pairs(len(points), len(points), symmetric=True):
         low = lower_bounds(points, rows, points, columns, points.dtype)
         if rows == columns:
@@ -155,14 +156,13 @@ def nearest(points: Points, k: int, clients: Tensor | None = None) -> tuple[Neig
     return (pooled if own is everyone else own.settle()), pooled
 
 
-def refuse_weight_zero(weights: Tensor) -> None:
-    """Raises ValueError for a client of weight 0: neighbours in the pool know no weights."""
-    if (weights == 0).any():
-        client = int((weights == 0).nonzero()[0])
-        raise ValueError(
-            f"client {client} has weight 0, but neighbours know no weights: its images would stay in the pool; "
-            "leave the client out"
-        )
+def positive_weights(weights: Weights, counts: Sequence[int]) -> Tensor:
+    """Client weights float64 [K]; ValueError for a client of weight 0, as neighbours in the pool know no weights."""
+    shares = resolve_weights(weights, counts)
+    if (shares == 0).any():
+        client = int((shares == 0).nonzero()[0])
+        raise ValueError(f"client {client} has weight 0, but its images would stay in the pool; leave the client out")
+    return shares
 
 
 class _Shortlist:

@@ -144,9 +144,8 @@ class SlicedReference(OfFeatures):
         score = combine(name, per_client, pooled, self.weights)
         if not errors:
             return score
-        found = with_influences(
-            score, shared["generated"], rows.generated[-1], real[:number], real[-1].split(self.counts)
-        )
+        influences = rows.generated[-1], real[:number], real[-1].split(self.counts)
+        found = with_influences(score, shared["generated"], *influences)
         worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
         parts = {**found.error_parts, "projections": shared["projections"].errors(worst, rows.powers[-1])}
         own = {**found.client_error_parts, "projections": shared["projections"].of_clients.sqrt()}

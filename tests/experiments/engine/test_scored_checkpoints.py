@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedgen.embeddings import load_embedding
-from fedgen.embeddings.module import ModuleEmbedding
+from fedgen.embeddings.base import ModuleEmbedding
 from fedgen.evaluation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.engine.aggregate_rankings import ScoredRows

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.federated import FedAvgStrategy, VectorisedTurns
-from fedgen.models.functional_step import FunctionalStep
 from fedgen.models.networks.network import Network
-from fedgen.models.rounds.round_clock import RoundClock
+from fedgen.models.optional_hooks import FunctionalStep
+from fedgen.models.round_clock import RoundClock
 from tests.federated.modules import make_data, make_trainer
 
 ALWAYS = VectorisedTurns(always=True)

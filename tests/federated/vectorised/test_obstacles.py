@@ -15,9 +15,9 @@ from fedgen.clients.partitions import IID
 from fedgen.federated import ClientSpeeds, FedAvgStrategy, FedBuffStrategy, FedProx
 from fedgen.losses import EmbeddedLoss, MMD2Loss
 from fedgen.models import DDPM, GAN, WGANGP, FlowMatching
-from fedgen.models.functional_step import overridden_below
-from fedgen.models.gan.adversarial import Hinge, WassersteinGP
+from fedgen.models.adversarial import Hinge, WassersteinGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
+from fedgen.models.optional_hooks import overridden_below
 from tests.federated.modules import Automatic, Contiguous, make_trainer
 from tests.federated.vectorised.modules import ALWAYS, Alone, Field, Pair, at_once, fit, make_data
 

@@ -20,9 +20,9 @@ from fedgen.federated.compression import QSGD
 from fedgen.federated.vectorised import vectorised_turns
 from fedgen.federated.vectorised.stacked_clients import StackedClients
 from fedgen.models import DDPM, EDM, GAN, WGANGP, FlowMatching
-from fedgen.models.functional_step import FunctionalStep
-from fedgen.models.gan.adversarial import Hinge, NonSaturating
+from fedgen.models.adversarial import Hinge, NonSaturating
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
+from fedgen.models.optional_hooks import FunctionalStep
 from tests.federated.modules import Quadratic, make_data, make_quadratics, make_trainer, same, weights
 from tests.federated.vectorised.modules import ALWAYS, Alone, Field, Pair, at_once, both, farthest, fit
 from tests.quick import first_quick

@@ -7,7 +7,7 @@ from diffusers import AutoencoderTiny, UNet2DModel
 from torch import nn
 
 from fedgen.models import VAE, LatentSpace
-from fedgen.models.autoencoders.latent_space import made_space, read_autoencoder
+from fedgen.models.autoencoders import made_space, read_autoencoder
 from fedgen.models.networks import AutoencoderKL
 from fedgen.models.networks.network import describe
 

@@ -13,9 +13,9 @@ from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
 from fedgen.models import VAE
-from fedgen.models.autoencoders.vae import LatentMoments
+from fedgen.models.autoencoders import LatentMoments
 from fedgen.models.networks import AutoencoderKL
-from fedgen.models.rounds.round_clock import RoundMeans
+from fedgen.models.round_clock import RoundMeans
 from fedgen.seeds import seed_all
 from tests.flower.runs import deploy, recipe, same_weights, simulate, write_images
 from tests.trainers import quiet_trainer

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgen.models.networks.sagan import SelfAttention
+from fedgen.models.networks.resnets import SelfAttention
 
 
 def test_maps_pass_unchanged_at_first_and_gamma_is_learnt():

@@ -5,7 +5,7 @@ import torch
 
 from fedgen.models.networks import SAGANCritic, SAGANGenerator, SNGANCritic, SNGANGenerator
 from fedgen.models.networks.pair_layers import ConditionalBatchNorm
-from fedgen.models.networks.sngan import ProjectionHead
+from fedgen.models.networks.resnets import ProjectionHead
 
 PAIRS = [(SNGANGenerator, SNGANCritic, {}), (SAGANGenerator, SAGANCritic, {"attention_size": 4})]
 

@@ -9,7 +9,7 @@ from fedgen.models.networks.network import build, describe, find_class, require_
 def test_a_description_holds_plain_types_and_builds_the_same_network():
     described = describe(SmallGenerator(latent_dim=7, width=2))
     assert described == {
-        "class_path": "fedgen.models.networks.small.SmallGenerator",
+        "class_path": "fedgen.models.networks.dcgan.SmallGenerator",
         "init_args": {"image_size": 8, "channels": 1, "latent_dim": 7, "width": 2},
     }
     rebuilt = build(described, "generator")

@@ -13,7 +13,7 @@ from fedgen.models.networks import (
     SNGANCritic,
     SNGANGenerator,
 )
-from fedgen.models.networks.doublings import count_doublings
+from fedgen.models.networks.pair_layers import count_doublings
 
 PAIRS = [
     (SmallGenerator, SmallCritic),

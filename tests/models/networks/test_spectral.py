@@ -7,8 +7,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from fedgen.models.ema import EMA
 from fedgen.models.networks import SAGANCritic, SAGANGenerator, SNGANCritic
-from fedgen.models.networks.pair_layers import ConditionalBatchNorm
-from fedgen.models.networks.spectral import normalise_spectrally, refresh
+from fedgen.models.networks.pair_layers import ConditionalBatchNorm, normalise_spectrally, refresh
 
 
 def sigma(weight):

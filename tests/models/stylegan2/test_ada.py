@@ -7,8 +7,7 @@ import torch
 from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.models.networks.network import build, describe
-from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
-from fedgen.models.stylegan2.augment.augment import Augment
+from fedgen.models.stylegan2.augment import AdaptiveAugment, Augment
 
 
 def logits(positive, negative):

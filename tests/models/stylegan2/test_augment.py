@@ -8,10 +8,9 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from fedgen.models.networks.network import build, describe
-from fedgen.models.stylegan2.augment.augment import COLOR, MULTIPLIERS, PIPES, Augment, ColorMap
-from fedgen.models.stylegan2.augment.augment_filter import SYM2, filter_bank, scale_bands
-from fedgen.models.stylegan2.augment.augment_geometry import SYM6, Affine, resample
-from fedgen.models.stylegan2.operations.filters import downsample2d, make_filter, upsample2d
+from fedgen.models.stylegan2.augment import COLOR, MULTIPLIERS, PIPES, Augment, ColorMap
+from fedgen.models.stylegan2.augment_images import SYM2, SYM6, Affine, filter_bank, resample, scale_bands
+from fedgen.models.stylegan2.operations import downsample2d, make_filter, upsample2d
 
 FOLDER = Path(__file__).parent / "reference"
 REFERENCE = json.loads((FOLDER / "augment.json").read_text())
@@ -76,7 +75,7 @@ def plain_resample(image, matrix):
     rows, columns = (height + 6) * 2, (width + 6) * 2
     matrix = scale(2 / image.shape[3], 2 / image.shape[2]) @ matrix @ scale(columns / 2, rows / 2)
     grid = F.affine_grid(matrix[None, :2], [1, image.shape[1], rows, columns], align_corners=False)
-    return downsample2d(F.grid_sample(image, grid, align_corners=False), taps, padding=-6, flip=True)
+    return downsample2d(F.grid_sample(image, grid, align_corners=False), taps, crop=6, flip=True)
 
 
 def test_each_image_of_a_batch_has_its_own_map():

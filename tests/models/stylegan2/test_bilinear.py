@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedgen.models.stylegan2.operations import convolution
-from fedgen.models.stylegan2.operations.convolution import conv2d, conv_transpose2d
-from fedgen.models.stylegan2.steps import r1_penalty
+from fedgen.models.stylegan2 import operations
+from fedgen.models.stylegan2.operations import conv2d, conv_transpose2d
+from fedgen.models.stylegan2.training_steps import r1_penalty
 from tests.quick import first_quick
 
 
@@ -74,11 +74,11 @@ def test_constants_get_no_gradient(constant: int) -> None:
 
 def test_slopes_of_images_form_no_gradient_of_kernels() -> None:
     images, kernels = draw(2, 3, 5, 5), [draw(4, 3, 3, 3, seed=1), draw(1, 4, 3, 3, seed=2)]
-    with mock.patch.object(convolution._Plan, "kernel_gradient", autospec=True) as formed:
+    with mock.patch.object(operations._Plan, "kernel_gradient", autospec=True) as formed:
         logits = conv2d(conv2d(images, kernels[0]).square(), kernels[1]).sum(dim=(1, 2, 3))
         penalty = r1_penalty(logits, images).sum()
         assert formed.call_count == 0
-    with mock.patch.object(convolution, "_OfImages", wraps=convolution._OfImages) as convolved:
+    with mock.patch.object(operations, "_OfImages", wraps=operations._OfImages) as convolved:
         torch.autograd.grad(penalty, kernels)
         assert convolved.apply.call_count == 0  # no graph of the last derivatives is built
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedgen.models.stylegan2.configurations import configuration
-from fedgen.models.stylegan2.stylegan2 import ema_decay, ema_decay_over
+from fedgen.models.stylegan2.training_steps import ema_decay, ema_decay_over
 
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "train_config.json").read_text())
 NAMES = {"cfg": "name", "gpus": "gpus", "freezed": "freezed", "augpipe": "pipe"}

@@ -8,13 +8,12 @@ from torch import nn
 
 from fedgen.__main__ import main
 from fedgen.models.stylegan2 import StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
-from fedgen.models.stylegan2.network_file import NetworkFile
-from fedgen.models.stylegan2.official.convert_official import (
-    discriminator_settings,
-    generator_settings,
+from fedgen.models.stylegan2.network_file import (
+    NetworkFile,
     read_official_networks,
-    read_trained_networks,
+    settings_of_official,
 )
+from fedgen.models.stylegan2.stylegan2 import read_trained_networks
 from tests.models.stylegan2 import pickle_builder
 from tests.models.stylegan2.conftest import OUTPUTS, deviation
 from tests.models.stylegan2.pickle_builder import Discriminator, EasyDict, Generator, Layer, write_official
@@ -178,18 +177,19 @@ FROM_TENSORFLOW = {
 
 
 def test_all_arguments_of_converted_discriminators_are_honoured():
-    settings = discriminator_settings(FROM_TENSORFLOW)
+    settings = settings_of_official(FROM_TENSORFLOW, "Discriminator")
     network = StyleGAN2Discriminator(**settings)
     assert network.settings["group_size"] is None
     assert network.settings["mapping_layers"] == 0
     assert network.settings["mapping_lr"] == 0.1
-    conditional = StyleGAN2Discriminator(**discriminator_settings(FROM_TENSORFLOW | {"c_dim": 3}))
+    conditional = StyleGAN2Discriminator(**settings_of_official(FROM_TENSORFLOW | {"c_dim": 3}, "Discriminator"))
     logits = conditional(torch.zeros(2, 1, 32, 32), torch.tensor([0, 2]))
     assert logits.shape == (2,)
 
 
 def test_official_defaults_stand_where_arguments_are_missing():
-    settings = generator_settings({"z_dim": 4, "c_dim": 0, "w_dim": 4, "img_resolution": 8, "img_channels": 1})
+    official = {"z_dim": 4, "c_dim": 0, "w_dim": 4, "img_resolution": 8, "img_channels": 1}
+    settings = settings_of_official(official, "Generator")
     assert settings["channel_base"] == 32768
     assert settings["mapping_layers"] == 8
     assert settings["num_classes"] is None
@@ -207,12 +207,12 @@ def test_official_defaults_stand_where_arguments_are_missing():
 )
 def test_refuses_arguments_that_ours_do_not_have(changes, message):
     with pytest.raises(ValueError, match=message):
-        discriminator_settings(FROM_TENSORFLOW | changes)
+        settings_of_official(FROM_TENSORFLOW | changes, "Discriminator")
 
 
 def test_refuses_arguments_that_are_missing():
     with pytest.raises(ValueError, match="img_resolution"):
-        generator_settings({"c_dim": 0})
+        settings_of_official({"c_dim": 0}, "Generator")
 
 
 def test_refuses_networks_of_other_code(tmp_path, case_a):

@@ -6,14 +6,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedgen.models.stylegan2.operations.convolution import (
-    biased_activation,
+from fedgen.models.stylegan2 import operations
+from fedgen.models.stylegan2.layers import Convolution, Dense, MinibatchStd
+from fedgen.models.stylegan2.operations import (
+    activation_gain,
+    bounded,
     convolve,
+    downsample2d,
+    make_filter,
     modulated_conv2d,
     normalize_2nd_moment,
+    rectify,
+    upfirdn2d,
+    upsample2d,
 )
-from fedgen.models.stylegan2.operations.filters import downsample2d, filter2d, make_filter, upfirdn2d, upsample2d
-from fedgen.models.stylegan2.operations.layers import Convolution, Dense, MinibatchStd
 from tests.models.stylegan2.conftest import OUTPUTS, OWN, deviation
 from tests.quick import first_quick
 
@@ -32,12 +38,11 @@ def run(op, arguments, given):
     if op == "setup_filter":
         return make_filter(arguments["f"], arguments.get("gain", 1))
     if op == "upfirdn2d":
-        arguments = dict(arguments)
-        return upfirdn2d(given["x"], given.get("f"), flip=arguments.pop("flip_filter", False), **arguments)
-    if op in ("upsample2d", "downsample2d", "filter2d"):
-        return {"upsample2d": upsample2d, "downsample2d": downsample2d, "filter2d": filter2d}[op](
-            given["x"], given["f"], **arguments
-        )
+        return resampled(given["x"], given.get("f", torch.ones(1, 1)), **arguments)
+    if op in ("upsample2d", "downsample2d"):  # both of arguments {"up": 2} and {"down": 2}
+        return {"upsample2d": upsample2d, "downsample2d": downsample2d}[op](given["x"], given["f"])
+    if op == "filter2d":  # of four taps
+        return upfirdn2d(given["x"], given["f"], padding=[2, 1, 2, 1])
     if op == "conv2d_resample":
         return convolve(given["x"], given["w"], given.get("f"), **resampling(arguments))
     if op == "modulated_conv2d":
@@ -49,8 +54,7 @@ def run(op, arguments, given):
         out = run("modulated_conv2d", {k: v for k, v in arguments.items() if k != "wrt"}, given)
         return torch.autograd.grad((out * given["gy"]).sum(), wrt)[0]
     if op == "bias_act":
-        names = {"act": "activation", "alpha": "slope"}
-        return biased_activation(given["x"], given["b"], **{names.get(k, k): v for k, v in arguments.items()})
+        return biased_activation(given["x"], given["b"], **arguments)
     if op == "fully_connected":
         return filled(Dense(given["x"].shape[1], len(given["bias"]), **arguments), given)(given["x"])
     if op == "conv2d_layer":
@@ -61,7 +65,24 @@ def run(op, arguments, given):
     if op == "minibatch_std":
         return MinibatchStd(arguments["group_size"], arguments["num_channels"])(given["x"])
     assert op == "normalize_2nd_moment"
-    return normalize_2nd_moment(given["x"], **arguments)
+    assert arguments == {"dim": 1, "eps": 1e-8}
+    return normalize_2nd_moment(given["x"])
+
+
+def resampled(x, taps, up=1, down=1, padding=(0, 0, 0, 0), flip_filter=False, gain=1.0):
+    """`upfirdn2d`, whose factors and padding are also one number, or (x, y)."""
+    around = [padding] * 4 if isinstance(padding, int) else padding
+    around = around if len(around) == 4 else [around[0], around[0], around[1], around[1]]
+    if isinstance(up, int):
+        return upfirdn2d(x, taps, up, down, around, flip_filter, gain)
+    x0, x1, y0, y1 = around
+    return operations._resample(x, taps.flip([0, 1]), tuple(up[::-1]), tuple(down[::-1]), (y0, y1, x0, x1))
+
+
+def biased_activation(x, bias, act, alpha=0.2, gain=None, clamp=None):
+    """Bias, activation, gain and clamp, in that order, of the parts that layers fold into their weights."""
+    x = x + bias.reshape(1, -1, *[1] * (x.ndim - 2))
+    return bounded(rectify(x, act, alpha) * (activation_gain(act) if gain is None else gain), clamp)
 
 
 def filled(layer, given):
@@ -124,9 +145,8 @@ def test_convolutions_differentiate_twice(up, down, kernel):
         (2, 1, (1, 2, 0, 3), 2),
         (1, 2, (2, 1, 1, 1), 2),
         (2, 3, (3, 2, 2, 3), 2),
-        ((2, 1), (1, 2), (1, 1), 2),
         (2, 1, (-2, 1, -1, -3), 2),
-        (2, 1, (1, 2), 1),
+        (2, 1, (1, 1, 2, 2), 1),
     ],
 )
 @pytest.mark.parametrize("channels", first_quick([1, 9]))
@@ -171,15 +191,11 @@ def test_refuses_what_cannot_be():
     with pytest.raises(ValueError, match="filter"):
         convolve(x, weight, None, up=2)
     with pytest.raises(ValueError, match="choose"):
-        biased_activation(x, None, "swish")
+        activation_gain("swish")
     with pytest.raises(ValueError, match="smaller"):
         upfirdn2d(torch.zeros(1, 1, 2, 2), make_filter())
     with pytest.raises(ValueError, match="zero"):
         make_filter([1, -1])
-    with pytest.raises(ValueError, match="down"):
-        upfirdn2d(x, make_filter(), down=0)
-    with pytest.raises(ValueError, match="four"):
-        upfirdn2d(x, make_filter(), padding=[1, 2, 3])
 
 
 def test_minibatch_std_refuses_batches_that_do_not_divide():

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from fedgen.models.networks.network import build, describe
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
-from fedgen.models.stylegan2.steps import path_lengths, r1_penalty
+from fedgen.models.stylegan2.training_steps import path_lengths, r1_penalty
 from tests.models.stylegan2.conftest import OUTPUTS, deviation
 from tests.quick import first_quick
 

@@ -1,7 +1,7 @@
 import torch
 from torch.nn import functional as F
 
-from fedgen.models.stylegan2.operations.linear_map import apply_linear
+from fedgen.models.stylegan2.augment_images import apply_linear
 
 KERNEL = torch.tensor([[[[1.0, -2.0, 0.5]]]], dtype=torch.float64)
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedgen.models.stylegan2.micro_batches import check_batches, micro_batches, micro_sizes
+from fedgen.models.stylegan2.training_steps import check_batches, micro_batches, micro_sizes
 
 
 @pytest.mark.parametrize(

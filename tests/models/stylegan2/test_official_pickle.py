@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedgen.models.stylegan2.official.official_pickle import read_official_pickle
+from fedgen.models.stylegan2.official_pickle import read_official_pickle
 from tests.models.stylegan2.hostile_pickles import HOSTILE
 from tests.models.stylegan2.pickle_builder import (
     GENERATOR_SETTINGS,
@@ -268,6 +268,6 @@ def test_every_exception_while_reading_is_a_refusal(tmp_path, monkeypatch, error
         raise error
 
     (tmp_path / "network.pkl").write_bytes(with_tensor())
-    monkeypatch.setattr("fedgen.models.stylegan2.official.official_pickle.unpickle", fail)
+    monkeypatch.setattr("fedgen.models.stylegan2.official_pickle.unpickle", fail)
     with pytest.raises(ValueError, match="StyleGAN2"):
         read_official_pickle(tmp_path / "network.pkl")

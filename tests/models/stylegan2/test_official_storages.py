@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedgen.io.torch_files import MAGIC
-from fedgen.models.stylegan2.official.official_storages import read_storage, view_storage
+from fedgen.models.stylegan2.official_pickle import read_storage, view_storage
 from tests.models.stylegan2.pickle_builder import FOUR, text, write_storage
 
 DTYPES = ["float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"]

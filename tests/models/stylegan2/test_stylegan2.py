@@ -14,9 +14,14 @@ from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_state.exchange import Exchange, Rules
 from fedgen.models.stylegan2 import AdaptiveAugment, StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
-from fedgen.models.stylegan2.drawing import draw_noise, draw_styles
-from fedgen.models.stylegan2.steps import TrainingSteps, path_lengths, r1_penalty
-from fedgen.models.stylegan2.stylegan2 import ema_decay
+from fedgen.models.stylegan2.training_steps import (
+    TrainingSteps,
+    draw_noise,
+    draw_styles,
+    ema_decay,
+    path_lengths,
+    r1_penalty,
+)
 from fedgen.seeds import seed_all
 from tests.trainers import quiet_trainer
 
@@ -147,9 +152,8 @@ def test_micro_batches_sum_gradients():
     for micro in (None, 2):
         module = make(micro_batch=micro)
         module.manual_backward = lambda loss, inputs: loss.backward(inputs=inputs)
-        steps = TrainingSteps(module, module.configure_optimizers(), {})
-        steps.end = lambda optimizer, own: None
-        steps.penalise_slopes(images(4), None)
+        module.end_step = lambda optimizer, own: None
+        module.penalise_slopes(module.configure_optimizers()[1], images(4), None)
         found[micro] = torch.cat([p.grad.flatten() for p in module.critic.parameters() if p.grad is not None])
     module = make()
     points = images(4).requires_grad_()
@@ -189,7 +193,7 @@ def test_gradients_are_cleaned_as_published():
             assert float(weight.grad[0, 0]) == 1e5
             assert float(weight.grad[0, 1:].abs().sum()) == 0
 
-    TrainingSteps(module, (None, None), {}).end(Optimizer(), [weight])
+    module.end_step(Optimizer(), [weight])
     assert torch.equal(weight, before)
     assert trainer.precision_plugin.precision == "32-true"
 

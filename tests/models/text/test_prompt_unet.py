@@ -22,10 +22,9 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.hub import from_pretrained, save_pretrained
 from fedgen.images import save_png
 from fedgen.models import DDPM, EDM, FlowMatching, LatentSpace, PromptUNet
-from fedgen.models.diffusion.diffusion_sampling import Sampler, make_scheduler
-from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
-from fedgen.models.fine_tuning.lora import LoRA
-from fedgen.models.text.prompt_unet import embed_prompts
+from fedgen.models.diffusion.diffusion_process import NoiseSchedule, Sampler, make_scheduler
+from fedgen.models.diffusion.lora import LoRA
+from fedgen.models.networks.diffusers_networks import embed_prompts
 from tests.quick import first_quick
 from tests.tiny_clip import make_tokenizer
 from tests.trainers import quiet_trainer

@@ -6,8 +6,7 @@ from rich.console import Console
 
 from fedgen.__main__ import COMMANDS
 from fedgen.evaluation.runs.scores_file import append_records
-from fedgen.reports.figures.run_report import beside, closing_lines, looks, report_run
-from fedgen.reports.sentences import conclusions, next_steps
+from fedgen.reports.sentences import beside, closing_lines, conclusions, looks, next_steps, report_run
 from tests.evaluation.samples import record
 
 RECORDS = [record("fid", how, value + round, round) for how, value in (("avg", 5), ("all", 2)) for round in (0, 1)]

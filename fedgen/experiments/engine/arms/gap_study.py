@@ -17,7 +17,7 @@ from fedgen.experiments.engine.paired_seeds import beside_zero
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, train_all
-from fedgen.reports.figures.run_report import COLOURS, GAP_COLOURS
+from fedgen.reports.figures.curves import GAP_COLOURS, SPLIT_COLOURS
 
 SHOWN = (*AVERAGES, "kid all", "fid all")
 DRAWN = 3  # of them
@@ -129,7 +129,7 @@ def draw_arms(found: GapScores, columns: Sequence[str], path: Path, title: str) 
 
 
 def _draw_curves(axes: Any, curves: Sequence[Curve]) -> None:
-    for split, colour in COLOURS.items():
+    for split, colour in SPLIT_COLOURS.items():
         rounds = [round for round in curves[0]["rounds"] if round >= FIRST * curves[0]["rounds"][-1]]
         values = [curve["values"][split][-len(rounds) :] for curve in curves]
         axes.plot(rounds, [statistics.mean(each) for each in zip(*values)], color=colour, marker="o", markersize=3)

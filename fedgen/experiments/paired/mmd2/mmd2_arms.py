@@ -18,7 +18,7 @@ from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyl
 from fedgen.experiments.ranking.truncation.truncation_choice import NETWORK
 from fedgen.losses.distributed import Traffic
 from fedgen.models.checkpoint_file import read_checkpoint, read_generator
-from fedgen.models.fine_tuning.distributed_fine_tuning import TRAFFIC
+from fedgen.models.distributed_fine_tuning import TRAFFIC
 
 CHECKPOINTS = 4  # kept of each run, evenly spaced
 CONTROL = "weight 0"

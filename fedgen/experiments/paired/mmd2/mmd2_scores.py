@@ -1,7 +1,7 @@
 """Measures of `mmd2_finetune`: scores to held-out images, and what the forms (b) and (c) are off from (a)."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,8 +14,7 @@ from fedgen.evaluation.reference import Reference
 from fedgen.experiments.engine.image_sources import CACHE
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles
 from fedgen.losses import EmbeddedLoss, MMD2Loss
-from fedgen.losses.one_message import approximation_errors, local_drift
-from fedgen.losses.summaries import Nystrom, Sketches
+from fedgen.losses.one_message import Nystrom, Sketches, approximation_errors, local_drift
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.scores import frechet_distance
 from fedgen.seeds import generator
@@ -98,7 +97,7 @@ def message_errors(
     features = embed(embedding, data.examples.inputs)
     sizes = [size for size in SIZES if isinstance(size, Sketches) or size.number <= len(known)]
     clients = [features[client.train] for client in data.clients]
-    return [asdict(row) for row in approximation_errors(sizes, clients, embed(embedding, images), known)]
+    return approximation_errors(sizes, clients, embed(embedding, images), known)
 
 
 class _Still(nn.Module):

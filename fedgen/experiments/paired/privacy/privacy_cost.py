@@ -25,7 +25,7 @@ from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, by_seed, train_all, trainings_of
 from fedgen.federated.aggregators.private_mean import Participations
-from fedgen.statistics.accounting import federated_epsilon
+from fedgen.statistics.private import federated_epsilon
 
 PLAIN, CLIPPED, NOISY = "plain mean", "clipped", "clipped and noisy"
 SCORES = {"fid_avg": "FID-avg", "fid_all": "FID-all", "kid_all": "KID-all"}

@@ -35,8 +35,7 @@ from fedgen.statistics import (
     private_sums,
     summarize,
 )
-from fedgen.statistics.accounting import Accountant
-from fedgen.statistics.private import Projecting
+from fedgen.statistics.private import Accountant, Projecting
 
 CLIENTS = 10
 RADIUS, DELTA = 3.0, 1e-5

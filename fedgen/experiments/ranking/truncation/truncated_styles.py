@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fedgen.images import to_uint8
 from fedgen.io.hashing import hash_tensors
-from fedgen.models.stylegan2.drawing import draw_noise
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile
+from fedgen.models.stylegan2.training_steps import draw_noise
 from fedgen.seeds import generator
 
 BATCH = 64  # images made and embedded at once

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from fedgen.embeddings import Embedding
 from fedgen.io.tensor_files import bytes_of
-from fedgen.recipe.recipe_keys import texts_in
+from fedgen.recipe.recipe_files import texts_in
 
 # the kit, what it takes networks from, what a Trainer is made of: packages of whose classes and functions none is
 # somebody's own

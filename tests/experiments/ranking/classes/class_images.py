@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 
 from fedgen.data import CIFAR10
-from fedgen.data.sets.cifar100 import COARSE_OF_FINE
+from fedgen.data.sets.cifar import COARSE_OF_FINE
 from fedgen.data.sets.imagenet32 import FILES
 
 

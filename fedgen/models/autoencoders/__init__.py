@@ -1,1 +1,0 @@
-"""Autoencoders: one that trains over clients, and the latent space of one that is frozen."""

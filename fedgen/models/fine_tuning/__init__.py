@@ -1,1 +1,0 @@
-"""Pretrained generators trained on scores of their images, alone or towards clients."""

@@ -1,1 +1,0 @@
-"""Generative adversarial networks: one core, its games and their checks."""

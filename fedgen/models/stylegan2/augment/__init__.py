@@ -1,1 +1,0 @@
-"""Adaptive augmentation of StyleGAN2-ADA."""

@@ -1,1 +1,0 @@
-"""Networks from NVIDIA's official pickles, read without running anything in them."""

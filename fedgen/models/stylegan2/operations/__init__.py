@@ -1,1 +1,0 @@
-"""Operations of StyleGAN2's networks: convolutions, filters, layers, precision."""
