@@ -91,7 +91,7 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
     """
     from fedgen.evaluation.runs.recipe_data import load_federation
     from fedgen.flower.app.recipe import without_place
-    from fedgen.flower.client.node_data import is_of_kit, place_of
+    from fedgen.flower.client.local_data import is_of_kit, place_of
 
     if data is not None:
         chosen = {"class_path": data if "." in data else f"fedgen.data.{data}", "init_args": dict(settings or {})}
@@ -109,7 +109,7 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
 
 def _is_simulated(data: Mapping[str, Any]) -> bool:
     """Whether a recipe's data are a set of the kit that reads no folder, whose clients are simulated."""
-    from fedgen.flower.client.node_data import is_of_kit, takes_place
+    from fedgen.flower.client.local_data import is_of_kit, takes_place
 
     return not data or (is_of_kit(data) and not takes_place(data))
 

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fedgen import __version__
 from fedgen.federated.left_out import LONGEST_REASON, shorten
-from fedgen.flower.app.run_labels import RunLabels
+from fedgen.flower.app.run_config import RunLabels
 from fedgen.flower.wire.flower_records import from_records
 from fedgen.flower.wire.messages import Hello, check_types
 from fedgen.io.files import read_json, write_json
@@ -32,13 +32,6 @@ class ClientRegistry:
 
     A client is known by its name: it may come back as another node. Numbers, on which draws depend, follow the names'
     order and stay with the run.
-
-    Args:
-        grid: Flower's.
-        deadline: seconds of a round's clients; nobody is waited for longer. None for no end.
-        labels: what the run's config says of them; clients with other classes cannot take part.
-        most: images that a client may say it has, by which it weighs; 0 for no bound. One that says more cannot take
-            part.
     """
 
     def __init__(
@@ -59,15 +52,6 @@ class ClientRegistry:
 
         A run that goes on goes on with as many of its clients as are asked for, as it would have gone on had the others
         left while it ran; one whose images have another number or shape is not the client that it was.
-
-        Args:
-            folder: of the run.
-            number: of clients.
-            wait: seconds.
-
-        Raises:
-            TimeoutError: if fewer come, naming those that are missing or counting them.
-            ValueError: for clients whose images are of different shapes.
         """
         self.clients = read_clients(folder / CLIENTS)
         kept = [one.name for one in self.clients]
@@ -111,11 +95,7 @@ class ClientRegistry:
         return {client: node if node in there else None for client, node in nodes.items()}
 
     def _introduced(self, patience: float) -> dict[str, Hello]:
-        """Nodes that have not introduced themselves yet and do it now, by name.
-
-        Args:
-            patience: seconds to wait for nodes that are asked for the first time; others answer when they do.
-        """
+        """Nodes that have not introduced themselves yet and do it now, by name."""
         found: dict[str, Hello] = {}
         for node, reply in self._heard(patience):
             if node in self._met:  # it was silent, was asked again, and answers both: it is one client
@@ -207,11 +187,7 @@ def _check(clients: Sequence[Hello]) -> None:
 
 
 def read_clients(path: Path) -> list[Hello]:
-    """The clients of a run's folder; none where it has none.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
+    """The clients of a run's folder; none where it has none."""
     if not path.exists():
         return []
     try:
