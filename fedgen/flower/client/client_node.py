@@ -240,7 +240,8 @@ class ClientNode:
         self._enroll(question.client, question.classes)
         asked, about = Message.from_bytes(question.question), f"loss/{question.embedding}"
         check = partial(self.policy.check_questions, what=about, declared=questions_in(self._recipe))
-        count_question(self.state, about, _hash_of(asked), check)
+        content = hash_tensors(sorted(asked.tensors.items()), f"{asked.kind} {sorted(asked.meta.items())}")
+        count_question(self.state, about, content, check)
         note_exact(self.state)
         device = self._made.trainer.strategy.root_device
         return model.answer(question, self._data.client, self.state / FEATURES, device)
@@ -308,10 +309,6 @@ class ClientNode:
         for path in self._turns().values():
             if path not in (present, before):
                 path.unlink()  # of a run begun again, of a turn that the server did not hear of, or too old
-
-
-def _hash_of(message: Message) -> str:
-    return hash_tensors(sorted(message.tensors.items()), f"{message.kind} {sorted(message.meta.items())}")
 
 
 def _keeps_tensors(kept: dict[str, Any]) -> bool:

@@ -100,7 +100,8 @@ class NodeData:
         Of a node whose data are of another class, how the recipe reads its own (labels, collate_fn, ...) is left out.
         """
         found = copy.deepcopy(dict(recipe))
-        if self._has_another_class(recipe):  # what is said of the recipe's is not of this node's
+        named = (recipe.get("data") or {}).get("class_path")
+        if (self.settings.get("data") or {}).get("class_path", named) != named:  # what is said of the recipe's is not
             found = {key: value for key, value in found.items() if key not in READING or key == "num_workers"}
         for key, value in self.settings.items():
             found[key] = _merged(found.get(key) or {}, value) if key in ("data", "evaluation_data") else value
@@ -115,10 +116,6 @@ class NodeData:
             named = found["data"]["class_path"]
             raise ValueError(f"{DATA}={self.path} of this node's config: {named} takes no {', '.join(FOLDERS)}")
         return found
-
-    def _has_another_class(self, recipe: Mapping[str, Any]) -> bool:
-        before, own = recipe.get("data") or {}, self.settings.get("data") or {}
-        return own.get("class_path", before.get("class_path")) != before.get("class_path")
 
     def _placed(self, data: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
         """A class of data with its arguments, those too that the node gives; and whether it takes a place."""
@@ -361,10 +358,18 @@ class LocalDataModule(LightningDataModule):
 
     @cached_property
     def examples(self) -> Examples:
-        """The data, with labels as the whole federation numbers them."""
-        return (
-            self.read if self._classes is None else relabelled(self.read, self._classes, self._reading.labels is None)
-        )
+        """The data, with labels as the whole federation numbers them.
+
+        Batches that are read from disk have these labels, too; with `labels=` they need not.
+        """
+        read, classes = self.read, self._classes
+        found = read if classes is None else with_classes(read, classes)
+        if found is read or not isinstance(read, LazyExamples) or self._reading.labels is not None:
+            return found
+        assert isinstance(found, LazyExamples)
+        assert classes is not None
+        parts = renumber(read.items.parts, read.classes, classes, f"the data {read.name}")
+        return replace(found, items=Items(parts, read.items.num_workers))
 
     def enroll(self, number: int, classes: Sequence[str]) -> None:
         """Tells the client its number and all clients' classes.
@@ -426,13 +431,3 @@ class _OneTurn:
         turn = kind(client.data, client.train, data.batch_size, seed, data.number, data.name, trainer.current_epoch)
         turn.is_first = turn.is_last = True
         yield turn
-
-
-def relabelled(examples: Examples, classes: Sequence[str], in_batches: bool = True) -> Examples:
-    """The examples with labels that are positions in other classes, among which theirs are."""
-    found = with_classes(examples, classes)
-    if found is examples or not isinstance(examples, LazyExamples) or not in_batches:
-        return found
-    assert isinstance(found, LazyExamples)
-    parts = renumber(examples.items.parts, examples.classes, classes, f"the data {examples.name}")
-    return replace(found, items=Items(parts, examples.items.num_workers))

@@ -302,7 +302,7 @@ def _check_size(answer: Message, item: Item, largest: Largest) -> None:
 
 
 class ToldReference:
-    """Clients in one embedding and split, known by what they tell."""
+    """Clients in one embedding and split, known by what they tell; of `scores` those that they answered, in order."""
 
     def __init__(self, place: tuple[str, str], scores: Sequence[tuple[ScoreChoice, WorkOut]]) -> None:
         self._place, self._scores = place, scores

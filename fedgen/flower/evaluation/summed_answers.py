@@ -94,7 +94,7 @@ class PooledScore:
 
 
 class FIDOfSums:
-    """FID of clients whose moments' sum is known."""
+    """FID of clients whose moments' sum is known; covariances subtract `ddof` of the count."""
 
     def __init__(self, moments: RoundedSum, ddof: float) -> None:
         self._pools = [gaussian_from_message(one) for one in (moments.total, moments.rounded_again)]

@@ -58,7 +58,7 @@ _WEIGHT = "weight"
 
 
 class Masked(NamedTuple):
-    """What a server sends a client with `secure_mean`, or a client's app replies under the mod.
+    """Numbers that are sent with `secure_mean`, by the server to a client, or by a client's app under the mod.
 
     Args:
         arrays: of a reply, its summand: entries in [-1, 1].

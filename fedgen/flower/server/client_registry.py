@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -32,6 +31,13 @@ class ClientRegistry:
 
     A client is known by its name: it may come back as another node. Numbers, on which draws depend, follow the names'
     order and stay with the run.
+
+    Args:
+        grid: Flower's.
+        deadline: seconds of a round's clients; nobody is waited for longer. None for no end.
+        labels: what the run's config says of them; clients with other classes cannot take part.
+        most: images that a client may say it has, by which it weighs; 0 for no bound. One that says more cannot take
+            part.
     """
 
     def __init__(
@@ -51,7 +57,8 @@ class ClientRegistry:
         """Waits until so many clients are there; for those that a run's folder keeps, where it has some.
 
         A run that goes on goes on with as many of its clients as are asked for, as it would have gone on had the others
-        left while it ran; one whose images have another number or shape is not the client that it was.
+        left while it ran; one whose images have another number or shape is not the client that it was. Raises
+        TimeoutError if fewer come within `wait` seconds.
         """
         self.clients = read_clients(folder / CLIENTS)
         kept = [one.name for one in self.clients]
@@ -191,18 +198,15 @@ def read_clients(path: Path) -> list[Hello]:
     if not path.exists():
         return []
     try:
-        found = [_hello(one) for one in read_json(path)]
+        found = []
+        for one in read_json(path):
+            found.append(Hello(**{**one, "shape": tuple(one["shape"]), "classes": tuple(one["classes"])}))
+            check_types(found[-1])
         if not found or len({one.name for one in found}) != len(found):
             raise ValueError("no clients, or two of one name")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); begin another run") from error
     return found
-
-
-def _hello(parts: dict[str, Any]) -> Hello:
-    one = Hello(**{**parts, "shape": tuple(parts["shape"]), "classes": tuple(parts["classes"])})
-    check_types(one)
-    return one
 
 
 def _natural(name: str) -> tuple[int, str]:

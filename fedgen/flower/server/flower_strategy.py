@@ -135,7 +135,16 @@ class FlowerStrategy(FedAvgStrategy):
 
 
 class RemoteRounds:
-    """Drives a server's rounds from clients' answers: asked for as a round begins, taken in one by one, then merged."""
+    """Drives a server's rounds from clients' answers: asked for as a round begins, taken in one by one, then merged.
+
+    Args:
+        round: the server's.
+        clock: of the fit.
+        schedules: of learning rates by the step, which no turn moves here.
+        ask: what each client of a round's cohort answers, or why it does not.
+        trainer: whose loggers have the clients' means.
+        promised: whether clients' own values are private, so that none is logged.
+    """
 
     def __init__(
         self,
@@ -215,7 +224,9 @@ class RemoteRounds:
             if local.mode == "average":
                 weight = self._round.weight_of(turn)
                 check_states(answer.told, local.contents, turn.client, weight)
-            check_forms(forms_of(answer.told), self._forms)
+            for key, form in forms_of(answer.told).items():
+                if (other := self._forms.get(key, form)) != form:
+                    raise MessageError(f"its {key[1]!r} is {form} and others' {other}")
             self._round.merge(Replies([*self._told[:1], answer.told]))
             self._round.messages.received_means(answer.means)
             self._round.messages.take_counts(answer.counts)
@@ -361,13 +372,6 @@ def forms_of(told: Sequence[Any]) -> dict[tuple[int, Any], Form]:
         named = part if isinstance(part, Mapping) else dict(enumerate(part)) if isinstance(part, list) else {}
         found |= {(place, name): (tuple(t.shape), t.dtype) for name, t in named.items() if isinstance(t, Tensor)}
     return found
-
-
-def check_forms(forms: Mapping[tuple[int, Any], Form], others: Mapping[tuple[int, Any], Form]) -> None:
-    """Raises MessageError unless what a client tells has the forms of what others did."""
-    for key, form in forms.items():
-        if key in others and others[key] != form:
-            raise MessageError(f"its {key[1]!r} is {form} and others' {others[key]}")
 
 
 def _is_plain(value: Any) -> bool:
