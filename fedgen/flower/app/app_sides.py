@@ -32,7 +32,7 @@ from fedgen.flower.app.run_config import (
     privacy_of,
     run_name,
 )
-from fedgen.flower.client.client_node import ClientNode, is_promised, refuse_open, telling_types, use_threads
+from fedgen.flower.client.client_node import ClientNode, is_promised, refuse_open, telling_types
 from fedgen.flower.client.local_data import NodeData, is_simulated
 from fedgen.flower.client.pins import hold_to_clients
 from fedgen.flower.client.policy import NAME, PARTITION, PARTITIONS, STATE, VARIABLE, Policy
@@ -45,11 +45,10 @@ from fedgen.flower.server.flower_strategy import FlowerStrategy
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.answer_forms import Ranges
 from fedgen.flower.wire.flower_records import from_records, to_records
-from fedgen.flower.wire.messages import LossQuestion, Question, Task
+from fedgen.flower.wire.messages import ABOUT_LOSS, LossQuestion, Question, Task
 from fedgen.seeds import isolated
 from fedgen.training.fit import FedgenCLI, train
 
-ABOUT_LOSS = "loss"  # the kind of question
 _LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed")
 # how lines begin that they would say of each of thousands of messages
 _OF_EACH = ("GPU available", "TPU available", "Seed set to", "💡", "`Trainer.fit` stopped: `max_epochs")
@@ -59,7 +58,6 @@ _SAID: set[str] = set()  # those of them that this process has said
 def client_side(recipe: Path) -> ClientApp:
     """The app of each client, which answers in this process."""
     app = ClientApp(mods=[partial(masked, check=_check_sum)])
-
     node_of = partial(_client_node, recipe)
 
     def discreetly(handle: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
@@ -128,7 +126,6 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     check_config(config)
     output = Path(str(config.get(OUTPUT, "fedgen-run")))
     settings = read_settings(recipe)
-    use_threads(settings)
     deadline, wait = float(config.get(DEADLINE, 0)) or None, float(config.get(WAIT, 600.0))
     hidden, labels = bool(config.get(SECURE, False)), RunLabels.of_run(config)
     registry = ClientRegistry(grid, deadline, labels, int(config.get(MOST_IMAGES, 0)))
@@ -178,7 +175,6 @@ def _check_sum(context: Context, made: AskedSum, nodes: Sequence[int]) -> None:
 
 def _client_node(recipe: Path, context: Context) -> ClientNode:
     settings = read_settings(recipe)
-    use_threads(settings)
     own, run = context.node_config, context.run_config
     policy = Policy.of_node(own)
     data, state = _places(context)

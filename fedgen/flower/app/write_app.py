@@ -189,7 +189,11 @@ def write_app(
     simulation: str,
     classes: Sequence[str] = (),
 ) -> list[Path]:
-    """Writes the app's folder; modules of one's own that the recipe names, of the current folder, go with it."""
+    """Writes the app's folder; modules of one's own that the recipe names, of the current folder, go with it.
+
+    The server waits for so many clients; `simulation` is the folder of clients' folders for Flower's simulation, or "",
+    and `classes` are the images', in the labels' order. Returns the modules, relative to the current folder.
+    """
     settings, here = deployable(recipe, data), Path.cwd()
     modules = [path.relative_to(here) for path in own_modules(settings, here)]
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "federation"

@@ -316,9 +316,3 @@ def _keeps_tensors(kept: dict[str, Any]) -> bool:
     parts = (kept["local"].get("clients"), kept["algorithm"].get("clients"), kept["outside"].get("personal"))
     unsent = kept.get("compression", {}).get("clients")  # older releases kept none
     return any((*kept["personal"].values(), *parts, unsent))
-
-
-def use_threads(settings: dict[str, Any]) -> None:
-    """Sets the number of CPU threads that a recipe asks for."""
-    if threads := settings.get("threads"):
-        torch.set_num_threads(int(threads))

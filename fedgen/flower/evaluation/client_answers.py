@@ -89,17 +89,17 @@ class ClientAnswers(ABC):
     def _ask_once(self, asked: Sequence[Wanted], tensors: Mapping[str, Tensor]) -> list[Any]:
         """Return what clients tell of each item, which does not change in a run."""
 
-    @abstractmethod
     def _ask_now(self, asked: Sequence[Wanted], features: Mapping[Key, Tensor]) -> list[Any]:
         """Return what clients tell of each item about generated images of these features."""
+        raise NotImplementedError
 
     @abstractmethod
     def _fit(self, key: Key, told: Any) -> tuple[Gaussian, dict[str, Scorer]]:
         """Return the summary of all images of a place, and the scores that follow from the clients' moments."""
 
-    @abstractmethod
     def _fit_kernel(self, key: Key, choice: ScoreChoice, told: Any, pooled: Gaussian) -> Scorer:
         """Return the score that follows from the clients' sketches around the mean of all images."""
+        raise NotImplementedError
 
     def prepare(self) -> None:
         """Ask what clients tell once, unless it is there; MessageError if a client does not tell it."""
@@ -123,15 +123,15 @@ class ClientAnswers(ABC):
 
         Where a client does not answer, scores are left out with a warning.
         """
-        wanted = [(key, choice) for key, choice in self._scored() if self.of_summaries or not choice.is_of_summaries]
+        asks: dict[bool, Asked | None] = {True: self.of_summaries, False: "kid"}  # by whether a score is of summaries
+        wanted = [(ask, key, choice) for key, choice in self._scored() if (ask := asks[choice.is_of_summaries])]
+        asked = [(key, self._item(ask, key, choice)) for ask, key, choice in wanted]
         told: dict[tuple[Key, str], Any] = {}
         try:
-            asks = [(self.of_summaries if choice.is_of_summaries else None) or "kid" for _, choice in wanted]
-            asked = [(key, self._item(ask, key, choice)) for ask, (key, choice) in zip(asks, wanted, strict=True)]
             answers = self._ask_now(asked, features) if asked else []
-            told = {(key, choice.name): one for (key, choice), one in zip(wanted, answers, strict=True)}
+            told = {(key, choice.name): one for (_, key, choice), one in zip(wanted, answers, strict=True)}
         except MessageError as error:
-            self._leave_out({f"{c.name}_avg" if c.is_of_summaries else c.name for _, c in wanted}, error)
+            self._leave_out({f"{c.name}_avg" if c.is_of_summaries else c.name for *_, c in wanted}, error)
         scores: dict[Key, list[tuple[ScoreChoice, WorkOut]]] = {key: [] for key in self.places}
         for key, choice in self._scored():
             place = key, choice.name

@@ -15,20 +15,11 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.app.run_config import EPSILON
 from fedgen.flower.client.client_statistics import meta_of
 from fedgen.flower.client.pins import keep_release, read_release, release_path
 from fedgen.flower.evaluation.answers_per_client import TOLD
-from fedgen.flower.evaluation.client_answers import (
-    ClientAnswers,
-    DimOf,
-    Key,
-    Scorer,
-    Wanted,
-    hide_clients,
-    is_frechet,
-)
+from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key, Scorer, Wanted, hide_clients, is_frechet
 from fedgen.flower.evaluation.summed_answers import PooledScore, check_pool
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.answer_forms import Largest
@@ -89,16 +80,10 @@ class NoisedAnswers(ClientAnswers):
             totals[key] = total
         return [total for total in totals.values() if total is not None]
 
-    def _ask_now(self, asked: Sequence[Wanted], features: Mapping[Key, Tensor]) -> list[Message]:
-        raise NotImplementedError("all that clients tell they have told")
-
     def _fit(self, key: Key, told: Message) -> tuple[Gaussian, dict[str, Scorer]]:
         pooled = check_pool(private_gaussian(told, self._privacy), self.places[key][0])
         scores = {choice.name: PooledScore(pooled, choice.options["ddof"]) for choice in self._choices(key)}
         return pooled, {name: partial(_score, score) for name, score in scores.items()}
-
-    def _fit_kernel(self, key: Key, choice: ScoreChoice, told: Message, pooled: Gaussian) -> Scorer:
-        raise NotImplementedError("kernel scores need more than sums with noise")
 
     def _totals(self, asked: Sequence[Wanted]) -> list[Message]:
         if not self._data.connection.hidden:

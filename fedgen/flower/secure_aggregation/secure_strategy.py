@@ -26,7 +26,7 @@ from fedgen.flower.server.connection import ALONE, AWAY, Connection
 from fedgen.flower.server.flower_strategy import FlowerStrategy
 from fedgen.flower.wire.flower_records import Silence
 from fedgen.flower.wire.messages import (
-    MASKED,
+    ABOUT_LOSS,
     Answer,
     LossQuestion,
     MaskedLoss,
@@ -235,9 +235,9 @@ def summand(client_node: ClientNode, message: Message, config: Mapping[str, Any]
     told = from_bytes(rest, what := "what the server asks")
     if wrong := fault(told, MaskedLoss | MaskedQuestion | MaskedTask):
         raise MessageError(f"{what} {wrong}")
-    if MASKED in told:
-        refuse_open(config, True, [MASKED])
-        question: LossQuestion = unpack(LossQuestion, {}, told[MASKED])
+    if ABOUT_LOSS in told:
+        refuse_open(config, True, [ABOUT_LOSS])
+        question: LossQuestion = unpack(LossQuestion, {}, told[ABOUT_LOSS])
         masked = encode(client_node.answer(question), Scale(**told["scale"]))
         records = write_summand(Masked(masked, b"", 1))
         alike = {name: value for name, value in vars(question).items() if name not in ("client", "weight")}

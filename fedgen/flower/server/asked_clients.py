@@ -18,14 +18,14 @@ from fedgen.flower.secure_aggregation.secure_sums import FIRST, MARGIN, STEP, WA
 from fedgen.flower.server.connection import ALONE, AWAY, Connection
 from fedgen.flower.wire.answer_forms import check_form, form_of
 from fedgen.flower.wire.flower_records import Silence
-from fedgen.flower.wire.messages import MASKED, LossQuestion, MaskedLoss, Told, pack
+from fedgen.flower.wire.messages import ABOUT_LOSS, LossQuestion, MaskedLoss, Told, pack
 from fedgen.flower.wire.serialization import to_bytes
 from fedgen.losses import DistributedLoss, EmbeddedLoss, OneMessageLoss
 from fedgen.losses.distributed import Traffic, message_weights
 from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import Message, MessageError, add
 
-LOSS = f"{MessageType.QUERY}.loss"  # Flower's type of these messages
+LOSS = f"{MessageType.QUERY}.{ABOUT_LOSS}"  # Flower's type of these messages
 TRIES = 6  # ranges that a masked sum is asked for with
 
 
@@ -224,7 +224,7 @@ class MaskedClients(AskedClients):
         asked: dict[int, Masked] = {}
         for client in there:
             told: MaskedLoss = {
-                MASKED: pack(questions[client])[1],
+                ABOUT_LOSS: pack(questions[client])[1],
                 "scale": {"ranges": dict(scale.ranges), "largest": scale.largest},
             }
             asked[client] = Masked([], to_bytes(told), 1)  # the weight is in the answer

@@ -17,7 +17,7 @@ LONGEST_NAME, LONGEST_CLASS, MOST_CLASSES = 200, 255, 100_000  # a class is a fo
 MOST_EXAMPLES, MOST_NUMBERS = 2**31, 2**28  # of a client, and numbers of one of them
 MOST_CLIENTS = 1_000_000  # a client makes a list of their weights
 MOST_METRICS, LONGEST_METRIC = 1_000, 200  # of a client in a round, and of their names
-MASKED: Final = "loss"  # the key that tells a loss's question from others behind masks
+ABOUT_LOSS: Final = "loss"  # the kind of a loss's question, and behind masks the key that tells it from others
 _OLDER = b"PK"  # what messages of version 2 and before start with: archives of torch.save, which is not read
 
 Classes = Annotated[tuple[Annotated[str, Text(LONGEST_CLASS)], ...], Length(MOST_CLASSES)]
