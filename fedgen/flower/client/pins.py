@@ -55,7 +55,8 @@ def hold_to_embeddings(folder: Path, names: Iterable[str]) -> None:
 def hold_to_clients(folder: Path, what: str, names: Iterable[str]) -> None:
     """Refuses to help unmask a sum over other clients than the same was summed over before.
 
-    The difference of the two sums would be what the others' numbers are, of one client its own.
+    The difference of the two sums would be what the others' numbers are, of one client its own. `what` is a name that a
+    file may have, such as "round 3".
     """
     before = _kept(folder / PINNED / SUMMED / f"{what}.json", own := sorted(names))
     if before != own:
