@@ -47,7 +47,7 @@ LONGEST = (
     "training/test_fit.py",
     "flower/test_flower_strategy.py",
     "test_kills.py",
-    "flower/test_made_once.py",
+    "flower/test_kept_images.py",
     "evaluation/test_rank_scores.py",
     "test_readme.py",
 )

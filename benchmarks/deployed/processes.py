@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 SELF = Path("/proc/self")
-WORKER, MESSAGE = "fedgen.flower.client.worker", "flwr-clientapp"
+WORKER, MESSAGE = "fedgen.flower.app.apps", "flwr-clientapp"
 LOOK = 0.3  # seconds
 
 

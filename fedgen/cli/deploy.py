@@ -96,7 +96,7 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
     """The class of the clients' data and its settings; ValueError for a set of the kit that reads no folder."""
     from fedgen.evaluation.runs.recipe_data import load_federation
     from fedgen.flower.app.recipe import without_place
-    from fedgen.flower.client.node_data import is_of_kit, place_of, takes_place
+    from fedgen.flower.client.local_data import is_of_kit, place_of, takes_place
 
     if data is not None:
         chosen = {"class_path": data if "." in data else f"fedgen.data.{data}", "init_args": dict(settings or {})}

@@ -14,7 +14,7 @@ from fedgen.__main__ import main
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.data import Digits, Examples, ImageFolder
-from fedgen.flower.app.run_labels import RunLabels
+from fedgen.flower.app.run_config import RunLabels
 from fedgen.flower.app.write_app import export_clients, write_app
 from tests.flower.runs import recipe
 

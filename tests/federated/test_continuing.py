@@ -8,7 +8,8 @@ from torch.quasirandom import SobolEngine
 
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_state.local_state import LocalState
-from fedgen.flower.client.replies import Recorder, Replies
+from fedgen.flower.client.turn_strategy import Recorder
+from fedgen.flower.server.flower_strategy import Replies
 from tests.federated.modules import Automatic, make_data, make_trainer
 
 

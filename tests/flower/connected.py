@@ -2,7 +2,6 @@
 
 from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.flower.server.connection import Connection
-from fedgen.flower.wire.transport import Transport
 from tests.flower.loopback import Loopback
 from tests.flower.scripted import hello_of
 
@@ -11,4 +10,4 @@ def connection_to(*clients, **options):
     """A connection to clients that say this of themselves; options as for `Connection`."""
     registry = ClientRegistry(Loopback({}))
     registry.clients = list(clients or [hello_of("a")])
-    return Connection(Transport(registry._grid, registry, None), **options)
+    return Connection(registry._grid, registry, **options)

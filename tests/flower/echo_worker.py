@@ -10,8 +10,8 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedgen.flower.client import worker_calls
-from fedgen.flower.client.worker import serve
+from fedgen.flower.app.apps import app_here
+from fedgen.flower.client import worker
 
 
 def app_of(recipe):
@@ -43,20 +43,20 @@ def ask(kind="query", given=None, recipe="recipe.yaml", task=1):
     given = context() if given is None else given
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = given.run_id, given.node_id, task
     message = Message(RecordDict(), 1, kind)
-    reply = worker_calls.ForwardingApp(recipe)(message, given)
+    reply = worker.ForwardingApp(recipe, app_here)(message, given)
     assert reply.metadata.dst_node_id == message.metadata.src_node_id
     return dict(reply.content.config_records["said"])
 
 
 def use(monkeypatch, home):
     """Has workers of this module started, with their places in a folder."""
-    monkeypatch.setattr(worker_calls, "MODULE", __name__)
+    monkeypatch.setattr(worker, "MODULE", __name__)
     monkeypatch.setenv("FLWR_HOME", str(home))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "ask":  # KIND IDLE
-        worker_calls.MODULE = "tests.flower.echo_worker"
-        print(json.dumps(ask(sys.argv[2], context(**{worker_calls.IDLE: float(sys.argv[3])}))))
+        worker.MODULE = "tests.flower.echo_worker"
+        print(json.dumps(ask(sys.argv[2], context(**{worker.IDLE: float(sys.argv[3])}))))
     else:
-        serve(app_of)
+        worker.serve(app_of)

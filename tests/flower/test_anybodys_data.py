@@ -16,7 +16,7 @@ from fedgen.evaluation import read_records
 from fedgen.flower.app.app_sides import _client_node, run_server
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.write_app import write_app
-from fedgen.flower.client.node_data import NodeData
+from fedgen.flower.client.local_data import NodeData
 from fedgen.training.fit import FedgenCLI, train
 from tests.data.test_medmnist import write as write_medmnist
 from tests.flower.loopback import Loopback, Node

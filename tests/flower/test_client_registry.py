@@ -12,8 +12,8 @@ from flwr.app import ConfigRecord, Error, Message
 
 from fedgen.flower.server import client_registry as roster_file
 from fedgen.flower.server.client_registry import CLIENTS, ClientRegistry
+from fedgen.flower.server.connection import UnansweredError
 from fedgen.flower.server.remote_data import RemoteClients
-from fedgen.flower.server.unanswered import UnansweredError
 from fedgen.flower.wire.flower_records import to_records
 from fedgen.flower.wire.messages import pack
 from tests.flower.connected import connection_to

@@ -9,7 +9,7 @@ import yaml
 from fedgen.__main__ import main
 from fedgen.flower.app.app_sides import run_server
 from fedgen.flower.app.apps import client_app
-from fedgen.flower.app.run_labels import RunLabels
+from fedgen.flower.app.run_config import RunLabels
 from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.messages import Hello

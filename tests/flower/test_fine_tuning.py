@@ -11,7 +11,7 @@ from fedgen.embeddings.base import Pixels
 from fedgen.federated.left_out import read_left_out
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.recipe import deployable, for_client, for_server
-from fedgen.flower.client.node_data import NodeData
+from fedgen.flower.client.local_data import NodeData
 from fedgen.flower.server.asked_clients import TooFewAnswersError
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.flower_records import from_records, to_records
@@ -310,7 +310,7 @@ def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, monkeyp
         return replies
 
     monkeypatch.setattr(Loopback, "pull_messages", lost)
-    monkeypatch.setattr("fedgen.flower.wire.transport.AGAIN", 0.01)
+    monkeypatch.setattr("fedgen.flower.server.connection.AGAIN", 0.01)
     found, grid = deploy(settings, images, tmp_path / "run", config={"round-deadline": 0.3, "wait": 20.0})
     assert all(node.calls.count(LOSS) == 3 for node in grid.nodes.values())
     same_weights(simulate(settings, images, tmp_path / "simulated"), found)
@@ -394,7 +394,7 @@ def test_a_client_has_neither_the_servers_data_nor_the_game(tmp_path):
 def test_a_task_has_no_tensor_of_the_game(images, tmp_path, monkeypatch):
     sent = []
     monkeypatch.setattr(
-        "fedgen.flower.wire.transport.to_records",
+        "fedgen.flower.server.connection.to_records",
         lambda message, arrays: sent.append(message) or to_records(message, arrays),
     )
     deploy(fine_tuning("local"), images, tmp_path / "run")

@@ -13,8 +13,8 @@ from fedgen.flower.evaluation.remote_evaluator import RemoteEvaluator
 from fedgen.flower.server.client_registry import Hello
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.server.remote_evaluation import answers_of
+from fedgen.flower.wire.answer_forms import RANGES
 from fedgen.flower.wire.messages import Question, Told
-from fedgen.flower.wire.ranges import RANGES
 from fedgen.statistics.statistic_messages import Message, MessageError
 from tests.flower.connected import connection_to
 

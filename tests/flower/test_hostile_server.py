@@ -12,8 +12,8 @@ from flwr.app import Message as FlowerMessage
 from fedgen.embeddings import load_embedding
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.run_config import LEDGER
+from fedgen.flower.client.client_node import failure_of
 from fedgen.flower.client.policy import Policy, RefusedError
-from fedgen.flower.client.redaction import failure_of
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import MOST_CLIENTS, Item, LossQuestion, Question, Task, Told, check_types
 from fedgen.losses import Nystrom, PooledMoments, Sketches

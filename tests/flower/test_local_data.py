@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 from fedgen.clients.turn import LazyTurn
 from fedgen.data import ImageFolder
 from fedgen.federated import FedAvgStrategy
-from fedgen.flower.app.run_labels import RunLabels
+from fedgen.flower.app.run_config import RunLabels
 from fedgen.flower.client.local_data import LocalDataModule
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.messages import Hello

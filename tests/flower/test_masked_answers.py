@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.flower.secure_aggregation.masked_answers import STEP, Scale, decode, encode
+from fedgen.flower.secure_aggregation.secure_sums import STEP, Scale, decode, encode
 from fedgen.flower.wire.answer_forms import check_form, form_of
 from fedgen.losses import DistributedLoss, FastFIDLoss, OneMessageLoss
 from fedgen.statistics.statistic_messages import Message, MessageError, add

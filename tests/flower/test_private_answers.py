@@ -8,8 +8,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients import sample_cohort
 from fedgen.federated.aggregators.private_mean import Participations
-from fedgen.flower.client.redaction import is_promised
-from fedgen.flower.server.remote_rounds import RESERVED
+from fedgen.flower.client.client_node import is_promised
+from fedgen.flower.server.flower_strategy import RESERVED
 from fedgen.flower.wire.flower_records import METRICS, from_records, to_records
 from fedgen.flower.wire.messages import Answer
 from fedgen.models import WGANGP

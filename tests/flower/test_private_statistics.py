@@ -19,10 +19,10 @@ from fedgen.embeddings.registry import WITHOUT_WEIGHTS
 from fedgen.evaluation import read_records
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.client.client_node import ClientNode
-from fedgen.flower.client.node_data import NodeData
+from fedgen.flower.client.local_data import NodeData
+from fedgen.flower.client.pins import release_once
 from fedgen.flower.client.policy import RefusedError
-from fedgen.flower.client.released import release_once
-from fedgen.flower.evaluation.summed_scores import PooledScore
+from fedgen.flower.evaluation.summed_answers import PooledScore
 from fedgen.flower.secure_aggregation.secure_strategy import summand
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Item, Question, Told, pack

@@ -1,7 +1,5 @@
 """Sums of messages under secure aggregation: exact, of all clients or of none, and cut off at public bounds."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from flwr.clientapp import ClientApp
 from fedgen.flower.secure_aggregation.agreement import MOST
 from fedgen.flower.secure_aggregation.secure_mean import masked, read_instructions, secure_mean, write_summand
 from fedgen.flower.secure_aggregation.secure_sums import fixed_point, masked_messages, secure_sums
-from fedgen.flower.wire.ranges import RANGES, Ranges, largest
+from fedgen.flower.wire.answer_forms import RANGES, Ranges, largest
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.statistics import Message, MessageError, add
 from tests.flower.loopback import Loopback, Node, Odd, empty
@@ -140,7 +138,7 @@ def test_nothing_is_unmasked_where_a_client_wrecks_the_protocol_and_it_is_named(
 def with_rest(rest):
     """Three clients, the third with other bytes in the open."""
     good = [lambda k=k: masked_messages(messages(k), BOUNDS, 3) for k in range(2)]
-    return grid_of([*good, lambda: replace(masked_messages(messages(2), BOUNDS, 3), rest=rest)])
+    return grid_of([*good, lambda: masked_messages(messages(2), BOUNDS, 3)._replace(rest=rest)])
 
 
 @pytest.mark.parametrize("rest", [b"", b"PK"])

@@ -16,9 +16,16 @@ from types import ModuleType
 import pytest
 
 from fedgen.flower.app import apps
-from fedgen.flower.client.node_data import is_simulated
-from fedgen.flower.client.worker import socket_beside
-from fedgen.flower.client.worker_calls import IDLE, WORKER, ForwardingApp, WorkerError, WorkerPlace, idle_seconds
+from fedgen.flower.client.local_data import is_simulated
+from fedgen.flower.client.worker import (
+    IDLE,
+    WORKER,
+    ForwardingApp,
+    WorkerError,
+    WorkerPlace,
+    idle_seconds,
+    socket_beside,
+)
 from tests.flower import echo_worker
 from tests.flower.echo_worker import ask, context
 
@@ -152,7 +159,7 @@ def test_the_folder_of_workers_is_this_users_alone(home, tmp_path):
 
 
 def test_a_worker_that_does_not_start_says_so(home, monkeypatch):
-    monkeypatch.setattr("fedgen.flower.client.worker_calls.MODULE", "tests.flower.no_such_worker")
+    monkeypatch.setattr("fedgen.flower.client.worker.MODULE", "tests.flower.no_such_worker")
     with pytest.raises(WorkerError, match="status"):
         ask()
 

@@ -15,8 +15,8 @@ from fedgen.federated.left_out import LEFT_OUT_FILE, AnyEntry, read_left_out, wr
 from fedgen.flower.app.recipe import read_settings
 from fedgen.flower.app.write_app import write_app
 from fedgen.flower.client.client_node import ClientNode
-from fedgen.flower.client.released import keep_release, read_release, release_once
-from fedgen.flower.evaluation.kept_answers import KeptAnswers
+from fedgen.flower.client.pins import keep_release, read_release, release_once
+from fedgen.flower.evaluation.answers_per_client import KeptAnswers
 from fedgen.flower.server.client_registry import CLIENTS, read_clients
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import (

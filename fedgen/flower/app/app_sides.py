@@ -23,58 +23,48 @@ from fedgen.flower.app.run_config import (
     LEAST_ANSWERS,
     MOST_IMAGES,
     OUTPUT,
+    RANGE,
+    SECURE,
     SIMULATION,
     WAIT,
+    RunLabels,
     check_config,
+    privacy_of,
     run_name,
 )
-from fedgen.flower.app.run_labels import RunLabels
-from fedgen.flower.app.run_statistics import SECURE, RunStatistics, refuse_open
-from fedgen.flower.client.client_node import ClientNode, use_threads
-from fedgen.flower.client.node_data import NodeData, is_simulated
+from fedgen.flower.client.client_node import ClientNode, is_promised, refuse_open, telling_types
+from fedgen.flower.client.local_data import NodeData, is_simulated
 from fedgen.flower.client.pins import hold_to_clients
 from fedgen.flower.client.policy import NAME, PARTITION, PARTITIONS, STATE, VARIABLE, Policy
-from fedgen.flower.client.redaction import is_promised, telling_types
-from fedgen.flower.client.reuse.made_once import forget, made_in
 from fedgen.flower.secure_aggregation.agreement import AskedSum
-from fedgen.flower.secure_aggregation.secure_mean import RANGE, masked
+from fedgen.flower.secure_aggregation.secure_mean import masked
 from fedgen.flower.secure_aggregation.secure_strategy import summand
 from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.flower.server.connection import LEAST, Connection
 from fedgen.flower.server.flower_strategy import FlowerStrategy
 from fedgen.flower.server.remote_data import RemoteClients
+from fedgen.flower.wire.answer_forms import Ranges
 from fedgen.flower.wire.flower_records import from_records, to_records
-from fedgen.flower.wire.messages import LossQuestion, Question, Task
-from fedgen.flower.wire.transport import Transport
+from fedgen.flower.wire.messages import ABOUT_LOSS, LossQuestion, Question, Task
 from fedgen.seeds import isolated
 from fedgen.training.fit import FedgenCLI, train
 
-ABOUT_LOSS = "loss"  # the kind of question
 _LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed")
 # how lines begin that they would say of each of thousands of messages
-_OF_EACH = (
-    "GPU available",
-    "TPU available",
-    "Seed set to",
-    "💡",
-    "`Trainer.fit` stopped: `max_epochs",
-)
+_OF_EACH = ("GPU available", "TPU available", "Seed set to", "💡", "`Trainer.fit` stopped: `max_epochs")
 _SAID: set[str] = set()  # those of them that this process has said
 
 
 def client_side(recipe: Path) -> ClientApp:
-    """The app of each client, which answers in this process.
-
-    Args:
-        recipe: the deployed recipe's file.
-    """
+    """The app of each client, which answers in this process."""
     app = ClientApp(mods=[partial(masked, check=_check_sum)])
+    node_of = partial(_client_node, recipe)
 
     def discreetly(handle: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
         @wraps(handle)
         def handled(message: Message, context: Context) -> Message:
             promised = is_promised(read_settings(recipe), context.run_config)
-            with telling_types(promised), isolated(), _forgetting(context), _saying_once():
+            with telling_types(promised), isolated(), _saying_once():
                 return handle(message, context)
 
         return handled
@@ -82,12 +72,12 @@ def client_side(recipe: Path) -> ClientApp:
     @app.query()
     @discreetly
     def hello(message: Message, context: Context) -> Message:
-        return Message(to_records(_client_node(recipe, context).hello()), reply_to=message)
+        return Message(to_records(node_of(context).hello()), reply_to=message)
 
     @app.train()
     @discreetly
     def take_turn(message: Message, context: Context) -> Message:
-        client_node = _client_node(recipe, context)
+        client_node = node_of(context)
         if context.run_config.get(SECURE):
             return Message(summand(client_node, message, context.run_config, context.state), reply_to=message)
         return Message(to_records(client_node.take(from_records(Task, message))), reply_to=message)
@@ -97,15 +87,15 @@ def client_side(recipe: Path) -> ClientApp:
     def look_up(message: Message, context: Context) -> Message:
         question: Question = from_records(Question, message)
         refuse_open(context.run_config, False, [item[0] for item in question.items])
-        privacy = RunStatistics.of_run(context.run_config).privacy
-        return Message(to_records(_client_node(recipe, context).look_up(question, privacy)), reply_to=message)
+        privacy = privacy_of(context.run_config)
+        return Message(to_records(node_of(context).look_up(question, privacy)), reply_to=message)
 
     @app.query(ABOUT_LOSS)
     @discreetly
     def answer(message: Message, context: Context) -> Message:
         refuse_open(context.run_config, False, [ABOUT_LOSS])
         question: LossQuestion = from_records(LossQuestion, message)
-        return Message(to_records(_client_node(recipe, context).tell(question)), reply_to=message)
+        return Message(to_records(node_of(context).tell(question)), reply_to=message)
 
     return app
 
@@ -132,29 +122,26 @@ def _saying_once() -> Iterator[None]:
 
 
 def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI:
-    """Runs a federation to its end.
-
-    Args:
-        recipe: the deployed recipe's file.
-        grid: Flower's.
-        config: the run's.
-
-    Raises:
-        ValueError: for a config with an unknown key, or a value that its key cannot have.
-    """
+    """Runs a federation to its end; ValueError for a config with an unknown key, or a value that a key cannot have."""
     check_config(config)
     output = Path(str(config.get(OUTPUT, "fedgen-run")))
     settings = read_settings(recipe)
-    use_threads(settings)
-    statistics = RunStatistics.of_run(config)
-    deadline = float(config.get(DEADLINE, 0)) or None
-    labels, least = RunLabels.of_run(config), least_of(config)
+    deadline, wait = float(config.get(DEADLINE, 0)) or None, float(config.get(WAIT, 600.0))
+    hidden, labels = bool(config.get(SECURE, False)), RunLabels.of_run(config)
     registry = ClientRegistry(grid, deadline, labels, int(config.get(MOST_IMAGES, 0)))
-    wait = float(config.get(WAIT, 600.0))
+    connection = Connection(
+        grid,
+        registry,
+        deadline,
+        hidden,
+        wait,
+        labels,
+        least_of(config),
+        float(config.get(RANGE, 0)),
+        Ranges.of_run(config),
+        privacy_of(config),
+    )
     registry.wait_for_clients(output, int(config[CLIENTS]), wait)
-    hidden = bool(config.get(SECURE, False))
-    transport = Transport(grid, registry, deadline, hidden, wait, statistics)
-    connection = Connection(transport, labels, least, float(config.get(RANGE, 0)))
     cli = ServerCLI(for_server(settings, output, hidden), connection, str(config.get(CHECKPOINT, "")) or None)
     train(cli)
     return cli
@@ -188,24 +175,12 @@ def _check_sum(context: Context, made: AskedSum, nodes: Sequence[int]) -> None:
 
 def _client_node(recipe: Path, context: Context) -> ClientNode:
     settings = read_settings(recipe)
-    use_threads(settings)
     own, run = context.node_config, context.run_config
     policy = Policy.of_node(own)
     data, state = _places(context)
     policy.check_run(run_name(run), recipe, bool(run.get(SECURE)))
-    made_of = repr((recipe, settings, data, policy, sorted(own.items()), sorted(run.items())))
-    once, name = made_in(context.run_id, context.node_id, made_of), str(own.get(NAME, data.name))
-    return ClientNode(recipe, data, state / run_name(run), name, is_promised(settings, run), policy, once)
-
-
-@contextmanager
-def _forgetting(context: Context) -> Iterator[None]:
-    """Forgets what the node has made in its run after any error."""
-    try:
-        yield
-    except BaseException:
-        forget(context.run_id, context.node_id)
-        raise
+    name = str(own.get(NAME, data.name))
+    return ClientNode(recipe, data, state / run_name(run), name, is_promised(settings, run), policy)
 
 
 class EndReport(Callback):
@@ -219,12 +194,9 @@ class EndReport(Callback):
 
 
 class ServerCLI(FedgenCLI):
-    """`FedgenCLI` whose data and strategy are connected to clients.
+    """`FedgenCLI` of `for_server`'s settings, whose data and strategy are connected to clients.
 
-    Args:
-        settings: of `for_server`.
-        connection: to the clients.
-        ckpt_path: checkpoint to go on from, as for `fedgen fit`; None for the run's last.
+    It goes on from a checkpoint as `fedgen fit` does; None for the run's last.
     """
 
     previous = f"--run-config '{CHECKPOINT}=\"previous\"'"
@@ -235,15 +207,15 @@ class ServerCLI(FedgenCLI):
 
     def instantiate_classes(self) -> None:
         """Make what LightningCLI makes; data and strategy with the connection."""
-        connected = [(self._connected, kind, True) for kind in (RemoteClients, FlowerStrategy)]
-        self.config_init = self.parser.instantiate(self.config, instantiators=connected)
+
+        def connected(kind: Callable[..., Any], **settings: Any) -> Any:
+            return kind(_connection=self._connection, **settings)
+
+        instantiators = [(connected, kind, True) for kind in (RemoteClients, FlowerStrategy)]
+        self.config_init = self.parser.instantiate(self.config, instantiators=instantiators)
         self.datamodule, self.model = self.config_init.data, self.config_init.model
         self._add_configure_optimizers_method_to_model(self.subcommand)
         self.trainer = self.instantiate_trainer()
-
-    def _connected(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """Make one of these classes of a recipe's settings and the connection, which is none of them."""
-        return kind(_connection=self._connection, **settings)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)

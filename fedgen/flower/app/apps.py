@@ -1,4 +1,7 @@
-"""The two Flower apps of a deployed recipe; Flower loads this module for every message, so it imports no torch."""
+"""The two Flower apps of a deployed recipe; Flower loads this module for every message, so it imports no torch.
+
+As a command it is a client's worker (`fedgen.flower.client.worker`).
+"""
 
 import sys
 from pathlib import Path
@@ -7,7 +10,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedgen.flower.client.worker_calls import ForwardingApp
+from fedgen.flower.client.worker import ForwardingApp, serve
 
 ONE_MESSAGE = "flwr-clientapp"  # Flower's command that a SuperNode starts for each message
 
@@ -25,12 +28,14 @@ def client_app(recipe: Path) -> ClientApp:
     Where Flower started this process for one message alone, the message is answered by a worker, a process that stays
     for the run's next ones ("worker-idle" of the node's config: how many seconds it waits for them, by default 600; 0
     for no worker). Elsewhere, as in the actors of Flower's simulation, it is answered here.
-
-    Args:
-        recipe: the deployed recipe's file.
     """
     if Path(sys.argv[0]).name == ONE_MESSAGE:
-        return ForwardingApp(recipe)
+        return ForwardingApp(recipe, app_here)
+    return app_here(recipe)
+
+
+def app_here(recipe: Path) -> ClientApp:
+    """The app of a client, which answers in this process."""
     from fedgen.flower.app.app_sides import client_side
 
     return client_side(recipe)
@@ -48,9 +53,6 @@ def server_app(recipe: Path) -> ServerApp:
     turn; "range.NAME", the largest entry of a statistic), what noise statistics have ("statistics-epsilon",
     "statistics-delta" and "statistics-radius"), which classes labels are of ("classes", all others' clients being left
     out) and how many images each has ("label-counts").
-
-    Args:
-        recipe: the deployed recipe's file.
     """
     app = ServerApp()
 
@@ -61,3 +63,15 @@ def server_app(recipe: Path) -> ServerApp:
         run_server(recipe, grid, context.run_config)
 
     return app
+
+
+def worker_app(recipe: Path) -> ClientApp:
+    """The app of a worker, which keeps the images of a message for the next."""
+    from fedgen.flower.client.local_data import KeptImages, LocalDataModule
+
+    LocalDataModule.kept = KeptImages()
+    return app_here(recipe)
+
+
+if __name__ == "__main__":
+    serve(worker_app)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation.score_choice import choose
-from fedgen.flower.client.node_data import FOLDERS, NUMBER, NUMBERS, READING, NodeData, place_of
+from fedgen.flower.client.local_data import FOLDERS, NUMBER, NUMBERS, READING, NodeData, place_of
 from fedgen.io.files import yaml_in
 from fedgen.io.regular_files import read_regular
 
@@ -19,17 +19,7 @@ _OF_MESSAGE = 3  # questions of a loss that is asked once in a round
 
 
 def without_unmeasured(recipe: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The recipe with an evaluation of what a deployment measures, or none, and what it does not measure.
-
-    Args:
-        recipe: as for `fedgen fit`.
-
-    Returns:
-        The recipe, and the names of the scores that are left out.
-
-    Raises:
-        ValueError: for an unknown score.
-    """
+    """The recipe with an evaluation of what a deployment measures, or none, and what it does not measure."""
     found, left = copy.deepcopy(dict(recipe)), []
     trainer = found.get("trainer") or {}
     for callback in list(trainer.get("callbacks") or []):
@@ -46,12 +36,7 @@ def without_unmeasured(recipe: Mapping[str, Any]) -> tuple[dict[str, Any], list[
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of a deployed recipe.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no recipe.
-    """
+    """The settings of a deployed recipe."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; `fedgen deploy RECIPE DIR` writes it")
     return copy.deepcopy(_settings_in(read_regular(path), path))
@@ -91,16 +76,9 @@ def spelled_out(recipe: Any) -> Any:
 def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe with each client's own data in place of the federation's.
 
-    Args:
-        recipe: as for `fedgen fit`.
-        data: the class of each client's data and its settings, without the place, which a client's node says. Where it
-            is the recipe's own, how the recipe reads it (labels, collate_fn, num_workers, ...) is kept.
-
-    Raises:
-        ValueError: for a recipe that neither trains with FedAvgStrategy nor fine-tunes at the server, whose data is no
-            FederatedDataModule, that keeps clients from training, simulates their speeds, or measures what no client
-            tells, of no fixed seed,
-            for data sets of the kit that read no place, and labels that are listed for all clients' items.
+    `data` is the class of each client's data and its settings, without the place, which a client's node says. Where it
+    is the recipe's own, how the recipe reads it (labels, collate_fn, num_workers, ...) is kept. Raises ValueError for
+    what no deployment does.
     """
     if recipe.get("seed_everything") is True:
         raise ValueError(
@@ -175,9 +153,7 @@ def evaluations(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluations_in(settings: Mapping[str, Any]) -> float:
-    """Return how many sets of generated images a recipe's run scores at most; infinite if it does not say how long it
-    is.
-    """
+    """Return how many sets of generated images a recipe's run scores at most; infinite without a number of rounds."""
     found = evaluations(settings)
     often = _rounds(settings) / int(found.get("every_n_rounds", 10))
     return _AGAIN * (bool(found.get("at_start")) + 1 + (math.ceil(often) if math.isfinite(often) else often))
@@ -195,17 +171,7 @@ def _rounds(settings: Mapping[str, Any]) -> float:
 
 
 def for_client(settings: Mapping[str, Any], node: NodeData, name: str, features: Path) -> dict[str, Any]:
-    """Settings with which one client takes turns.
-
-    Args:
-        settings: deployed ones.
-        node: what its node says of its data.
-        name: the client's.
-        features: folder that keeps its images' features.
-
-    Raises:
-        ValueError: if recipe and node together do not say what its data are.
-    """
+    """Settings with which one client takes turns; `features` is the folder that keeps its images' features."""
     found = copy.deepcopy(dict(settings))
     found["data"]["init_args"] = {
         **node.fill(found["data"]["init_args"]),
@@ -228,25 +194,15 @@ def for_client(settings: Mapping[str, Any], node: NodeData, name: str, features:
 
 
 def for_server(settings: Mapping[str, Any], output: Path, hidden: bool = False) -> dict[str, Any]:
-    """Settings with which the server runs the federation.
-
-    Args:
-        settings: deployed ones.
-        output: the run folder.
-        hidden: whether single updates are hidden from it.
-    """
+    """Settings with which the server runs the federation; whether single updates are `hidden` from it."""
     found = copy.deepcopy(dict(settings))
-    own = {name: value for name, value in found["data"]["init_args"].items() if name in _OF_CLIENTS}
-    found["data"] = {"class_path": "fedgen.flower.RemoteClients", "init_args": own}
+    given = {name: value for name, value in found["data"]["init_args"].items() if name in _OF_CLIENTS}
+    found["data"] = {"class_path": "fedgen.flower.RemoteClients", "init_args": given}
     found["trainer"]["default_root_dir"] = str(output)
     if not asks_clients(settings):
-        _put_strategy(found["trainer"], hidden)
+        own = "secure_aggregation.secure_strategy.SecureStrategy" if hidden else "server.flower_strategy.FlowerStrategy"
+        found["trainer"]["strategy"]["class_path"] = f"fedgen.flower.{own}"
     for callback in found["trainer"].get("callbacks") or []:
         if str(callback.get("class_path")).endswith(EVALUATION):
             callback["class_path"] = "fedgen.flower.server.remote_evaluation.RemoteEvaluation"
     return found
-
-
-def _put_strategy(trainer: dict[str, Any], hidden: bool) -> None:
-    own = "secure_aggregation.secure_strategy.SecureStrategy" if hidden else "server.flower_strategy.FlowerStrategy"
-    trainer["strategy"]["class_path"] = f"fedgen.flower.{own}"

@@ -1,20 +1,30 @@
-"""A run's config: what may stand in it, checked before anybody is waited for or asked."""
+"""A run's config: its keys, checked before any client is asked, its labels, and the noise of its statistics."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
-from fedgen.flower.app.run_labels import CLASSES, COUNTS
-from fedgen.flower.app.run_statistics import DELTA, EPSILON, RADIUS, SECURE
-from fedgen.flower.secure_aggregation.secure_mean import RANGE
-from fedgen.flower.wire.ranges import RANGES, range_key
+import torch
+from torch import Tensor
+
+from fedgen.federated.left_out import shorten
+from fedgen.flower.wire.answer_forms import RANGES, range_key
+from fedgen.flower.wire.messages import Hello
 from fedgen.io.field_types import Between, conforms
+from fedgen.own_code import rank_zero_warn
+from fedgen.statistics import Privacy
+from fedgen.statistics.statistic_messages import MessageError
 
 CLIENTS, OUTPUT, WAIT, DEADLINE, SIMULATION = "clients", "output", "wait", "round-deadline", "simulation-data"
 LEDGER = "epsilon"  # the folder of a client beside those of its runs: what each release has spent
 LEAST_ANSWERS, MOST_IMAGES, CHECKPOINT = "least-answers", "most-images", "ckpt-path"
+SECURE, RANGE = "secure-aggregation", "update-range"
+EPSILON, DELTA, RADIUS = "statistics-epsilon", "statistics-delta", "statistics-radius"
+CLASSES, COUNTS = "classes", "label-counts"
+DIGITS = 12  # of a count: all of them add up to a whole number of 63 bits
 _NUMBERS = (WAIT, DEADLINE, LEAST_ANSWERS, RANGE, EPSILON, DELTA, RADIUS, *map(range_key, RANGES))
 _TEXTS = (OUTPUT, CHECKPOINT, SIMULATION)
 _LISTS = (CLASSES, COUNTS)  # a single one may have been read as a number
@@ -30,16 +40,13 @@ KEYS = tuple(_OF_KEYS)
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Refuses a run's config with a key that there is not, or a value of another type than the key's.
-
-    Raises:
-        ValueError: naming key and value, and saying what to give.
-    """
+    """Refuses a run's config with a key that there is not, or a value of another type than the key's."""
     for key, value in config.items():
         if key not in KEYS:
             near = get_close_matches(key, KEYS, 1)
             meant = f"did you mean {near[0]}? K" if near else "k"
-            raise ValueError(f"{key}={value!r} in the run's config: there is no such key; {meant}eys are {_list(KEYS)}")
+            keys = f"{', '.join(KEYS[:-1])} and {KEYS[-1]}"
+            raise ValueError(f"{key}={value!r} in the run's config: there is no such key; {meant}eys are {keys}")
         hint, wanted = _OF_KEYS[key]
         if not conforms(value, hint):
             raise ValueError(f"{key}={value!r} in the run's config: give {wanted}")
@@ -49,11 +56,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def run_name(config: Mapping[str, Any]) -> str:
-    """Return the name of a run's folder, which clients give theirs of this run.
-
-    Raises:
-        ValueError: for a place without a name of its own.
-    """
+    """Return the name of a run's folder, which clients give theirs of this run."""
     name = Path(str(config.get(OUTPUT, "fedgen-run"))).name
     if name in ("", "..", LEDGER):  # clients keep what all runs have spent beside their folders
         raise ValueError(
@@ -63,5 +66,106 @@ def run_name(config: Mapping[str, Any]) -> str:
     return name
 
 
-def _list(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+@dataclass(frozen=True)
+class RunLabels:
+    """The classes that a run's labels are of.
+
+    Labels are positions among the classes of the whole federation, so whoever adds one moves the others: where they are
+    not named here, they are what the clients say. By `counts`, images of each, a conditional model draws labels.
+    """
+
+    classes: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    @classmethod
+    def of_run(cls, config: Mapping[str, Any]) -> "RunLabels":
+        """Read the labels of a run's config: "classes" and "label-counts", each separated by commas."""
+        classes = _parts(config, CLASSES)
+        if len(set(classes)) != len(classes):
+            twice = next(name for name in classes if classes.count(name) > 1)
+            raise ValueError(f"{CLASSES} in the run's config names {twice!r} twice; name each class once")
+        told = _parts(config, COUNTS)
+        if not all(part.isdecimal() and len(part) <= DIGITS for part in told) or (told and not any(map(int, told))):
+            said = shorten(str(config[COUNTS]), 80)
+            raise ValueError(
+                f'{COUNTS}="{said}" in the run\'s config: give whole numbers that are not all 0, one a class, of'
+                f" at most {DIGITS} digits"
+            )
+        found = cls(classes, tuple(map(int, told)))
+        if classes:
+            found._check_counts(len(classes))
+        return found
+
+    def check(self, one: Hello) -> None:
+        """Refuses a client that has a class which the run's config does not name."""
+        if self.classes and not one.classes:
+            raise MessageError(f"client {one.name!r} has no labels, and {CLASSES} in the run's config names some")
+        if others := [name for name in one.classes if name not in self.classes] if self.classes else []:
+            cannot = "; a name with a comma cannot be named there: rename it, or leave the key out"
+            remedy = cannot if "," in others[0] else ""
+            raise MessageError(
+                f"client {one.name!r} has the class {others[0]!r}, and {CLASSES} in the run's config names"
+                f" {', '.join(self.classes)}{remedy}"
+            )
+
+    def names(self, clients: Sequence[Hello]) -> tuple[str, ...]:
+        """The classes of the run, in the labels' order: named ones, else all that clients have, in the order of text.
+
+        Where clients have numbers in order of size, "10" after "9", as data sets with integers for labels, it is that.
+        """
+        if self.classes:
+            return self.classes
+        every = {name for one in clients for name in one.classes}
+        lists = [list(one.classes) for one in clients]
+        numbers = all(name.isdecimal() for name in every)
+        by_size = numbers and all(own == sorted(own, key=_size) for own in lists)
+        by_text = all(own == sorted(own) for own in lists)
+        return tuple(sorted(every, key=_size) if by_size and not by_text else sorted(every))
+
+    def count(self, classes: Sequence[str], unlabelled: Sequence[str]) -> Tensor:
+        """Images of each class int64 [classes], by which a conditional model draws; all alike if none are told."""
+        if unlabelled:
+            raise ValueError(
+                f"client {unlabelled[0]!r} has no labels, which a conditional model needs: its images belong in folders"
+                " by class; or leave out num_classes"
+            )
+        self._check_counts(len(classes))
+        if self.counts:
+            return torch.tensor(self.counts, dtype=torch.int64)
+        rank_zero_warn(
+            f"labels are drawn as if all {len(classes)} classes were equally frequent, as no client tells how many"
+            f" images of each it has; where that is known, give {COUNTS} in the run's config"
+        )
+        return torch.ones(len(classes), dtype=torch.int64)
+
+    def _check_counts(self, classes: int) -> None:
+        if self.counts and len(self.counts) != classes:
+            raise ValueError(f"{COUNTS} in the run's config gives {len(self.counts)} numbers for {classes} classes")
+
+
+def _size(name: str) -> tuple[int, str]:
+    return int(name), name
+
+
+def _parts(config: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in str(config.get(key, "")).split(",") if part.strip())
+
+
+def privacy_of(config: Mapping[str, Any]) -> Privacy | None:
+    """The privacy of a run's sums with noise, for one embedding and a client's message by itself; None without noise.
+
+    How many images a client has is no secret in a deployment, so the promise is about an image in another's place.
+    """
+    if not has_noise(config):
+        return None
+    values = {name: float(config.get(name, 0)) for name in (EPSILON, DELTA, RADIUS)}
+    try:
+        return Privacy(values[EPSILON], values[DELTA], values[RADIUS], "replace", "public")
+    except ValueError as error:
+        said = " ".join(f"{name}={value:g}" for name, value in values.items())
+        raise ValueError(f"{said} in the run's config: {error}") from error
+
+
+def has_noise(config: Mapping[str, Any]) -> bool:
+    """Whether a run's clients tell sums with noise alone."""
+    return float(config.get(EPSILON, 0)) != 0

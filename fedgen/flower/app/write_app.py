@@ -13,8 +13,8 @@ from fedgen import __version__
 from fedgen.class_paths import is_class_path
 from fedgen.clients import FederatedDataModule
 from fedgen.flower.app.recipe import deployable
-from fedgen.flower.client.node_data import NUMBER, signature_of
-from fedgen.flower.wire.ranges import RANGES
+from fedgen.flower.client.local_data import NUMBER, signature_of
+from fedgen.flower.wire.answer_forms import RANGES
 from fedgen.images import save_png
 from fedgen.io.files import atomic_write
 from fedgen.progress import track
@@ -160,13 +160,6 @@ def own_modules(settings: Any, folder: Path) -> list[Path]:
     """The files of modules in a folder that class paths in settings name, and of packages there, without repetition.
 
     What these import of the folder themselves is not followed.
-
-    Args:
-        settings: a recipe's.
-        folder: where its author works.
-
-    Raises:
-        ValueError: for a module with the name of the app's own package.
     """
     tops = dict.fromkeys(text.split(".")[0] for text in texts_in(settings) if is_class_path(text))
     found: list[Path] = []
@@ -198,19 +191,8 @@ def write_app(
 ) -> list[Path]:
     """Writes the app's folder; modules of one's own that the recipe names, of the current folder, go with it.
 
-    Args:
-        recipe: as for `fedgen fit`.
-        data: class and settings of each client's data.
-        folder: is made; its name is the app's.
-        clients: how many the server waits for.
-        simulation: folder of clients' folders for Flower's simulation, or "".
-        classes: of its images, in the labels' order.
-
-    Returns:
-        The modules, relative to the current folder.
-
-    Raises:
-        ValueError: for a recipe that cannot be deployed.
+    The server waits for so many clients; `simulation` is the folder of clients' folders for Flower's simulation, or "",
+    and `classes` are the images', in the labels' order. Returns the modules, relative to the current folder.
     """
     settings, here = deployable(recipe, data), Path.cwd()
     modules = [path.relative_to(here) for path in own_modules(settings, here)]
@@ -245,9 +227,6 @@ def export_clients(data: FederatedDataModule, folder: Path) -> None:
     """Writes every client's images as a folder of its own, as PNG, in folders by class where they have labels.
 
     Each folder is named by the client's number and name; `ImageFolder` reads them back bit for bit, in this order.
-
-    Raises:
-        FileExistsError: if the folder holds something.
     """
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty; choose another folder for the clients' images")

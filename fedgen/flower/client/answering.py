@@ -87,14 +87,7 @@ class Answering(LightningModule):
 def client_of(
     loss: DistributedLoss | OneMessageLoss, features: Tensor, weight: float, cache: Path
 ) -> ScoringClient | SummarisingClient:
-    """The loss's client of these features [n, D]; MMD^2's mean kernel within them is worked out once, and kept.
-
-    Args:
-        loss: of the server.
-        features: of the client's images.
-        weight: the client's.
-        cache: folder of what is kept: a message is a process of its own, and that mean takes n^2 D multiplications.
-    """
+    """The loss's client of these features [n, D]; MMD^2's mean kernel within them is worked out once, and kept."""
     if not isinstance(loss, DistributedLoss) or not isinstance(loss.loss, MMD2Loss) or not loss.loss.constant:
         return loss.client_of(features, weight)
     check_means([features], loss.loss.estimator)
@@ -113,11 +106,7 @@ def client_of(
 
 
 def sent_in(precision: str) -> torch.dtype:
-    """The type of numbers of that name.
-
-    Raises:
-        MessageError: for another one.
-    """
+    """The type of numbers of that name."""
     if precision not in NAMES:
         raise MessageError(f"precision {precision!r}: numbers travel as {' or '.join(NAMES)}")
     return NAMES[precision]

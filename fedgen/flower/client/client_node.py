@@ -1,36 +1,109 @@
-"""A client's side: it introduces itself, takes turns, and keeps between them what is its own."""
+"""A client's side: it introduces itself, takes turns, and keeps between them what is its own.
 
-from collections.abc import Mapping, Sequence
+Where privacy is promised, it keeps to itself what its steps logged and the texts of its errors: neither has noise, and
+no accountant counts it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import torch
 
-from fedgen.embeddings import Embedding
 from fedgen.federated.federation_state import check_packed
+from fedgen.federated.lightning.lightning_internals import look_for_plugins_once
 from fedgen.federated.round import exits_fail
 from fedgen.flower.app.recipe import evaluations, evaluations_in, for_client, questions_in, read_settings
+from fedgen.flower.app.run_config import EPSILON, SECURE, has_noise
 from fedgen.flower.client.answering import Answering, sent_in
 from fedgen.flower.client.client_statistics import FEATURES, answers_to
-from fedgen.flower.client.local_data import LocalDataModule
-from fedgen.flower.client.node_data import NodeData
-from fedgen.flower.client.pins import count_question, hold_to_split
-from fedgen.flower.client.policy import Policy
-from fedgen.flower.client.redaction import failure_of, untold
-from fedgen.flower.client.released import note_exact, refuse_after_noise
-from fedgen.flower.client.reuse.fit_copies import Again, Fit, copies, is_of_kit
-from fedgen.flower.client.reuse.made_once import MadeOnce, is_pure_embedding, itself
+from fedgen.flower.client.local_data import LocalDataModule, NodeData
+from fedgen.flower.client.pins import count_question, hold_to_split, note_exact, refuse_after_noise
+from fedgen.flower.client.policy import Policy, RefusedError
 from fedgen.flower.client.turn_strategy import TurnStrategy
 from fedgen.flower.wire.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
+from fedgen.foreign_text import printable_lines
 from fedgen.io.files import atomic_write, remove_unfinished
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import bytes_of
-from fedgen.own_code import warn
+from fedgen.own_code import rank_zero_warn, warn
 from fedgen.statistics import Privacy
 from fedgen.statistics.statistic_messages import Message, MessageError
+from fedgen.training.fit import FedgenCLI
+
+
+class ToldError(RuntimeError):
+    """An error whose text says only what may be told."""
+
+
+def is_promised(settings: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether a run promises differential privacy, of its updates or of its statistics."""
+    return has_noise(config) or any(map(_is_private, _class_paths(settings["trainer"].get("strategy"))))
+
+
+def refuse_open(config: Mapping[str, Any], secure: bool, asked: Sequence[str]) -> None:
+    """A client's own check of what it is asked for: nothing, where the run's config allows it.
+
+    Args:
+        config: the run's.
+        secure: whether the answers are masked.
+        asked: the items' kinds.
+
+    Raises:
+        RefusedError: for what the run's config says stays hidden.
+    """
+    if bool(config.get(SECURE, False)) and not secure:
+        raise RefusedError("under secure aggregation nothing is told in the open")
+    if has_noise(config) and any(ask != "private-sums" for ask in asked):
+        raise RefusedError(f"with {EPSILON} in the run's config nothing is told without noise")
+
+
+def failure_of(error: Exception, promised: bool) -> str:
+    """Return what is told of an error; where privacy is promised the whole of it is in the client's own log.
+
+    A refusal is told in any case: it is about the run's config, which is the server's.
+    """
+    if not promised or isinstance(error, RefusedError):
+        return f"{type(error).__name__}: {error}"
+    rank_zero_warn(f"the server is told of a {type(error).__name__}, and not: {printable_lines(str(error))}")
+    return untold(type(error).__name__)
+
+
+def untold(kind: str) -> str:
+    """An error's type in place of its text."""
+    return f"{kind}, of which the client's own log says more"
+
+
+@contextmanager
+def telling_types(promised: bool) -> Iterator[None]:
+    """Keeps the texts of errors, which Flower sends to the server, where privacy is promised."""
+    try:
+        yield
+    except (RefusedError, ToldError):
+        raise
+    except Exception as error:
+        if not promised:
+            raise
+        raise ToldError(failure_of(error, promised)) from None
+
+
+def _class_paths(settings: Any) -> Iterator[str]:
+    if isinstance(settings, Mapping):
+        if isinstance(path := settings.get("class_path"), str):
+            yield path
+        for value in settings.values():
+            yield from _class_paths(value)
+
+
+def _is_private(path: str) -> bool:
+    """Whether a class path names a private aggregator; recipes may call the project's by their bare names."""
+    found = locate(path) or locate(f"fedgen.federated.{path}")
+    return bool(getattr(found, "private", False))  # a recipe may name anybody's class
 
 
 class ClientNode:
@@ -44,11 +117,6 @@ class ClientNode:
         name: the client's; that of its data by default.
         promised: whether the run promises privacy, so that neither logs nor errors' texts may leave.
         policy: of its node; by default that of a node without one.
-        once: what it has made for messages before; nothing by default.
-
-    Raises:
-        FileNotFoundError: if the recipe is missing.
-        ValueError: for a recipe that cannot be read, or that does not say with the node what its data are.
     """
 
     def __init__(
@@ -59,21 +127,16 @@ class ClientNode:
         name: str | None = None,
         promised: bool = False,
         policy: Policy | None = None,
-        once: MadeOnce | None = None,
     ) -> None:
         self.name, self.state, self._promised = name or own.name, state, promised
-        self.policy, self._once = policy or Policy(), once or MadeOnce()
+        self.policy = policy or Policy()
         settings = self._recipe = read_settings(recipe)
         self._settings, self._evaluation = for_client(settings, own, self.name, state / FEATURES), evaluations(settings)
 
     @cached_property
-    def _made(self) -> Fit:
-        settings = {**self._settings, "seed_everything": self._settings.get("seed_everything", 0)}
-        keep = partial(_way_to_such, settings=settings)
-        made = self._once.same("fit", repr(settings), partial(self._once.fit, settings), keep)
-        made.datamodule.once = self._once
-        made.datamodule.read_again()
-        return made
+    def _made(self) -> FedgenCLI:
+        look_for_plugins_once()
+        return FedgenCLI(args={**self._settings, "seed_everything": self._settings.get("seed_everything", 0)})
 
     @property
     def _data(self) -> LocalDataModule:
@@ -90,12 +153,9 @@ class ClientNode:
     def take(self, task: Task) -> Answer:
         """Takes a turn; one that cannot be taken is an answer too, with the reason."""
         try:
-            answer = self._take(task)
+            return self._take(task)
         except Exception as error:
-            answer = Answer(failure=failure_of(error, self._promised))
-        if answer.failure:
-            self._once.drop()
-        return answer
+            return Answer(failure=failure_of(error, self._promised))
 
     @exits_fail()
     def _take(self, task: Task) -> Answer:
@@ -145,7 +205,6 @@ class ClientNode:
         try:
             return self._told([message.to_bytes() for message in self.answers(question, privacy)])
         except Exception as error:
-            self._once.drop()
             return Told(failure=failure_of(error, self._promised))
 
     def _told(self, messages: list[bytes]) -> Told:
@@ -156,30 +215,23 @@ class ClientNode:
     def answers(self, question: Question, privacy: Privacy | None = None) -> list[Message]:
         """The answers to an evaluation's question, one an item; raises what keeps it from answering.
 
-        Args:
-            question: the server's.
-            privacy: what the run promises of sums with noise, for one embedding.
+        `privacy` is what the run promises of sums with noise, for one embedding.
         """
         self._enroll(question.client, question.classes)
         declared = evaluations_in(self._recipe)
         client, evaluation = self._data.client, self._evaluation
-        return list(answers_to(question, client, evaluation, self.state, privacy, self.policy, declared, self._once))
+        return list(answers_to(question, client, evaluation, self.state, privacy, self.policy, declared))
 
     def tell(self, question: LossQuestion) -> Told:
         """Answers a loss at the server; why it cannot is an answer too."""
         try:
             return self._told([self.answer(question).to_bytes(sent_in(question.precision))])
         except Exception as error:
-            self._once.drop()
             return Told(failure=failure_of(error, self._promised))
 
     @exits_fail()
     def answer(self, question: LossQuestion) -> Message:
-        """The answer to a loss at the server.
-
-        Raises:
-            ValueError: if the embedding is not the server's, or the images do not do for the loss.
-        """
+        """The answer to a loss at the server."""
         model = self._made.model
         if not isinstance(model, Answering):
             raise ValueError(f"{type(model).__name__} asks clients nothing here; the server runs another recipe")
@@ -188,7 +240,8 @@ class ClientNode:
         self._enroll(question.client, question.classes)
         asked, about = Message.from_bytes(question.question), f"loss/{question.embedding}"
         check = partial(self.policy.check_questions, what=about, declared=questions_in(self._recipe))
-        count_question(self.state, about, _hash_of(asked), check)
+        content = hash_tensors(sorted(asked.tensors.items()), f"{asked.kind} {sorted(asked.meta.items())}")
+        count_question(self.state, about, content, check)
         note_exact(self.state)
         device = self._made.trainer.strategy.root_device
         return model.answer(question, self._data.client, self.state / FEATURES, device)
@@ -204,9 +257,6 @@ class ClientNode:
         """Return what was kept after the last turn that the server counts, and its file.
 
         A turn that the server did not hear of is void, as if it had failed.
-
-        Raises:
-            MessageError: if what this client had then is no longer kept.
         """
         turns = self._turns()
         if not task.iterations:
@@ -261,33 +311,8 @@ class ClientNode:
                 path.unlink()  # of a run begun again, of a turn that the server did not hear of, or too old
 
 
-def _way_to_such(made: Fit, settings: Mapping[str, Any]) -> Again | None:
-    """Return the way to such objects for later messages: those that only answer a loss leave no trace in themselves.
-
-    There is none where somebody's own class reads the data, which may keep something of them.
-    """
-    model, data = made.model, made.datamodule
-    if not isinstance(data, LocalDataModule) or data.places() is None:
-        return None
-    if not isinstance(model, Answering):
-        return copies(made, settings)
-    embeddings = model.objective.embeddings
-    is_pure = all(isinstance(one, Embedding) and is_pure_embedding(one) for one in embeddings)
-    return itself(made) if is_pure and is_of_kit(*model.modules()) else None
-
-
-def _hash_of(message: Message) -> str:
-    return hash_tensors(sorted(message.tensors.items()), f"{message.kind} {sorted(message.meta.items())}")
-
-
 def _keeps_tensors(kept: dict[str, Any]) -> bool:
     """Whether a client kept more than its count: personal state, optimizers' states, variates, unsent updates."""
     parts = (kept["local"].get("clients"), kept["algorithm"].get("clients"), kept["outside"].get("personal"))
     unsent = kept.get("compression", {}).get("clients")  # older releases kept none
     return any((*kept["personal"].values(), *parts, unsent))
-
-
-def use_threads(settings: dict[str, Any]) -> None:
-    """Sets the number of CPU threads that a recipe asks for."""
-    if threads := settings.get("threads"):
-        torch.set_num_threads(int(threads))

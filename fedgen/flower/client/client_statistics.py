@@ -3,7 +3,7 @@
 import json
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,11 @@ from fedgen.evaluation.names import REPORT, SELECT
 from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.federated.left_out import shorten
-from fedgen.flower.app.run_config import LEDGER
-from fedgen.flower.app.run_statistics import DELTA
-from fedgen.flower.client.pins import count_question, hold_to_embeddings
-from fedgen.flower.client.policy import Policy, RefusedError
-from fedgen.flower.client.released import (
+from fedgen.flower.app.run_config import DELTA, LEDGER
+from fedgen.flower.client.pins import (
     RELEASED,
+    count_question,
+    hold_to_embeddings,
     note_exact,
     once_path,
     refuse_after_exact,
@@ -30,8 +29,7 @@ from fedgen.flower.client.released import (
     release_once,
     release_path,
 )
-from fedgen.flower.client.reuse.fit_copies import Again, is_of_kit
-from fedgen.flower.client.reuse.made_once import MadeOnce, is_pure_embedding, itself
+from fedgen.flower.client.policy import Policy, RefusedError
 from fedgen.flower.wire.messages import Item, Question
 from fedgen.io.files import write_once
 from fedgen.io.hashing import hash_tensors
@@ -59,11 +57,7 @@ _OF_PANELS = ("embeddings", "scores", "presets")
 
 
 def panels_of(evaluation: Mapping[str, Any]) -> list[Panel]:
-    """The embeddings and scores of an evaluation's arguments.
-
-    Raises:
-        ValueError: for a score that needs more of clients than they tell.
-    """
+    """The embeddings and scores of an evaluation's arguments."""
     panels = make_panels(**{"embeddings": None, **{k: v for k, v in evaluation.items() if k in _OF_PANELS}})
     for panel in panels:
         for choice in panel.choices:
@@ -75,23 +69,8 @@ def panels_of(evaluation: Mapping[str, Any]) -> list[Panel]:
     return panels
 
 
-def _way_to_panels(panels: list[Panel]) -> Again | None:
-    """Return the way to such panels for later messages; somebody's own may keep something of what they are asked."""
-    are_pure = all(
-        is_pure_embedding(panel.embedding) and is_of_kit(*(choice.definition for choice in panel.choices))
-        for panel in panels
-    )
-    return itself(panels) if are_pure else None
-
-
 def sketch_of(choice: ScoreChoice, dim: int, centre: Tensor | None) -> CubicSketch | FourierSketch:
-    """The sketch that all clients make for a score of kernel means.
-
-    Args:
-        choice: the score.
-        dim: features of the embedding.
-        centre: public, float64 [dim]: the pooled mean.
-    """
+    """The sketch that all clients make for a score of kernel means."""
     kernel = choice.kernel
     if isinstance(kernel, RBFKernel):
         return FourierSketch(dim, sigma=kernel.sigma)
@@ -106,7 +85,6 @@ def answers_to(
     privacy: Privacy | None = None,
     policy: Policy | None = None,
     declared: float = math.inf,
-    once: MadeOnce | None = None,
 ) -> Iterator[Message]:
     """A client's answers, one an item; what a run needs once is told once, and who asks again is told the same.
 
@@ -118,7 +96,6 @@ def answers_to(
         privacy: what the run promises of sums with noise, for one embedding.
         policy: of the client's node; by default that of a node without one.
         declared: sets of generated images that the run scores at most by its recipe.
-        once: what the client has made for messages before; nothing by default.
 
     Raises:
         RefusedError: for what the policy does not allow; if it is asked for sums with noise of another promise than the
@@ -127,9 +104,8 @@ def answers_to(
         ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
             asked for others.
     """
-    policy, made = policy or Policy(), partial(panels_of, evaluation)
-    own = (once or MadeOnce()).same("panels", repr(evaluation), made, _way_to_panels)
-    panels = {panel.embedding.name: panel for panel in own}
+    policy = policy or Policy()
+    panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
     if len(set(map(tuple, question.items))) != len(question.items):
         raise RefusedError("one thing is asked twice in a question")
     _check_generated(question.weights, int(evaluation.get("num_images", NUM_IMAGES)))
@@ -150,8 +126,7 @@ def answers_to(
         examples = client.held_out_examples if item.split == REPORT else client.train_examples
         hold_to_embeddings(state, panels)
         if item.ask == "private-sums":
-            _check_delta(privacy, len(examples))
-            _count(state, privacy, policy)
+            _count_release(state, privacy, len(examples), policy)
         else:
             note_exact(state)
         if item.ask in ("kid", "fid"):
@@ -168,20 +143,39 @@ def _answer(
     item: Item, panel: Panel, features: Tensor, tensors: Mapping[str, Tensor], place: int, state: Path
 ) -> Message:
     """The answer to one item; what a run needs once is that of before, where there is one."""
+    meta = meta_of(item)
     if item.ask == "private-sums":
-        return _released(item, features, release_path(state, item.split, item.embedding))
+        privacy = Privacy(**json.loads(item.promise))
+        tell = partial(private_sums, features, privacy, split=item.split, embedding=item.fingerprint)
+        path = release_path(state, item.split, item.embedding)
+        return release_once(path, {**meta, "privacy": promise_of(privacy)}, tell)
     if item.ask in ("statistics", "sums"):
         make = gaussian_to_message if item.ask == "statistics" else gaussian_to_sums
-        tell = partial(_summary, make, features, item)
-        return release_once(once_path(state, item), meta_of(item), tell, None)
+        return release_once(once_path(state, item), meta, lambda: make(summarize(features), **meta), None)
     choice = next((one for one in panel.choices if one.name == item.score), None)
     if choice is None:
         raise ValueError(f"there is no score {shorten(repr(item.score), 80)} of {item.embedding} in the recipe here")
-    tell = partial(_of_score, item, choice, features, tensors, place)
-    if item.ask != "sketch":  # of the present generated images
-        return tell()
-    made = {**meta_of(item), **sketch_of(choice, features.shape[1], tensors.get(str(place))).meta()}
-    return release_once(once_path(state, item), made, tell, None)
+    if item.ask == "sketch":
+        sketch = sketch_of(choice, features.shape[1], tensors.get(str(place)))
+        return release_once(
+            once_path(state, item), {**meta, **sketch.meta()}, lambda: sketch.message(features, **meta), None
+        )
+    return _score(item, choice, features, tensors, place)
+
+
+def _score(item: Item, choice: ScoreChoice, features: Tensor, tensors: Mapping[str, Tensor], place: int) -> Message:
+    """The client's own score of the present generated images."""
+    meta, made = meta_of(item), shared_key(item)
+    if item.ask == "fid" and f"{made}/mean" in tensors:
+        count, mean, scatter = (tensors[f"{made}/{name}"] for name in ("count", "mean", "scatter"))
+        return fid_message(features, Gaussian(float(count), mean, scatter=scatter), choice.options["ddof"], **meta)
+    generated = tensors.get(str(place), tensors.get(made))
+    if generated is None:
+        raise ValueError(f"score {item.score} needs the features of generated images")
+    if item.ask == "fid":
+        return fid_message(features, summarize(generated), choice.options["ddof"], **meta)
+    reference = KernelReference.from_features([features], choice.kernel, choice.options["estimator"])
+    return kid_message(reference, generated, **meta)
 
 
 def _about(item: Item, tensors: Mapping[str, Tensor], place: int) -> dict[str, Tensor]:
@@ -201,19 +195,14 @@ def _check_generated(tensors: Mapping[str, Tensor], most: int) -> None:
             )
 
 
-def _check_delta(privacy: Privacy | None, images: int) -> None:
-    """Refuses a promise that is none: what may happen with this probability could tell of every single image."""
+def _count_release(state: Path, privacy: Privacy | None, images: int, policy: Policy) -> None:
+    """Counts a run's release among all of the node, once; refuses a delta that could tell of every single image."""
     assert privacy is not None
     if privacy.delta >= 1 / max(images, LEAST_IMAGES):
         raise RefusedError(
             f"{DELTA}={privacy.delta:g} in the run's config promises nothing of {images} images: give less than"
             f" {1 / max(images, LEAST_IMAGES):.2g}"
         )
-
-
-def _count(state: Path, privacy: Privacy | None, policy: Policy) -> None:
-    """Counts a run's release among all of the node, once."""
-    assert privacy is not None
     release = write_once(state / RELEASED / "name", f"{state.name}-{secrets.token_hex(8)}".encode()).decode()
     policy.spend(privacy.epsilon, release, state.parent / LEDGER)
 
@@ -221,10 +210,6 @@ def _count(state: Path, privacy: Privacy | None, policy: Policy) -> None:
 def meta_of(item: Item) -> dict[str, str]:
     """The remarks of every answer."""
     return {"embedding": item.fingerprint, "split": item.split}
-
-
-def _summary(make: Callable[..., Message], features: Tensor, item: Item) -> Message:
-    return make(summarize(features), **meta_of(item))
 
 
 def _check_promise(item: Item, privacy: Privacy | None, embeddings: int) -> None:
@@ -237,29 +222,6 @@ def _check_promise(item: Item, privacy: Privacy | None, embeddings: int) -> None
                 f"sums with noise are asked for with {name}={told.get(name)!r}, and by this run's config and recipe it"
                 f" is {expected.get(name)!r}"
             )
-
-
-def _released(item: Item, features: Tensor, path: Path) -> Message:
-    privacy = Privacy(**json.loads(item.promise))
-    made = {**meta_of(item), "privacy": promise_of(privacy)}
-    split, embedding = item.split, item.fingerprint
-    return release_once(path, made, lambda: private_sums(features, privacy, split=split, embedding=embedding))
-
-
-def _of_score(item: Item, choice: ScoreChoice, features: Tensor, tensors: Mapping[str, Tensor], place: int) -> Message:
-    meta, made = meta_of(item), shared_key(item)
-    if item.ask == "sketch":
-        return sketch_of(choice, features.shape[1], tensors.get(str(place))).message(features, **meta)
-    generated = tensors.get(str(place), tensors.get(made))
-    if item.ask == "fid" and f"{made}/mean" in tensors:
-        count, mean, scatter = (tensors[f"{made}/{name}"] for name in ("count", "mean", "scatter"))
-        return fid_message(features, Gaussian(float(count), mean, scatter=scatter), choice.options["ddof"], **meta)
-    if generated is None:
-        raise ValueError(f"score {item.score} needs the features of generated images")
-    if item.ask == "fid":
-        return fid_message(features, summarize(generated), choice.options["ddof"], **meta)
-    reference = KernelReference.from_features([features], choice.kernel, choice.options["estimator"])
-    return kid_message(reference, generated, **meta)
 
 
 def shared_key(item: Item) -> str:

@@ -108,23 +108,13 @@ def looking(pull: Pull, seconds: float) -> Pull:
 
 
 class Vouch:
-    """Signs archives.
-
-    Args:
-        pins: SHA-256 of those that are signed.
-        key: to sign with.
-    """
+    """Signs archives."""
 
     def __init__(self, pins: Collection[str], key: Ed25519PrivateKey) -> None:
         self._pins, self._key = pins, key
 
     def of(self, fab: Fab, run: Run) -> dict[str, str]:
-        """Return what Flower looks at beside an archive, in place of what came with it.
-
-        Args:
-            fab: the archive, with the hash that the SuperLink says of it.
-            run: what the SuperLink says of its app, by which Flower finds the folder to run.
-        """
+        """Return what Flower looks at beside an archive, in place of what came with it."""
         digest = hashlib.sha256(fab.content)
         found = {"valid_license": "of its owner"}
         if why := self._fault(digest.hexdigest(), fab, run):

@@ -1,37 +1,34 @@
-"""Facts that a client holds to in a run, on its own disk: number, images' split, embeddings, who was summed, what was
-asked.
+"""Facts that a client holds to in a run, on its own disk: its number, the images' split, what it was asked and told.
 
 Which images are held out depends on the client's number, which the server says. Were another number believed in every
-question, the answers' differences would show single images, one by one.
+question, the answers' differences would show single images, one by one. Of releases, who asks again is given the same:
+sums with noise, which the server keeps likewise, and the statistics without noise that a run asks for once.
 """
 
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedgen.clients.client import Client
 from fedgen.flower.client.policy import RefusedError
+from fedgen.flower.wire.messages import Item
 from fedgen.foreign_text import printable
-from fedgen.io.files import parse_json, write_once
+from fedgen.io.files import atomic_write, parse_json, write_once
 from fedgen.io.hashing import hash_tensors
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 PINNED = "pinned"  # the folder
 IMAGES, EMBEDDINGS, SUMMED = "images.json", "embeddings.json", "summed"  # in it
 ASKED = "asked"  # in it: by statistic a folder with a file for each question
+RELEASED = "released"  # the folder of sums with noise, at clients and servers
+ONCE = "once"  # a client's folder of what has no noise
+EXACT = "told-without-noise"  # a client's mark: whatever noise it adds from then on promises nothing
 
 
 def hold_to_split(folder: Path, client: Client, number: int) -> None:
-    """Refuses to answer once a client has another number, or its images are split otherwise, than in the run before.
-
-    Args:
-        folder: the client's own of the run.
-        client: as it is split now.
-        number: its own, as the server says.
-
-    Raises:
-        RefusedError: with the remedy.
-    """
+    """Refuses to answer once a client has another number, or its images are split otherwise, than in the run before."""
     split = hash_tensors([("train", client.train), ("held out", client.held_out)])
     before = _kept(folder / PINNED / IMAGES, own := {"number": number, "split": split})
     if before != own:
@@ -45,15 +42,7 @@ def hold_to_split(folder: Path, client: Client, number: int) -> None:
 
 
 def hold_to_embeddings(folder: Path, names: Iterable[str]) -> None:
-    """Refuses statistics in other embeddings than those of the run's first: a promise is shared among these.
-
-    Args:
-        folder: the client's own of the run.
-        names: of all embeddings of the recipe.
-
-    Raises:
-        RefusedError: with the remedy.
-    """
+    """Refuses statistics in other embeddings than those of the run's first: a promise is shared among these."""
     before = _kept(folder / PINNED / EMBEDDINGS, own := sorted(names))
     if before != own:
         raise RefusedError(
@@ -66,15 +55,8 @@ def hold_to_embeddings(folder: Path, names: Iterable[str]) -> None:
 def hold_to_clients(folder: Path, what: str, names: Iterable[str]) -> None:
     """Refuses to help unmask a sum over other clients than the same was summed over before.
 
-    The difference of the two sums would be what the others' numbers are, of one client its own.
-
-    Args:
-        folder: the client's own of the run.
-        what: was summed, such as "round 3": a name that a file may have.
-        names: of the clients whose numbers are in the sum.
-
-    Raises:
-        RefusedError: naming both.
+    The difference of the two sums would be what the others' numbers are, of one client its own. `what` is a name that a
+    file may have, such as "round 3".
     """
     before = _kept(folder / PINNED / SUMMED / f"{what}.json", own := sorted(names))
     if before != own:
@@ -86,13 +68,9 @@ def hold_to_clients(folder: Path, what: str, names: Iterable[str]) -> None:
 
 
 def count_question(folder: Path, what: str, content: str, check: Callable[[int], None]) -> None:
-    """Counts a question of a run; one that it has asked before is no other.
+    """Counts a question about something in a run, by the hash of its content; one that was asked before is no other.
 
-    Args:
-        folder: the client's own of the run.
-        what: it is about, such as "kid" of a split in an embedding.
-        content: hash of the question.
-        check: is told how many others about it the run has asked, and refuses one more or not.
+    `check` is told how many others there were, and refuses one more or not.
     """
     asked = folder / PINNED / ASKED / hash_tensors([], what)
     if not (asked / content).exists():
@@ -101,11 +79,7 @@ def count_question(folder: Path, what: str, content: str, check: Callable[[int],
 
 
 def _kept(path: Path, own: object) -> Any:
-    """Return what a file keeps, which is this where there is none yet.
-
-    Raises:
-        RefusedError: if it is damaged.
-    """
+    """Return what a file keeps, which is this where there is none yet."""
     kept = write_once(path, json.dumps(own).encode())
     try:
         return parse_json(kept)
@@ -114,3 +88,75 @@ def _kept(path: Path, own: object) -> Any:
             f"what this client keeps of the run, {path.name}, is damaged, and without it nobody knows what it told:"
             " begin a run of another name (`output`)"
         ) from error
+
+
+def release_path(folder: Path, split: str, embedding: str) -> Path:
+    """The file of one split's sums in one embedding, in a run's folder or a client's own."""
+    return folder / RELEASED / f"{split}-{re.sub(r'[^A-Za-z0-9._-]+', '-', embedding)}.safetensors"
+
+
+def once_path(folder: Path, item: Item) -> Path:
+    """The file of what a client tells once of an item without noise, in its own folder of the run."""
+    name = "-".join(filter(None, [item.ask, item.split, item.embedding, item.score]))
+    return folder / ONCE / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.safetensors"
+
+
+def read_release(path: Path, made: Mapping[str, str], kind: str | None = "private-sums") -> Message | None:
+    """Read a release of any kind if None, with the remarks that it must have; None if nothing was released.
+
+    Raises ValueError if it is damaged, or was released under other settings: another release would not be counted.
+    """
+    if not path.exists():
+        return None
+    try:
+        found = Message.from_bytes(path.read_bytes(), kind)
+    except MessageError as error:
+        raise ValueError(f"{path} is damaged ({error}); begin another run, which is another release") from error
+    if differing := [name for name, value in made.items() if found.meta.get(name) != value]:
+        name = differing[0]
+        raise ValueError(
+            f"the statistics in {path} were released with {name} {found.meta.get(name)}, now it is {made[name]}: that"
+            " would be another release of the same images, which nobody counts; set it back, or begin another run"
+        )
+    return found
+
+
+def release_once(
+    path: Path, made: Mapping[str, str], make: Callable[[], Message], kind: str | None = "private-sums"
+) -> Message:
+    """Return what was released, or else what is made now, which is kept before it is given.
+
+    Of two who ask at once, as a server that was started again does, both are given the one that was kept first.
+    """
+    if not path.exists():
+        write_once(path, make().to_bytes(sealed=True))
+    found = read_release(path, made, kind)
+    assert found is not None  # nobody removes it
+    return found
+
+
+def note_exact(folder: Path) -> None:
+    """Notes in a client's own folder of the run that it tells statistics without noise, masked ones among them."""
+    write_once(folder / EXACT, b"")
+
+
+def refuse_after_exact(folder: Path) -> None:
+    """Refuses to release sums with noise once statistics were told without."""
+    if (folder / EXACT).exists():
+        raise RefusedError(
+            "this client has told statistics without noise in this run, so sums with noise would promise what no longer"
+            " holds: leave the promise out of the run's config, or begin a run of another name (`output`) over other"
+            " images"
+        )
+
+
+def refuse_after_noise(folder: Path) -> None:
+    """Refuses to tell anything without noise once sums with noise were released."""
+    if (folder / RELEASED).exists():
+        raise RefusedError("this run's statistics have been released with noise; others would be another release")
+
+
+def keep_release(path: Path, message: Message) -> None:
+    """Writes what is released."""
+    with atomic_write(path) as file:
+        file.write(message.to_bytes(sealed=True))

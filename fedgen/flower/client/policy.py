@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from fedgen.class_paths import nearest
-from fedgen.flower.client.worker_calls import IDLE
+from fedgen.flower.client.worker import IDLE
 from fedgen.foreign_text import printable
 from fedgen.io.field_types import Between, Text, fault
 from fedgen.io.files import read_yaml, write_once
@@ -66,11 +66,7 @@ class Policy:
 
     @classmethod
     def of_node(cls, config: Mapping[str, Any]) -> "Policy":
-        """That of a node's own config ("policy-path"), or of its environment (FEDGEN_POLICY).
-
-        Raises:
-            RefusedError: for a file that cannot be read, or a config with an unknown key: then nothing is allowed.
-        """
+        """That of a node's own config ("policy-path"), or of its environment (FEDGEN_POLICY)."""
         try:
             return cls.found(config)
         except (OSError, ValueError) as error:
@@ -95,12 +91,7 @@ class Policy:
 
     @classmethod
     def read(cls, path: Path) -> "Policy":
-        """That of a file in YAML.
-
-        Raises:
-            OSError: if it cannot be opened.
-            ValueError: for a key that there is not, an empty one, or a value of another type, naming both.
-        """
+        """That of a file in YAML."""
         found = read_yaml(path)
         if not found or not isinstance(found, dict):
             raise ValueError(f"{path} is no policy: it has no keys")
@@ -118,16 +109,7 @@ class Policy:
         return cls(**found)
 
     def check_run(self, name: str, recipe: Path, masked: bool) -> None:
-        """Refuses a run as such, before its client says who it is.
-
-        Args:
-            name: the run's.
-            recipe: its file, as it came.
-            masked: whether the run's config asks for secure aggregation.
-
-        Raises:
-            RefusedError: naming what is asked and what is allowed.
-        """
+        """Refuses a run as such, before its client says who it is."""
         _check_listed("runs", self.runs, name, f"the run {name!r}")
         own = hashlib.sha256(recipe.read_bytes()).hexdigest()
         if self.recipe and self.recipe.lower() != own:
@@ -170,16 +152,7 @@ class Policy:
             refuse("most_norm", f"an update of norm {norm:g}", f"{self.most_norm:g}")
 
     def spend(self, epsilon: float, release: str, ledger: Path) -> None:
-        """Counts a release before it is made.
-
-        Args:
-            epsilon: of it.
-            release: its own name: one that is counted already counts no more.
-            ledger: folder of what all runs' releases have spent.
-
-        Raises:
-            RefusedError: if all of them together would be beyond what is allowed.
-        """
+        """Counts a release before it is made."""
         spent = {path.stem: _spent(path) for path in ledger.glob("*.json")} | {release: epsilon}
         if sum(spent.values()) > self.most_epsilon:
             refuse("most_epsilon", f"epsilon {sum(spent.values()):g} over all releases", f"{self.most_epsilon:g}")

@@ -1,12 +1,13 @@
 """A client's side of FedAvg: one turn of one round, begun from what a server sent, its outcome kept to be sent back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor
 
 from fedgen.clients.turn import Turn
 from fedgen.data.optional_attributes import optional
@@ -18,10 +19,10 @@ from fedgen.federated.federation_state import pack_state, unpack_state
 from fedgen.federated.round import Round
 from fedgen.federated.trainer_patches import StepSchedules, TurnClock
 from fedgen.flower.client.policy import RefusedError
-from fedgen.flower.client.replies import Recorder
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.models.optional_hooks import FederatedModule
 from fedgen.own_code import rank_zero_warn
+from fedgen.ranks import Name, Ranks
 
 
 class TurnStrategy(FedAvgStrategy):
@@ -94,7 +95,7 @@ class TurnStrategy(FedAvgStrategy):
             raise MisconfigurationException(
                 f"the server trains another model than this client: {describe_difference(wanted, sent)}"
             )
-        copy_tensors(wanted.values(), [tensor.to(wanted[name].device) for name, tensor in sorted_as(wanted, sent)])
+        copy_tensors(wanted.values(), [sent[name].to(tensor.device) for name, tensor in wanted.items()])
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -102,19 +103,28 @@ class TurnStrategy(FedAvgStrategy):
         return {}
 
 
+class Recorder(Ranks):
+    """A client as one rank of a job, which hears itself alone: `told` is what it would tell the others, in order."""
+
+    def __init__(self) -> None:
+        self.size, self.rank = 2, 1
+        self.told: list[Any] = []
+
+    def gather(self, value: Any) -> list[Any]:
+        self.told.append(value)
+        return [value]
+
+    def add(self, tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+        self.told.append([tensor.detach().cpu() for tensor in tensors])
+        return list(tensors)
+
+    def add_named(self, tensors: Mapping[Name, Tensor], device: torch.device) -> dict[Name, Tensor]:
+        self.told.append({name: tensor.detach().cpu() for name, tensor in tensors.items()})
+        return dict(tensors)
+
+
 class OneTurn:
-    """Drives a round of one turn, which ends at the server.
-
-    Args:
-        round: the client's.
-        task: the server's.
-        clock: of the fit.
-        schedules: of learning rates by the step.
-
-    Attributes:
-        answer: what is sent.
-        kept: what the client needs for its next turn.
-    """
+    """Drives a round of one turn, which ends at the server: `answer` is sent, and `kept` what the next turn needs."""
 
     def __init__(self, round: Round, task: Task, clock: TurnClock, schedules: StepSchedules) -> None:
         self._round, self._task, self._clock, self._schedules = round, task, clock, schedules
@@ -134,14 +144,11 @@ class OneTurn:
         round.local.load_server_state(task.local)
         self._clock.set_steps(task.steps)
         round.messages.begin_with(task.counts, task.means)
-        round.algorithm.load_state_dict({**round.algorithm.state_dict(), **_without_clients(task.algorithm)})
+        of_server = {name: value for name, value in task.algorithm.items() if name != "clients"}
+        round.algorithm.load_state_dict({**round.algorithm.state_dict(), **of_server})
 
     def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None:
-        """Opens the round.
-
-        Raises:
-            RefusedError: where the server sets state of the module that no turn can have made.
-        """
+        """Opens the round."""
         try:
             self._round.begin(number, clients, cohort, folder)
         except ReceivedStateError as error:
@@ -191,12 +198,3 @@ class OneTurn:
         counters = [name for name in self._round.model.counters.changed if name not in exchange.advancing]
         whole = {name: t for name, t in exchange.shared.items() if name not in self._round.compressed.payloads}
         return whole | {name: exchange.counters[name] for name in counters}
-
-
-def sorted_as(wanted: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The items of one mapping in the order of another's keys."""
-    return [(name, found[name]) for name in wanted]
-
-
-def _without_clients(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if name != "clients"}

@@ -1,5 +1,6 @@
 """Each client's own answers, in the open: all aggregates of all scores that clients can answer for."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,107 +9,128 @@ import torch
 from torch import Tensor
 
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.reference import FittedScores
 from fedgen.evaluation.score_choice import ScoreChoice, with_further
-from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key
-from fedgen.flower.evaluation.kept_answers import KeptAnswers
-from fedgen.flower.evaluation.told_reference import ToldReference, WorkOut, moments_of
+from fedgen.flower.client.pins import keep_release
+from fedgen.flower.evaluation.client_answers import Check, ClientAnswers, DimOf, Key, Scorer, Wanted, moments_of
 from fedgen.flower.server.remote_data import RemoteClients
+from fedgen.flower.wire.answer_forms import BELIEVED
 from fedgen.flower.wire.messages import Item
-from fedgen.flower.wire.ranges import BELIEVED
+from fedgen.own_code import rank_zero_warn
 from fedgen.scores import FederatedScore, FrechetReference
 from fedgen.scores.aggregate import combine
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet
 from fedgen.scores.kernel.federated_kid import kid_from_messages
 from fedgen.statistics import Gaussian, add, gaussian_from_message
 from fedgen.statistics.sketches import FourierMoments, KernelMoments
-from fedgen.statistics.statistic_messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message
+
+TOLD = "told"  # the folder
 
 
 class AnswersPerClient(ClientAnswers):
-    """Clients of whom each tells its own: summaries and sketches, once in a run, and its own KID of generated images.
+    """Clients of whom each tells its own: summaries and sketches, once in a run, and its KID of generated images."""
 
-    Args:
-        data: as for `ClientAnswers`.
-        folder: of the run, which keeps what clients tell once; None keeps nothing.
-        plan: as for `ClientAnswers`.
-        dim_of: likewise.
-    """
+    shows_clients = True
+    moments = "statistics"
 
     def __init__(self, data: RemoteClients, folder: Path | None, plan: EvaluationPlan, dim_of: DimOf) -> None:
         super().__init__(plan, dim_of, data)
         self._kept = KeptAnswers(folder)
-        self._fitted: dict[Key, dict[str, FittedScore]] = {}  # by place and score of summaries
-        self._moments: dict[tuple[Key, str], KernelMoments | FourierMoments] = {}  # of scores of kernel means
 
     def look(self, features: Mapping[Key, Tensor]) -> None:
         """Notes the features: ranges follow from the largest so far."""
         for key, part in features.items():
-            found = self._data.connection.statistics.ranges.for_features(part, BELIEVED)
+            found = self._data.connection.ranges.for_features(part, BELIEVED)
             before = self._ranges.get(key, {})
             self._ranges[key] = {name: max(value, before.get(name, value)) for name, value in found.items()}
 
-    def prepare(self) -> None:
-        if self._fitted:
-            return
-        asked = [(key, self._item("statistics", key)) for key in self.places]
-        fitted, pooled = {}, {}
-        for key, told in zip(self.places, self._ask_once(asked, {}), strict=True):
-            summaries = [gaussian_from_message(message) for message in told]
-            pooled[key] = FrechetReference.from_summaries(summaries, "examples", 0).pooled
-            clients, choices = ClientSide(summaries, "examples"), self._choices(key)
-            fitted[key] = {one.name: one.definition.fit(clients) for one in choices if one.is_of_summaries}
-        wanted = self._sketched
-        asked = [(key, self._item("sketch", key, choice)) for key, choice in wanted]
-        sketches = self._ask_once(asked, {str(i): pooled[key].mean for i, (key, _) in enumerate(wanted)})
-        self._moments = {
-            (key, choice.name): moments_of(choice, add(*told), pooled[key])
-            for (key, choice), told in zip(wanted, sketches, strict=True)
-        }
-        self._fitted = fitted
-
-    def ask(self, features: Mapping[Key, Tensor]) -> dict[Key, FittedScores]:
-        """Ask for the scores that clients give themselves; where one does not answer, those are left out."""
-        wanted = self._sketched
-        items = [(key, self._item("kid", key, choice)) for key, choice in wanted]
-        told: dict[tuple[Key, str], list[Message]] = {}
-        try:
-            answers = self._ask_each(items, {str(i): features[key] for i, (key, _) in enumerate(wanted)})
-            told = {(key, choice.name): one for (key, choice), one in zip(wanted, answers, strict=True)}
-        except MessageError as error:
-            self._leave_out({choice.name for _, choice in wanted}, error)
-        return {key: ToldReference(key, self._scores(key, told)) for key in self.places}
-
-    @property
-    def _sketched(self) -> list[tuple[Key, ScoreChoice]]:
-        """The scores that need sketches, with their places."""
-        return [(key, choice) for key in self.places for choice in self._choices(key) if not choice.is_of_summaries]
-
-    def _scores(self, key: Key, told: Mapping[tuple[Key, str], Sequence[Message]]) -> list[tuple[ScoreChoice, WorkOut]]:
-        return [
-            (choice, partial(self._score, key, choice, told.get((key, choice.name), ())))
-            for choice in self._choices(key)
-            if choice.is_of_summaries or (key, choice.name) in told
-        ]
-
-    def _score(
-        self, key: Key, choice: ScoreChoice, told: Sequence[Message], generated: Tensor | Gaussian, errors: bool
-    ) -> FederatedScore:
-        counts = self.places[key][0].counts
-        weights = torch.tensor(counts, dtype=torch.float64) / sum(counts)
-        if choice.is_of_summaries:
-            score = self._fitted[key][choice.name].score(GeneratedSet(generated), errors)[choice.kind]
-        else:
-            total = kid_from_messages(add(*told), self._moments[key, choice.name])
-            per_client = torch.stack([message.tensors["score"] / message.tensors["count"] for message in told])
-            score = combine(choice.kind, per_client, total.all, weights)
-        return with_further(score, choice, self._plan.aggregates, weights)
-
-    def _ask_once(self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]) -> list[list[Message]]:
-        """Ask each, unless the run has it: what a client tells of its images does not change in a run."""
+    def _ask_once(self, asked: Sequence[Wanted], tensors: Mapping[str, Tensor]) -> list[list[Message]]:
+        """Ask each, unless the run has it."""
         items, check = [item for _, item in asked], self._checker(asked, tensors)
         clients = len(self._plan.splits[0].client_names)
         if (found := self._kept.read(items, clients, check)) is None:
             found = self._ask_each(asked, tensors, check)
             self._kept.keep(items, found)
         return found
+
+    def _ask_now(self, asked: Sequence[Wanted], features: Mapping[Key, Tensor]) -> list[list[Message]]:
+        return self._ask_each(asked, {str(place): features[key] for place, (key, _) in enumerate(asked)})
+
+    def _fit(self, key: Key, told: Sequence[Message]) -> tuple[Gaussian, dict[str, Scorer]]:
+        summaries = [gaussian_from_message(message) for message in told]
+        clients, choices = ClientSide(summaries, "examples"), self._choices(key)
+        scorers: dict[str, Scorer] = {
+            one.name: partial(self._of_summaries, key, one, one.definition.fit(clients))
+            for one in choices
+            if one.is_of_summaries
+        }
+        return FrechetReference.from_summaries(summaries, "examples", 0).pooled, scorers
+
+    def _fit_kernel(self, key: Key, choice: ScoreChoice, told: Sequence[Message], pooled: Gaussian) -> Scorer:
+        return partial(self._of_sketches, key, choice, moments_of(choice, add(*told), pooled))
+
+    def _of_summaries(
+        self, key: Key, choice: ScoreChoice, fitted: FittedScore, told: None, generated: Tensor | Gaussian, errors: bool
+    ) -> FederatedScore:
+        score = fitted.score(GeneratedSet(generated), errors)[choice.kind]
+        return with_further(score, choice, self._plan.aggregates, self._weights(key))
+
+    def _of_sketches(
+        self,
+        key: Key,
+        choice: ScoreChoice,
+        moments: KernelMoments | FourierMoments,
+        told: Sequence[Message],
+        generated: Tensor | Gaussian,
+        errors: bool,
+    ) -> FederatedScore:
+        total, weights = kid_from_messages(add(*told), moments), self._weights(key)
+        per_client = torch.stack([message.tensors["score"] / message.tensors["count"] for message in told])
+        score = combine(choice.kind, per_client, total.all, weights)
+        return with_further(score, choice, self._plan.aggregates, weights)
+
+    def _weights(self, key: Key) -> Tensor:
+        counts = self.places[key][0].counts
+        return torch.tensor(counts, dtype=torch.float64) / sum(counts)
+
+
+class KeptAnswers:
+    """Clients' summaries and sketches in a run's folder, a file for each client and item; None keeps nothing.
+
+    A run that goes on need not ask those who have left again.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def read(self, items: Sequence[Item], clients: int, check: Check) -> list[list[Message]] | None:
+        """Every item's messages, by client; None if one is not there or no longer fits, so that all are asked."""
+        if self._folder is None or not all(
+            self._path(item, client).exists() for item in items for client in range(clients)
+        ):
+            return None
+        found: list[list[Message]] = []
+        for place, item in enumerate(items):
+            found.append([])
+            for client in range(clients):
+                path = self._path(item, client)
+                try:
+                    found[-1].append(check(place, client, path.read_bytes()))
+                except Exception as error:  # whatever is wrong with the file
+                    rank_zero_warn(f"{path} is of no use ({error}); clients are asked again")
+                    return None
+        return found
+
+    def keep(self, items: Sequence[Item], found: Sequence[Sequence[Message]]) -> None:
+        """Writes what was told."""
+        if self._folder is None:
+            return
+        for item, messages in zip(items, found, strict=True):
+            for client, message in enumerate(messages):
+                keep_release(self._path(item, client), message)
+
+    def _path(self, item: Item, client: int) -> Path:
+        assert self._folder is not None
+        parts = [item.ask, item.split, item.embedding, *([item.score] if item.score else [])]
+        name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", part) for part in parts)
+        return self._folder / TOLD / f"{client:05d}-{name}.safetensors"

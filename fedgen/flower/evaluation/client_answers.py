@@ -1,41 +1,54 @@
 """Clients' answers to an evaluation and the scores that come of them: the interface, and what all kinds of it share."""
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
+from torch.linalg import LinAlgError
 
 from fedgen.evaluation.names import AGGREGATES
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.reference import FittedScores
+from fedgen.evaluation.reference import FittedScores, scaled
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.evaluation.splits import Split
 from fedgen.federated.left_out import EVALUATION, LONGEST_REASON, shorten
 from fedgen.flower.client.client_statistics import meta_of, sketch_of
+from fedgen.flower.server.connection import UnansweredError
 from fedgen.flower.server.remote_data import RemoteClients
-from fedgen.flower.server.unanswered import UnansweredError
-from fedgen.flower.wire.answer_forms import WEIGHT, check_form
+from fedgen.flower.wire.answer_forms import RANGES, WEIGHT, Largest, check_form, largest, name_of, range_key
 from fedgen.flower.wire.messages import Asked, Item
-from fedgen.flower.wire.ranges import RANGES, Largest, largest, name_of, range_key
 from fedgen.own_code import rank_zero_warn
+from fedgen.scores import Density, FederatedScore
+from fedgen.scores.definition import ModelAnswers
 from fedgen.scores.frechet.frechet import FrechetScore
 from fedgen.scores.kernel.federated_kid import kernel_label
-from fedgen.statistics import Privacy, private_sums
+from fedgen.statistics import FourierSketch, Gaussian, Privacy, private_sums
 from fedgen.statistics.gaussian import is_covariance
+from fedgen.statistics.sketches import FourierMoments, KernelMoments
 from fedgen.statistics.statistic_messages import KINDS, Message, MessageError, gaussian_from_message
 
 Key = tuple[str, str]  # split and embedding
 Check = Callable[[int, int, bytes], Message]  # of an item's place and a client's number
 DimOf = Callable[[Split, Panel], int]  # features D of an embedding
+Wanted = tuple[Key, Item]
+WorkOut = Callable[[Tensor | Gaussian, bool], FederatedScore]  # of generated features, and whether with errors
+Scorer = Callable[[Any, Tensor | Gaussian, bool], FederatedScore]  # the same, of what clients told of them, or None
+ROUNDING = 1e-6  # by which sums may exceed their bound
 
 
 class ClientAnswers(ABC):
     """Clients elsewhere, as an evaluation asks them; subclasses say what the server learns.
+
+    Clients tell once of their features' moments, and then of sketches around the mean of all; of generated images they
+    tell their own scores. A client's message, a sum over all, and a sum with noise go the same way.
 
     Args:
         plan: the evaluation's; aggregates that need more than the server learns are left out of it.
@@ -45,16 +58,22 @@ class ClientAnswers(ABC):
     Attributes:
         places: the splits and embeddings that have scores, in order, by name.
         shows_clients: whether single clients are seen: else records tell of all clients' images together.
+        moments: what clients are asked for once.
+        of_summaries: what clients are asked for of generated images for FID, if anything.
 
     Raises:
         ValueError: for scores or aggregates that need more than the server learns.
     """
 
-    shows_clients: ClassVar[bool] = True
+    shows_clients: ClassVar[bool] = False
+    moments: ClassVar[Asked]
+    of_summaries: ClassVar[Asked | None] = None
+    _promise = ""  # the privacy of sums with noise, as JSON
 
     def __init__(self, plan: EvaluationPlan, dim_of: DimOf, data: RemoteClients) -> None:
         self._plan, self._dim_of, self._data = plan, dim_of, data
         self._ranges: dict[Key, dict[str, float]] = {}
+        self._scorers: dict[tuple[Key, str], Scorer] = {}  # by place and score
         self.places = plan.places
 
     @abstractmethod
@@ -62,22 +81,58 @@ class ClientAnswers(ABC):
         """Note the features [m, D] of generated images, from which the ranges of answers follow."""
 
     @abstractmethod
-    def prepare(self) -> None:
-        """Ask what clients tell once, unless it is there.
+    def _ask_once(self, asked: Sequence[Wanted], tensors: Mapping[str, Tensor]) -> list[Any]:
+        """Return what clients tell of each item, which does not change in a run."""
 
-        Raises:
-            MessageError: if a client does not tell it.
-        """
+    def _ask_now(self, asked: Sequence[Wanted], features: Mapping[Key, Tensor]) -> list[Any]:
+        """Return what clients tell of each item about generated images of these features."""
+        raise NotImplementedError
 
     @abstractmethod
+    def _fit(self, key: Key, told: Any) -> tuple[Gaussian, dict[str, Scorer]]:
+        """Return the summary of all images of a place, and the scores that follow from the clients' moments."""
+
+    def _fit_kernel(self, key: Key, choice: ScoreChoice, told: Any, pooled: Gaussian) -> Scorer:
+        """Return the score that follows from the clients' sketches around the mean of all images."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Ask what clients tell once, unless it is there; MessageError if a client does not tell it."""
+        if self._scorers:
+            return
+        asked = [(key, self._item(self.moments, key)) for key in self.places]
+        pooled: dict[Key, Gaussian] = {}
+        found: dict[tuple[Key, str], Scorer] = {}
+        for key, told in zip(self.places, self._ask_once(asked, {}), strict=True):
+            pooled[key], scorers = self._fit(key, told)
+            found |= {(key, name): scorer for name, scorer in scorers.items()}
+        wanted = [(key, choice) for key, choice in self._scored() if not choice.is_of_summaries]
+        asked = [(key, self._item("sketch", key, choice)) for key, choice in wanted]
+        centres = {str(place): pooled[key].mean for place, (key, _) in enumerate(wanted)}
+        for (key, choice), told in zip(wanted, self._ask_once(asked, centres), strict=True):
+            found[key, choice.name] = self._fit_kernel(key, choice, told, pooled[key])
+        self._scorers = found
+
     def ask(self, features: Mapping[Key, Tensor]) -> dict[Key, FittedScores]:
-        """Ask what clients tell of the present generated images, and return the scores that all that is told gives.
+        """Ask what clients tell of generated images of these features [m, D], and return the scores that all told give.
 
         Where a client does not answer, scores are left out with a warning.
-
-        Args:
-            features: [m, D] of the images, of all places.
         """
+        asks: dict[bool, Asked | None] = {True: self.of_summaries, False: "kid"}  # by whether a score is of summaries
+        wanted = [(ask, key, choice) for key, choice in self._scored() if (ask := asks[choice.is_of_summaries])]
+        asked = [(key, self._item(ask, key, choice)) for ask, key, choice in wanted]
+        told: dict[tuple[Key, str], Any] = {}
+        try:
+            answers = self._ask_now(asked, features) if asked else []
+            told = {(key, choice.name): one for (_, key, choice), one in zip(wanted, answers, strict=True)}
+        except MessageError as error:
+            self._leave_out({f"{c.name}_avg" if c.is_of_summaries else c.name for *_, c in wanted}, error)
+        scores: dict[Key, list[tuple[ScoreChoice, WorkOut]]] = {key: [] for key in self.places}
+        for key, choice in self._scored():
+            place = key, choice.name
+            if choice.is_of_summaries or place in told:  # the others need what was asked
+                scores[key].append((choice, partial(self._scorers[place], told.get(place))))
+        return {key: ToldReference(key, found) for key, found in scores.items()}
 
     def remarks(self, place: Key, score: str) -> list[str]:
         """Return what a reader of a score must know of what clients told."""
@@ -92,10 +147,14 @@ class ClientAnswers(ABC):
         """The scores of a place."""
         return self._plan.choices(*self.places[key])
 
-    def _item(self, ask: Asked, key: Key, choice: ScoreChoice | None = None, promise: str = "") -> Item:
+    def _scored(self) -> list[tuple[Key, ScoreChoice]]:
+        """The scores of all places."""
+        return [(key, choice) for key in self.places for choice in self._choices(key)]
+
+    def _item(self, ask: Asked, key: Key, choice: ScoreChoice | None = None) -> Item:
         split, panel = self.places[key]
         embedding, score = panel.embedding, choice.name if choice else ""
-        return Item(ask, split.name, embedding.name, embedding.fingerprint(), score, promise)
+        return Item(ask, split.name, embedding.name, embedding.fingerprint(), score, self._promise)
 
     def _largest(self, key: Key, item: Item, most: int) -> Largest:
         """The largest entries of an answer about at most so many images."""
@@ -110,7 +169,7 @@ class ClientAnswers(ABC):
         if isinstance(error, UnansweredError):
             self._data.note_left_out(EVALUATION, error.client, error.why)
 
-    def _checker(self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]) -> Check:
+    def _checker(self, asked: Sequence[Wanted], tensors: Mapping[str, Tensor]) -> Check:
         """Reads what a client tells of the item at a place, or raises MessageError."""
         forms = []
         for place, (key, item) in enumerate(asked):
@@ -127,13 +186,9 @@ class ClientAnswers(ABC):
         return check
 
     def _ask_each(
-        self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor], check: Check | None = None
+        self, asked: Sequence[Wanted], tensors: Mapping[str, Tensor], check: Check | None = None
     ) -> list[list[Message]]:
-        """For each item every client's message; read by `check`, if it has been made already.
-
-        Raises:
-            UnansweredError: if a client does not tell, or tells what was not asked.
-        """
+        """For each item every client's message; read by `check`, if it has been made already."""
         if not asked:
             return []
         items = [item for _, item in asked]
@@ -159,15 +214,9 @@ def is_frechet(choice: ScoreChoice) -> bool:
 
 
 def hide_clients(plan: EvaluationPlan, shown: Sequence[str], why: str) -> None:
-    """Leaves aggregates that need single clients' scores out of a plan, and says so.
+    """Leaves aggregates but those shown out of a plan, as they need single clients' scores, and says so.
 
-    Args:
-        plan: of an evaluation.
-        shown: the aggregates that stay.
-        why: clause that says what hides the others.
-
-    Raises:
-        ValueError: for some that were asked for, and for a client with too few images for its covariance.
+    Raises ValueError for some that were asked for, and for a client with too few images for its covariance.
     """
     left_out = [name for name in plan.aggregates if name not in shown]
     if asked := [name for name in left_out if name not in AGGREGATES]:
@@ -187,17 +236,10 @@ def hide_clients(plan: EvaluationPlan, shown: Sequence[str], why: str) -> None:
                         )
 
 
-ROUNDING = 1e-6  # by which sums may exceed their bound
-
-
 def form_of_answer(item: Item, panel: Panel, dim: int, sent: Tensor | None) -> Message | None:
     """An answer of nothing to "sketch", "kid" or "private-sums"; None for "statistics", which has two forms.
 
-    Args:
-        item: what is asked.
-        panel: the embedding and its scores.
-        dim: features D of the embedding.
-        sent: with the question: a sketch's centre [D], or features [m, D] of generated images.
+    `sent` went with the question: a sketch's centre [D], or features [m, D] of generated images.
     """
     if item.ask == "statistics":
         return None
@@ -214,19 +256,7 @@ def form_of_answer(item: Item, panel: Panel, dim: int, sent: Tensor | None) -> M
 
 
 def check_answer(answer: Message, item: Item, form: Message | None, dim: int, count: int, largest: Largest) -> None:
-    """Refuses an answer that is of other images, features or settings than were asked for, or of absurd numbers.
-
-    Args:
-        answer: of one client.
-        item: what it was asked.
-        form: of `form_of_answer`.
-        dim: features D of the embedding.
-        count: images that the client has in the item's split.
-        largest: entries of such an answer that are believed, of all its tensors.
-
-    Raises:
-        MessageError: saying what is wrong with it.
-    """
+    """Refuses an answer that is of other images, features or settings than were asked for, or of absurd numbers."""
     if form is not None:
         check_form(answer, form, float(answer.tensors.get("count", torch.zeros(()))))
     elif dict(answer.meta) != meta_of(item):
@@ -264,3 +294,52 @@ def _check_size(answer: Message, item: Item, largest: Largest) -> None:
                 f"; if it is right, raise {range_key(statistic)} in the run's config" if statistic in RANGES else ""
             )
             raise MessageError(f"its {name} reaches {found:g}, and no more than {largest[name]:g} is believed{remedy}")
+
+
+class ToldReference:
+    """Clients in one embedding and split, known by what they tell; of `scores` those that they answered, in order."""
+
+    def __init__(self, place: tuple[str, str], scores: Sequence[tuple[ScoreChoice, WorkOut]]) -> None:
+        self._place, self._scores = place, scores
+
+    def score(
+        self,
+        generated: Tensor | Gaussian,
+        errors: bool = True,
+        density: Density | None = None,
+        only: Sequence[str] | None = None,
+        labels: Tensor | None = None,
+        answers: ModelAnswers | None = None,
+    ) -> list[FederatedScore]:
+        """Score as `Reference.score` does, of the generated images that clients were asked about.
+
+        What they left out is missing; a score that cannot be worked out of what they tell is so with a warning.
+        """
+        found = []
+        for choice, work_out in self._scores:
+            if only is None or choice.name in only:
+                score = self._worked_out(choice, work_out, generated, errors)
+                if score is not None:
+                    found.append(replace(scaled(score, choice.scale), name=choice.name))
+        return found
+
+    def _worked_out(
+        self, choice: ScoreChoice, work_out: WorkOut, generated: Tensor | Gaussian, errors: bool
+    ) -> FederatedScore | None:
+        try:
+            score = work_out(generated, errors)
+            if not all(map(math.isfinite, score.values.values())):
+                raise ArithmeticError("it is not finite")
+        except (ArithmeticError, LinAlgError) as error:
+            rank_zero_warn(
+                f"{'/'.join(self._place)}: {choice.name} is left out of this evaluation: it cannot be worked out of"
+                f" what clients tell ({str(error).strip()})"
+            )
+            return None
+        return score
+
+
+def moments_of(choice: ScoreChoice, total: Message, pooled: Gaussian) -> KernelMoments | FourierMoments:
+    """Return the kernel means that the sum of the clients' sketches for a score tells."""
+    sketch = sketch_of(choice, pooled.dim, pooled.mean)
+    return sketch.read(total) if isinstance(sketch, FourierSketch) else sketch.read(total, pooled)

@@ -7,6 +7,7 @@ checkpoints, and a run that goes on asks nobody again. FID-avg and KID need more
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,17 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.reference import FittedScores
-from fedgen.evaluation.score_choice import ScoreChoice
-from fedgen.flower.app.run_statistics import EPSILON
+from fedgen.flower.app.run_config import EPSILON
 from fedgen.flower.client.client_statistics import meta_of
-from fedgen.flower.client.released import keep_release, read_release, release_path
-from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key, hide_clients, is_frechet
-from fedgen.flower.evaluation.kept_answers import TOLD
-from fedgen.flower.evaluation.summed_scores import PooledScore, check_pool
-from fedgen.flower.evaluation.told_reference import ToldReference, WorkOut
+from fedgen.flower.client.pins import keep_release, read_release, release_path
+from fedgen.flower.evaluation.answers_per_client import TOLD
+from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key, Scorer, Wanted, hide_clients, is_frechet
+from fedgen.flower.evaluation.summed_answers import PooledScore, check_pool
 from fedgen.flower.server.remote_data import RemoteClients
+from fedgen.flower.wire.answer_forms import Largest
 from fedgen.flower.wire.messages import Item
-from fedgen.flower.wire.ranges import Largest
-from fedgen.statistics import Privacy, add, private_gaussian
+from fedgen.scores import FederatedScore
+from fedgen.statistics import Gaussian, Privacy, add, private_gaussian
 from fedgen.statistics.private import counted_epsilon, promise_of
 from fedgen.statistics.statistic_messages import Message
 
@@ -35,23 +34,13 @@ ROUNDING = 1e-6  # by which two ways to count one epsilon may differ
 
 
 class NoisedAnswers(ClientAnswers):
-    """Clients of whom sums with noise are told, once. Of errors there is the part of generated images, which says
-    nothing of noise.
+    """Clients of whom sums with noise are told, once, under a promise for one embedding and a message by itself.
 
-    Args:
-        data: as for `ClientAnswers`.
-        privacy: the promise, for one embedding and a client's message by itself.
-        folder: of the run, which keeps what was released.
-        plan: as for `ClientAnswers`.
-        dim_of: likewise.
-
-    Raises:
-        ValueError: for scores that need more than the sums, released sums of another promise, or noise that
-            dp-accounting finds too little.
-        ModuleNotFoundError: without dp-accounting, naming the extra that brings it.
+    Of errors there is the part of generated images, which says nothing of noise. Raises ValueError for noise that
+    dp-accounting finds too little, and ModuleNotFoundError without dp-accounting.
     """
 
-    shows_clients = False
+    moments = "private-sums"
 
     def __init__(
         self, data: RemoteClients, privacy: Privacy, folder: Path, plan: EvaluationPlan, dim_of: DimOf
@@ -65,8 +54,7 @@ class NoisedAnswers(ClientAnswers):
                 )
         sharers = len(data.clients) if data.connection.hidden else 1
         self._privacy = replace(privacy, releases=len(plan.panels), sharers=sharers)
-        self._folder = folder
-        self._scores: dict[Key, list[tuple[ScoreChoice, WorkOut]]] = {}
+        self._folder, self._promise = folder, promise_of(self._privacy)
         hide_clients(plan, ("all",), f"{EPSILON} in the run's config hides")
         _check_epsilon(self._privacy)
 
@@ -81,49 +69,36 @@ class NoisedAnswers(ClientAnswers):
         p = self._privacy
         return {"epsilon": p.epsilon, "delta": p.delta, "radius": p.radius}
 
-    def prepare(self) -> None:
-        if self._scores:
-            return
-        items = {key: self._item("private-sums", key, promise=promise_of(self._privacy)) for key in self.places}
-        totals = {key: read_release(self._path(key), _made(item)) for key, item in items.items()}
-        missing = [key for key, total in totals.items() if total is None]
-        for key, total in zip(missing, self._totals([(key, items[key]) for key in missing]), strict=True):
-            keep_release(self._path(key), total)
+    def _ask_once(self, asked: Sequence[Wanted], tensors: Mapping[str, Tensor]) -> list[Message]:
+        """Return the totals that were released before, or else those of clients that are asked now, which are kept."""
+        paths = {key: release_path(self._folder, *key) for key, _ in asked}
+        totals = {key: read_release(paths[key], {**meta_of(item), "privacy": item.promise}) for key, item in asked}
+        missing = [(key, item) for key, item in asked if totals[key] is None]
+        for (key, _), total in zip(missing, self._totals(missing), strict=True):
+            keep_release(paths[key], total)
             totals[key] = total
-        self._scores = {key: self._scores_of(key, total) for key, total in totals.items() if total is not None}
+        return [total for total in totals.values() if total is not None]
 
-    def _scores_of(self, key: Key, total: Message) -> list[tuple[ScoreChoice, WorkOut]]:
-        pooled = check_pool(private_gaussian(total, self._privacy), self.places[key][0])
-        return [(choice, PooledScore(pooled, choice.options["ddof"]).score) for choice in self._choices(key)]
+    def _fit(self, key: Key, told: Message) -> tuple[Gaussian, dict[str, Scorer]]:
+        pooled = check_pool(private_gaussian(told, self._privacy), self.places[key][0])
+        scores = {choice.name: PooledScore(pooled, choice.options["ddof"]) for choice in self._choices(key)}
+        return pooled, {name: partial(_score, score) for name, score in scores.items()}
 
-    def ask(self, features: Mapping[Key, Tensor]) -> dict[Key, FittedScores]:
-        """Ask nobody: all that clients tell they have told."""
-        return {key: ToldReference(key, scores) for key, scores in self._scores.items()}
-
-    def _path(self, key: Key) -> Path:
-        return release_path(self._folder, *key)
-
-    def _totals(self, asked: Sequence[tuple[Key, Item]]) -> list[Message]:
+    def _totals(self, asked: Sequence[Wanted]) -> list[Message]:
         if not self._data.connection.hidden:
             return [add(*told) for told in self._ask_each(asked, {})]
         bounds = [self._largest(key, item, max(self.places[key][0].counts)) for key, item in asked]
         return [one.total for one in self._data.add_up([item for _, item in asked], {}, bounds)] if asked else []
 
     def _largest(self, key: Key, item: Item, most: int) -> Largest:
-        """Return the largest entries of a client's sums of at most so many clipped images, and of its share of the
-        noise.
-        """
+        """Return the largest entries of a client's sums of at most so many clipped images, and its share of noise."""
         noise = NOISE * self._privacy.sigma / self._privacy.sharers**0.5
         radius = self._privacy.radius
         return {"count": most, "sum": most * radius + noise, "outer": most * radius**2 + noise, "clients": 1.0}
 
 
 def refuse_told(folder: Path) -> None:
-    """Refuse a run whose clients have told statistics without noise.
-
-    Raises:
-        ValueError: with the remedy.
-    """
+    """Refuse, by a ValueError with the remedy, a run whose clients have told statistics without noise."""
     if (folder / TOLD).exists():
         raise ValueError(
             f"{folder / TOLD} has what clients told in this run without noise, so {EPSILON} in the run's config"
@@ -131,8 +106,8 @@ def refuse_told(folder: Path) -> None:
         )
 
 
-def _made(item: Item) -> dict[str, str]:
-    return {**meta_of(item), "privacy": item.promise}
+def _score(pooled: PooledScore, told: None, generated: Tensor | Gaussian, errors: bool) -> FederatedScore:
+    return pooled.score(generated, errors)
 
 
 def _check_epsilon(privacy: Privacy) -> None:

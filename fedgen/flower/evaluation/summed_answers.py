@@ -3,31 +3,149 @@
 FID-all comes from summed moments. FID-avg and KID are each client's own score, in which the generated images are
 public, summed. All numbers of an evaluation go in one exchange; moments once when training starts, and where there is a
 KID, sketches around their mean in a second exchange.
+
+Of errors there are that of FID-all by generated images, and "quantisation" of every score: the standard error that
+rounding entries to whole numbers gives it. How real images vary within each client the sums do not say.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.reference import FittedScores
 from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.evaluation.splits import Split
 from fedgen.flower.client.client_statistics import shared_key
-from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key, hide_clients, is_frechet
-from fedgen.flower.evaluation.summed_scores import FIDOfSums, KIDOfSums, RoundedSum, check_pool
-from fedgen.flower.evaluation.told_reference import ToldReference, WorkOut
+from fedgen.flower.evaluation.client_answers import (
+    ClientAnswers,
+    DimOf,
+    Key,
+    Scorer,
+    Wanted,
+    hide_clients,
+    is_frechet,
+    moments_of,
+)
 from fedgen.flower.secure_aggregation.secure_sums import fixed_point
 from fedgen.flower.server.remote_data import RemoteClients
+from fedgen.flower.wire.answer_forms import RANGES, Largest, name_of, range_key
 from fedgen.flower.wire.messages import Asked, Item
-from fedgen.flower.wire.ranges import RANGES, Largest, name_of, range_key
 from fedgen.own_code import rank_zero_warn
-from fedgen.scores import FederatedScore
+from fedgen.scores import FederatedScore, FrechetReference
+from fedgen.scores.frechet.frechet import fid_from_messages, frechet_distance
+from fedgen.scores.kernel.federated_kid import kid_from_messages
+from fedgen.seeds import generator
 from fedgen.statistics import Gaussian, gaussian_from_message, summarize
-from fedgen.statistics.statistic_messages import MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
+
+QUANTISATION = "quantisation"  # the part of a score's error
+HIDDEN = torch.empty(0, dtype=torch.float64)  # single clients' scores
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedSum:
+    """A sum over all clients of what each rounds to whole numbers.
+
+    `rounding` is the standard deviation of what that adds to entries of its tensors, by name.
+    """
+
+    total: Message
+    rounding: Mapping[str, float]
+
+    @cached_property
+    def rounded_again(self) -> Message:
+        """The sum with other roundings of its entries."""
+        draws = generator(0, "rounding")
+        tensors = {
+            name: tensor
+            + self.rounding.get(name, 0.0) * torch.randn(tensor.shape, generator=draws, dtype=torch.float64)
+            for name, tensor in sorted(self.total.tensors.items())
+        }
+        return Message(self.total.kind, tensors, self.total.meta)
+
+    @property
+    def mean_error(self) -> dict[str, float]:
+        """Standard deviations of what rounding adds to entries of the mean over all images, by name."""
+        return {name: value / float(self.total.tensors["count"]) for name, value in self.rounding.items()}
+
+
+class PooledScore:
+    """FID-all of the clients' pool."""
+
+    def __init__(self, pooled: Gaussian, ddof: float) -> None:
+        self._reference = FrechetReference.from_summaries([pooled], "examples", ddof)
+
+    def score(self, generated: Tensor | Gaussian, errors: bool) -> FederatedScore:
+        """Return all without the others, and its error by generated images."""
+        score = self._reference.score(generated, errors)
+        return FederatedScore(
+            score.name,
+            HIDDEN,
+            {"all": score.values["all"]},
+            terms={term: {"all": values["all"]} for term, values in score.terms.items()},
+            error_parts={side: {"all": part["all"]} for side, part in score.error_parts.items() if side == "generated"},
+            higher_is_better=score.higher_is_better,
+        )
+
+
+class FIDOfSums:
+    """FID of clients whose moments' sum is known; covariances subtract `ddof` of the count."""
+
+    def __init__(self, moments: RoundedSum, ddof: float) -> None:
+        self._pools = [gaussian_from_message(one) for one in (moments.total, moments.rounded_again)]
+        self._ddof, self._score = ddof, PooledScore(self._pools[0], ddof)
+        self._rounding_error: float | None = None
+
+    def score(self, told: RoundedSum | None, generated: Tensor | Gaussian, errors: bool) -> FederatedScore:
+        """Score a generated set: all, and avg where the sum of the clients' own scores of it is told."""
+        score = self._score.score(generated, errors)
+        parts = {"all": self.rounding_error(generated)} if errors else {}
+        if told is not None:
+            score = replace(score, values={"avg": fid_from_messages(told.total), **score.values})
+            if errors:
+                parts["avg"] = told.mean_error["score"]
+        return replace(score, error_parts={**score.error_parts, QUANTISATION: parts}) if errors else score
+
+    def rounding_error(self, generated: Tensor | Gaussian) -> float:
+        """By how much other roundings of the sums would move FID-all: of one other, of the first generated images."""
+        if self._rounding_error is None:
+            made = generated if isinstance(generated, Gaussian) else summarize(generated.cpu())
+            values = [frechet_distance(pool, made, self._ddof)[0] for pool in self._pools]
+            self._rounding_error = abs(values[0] - values[1])
+        return self._rounding_error
+
+
+class KIDOfSums:
+    """KID of clients whose sketches' sum is known."""
+
+    def __init__(self, choice: ScoreChoice, sketch: RoundedSum, pooled: Gaussian) -> None:
+        self._kind = choice.kind
+        self._moments, self._rounded = (moments_of(choice, one, pooled) for one in (sketch.total, sketch.rounded_again))
+
+    def score(self, told: RoundedSum, generated: Tensor | Gaussian, errors: bool) -> FederatedScore:
+        """Score the generated set of which the sum of the clients' own scores is told."""
+        total = kid_from_messages(told.total, self._moments)
+        score = FederatedScore(self._kind, HIDDEN, {"avg": total.avg, "all": total.all})
+        if not errors:
+            return score
+        # all is avg less a constant, whose parts are a sum over clients and what the sketch says of the pool
+        other = kid_from_messages(told.total, self._rounded)
+        own, within = (told.mean_error[name] for name in ("score", "within"))
+        pool = total.constant - other.constant
+        return replace(score, error_parts={QUANTISATION: {"avg": own, "all": math.hypot(own, within, pool)}})
+
+
+def check_pool(pooled: Gaussian, split: Split) -> Gaussian:
+    """Return the pool's summary; MessageError if it is over another number of images than clients have."""
+    if abs(pooled.count - sum(split.counts)) > 0.5:
+        raise MessageError(f"the sums are of {pooled.count:g} images, clients have {sum(split.counts)}")
+    return pooled
+
 
 Remarks = dict[tuple[Key, str], list[str]]  # by place and score
 
@@ -60,19 +178,9 @@ class _AskedSum:
 
 
 class SummedAnswers(ClientAnswers):
-    """Clients of whom sums over all are told.
+    """Clients of whom sums over all are told."""
 
-    Args:
-        data: as for `ClientAnswers`.
-        plan: likewise.
-        dim_of: likewise.
-
-    Raises:
-        ValueError: for scores of single clients' summaries, aggregates of single clients' scores, or a client with too
-            few images.
-    """
-
-    shows_clients = False
+    moments, of_summaries = "sums", "fid"
 
     def __init__(self, data: RemoteClients, plan: EvaluationPlan, dim_of: DimOf) -> None:
         super().__init__(plan, dim_of, data)
@@ -83,77 +191,52 @@ class SummedAnswers(ClientAnswers):
                     " it out of the recipe's evaluation; there is fid"
                 )
         hide_clients(plan, ("avg", "all"), "secure aggregation hides")
-        self._scores: dict[tuple[Key, str], FIDOfSums | KIDOfSums] = {}
         self._lasting: Remarks = {}  # of what was told once
         self._present: Remarks = {}  # and of the present generated images
 
     def look(self, features: Mapping[Key, Tensor]) -> None:
         """Chooses ranges by the present generated images' features."""
-        ranges = self._data.connection.statistics.ranges
+        ranges = self._data.connection.ranges
         self._ranges = {key: ranges.for_features(part) for key, part in features.items()}
 
     def remarks(self, place: Key, score: str) -> list[str]:
         return [*self._lasting.get((place, score), []), *self._present.get((place, score), [])]
 
     def prepare(self) -> None:
-        if self._scores:
-            return
-        self._say_steps()
-        moments = self._sums([self._asked("sums", key) for key in self.places], {}, self._lasting)
-        pooled: dict[Key, Gaussian] = {}
-        scores: dict[tuple[Key, str], FIDOfSums | KIDOfSums] = {}
-        for key, total in zip(self.places, moments, strict=True):
-            pooled[key] = check_pool(gaussian_from_message(total.total), self.places[key][0])
-            fitted = {ddof: FIDOfSums(total, ddof) for ddof in self._divisors(key)}
-            of_moments = [choice for choice in self._choices(key) if choice.is_of_summaries]
-            scores |= {(key, choice.name): fitted[choice.options["ddof"]] for choice in of_moments}
-        wanted = [(key, choice) for key in self.places for choice in self._choices(key) if not choice.is_of_summaries]
-        asked = [self._asked("sketch", key, choice) for key, choice in wanted]
-        centres = {str(place): pooled[key].mean for place, (key, _) in enumerate(wanted)}
-        sketches = self._sums(asked, centres, self._lasting)
-        self._scores = scores | {
-            (key, choice.name): KIDOfSums(choice, sketch, pooled[key])
-            for (key, choice), sketch in zip(wanted, sketches, strict=True)
-        }
+        if not self._scorers:
+            self._say_steps()
+        super().prepare()
 
-    def _divisors(self, key: Key) -> set[float]:
-        """The numbers that a place's covariances subtract of the count, over all scores."""
-        return {choice.options["ddof"] for choice in self._choices(key) if choice.is_of_summaries}
+    def _ask_once(self, asked: Sequence[Wanted], tensors: Mapping[str, Tensor]) -> list[RoundedSum]:
+        return self._sums(asked, tensors, self._lasting)
 
-    def ask(self, features: Mapping[Key, Tensor]) -> dict[Key, FittedScores]:
-        """Ask for the sums of the clients' own scores; where a client does not answer, those are left out."""
-        wanted = [(key, choice) for key in self.places for choice in self._choices(key)]
-        asked = [self._asked("fid" if choice.is_of_summaries else "kid", key, choice) for key, choice in wanted]
-        told: dict[tuple[Key, str], RoundedSum] = {}
+    def _ask_now(self, asked: Sequence[Wanted], features: Mapping[Key, Tensor]) -> list[RoundedSum]:
         self._present = {}
-        try:
-            sums = self._sums(asked, _generated(asked, features), self._present)
-            for (key, choice), total in zip(wanted, sums, strict=True):
-                count = float(total.total.tensors["count"])
-                if abs(count - sum(self.places[key][0].counts)) > 0.5:
-                    raise MessageError(f"the sums are of {count:g} images")
-                told[key, choice.name] = total
-        except MessageError as error:
-            self._leave_out({f"{c.name}_avg" if c.is_of_summaries else c.name for _, c in wanted}, error)
-        return {key: ToldReference(key, self._worked_out(key, told)) for key in self.places}
+        sums = self._sums(asked, _generated(asked, features), self._present)
+        for (key, _), total in zip(asked, sums, strict=True):
+            count = float(total.total.tensors["count"])
+            if abs(count - sum(self.places[key][0].counts)) > 0.5:
+                raise MessageError(f"the sums are of {count:g} images")
+        return sums
 
-    def _worked_out(self, key: Key, told: Mapping[tuple[Key, str], RoundedSum]) -> list[tuple[ScoreChoice, WorkOut]]:
-        found: list[tuple[ScoreChoice, WorkOut]] = []
-        for choice in self._choices(key):
-            score, total = self._scores[key, choice.name], told.get((key, choice.name))
-            work_out: Callable[..., FederatedScore] = score.score
-            if total is not None or isinstance(score, FIDOfSums):  # all of FID needs the moments alone
-                found.append((choice, partial(work_out, total)))
-        return found
+    def _fit(self, key: Key, told: RoundedSum) -> tuple[Gaussian, dict[str, Scorer]]:
+        pooled = check_pool(gaussian_from_message(told.total), self.places[key][0])
+        choices = [choice for choice in self._choices(key) if choice.is_of_summaries]
+        fitted = {ddof: FIDOfSums(told, ddof) for ddof in {choice.options["ddof"] for choice in choices}}
+        return pooled, {choice.name: fitted[choice.options["ddof"]].score for choice in choices}
 
-    def _asked(self, ask: Asked, key: Key, choice: ScoreChoice | None = None) -> _AskedSum:
-        item, counts = self._item(ask, key, choice), self.places[key][0].counts
+    def _fit_kernel(self, key: Key, choice: ScoreChoice, told: RoundedSum, pooled: Gaussian) -> Scorer:
+        return KIDOfSums(choice, told, pooled).score
+
+    def _asked(self, key: Key, item: Item) -> _AskedSum:
+        counts = self.places[key][0].counts
         return _AskedSum(key, item, self._largest(key, item, max(counts)), len(counts))
 
-    def _sums(self, asked: Sequence[_AskedSum], tensors: Mapping[str, Tensor], remarks: Remarks) -> list[RoundedSum]:
+    def _sums(self, wanted: Sequence[Wanted], tensors: Mapping[str, Tensor], remarks: Remarks) -> list[RoundedSum]:
         """The clients' sums, one an item; of what was cut off remarks are noted by score, and a warning is given."""
-        if not asked:
+        if not wanted:
             return []
+        asked = [self._asked(*one) for one in wanted]
         sums = self._data.add_up([one.item for one in asked], tensors, [one.largest for one in asked])
         for one, total in zip(asked, sums, strict=True):
             for name, share in total.cut.items():
@@ -174,11 +257,12 @@ class SummedAnswers(ClientAnswers):
 
     def _say_steps(self) -> None:
         for key in self.places:
-            asked = [self._asked("sums", key)]
+            items = [self._item("sums", key)]
             for choice in self._choices(key):
                 kernel = choice.definition.kernel
                 asks: tuple[Asked, ...] = ("fid",) if kernel is None else () if kernel.is_bounded else ("sketch", "kid")
-                asked += [self._asked(ask, key, choice) for ask in asks]
+                items += [self._item(ask, key, choice) for ask in asks]
+            asked = [self._asked(key, item) for item in items]
             said = {name: self._said(one, tensor, name) for one in asked for tensor, name in one.statistics().items()}
             rank_zero_info(f"secure aggregation, {'/'.join(key)}: clients' {', '.join(said.values())}")
 
@@ -188,15 +272,13 @@ class SummedAnswers(ClientAnswers):
         return f"{name} in ±{self._ranges[one.key][name]:.3g} (steps of {step:.1g})"
 
 
-def _generated(asked: Sequence[_AskedSum], features: Mapping[Key, Tensor]) -> dict[str, Tensor]:
-    """Return what clients must know of the generated images: features, or for fid alone the summary where it is
-    smaller.
-    """
+def _generated(asked: Sequence[Wanted], features: Mapping[Key, Tensor]) -> dict[str, Tensor]:
+    """Return what clients must know of generated images: features, or for fid alone the summary where it is smaller."""
     found: dict[str, Tensor] = {}
-    needed = {one.key for one in asked if one.item.ask == "kid"}
-    for one in asked:
-        name, part = shared_key(one.item), features[one.key]
-        if one.key in needed or len(part) <= part.shape[1]:
+    needed = {key for key, item in asked if item.ask == "kid"}
+    for key, item in asked:
+        name, part = shared_key(item), features[key]
+        if key in needed or len(part) <= part.shape[1]:
             found[name] = part
             continue
         if f"{name}/mean" not in found:

@@ -18,10 +18,10 @@ from typing import Any
 from cryptography.fernet import InvalidToken
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key
 
 from fedgen.flower.client.policy import RefusedError
-from fedgen.flower.wire.plain_values import Writer
+from fedgen.flower.wire.serialization import Writer
 from fedgen.io.hashing import hash_tensors
 
 STEPS = 1 << 22  # of the whole numbers that an entry is rounded to
@@ -61,9 +61,6 @@ def check_settings(asked: Mapping[str, Any], state: RecordDict) -> None:
 
     With shares of more than half of the clients, no two groups of them can be told different things of one: both its
     secrets together need more shares than there are.
-
-    Raises:
-        RefusedError: naming the setting.
     """
     state.config_records.pop(NOTE, None)
     clients, most = asked.get(Key.SAMPLE_NUMBER), asked.get(Key.MAX_WEIGHT)
@@ -74,13 +71,8 @@ def check_settings(asked: Mapping[str, Any], state: RecordDict) -> None:
         raise RefusedError(
             f"a masked sum of {clients} clients is unmasked by more than half of them, and this one by {threshold!r}"
         )
-    fixed = {
-        Key.SHARE_NUMBER: clients,
-        Key.CLIPPING_RANGE: 1.0,
-        Key.TARGET_RANGE: STEPS,
-        Key.MOD_RANGE: RANGE_OF_MASKS,
-    }
-    for name, value in fixed.items():
+    steps = {Key.CLIPPING_RANGE: 1.0, Key.TARGET_RANGE: STEPS, Key.MOD_RANGE: RANGE_OF_MASKS}
+    for name, value in {Key.SHARE_NUMBER: clients, **steps}.items():
         if asked.get(name) != value:
             raise RefusedError(f"a masked sum has {name}={value}, and this one {asked.get(name)!r}")
     if type(most) is not float or not 0 < most < math.inf:
@@ -91,14 +83,9 @@ def check_settings(asked: Mapping[str, Any], state: RecordDict) -> None:
 
 def note_sum(state: RecordDict, made: AskedSum) -> None:
     """Keeps what a client gives its numbers for, as long as the masks."""
+    nodes, names = list(made.names), list(made.names.values())
     state.config_records[NOTE] = ConfigRecord(
-        {
-            "what": made.what,
-            "nodes": list(made.names),
-            "names": list(made.names.values()),
-            "whole": made.whole,
-            "common": made.common,
-        }
+        {"what": made.what, "nodes": nodes, "names": names, "whole": made.whole, "common": made.common}
     )
 
 
@@ -125,16 +112,12 @@ def seal(reply: Message, state: RecordDict) -> None:
 def check_unmasking(asked: Mapping[str, Any], state: RecordDict) -> tuple[AskedSum, list[int]]:
     """Refuses to help unmask what shows fewer than two clients' sum, or what others were asked for differently.
 
-    Returns:
-        What is summed, and over which nodes.
-
-    Raises:
-        RefusedError: saying what is wrong.
+    Returns what is summed, and over which nodes.
     """
     made, own = noted(state), _own(state)
     if made is None:
         raise RefusedError("this client has given no numbers for a sum that is to be unmasked")
-    there, gone = _nodes(asked, Key.ACTIVE_NODE_ID_LIST), _nodes(asked, Key.DEAD_NODE_ID_LIST)
+    there, gone = ([int(node) for node in asked[name]] for name in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST))
     if len({*there, *gone}) != len(there) + len(gone):
         raise RefusedError("a client is said to be in a masked sum twice, or to have left it and to be in it")
     if len(there) < 2 or own not in there:
@@ -173,10 +156,6 @@ def _words(source: int, other: int, made: AskedSum, state: RecordDict) -> bytes:
     return json.dumps(["fedgen sum", source, other, made.what, made.whole, names, made.common, dict(settings)]).encode()
 
 
-def _nodes(asked: Mapping[str, Any], name: str) -> list[int]:
-    return [int(node) for node in asked[name]]
-
-
 def _own(state: RecordDict) -> int:
     return int(state.config_records[RECORD_KEY_STATE]["nid"])  # type: ignore[arg-type]
 
@@ -187,34 +166,8 @@ def _keys(state: RecordDict) -> dict[int, bytes]:
     return dict(zip(kept["ss2_dict:K"], kept["ss2_dict:V"], strict=True))
 
 
-class Relay:
-    """The server's part: it passes on what clients have sealed for each other."""
-
-    def __init__(self) -> None:
-        self._sealed: dict[int, dict[int, bytes]] = {}
-
-    def hear(self, replies: Mapping[int, Message]) -> None:
-        """Takes the seals beside masked numbers, of replies that were found usable."""
-        for node, reply in replies.items():
-            record: Any = reply.content.config_records.get(RECORD_KEY_CONFIGS, {})
-            for other, sealed in zip(record.get(FROM, ()), record.get(SEALED, ())):
-                self._sealed.setdefault(other, {})[node] = sealed
-
-    def tell(self, messages: Iterable[Message]) -> None:
-        """Puts each client's seals beside what it is asked to unmask."""
-        for message in messages:
-            record: Any = message.content.config_records[RECORD_KEY_CONFIGS]
-            if record[Key.STAGE] == Stage.UNMASK:
-                found = self._sealed.get(message.metadata.dst_node_id, {})
-                record[FROM], record[SEALED] = list(found), list(found.values())
-
-
 def seals_in(record: Mapping[str, Any]) -> Sequence[int]:
-    """Return for whom a client's reply has seals.
-
-    Raises:
-        ValueError: if they are none.
-    """
+    """Return for whom a client's reply has seals; ValueError if they are none."""
     told, seals = record.get(FROM, []), record.get(SEALED, [])
     if not isinstance(told, list) or not isinstance(seals, list) or not len(set(told)) == len(told) == len(seals):
         raise ValueError("what it was asked for is not sealed for each other client")

@@ -11,20 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.client.mod import secaggplus_mod
-from flwr.common import (
-    Code,
-    FitIns,
-    FitRes,
-    Status,
-    ndarrays_to_parameters,
-    parameters_to_ndarrays,
-)
+from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Stage
 from flwr.common.secure_aggregation.secaggplus_constants import Key as StageKey
@@ -40,37 +34,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
-from fedgen.flower.app.run_statistics import SECURE
+from fedgen.flower.app.run_config import SECURE
 from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.secure_aggregation.agreement import (
+    FROM,
     MOST,
+    SEALED,
     STEPS,
     AskedSum,
-    Relay,
     check_settings,
     check_unmasking,
     seal,
     seals_in,
 )
-from fedgen.flower.wire.flower_records import reason_of
-from fedgen.flower.wire.sending import Silence, replies_to
+from fedgen.flower.wire.flower_records import Silence, reason_of, replies_to
 from fedgen.io.archives import read_header
 from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import MessageError
 
 REST = "fedgen"  # what clients tell in the open beside their masked numbers
-RANGE = "update-range"
+MOST_OF_THEM = 0.67  # share of the clients that must answer
 _WEIGHT = "weight"
 
 
-@dataclass(frozen=True)
-class Masked:
-    """The reply of a client's app under the mod.
+class Masked(NamedTuple):
+    """Numbers that are sent with `secure_mean`, by the server to a client, or by a client's app under the mod.
 
     Args:
-        arrays: its summand, entries in [-1, 1]; what is beyond is cut off.
-        rest: told in the open.
-        weight: whole number, as the server asked.
+        arrays: of a reply, its summand: entries in [-1, 1].
+        rest: beside them, in the open.
+        weight: of the client in the mean, a whole number that the server chooses.
     """
 
     arrays: list[NDArray[np.float64]]
@@ -82,7 +75,7 @@ class Masked:
 class SecureMean:
     """The outcome of an exchange.
 
-    Attributes:
+    Args:
         mean: the weighted mean of the clients' arrays; None if too few answered for it to be unmasked.
         rests: what each client whose summand is in it told in the open.
         failures: why others' are not, or why it could not be unmasked, by node.
@@ -95,12 +88,7 @@ class SecureMean:
     spoilt: str = ""
 
     def why_none(self, node: int, few: str) -> str:
-        """Return why a node is in no mean, as there is none: a silence, to be asked again, where that is not its doing.
-
-        Args:
-            node: that was asked.
-            few: what is said where too few answered.
-        """
+        """Return why a node is in no mean, as there is none: a silence where that is not its doing."""
         return Silence(self.failures.get(node, self.spoilt)) if self.spoilt else self.failures.get(node, Silence(few))
 
 
@@ -112,7 +100,7 @@ class _Instructions(FedAvg):
         self._asked, self.found = asked, SecureMean()
 
     def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> list[Any]:
-        return [(_Node(node), fitins) for node, fitins in self._asked.items()]
+        return [(SimpleNamespace(node_id=node), fitins) for node, fitins in self._asked.items()]
 
     def aggregate_fit(self, server_round: int, results: list[Any], failures: Any) -> tuple[None, dict[str, Any]]:
         if results:
@@ -121,34 +109,21 @@ class _Instructions(FedAvg):
         return None, {}
 
 
-@dataclass(frozen=True)
-class _Node:
-    node_id: int
-
-
-class _Manager:
-    """The number of clients, for the workflow's log."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def num_available(self) -> int:
-        return self._number
-
-
 class _Heard:
     """The grid as the workflow uses it, which says nothing of nodes that fail: here they are noted.
 
     Replies that it cannot use, which would end the exchange for all, do not reach it: their nodes have dropped out.
+    What clients have sealed for each other (`agreement`) is passed on.
     """
 
     def __init__(self, grid: Grid) -> None:
-        self._grid, self._relay = grid, Relay()
+        self._grid = grid
         self.failures: dict[int, str] = {}
+        self._sealed: dict[int, dict[int, bytes]] = {}  # for each node, by whom
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         asked = {message.metadata.dst_node_id: message for message in messages}
-        self._relay.tell(asked.values())
+        self._pass_on(asked.values())
         # not by the grid's own, which ends with an error where a node has left since, and looks every three seconds
         replies = dict(replies_to(self._grid, asked, timeout, "masked sums"))
         found: dict[int, str] = {node: Silence.within(timeout) for node in asked if node not in replies}
@@ -156,8 +131,18 @@ class _Heard:
         found |= unusable(asked, {node: reply for node, reply in replies.items() if node not in found})
         self.failures = found | self.failures
         usable = {node: reply for node, reply in replies.items() if node not in found}
-        self._relay.hear(usable)
+        for node, reply in usable.items():
+            record: Any = reply.content.config_records.get(RECORD_KEY_CONFIGS, {})
+            for other, sealed in zip(record.get(FROM, ()), record.get(SEALED, ())):
+                self._sealed.setdefault(other, {})[node] = sealed
         return list(usable.values())
+
+    def _pass_on(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            record: Any = message.content.config_records[RECORD_KEY_CONFIGS]
+            if record[StageKey.STAGE] == Stage.UNMASK:
+                found = self._sealed.get(message.metadata.dst_node_id, {})
+                record[FROM], record[SEALED] = list(found), list(found.values())
 
 
 class _Workflow(SecAggPlusWorkflow):
@@ -172,26 +157,16 @@ class _Workflow(SecAggPlusWorkflow):
 
 def secure_mean(
     grid: Grid,
-    asked: Mapping[int, tuple[list[NDArray[np.float64]], bytes, int]],
+    asked: Mapping[int, Masked],
     round: int,
     timeout: float | None,
-    threshold: float = 0.67,
+    threshold: float = MOST_OF_THEM,
 ) -> SecureMean:
-    """One exchange with nodes.
+    """One exchange with nodes; `round` is for Flower's log, `timeout` in seconds for each of the protocol's messages.
 
-    Args:
-        grid: Flower's.
-        asked: for each node the arrays and bytes it is sent, and its weight, a whole number.
-        round: for Flower's log.
-        timeout: seconds for each of the protocol's four messages.
-        threshold: share of the clients that must answer; fewer cannot unmask the others' sum.
-
-    Raises:
-        ValueError: for more nodes than can be added up.
-
-    Returns:
-        By node, entries within a step of 2 / 2^22 (over the weight's share of the largest) of the exact mean; no mean
-        where it would be of what no summands are, as one client's noise behind a mask makes it.
+    Entries of the mean are within a step of 2 / 2^22 (over the weight's share of the largest) of the exact one. Fewer
+    clients than the threshold's share cannot unmask the others' sum. There is no mean where it would be of what no
+    summands are, as one client's noise behind a mask makes it.
     """
     if len(asked) > MOST:
         raise ValueError(f"secure aggregation adds up at most {MOST} clients, got {len(asked)}: ask smaller cohorts")
@@ -200,7 +175,8 @@ def secure_mean(
         for node, (arrays, rest, weight) in asked.items()
     }
     strategy = _Instructions(instructions)
-    context = LegacyContext(Context(0, 0, {}, RecordDict(), {}), None, strategy, _Manager(len(asked)))  # type: ignore[arg-type]
+    manager: Any = SimpleNamespace(num_available=lambda: len(asked))  # for the workflow's log
+    context = LegacyContext(Context(0, 0, {}, RecordDict(), {}), None, strategy, manager)
     context.state[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: round})
     context.state[MAIN_PARAMS_RECORD] = ArrayRecord()
     largest = max(weight for _, _, weight in asked.values())
@@ -240,10 +216,6 @@ def mean_error(weights: Sequence[int], largest: int) -> float:
     Each client's entry, over its share of the largest weight, is rounded at random to one of the two neighbouring whole
     numbers, less than a step away; the share itself to the nearest multiple of 1 / 2^22. Infinite where all of these
     are 0, of which there is no mean.
-
-    Args:
-        weights: of the clients that are in the mean.
-        largest: of those that were asked.
     """
     shares = [weight / largest for weight in weights]
     sent = [round(share * STEPS) / STEPS for share in shares]
@@ -259,15 +231,8 @@ def masked(
 ) -> Message:
     """The client's mod: SecAgg+ where the run's config asks for it.
 
-    Args:
-        message: the server's.
-        context: of the run.
-        call_next: the app.
-        check: is told what is summed and over which nodes before the client helps to unmask it, and raises if it shall
-            not. With it the client agrees with the others on what is summed (`agreement`), which its app must note.
-
-    Raises:
-        RefusedError: for a message that the app would take for a turn, and Flower's mod for none that it masks.
+    `check` is told what is summed and over which nodes before the client helps to unmask it, and raises if it shall
+    not. With it the client agrees with the others on what is summed (`agreement`), which its app must note.
     """
     if not context.run_config.get(SECURE):
         return call_next(message, context)
@@ -286,16 +251,13 @@ def masked(
     return reply
 
 
-def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], bytes, int]:
-    """Arrays, bytes and weight that a server sent with `secure_mean`.
-
-    Raises:
-        ValueError: for an array that has not the numbers that it promises.
-    """
+def read_instructions(message: Message) -> Masked:
+    """Read what a server sent with `secure_mean`; ValueError for an array without the numbers that it promises."""
     fitins = compat.recorddict_to_fitins(message.content, keep_input=True)
     for data in fitins.parameters.tensors:
         read_header(io.BytesIO(data), len(data), "of the server's")
-    return parameters_to_ndarrays(fitins.parameters), bytes(fitins.config[REST]), int(fitins.config[_WEIGHT])  # type: ignore[arg-type]
+    config: Any = fitins.config
+    return Masked(parameters_to_ndarrays(fitins.parameters), bytes(config[REST]), int(config[_WEIGHT]))
 
 
 def write_summand(made: Masked) -> RecordDict:
@@ -309,14 +271,8 @@ def write_summand(made: Masked) -> RecordDict:
 
 
 def unusable(sent: Mapping[int, Message], replies: Mapping[int, Message]) -> dict[int, str]:
-    """Return why replies of one stage cannot be used, by node.
-
-    Args:
-        sent: what each node was sent.
-        replies: those that came, without errors.
-    """
-    found, forms = {}, {}
-    stage = ""
+    """Return why replies of one stage cannot be used, by node."""
+    found, forms, stage = {}, {}, ""
     for node, reply in replies.items():
         asked = sent[node].content.config_records[RECORD_KEY_CONFIGS]
         stage = str(asked[StageKey.STAGE])
@@ -341,12 +297,8 @@ def _keys(asked: Mapping[str, Any], reply: Message, node: int) -> Hashable:
 
 def _shares(asked: Mapping[str, Any], reply: Message, node: int) -> Hashable:
     """Nothing; there must be a share for every other client."""
-    _listed(
-        reply,
-        StageKey.CIPHERTEXT_LIST,
-        StageKey.DESTINATION_LIST,
-        [int(one) for one in asked if one not in (StageKey.STAGE, str(node))],
-    )
+    others = [int(one) for one in asked if one not in (StageKey.STAGE, str(node))]
+    _listed(reply, StageKey.CIPHERTEXT_LIST, StageKey.DESTINATION_LIST, others)
     return None
 
 
@@ -355,10 +307,8 @@ def _masked(asked: Mapping[str, Any], reply: Message, node: int) -> Hashable:
     rest = compat.recorddict_to_fitres(reply.content, keep_input=True).metrics[REST]
     if not isinstance(rest, bytes):
         raise MessageError(f"what it tells in the open is a {type(rest).__name__}")
-    headers = [
-        read_header(io.BytesIO(data), len(data), "of masked numbers")
-        for data in _part(reply, StageKey.MASKED_PARAMETERS)
-    ]
+    arrays = _part(reply, StageKey.MASKED_PARAMETERS)
+    headers = [read_header(io.BytesIO(data), len(data), "of masked numbers") for data in arrays]
     if any(header.dtype.kind not in "iu" for header in headers):
         raise MessageError("its masked numbers are not whole")
     seals = seals_in(reply.content.config_records[RECORD_KEY_CONFIGS])

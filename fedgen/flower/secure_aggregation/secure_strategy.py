@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,30 +16,31 @@ from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.federated.server_model import MASKED_NUMBER
 from fedgen.federated.server_optimizers import as_real, from_real
-from fedgen.flower.app.run_statistics import RunStatistics, refuse_open
-from fedgen.flower.client.client_node import ClientNode
+from fedgen.flower.app.run_config import RANGE, privacy_of
+from fedgen.flower.client.client_node import ClientNode, ToldError, refuse_open
 from fedgen.flower.client.policy import RefusedError
-from fedgen.flower.client.redaction import ToldError
 from fedgen.flower.secure_aggregation.agreement import STEPS, AskedSum, hash_of, note_sum
-from fedgen.flower.secure_aggregation.masked_answers import Scale, encode
-from fedgen.flower.secure_aggregation.secure_mean import (
-    RANGE,
-    Masked,
-    as_arrays,
-    mean_error,
-    read_instructions,
-    secure_mean,
-    write_summand,
-)
-from fedgen.flower.secure_aggregation.secure_sums import masked_messages
-from fedgen.flower.server.asked_clients import MASKED
-from fedgen.flower.server.connection import Connection
+from fedgen.flower.secure_aggregation.secure_mean import Masked, as_arrays, mean_error, read_instructions, write_summand
+from fedgen.flower.secure_aggregation.secure_sums import Scale, encode, masked_messages
+from fedgen.flower.server.connection import ALONE, AWAY, Connection
 from fedgen.flower.server.flower_strategy import FlowerStrategy
-from fedgen.flower.wire.messages import Answer, LossQuestion, Question, Task, pack, unpack
-from fedgen.flower.wire.sending import Silence
+from fedgen.flower.wire.flower_records import Silence
+from fedgen.flower.wire.messages import (
+    ABOUT_LOSS,
+    Answer,
+    LossQuestion,
+    MaskedLoss,
+    MaskedQuestion,
+    MaskedTask,
+    OpenPart,
+    Question,
+    Task,
+    pack,
+    unpack,
+)
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.foreign_text import printable
-from fedgen.io.field_types import Between, fault
+from fedgen.io.field_types import fault
 from fedgen.io.files import read_json, write_json
 from fedgen.io.tensor_files import tensors_in
 from fedgen.own_code import rank_zero_warn
@@ -48,8 +49,6 @@ from fedgen.statistics.statistic_messages import MessageError
 WAITS = "it waits for the clients of the round's first sum"
 FEW = "too few clients answered for their sum to be unmasked"
 _OWN = ("client", "share", "iterations")  # of a task: each client's own
-
-
 SUMMED = "masked_rounds.json"  # in the run folder
 
 
@@ -62,12 +61,6 @@ class MaskedRounds:
 
     With a client fewer two sums of one round would differ by that client's update. Clients keep such a list themselves
     (`pins.hold_to_clients`).
-
-    Args:
-        folder: of the run.
-
-    Raises:
-        ValueError: for a damaged file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,66 +86,12 @@ class MaskedRounds:
             write_json(self._path, self._names)
 
 
-def masked_answer(client_node: ClientNode, told: Mapping[str, Any]) -> Masked:
-    """The client's answer as a summand.
-
-    Args:
-        client_node: the client.
-        told: what `MaskedClients` sent.
-
-    Raises:
-        ValueError: if it cannot answer: it has no part in the sum.
-    """
-    question: LossQuestion = unpack(LossQuestion, {}, told[MASKED])
-    return Masked(encode(client_node.answer(question), Scale(**told["scale"])), b"", 1)
-
-
-class _Scale(TypedDict):
-    ranges: dict[str, float]
-    largest: float
-
-
-class _OfLoss(TypedDict):
-    """The message of a server for a sum of answers to a loss."""
-
-    loss: bytes
-    scale: _Scale
-
-
-class _OfSums(TypedDict):
-    """The message of a server for sums of an evaluation."""
-
-    names: list[str]
-    question: bytes
-    largest: list[dict[str, float]]
-    clients: int
-    among: dict[str, str]  # names by node
-
-
-class _OfTurn(TypedDict):
-    """The message of a server for a sum of updates."""
-
-    names: list[str]
-    task: bytes
-    among: dict[str, str]
-
-
-class _OpenPart(TypedDict):
-    """The part that a client tells beside its masked update."""
-
-    answer: bytes
-    cut: Annotated[float, Between(0, 1)]  # the share of its update that was cut off
-
-
 class SecureStrategy(FlowerStrategy):
     """`FlowerStrategy` under secure aggregation: of each round the server learns the mean of the updates alone.
 
     Clients send what their tensors changed by, over `range`, as whole numbers; an entry that changed by more is cut off
     and counted. So the mean is off by less than range x 2 / 2^22, more where weights differ. What needs single updates
     is refused.
-
-    Attributes:
-        range: the largest change of an entry in a turn.
     """
 
     _fixed_exchange = True
@@ -204,15 +143,11 @@ class SecureStrategy(FlowerStrategy):
         rank_zero_info(f"secure aggregation: updates in ±{self.range:g}, in steps of {self._step:.2g}")
 
     def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
-        """Ask as ever; of a round whose sum there has been, the same clients again, or the run ends.
-
-        Raises:
-            MaskedRoundError: naming those who are missing.
-        """
+        """Ask as ever; of a round whose sum there has been, the same clients again, or the run ends."""
         before = self._rounds.of(round)
         if before is None:
             return super()._ask_until_heard(cohort, round)
-        names = {client: self._transport.registry.clients[client].name for client in cohort}
+        names = {client: self._connection.clients[client].name for client in cohort}
         members = [client for client in cohort if names[client] in before]
         found = super()._ask_until_heard(members, round)
         why_not = {names[client]: str(found[client]) for client in members if isinstance(found[client], str)}
@@ -229,13 +164,11 @@ class SecureStrategy(FlowerStrategy):
         return found | late
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
-        self._transport.registry.refresh()
         again = self._rounds.of(round) is not None  # then the same clients or none
-        nodes = self._transport.registry.nodes_of(cohort)
-        found: dict[int, Answer | str] = dict.fromkeys(cohort, Silence("it is not connected"))
-        there = {client: node for client, node in nodes.items() if node is not None}
+        there = self._connection.present(cohort)
+        found: dict[int, Answer | str] = dict.fromkeys(cohort, AWAY)
         if len(there) < 2:
-            return found | dict.fromkeys(there, Silence("a sum over fewer than two clients would show one"))
+            return found | dict.fromkeys(there, Silence(ALONE))
         if again and len(there) < len(cohort):
             return found | dict.fromkeys(there, Silence(WAITS))
         data: Any = self._module.trainer.datamodule
@@ -243,35 +176,32 @@ class SecureStrategy(FlowerStrategy):
         for client, task in self._tasks(list(there), round).items():
             weights, rest = pack(task)
             weight = int(self.round.settings.weight_of(len(data.clients[client].train)))
-            told = to_bytes({"names": list(weights), "task": rest, "among": self._transport.names_of(there)})
-            asked[there[client]] = (as_arrays(weights.values()), told, weight)
-        whole = {"threshold": 1.0} if again else {}
-        made = secure_mean(self._transport.grid, asked, round, self._transport.deadline, **whole)
+            told: MaskedTask = {"names": list(weights), "task": rest, "among": self._connection.names_of(there)}
+            asked[client] = Masked(as_arrays(weights.values()), to_bytes(told), weight)
+        made = self._connection.masked_mean(there, asked, round, again)
+        names = {client: self._connection.clients[client].name for client in there}
         if made.mean is not None:
-            self._rounds.note(
-                round, [self._transport.registry.clients[c].name for c, n in there.items() if n in made.rests]
-            )
-        taken = [asked[node][2] for node in made.rests]
-        self._error = self.range * mean_error(taken, max(w for *_, w in asked.values())) if taken else None
+            self._rounds.note(round, [names[client] for client in there if client in made.rests])
+        taken = [asked[client].weight for client in made.rests]
+        self._error = self.range * mean_error(taken, max(one.weight for one in asked.values())) if taken else None
         server = {name: self.exchange.server[name] for name in self.exchange.shared}
-        for client, node in there.items():
+        for client, name in names.items():
             if made.mean is None:
-                found[client] = made.why_none(node, FEW)
-            elif node not in made.rests:
-                found[client] = made.failures.get(node, "no answer, or its turn failed")
+                found[client] = made.why_none(client, FEW)
+            elif client not in made.rests:
+                found[client] = made.failures.get(client, "no answer, or its turn failed")
             else:
-                name = self._transport.registry.clients[client].name
-                if node in made.failures:  # it was of no help in unmasking
-                    why = shorten(made.failures[node], LONGEST_REASON)
+                if client in made.failures:  # it was of no help in unmasking
+                    why = shorten(made.failures[client], LONGEST_REASON)
                     rank_zero_warn(f"round {round}, client {name!r}: {why}; its update is in the sum")
-                found[client] = self._opened(name, made.rests[node], made.mean, server)
+                found[client] = self._opened(name, made.rests[client], made.mean, server)
         return found
 
     def _opened(self, name: str, rest: bytes, mean: list[Any], server: dict[str, torch.Tensor]) -> Answer | str:
         """A client's answer, with the mean of all in its weights' place: their mean is the same again."""
         try:
             open_part = from_bytes(rest, "the answer")
-            if wrong := fault(open_part, _OpenPart):
+            if wrong := fault(open_part, OpenPart):
                 raise MessageError(f"what it tells beside its update {wrong}")
             answer: Answer = unpack(Answer, {}, open_part["answer"])
             cut = open_part["cut"]
@@ -298,24 +228,18 @@ def _moved(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
 def summand(client_node: ClientNode, message: Message, config: Mapping[str, Any], state: RecordDict) -> RecordDict:
     """A client's part of a sum, for SecAgg+ to mask: of turns, or of answers to a loss or an evaluation's question.
 
-    Args:
-        client_node: the client.
-        message: the server's.
-        config: the run's.
-        state: of the exchange: what the client gives its numbers for is noted there, for `agreement`.
-
-    Raises:
-        ToldError: if its turn failed: it has no part in the sum.
-        ValueError: if it cannot answer, or may not by the run's config or what it is said of the others.
+    What the client gives its numbers for is noted in the state of the exchange, for `agreement`. Raises ToldError if
+    its turn failed, and others if it cannot answer, or may not by the run's config or what it is said of the others.
     """
     arrays, rest, weight = read_instructions(message)
     told = from_bytes(rest, what := "what the server asks")
-    if wrong := fault(told, _OfLoss | _OfSums | _OfTurn):
+    if wrong := fault(told, MaskedLoss | MaskedQuestion | MaskedTask):
         raise MessageError(f"{what} {wrong}")
-    if MASKED in told:
-        refuse_open(config, True, [MASKED])
-        records = write_summand(masked_answer(client_node, told))
-        question: LossQuestion = unpack(LossQuestion, {}, told[MASKED])
+    if ABOUT_LOSS in told:
+        refuse_open(config, True, [ABOUT_LOSS])
+        question: LossQuestion = unpack(LossQuestion, {}, told[ABOUT_LOSS])
+        masked = encode(client_node.answer(question), Scale(**told["scale"]))
+        records = write_summand(Masked(masked, b"", 1))
         alike = {name: value for name, value in vars(question).items() if name not in ("client", "weight")}
         note_sum(state, AskedSum("", {}, False, hash_of([alike, told["scale"]])))
         return records
@@ -329,18 +253,13 @@ def summand(client_node: ClientNode, message: Message, config: Mapping[str, Any]
     task: Task = unpack(Task, sent, told["task"])
     alike = {name: value for name, value in vars(task).items() if name not in _OWN}
     records = _update(client_node, task, sent, float(config[RANGE]), weight)
-    note_sum(
-        state, AskedSum(f"round {task.round}", names, False, hash_of([alike, told["names"], float(config[RANGE])]))
-    )
+    common = hash_of([alike, told["names"], float(config[RANGE])])
+    note_sum(state, AskedSum(f"round {task.round}", names, False, common))
     return records
 
 
 def _named(among: Mapping[str, str], node: int, client_node: ClientNode) -> dict[int, str]:
-    """Return who is asked for a sum, by node.
-
-    Raises:
-        RefusedError: if that names no nodes, one client twice, or this one otherwise than it is called.
-    """
+    """Return who is asked for a sum, by node; refuses one client twice, or this one otherwise than it is called."""
     names = {int(one): name for one, name in among.items() if one.isdecimal()}
     if len(set(names.values())) != len(among) or names.get(node) != client_node.name:
         said = printable(str(dict(among)), LONGEST_REASON)
@@ -362,7 +281,7 @@ def _sums(
         )
     question: Question = unpack(Question, sent, told["question"])
     refuse_open(config, True, [item[0] for item in question.items])
-    privacy = RunStatistics.of_run(config).privacy
+    privacy = privacy_of(config)
     shared = privacy and replace(privacy, sharers=told["clients"])
     made = masked_messages(client_node.answers(question, shared), told["largest"], told["clients"])
     client_node.policy.check_answer(MASKED_NUMBER * sum(array.size for array in made.arrays))

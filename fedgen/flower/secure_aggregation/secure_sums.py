@@ -6,8 +6,16 @@ over 2^21 lies on the grid to which Flower rounds, so it comes through unchanged
 
 All clients must answer: with fewer nothing is unmasked. The sum over all but one, asked for another time, would show
 the one.
+
+A loss's answers need no exact sum, and nobody knows their range beforehand (`encode`, `decode`). Their entries are
+divided by a range, which the server sets for each tensor, and rounded to two whole numbers each: what the first leaves
+over is the second, so that the sum is off by 2^-43 of the range for each client. The range follows from the answers
+themselves: beside each tensor, masked as well, a client marks which power of two its largest entry lies below; the sum
+of the marks tells the server how many clients lie where, of none of them where. A sum in which something was cut off is
+not used: the server asks again with a wider range, and with a finer one where the first was much too wide.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -18,8 +26,9 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedgen.flower.secure_aggregation.agreement import STEPS
 from fedgen.flower.secure_aggregation.secure_mean import Masked, secure_mean
-from fedgen.flower.wire.ranges import Largest
+from fedgen.flower.wire.answer_forms import WEIGHT, Largest
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.io.field_types import fault
 from fedgen.statistics.fixed_point import FixedPoint
@@ -28,16 +37,18 @@ from fedgen.statistics.statistic_messages import Message, MessageError
 LIMB = 21  # bits
 _LIMBS = 3
 _CUT = "cut"  # the tensor in which messages count their entries that were cut off, by tensor
+LOWEST, MARKS = -64, 128  # the first mark is for 2^-64 and less, the last for 2^63 and all above
+FIRST = 2.0**8  # the range that is tried first
+MARGIN = 8  # times the largest entry of one batch, for the next
+WASTE = 2**16  # a first range that is so much too wide is narrowed
+DIGITS = 2  # whole numbers an entry
+STEP = 2.0 / STEPS**DIGITS  # between neighbouring sums, as a part of the range
+_HALF = STEPS // 2  # whole numbers on each side of zero
 
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """The sum of one message a client.
-
-    Args:
-        total: as `statistics.add` of the messages.
-        cut: the share of the clients' entries that were beyond the largest, by tensor; none is 0.
-    """
+    """The sum of one message a client; by tensor, the share of entries beyond the largest, if there are any."""
 
     total: Message
     cut: dict[str, float]
@@ -45,23 +56,14 @@ class Sum:
 
 @dataclass(frozen=True)
 class Sums:
-    """The outcome of an exchange.
-
-    Args:
-        sums: in the order of the messages; None if there are none.
-        failures: then: why, by node; empty where too few nodes were asked.
-    """
+    """The outcome of an exchange: sums in the messages' order, or why there are none, by node."""
 
     sums: list[Sum] | None
     failures: dict[int, str] = field(default_factory=dict)
 
 
 def fixed_point(largest: Largest, clients: int) -> FixedPoint:
-    """Return how messages of these largest entries become whole numbers.
-
-    Raises:
-        ValueError: for a largest entry that is not positive and finite.
-    """
+    """Return how messages of these largest entries become whole numbers."""
     bits = FixedPoint.for_ranges(clients, largest).bits
     assert isinstance(bits, Mapping)
     return FixedPoint(clients, {**bits, _CUT: 0})
@@ -70,13 +72,7 @@ def fixed_point(largest: Largest, clients: int) -> FixedPoint:
 def masked_messages(messages: Sequence[Message], largest: Sequence[Largest], clients: int) -> Masked:
     """A client's part: its messages, for SecAgg+ to mask; of them only names, shapes and remarks are in the open.
 
-    Args:
-        messages: of summable kinds, without a tensor "cut".
-        largest: of each.
-        clients: how many are asked.
-
-    Raises:
-        MessageError: for messages that do not add, or tensors of which no largest entry is told.
+    Raises MessageError for messages that do not add, or tensors of which no largest entry is told.
     """
     parts, forms = [], []
     for message, bounds in zip(messages, largest, strict=True):
@@ -95,21 +91,13 @@ def secure_sums(
     round: int,
     timeout: float | None,
 ) -> Sums:
-    """The server's part: one exchange with nodes whose apps return `masked_messages`.
+    """The server's part: one exchange with nodes whose apps return `masked_messages`, and are told what it takes.
 
-    Args:
-        grid: Flower's.
-        asked: for each node the arrays and bytes that it is sent, which tell it `largest` and how many are asked.
-        largest: of each message.
-        round: for Flower's log.
-        timeout: seconds for each of the protocol's four messages.
-
-    Raises:
-        MessageError: if clients' messages do not fit what was asked.
+    Raises MessageError if clients' messages do not fit what was asked.
     """
     if len(asked) < 2:
         return Sums(None)
-    made = secure_mean(grid, {node: (*what, 1) for node, what in asked.items()}, round, timeout, threshold=1.0)
+    made = secure_mean(grid, {node: Masked(*what, 1) for node, what in asked.items()}, round, timeout, threshold=1.0)
     if made.mean is None or made.rests.keys() != asked.keys():
         return Sums(None, made.failures)
     forms = []
@@ -188,3 +176,56 @@ def _decoded(total: Message, largest: Largest, clients: int) -> Sum:
         if count > 0
     }
     return Sum(Message(decoded.kind, tensors, decoded.meta), cut)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The largest entry of each tensor, of an answer of the weight `largest`: that of the client that weighs most."""
+
+    ranges: Mapping[str, float]
+    largest: float
+
+
+def encode(answer: Message, scale: Scale) -> list[NDArray[np.float64]]:
+    """The answer's tensors but for its weight, by name in order: each as two arrays and its mark, all in [-1, 1]."""
+    found = []
+    for name in hidden_names(answer):
+        entries = answer.tensors[name].double().flatten() / scale.largest
+        part = (entries / scale.ranges[name]).clamp(-1, 1)
+        first = (part * _HALF).round() / _HALF
+        found += [each.numpy() for each in (first, (part - first) * STEPS, _mark(entries))]
+    return found
+
+
+def hidden_names(answer: Message) -> list[str]:
+    """The tensors that are summed behind masks: all but the weight, which the server knows, and empty ones."""
+    return [name for name, tensor in sorted(answer.tensors.items()) if name not in WEIGHT and tensor.numel()]
+
+
+def _mark(entries: Tensor) -> Tensor:
+    largest = float(entries.abs().max())
+    power = math.frexp(largest)[1] if largest else LOWEST  # largest <= 2^power
+    mark = torch.zeros(MARKS, dtype=torch.float64)
+    mark[min(max(power - LOWEST, 0), MARKS - 1)] = 1
+    return mark
+
+
+def decode(
+    mean: Sequence[NDArray[np.float64]], form: Message, scale: Scale, clients: int, weight: float
+) -> tuple[Message, dict[str, float]]:
+    """The sum of the clients' answers, and below what each tensor's entries lie, of an answer of the largest weight."""
+    names = hidden_names(form)
+    if len(mean) != len(names) * (DIGITS + 1):
+        raise MessageError(f"the sum has {len(mean)} arrays, of {len(names)} tensors")
+    known = {name: torch.tensor(weight, dtype=torch.float64) for name in form.tensors if name in WEIGHT}
+    tensors = {**form.tensors, **known}
+    bounds, arrays = {}, iter(torch.from_numpy(np.asarray(array, dtype=np.float64)) for array in mean)
+    for name in names:
+        total = next(arrays) + next(arrays) / STEPS
+        shape, factor = form.tensors[name].shape, clients * scale.largest * scale.ranges[name]
+        if total.numel() != math.prod(shape):
+            raise MessageError(f"the sum's {name} has {total.numel()} numbers and should be {list(shape)}")
+        tensors[name] = (total * factor).reshape(shape)
+        there = (next(arrays) * clients > 0.5).nonzero()
+        bounds[name] = 2.0 ** (int(there.max()) + LOWEST) if len(there) else math.inf
+    return Message(form.kind, tensors, form.meta), bounds

@@ -4,27 +4,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+import torch
 from flwr.app import MessageType
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from numpy.typing import NDArray
 
+from fedgen.embeddings import Embedding, embed
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.federated.server_model import MASKED_NUMBER
+from fedgen.flower.app.run_config import EPSILON
 from fedgen.flower.client.answering import sent_in
-from fedgen.flower.secure_aggregation.masked_answers import FIRST, MARGIN, STEP, WASTE, Scale, decode, hidden_names
-from fedgen.flower.secure_aggregation.secure_mean import secure_mean
+from fedgen.flower.secure_aggregation.secure_mean import Masked
+from fedgen.flower.secure_aggregation.secure_sums import FIRST, MARGIN, STEP, WASTE, Scale, decode, hidden_names
+from fedgen.flower.server.connection import ALONE, AWAY, Connection
 from fedgen.flower.wire.answer_forms import check_form, form_of
-from fedgen.flower.wire.messages import LossQuestion, Told, pack
-from fedgen.flower.wire.sending import Silence
+from fedgen.flower.wire.flower_records import Silence
+from fedgen.flower.wire.messages import ABOUT_LOSS, LossQuestion, MaskedLoss, Told, pack
 from fedgen.flower.wire.serialization import to_bytes
-from fedgen.flower.wire.transport import Transport
-from fedgen.losses.distributed import Traffic
+from fedgen.losses import DistributedLoss, EmbeddedLoss, OneMessageLoss
+from fedgen.losses.distributed import Traffic, message_weights
 from fedgen.own_code import rank_zero_warn
 from fedgen.statistics.statistic_messages import Message, MessageError, add
 
-LOSS = f"{MessageType.QUERY}.loss"  # Flower's type of these messages
-MASKED = "loss"  # the key of a question among what is sent for a masked sum
+LOSS = f"{MessageType.QUERY}.{ABOUT_LOSS}"  # Flower's type of these messages
 TRIES = 6  # ranges that a masked sum is asked for with
 
 
@@ -43,11 +44,10 @@ class AskedClients:
     what does not fit is left out of it, by a warning with its name and the reason, and comes back with its next answer.
 
     Args:
-        transport: to the clients.
+        connection: to the clients.
         question: what is common to all questions; client, weight and the question itself are put in.
         weights: of the clients, by number; they multiply their answers by them.
         dim: features D of the embedding.
-        least: the part of all the weight that must answer.
         once: whether several questions are one message, which all must come from the same clients.
         note: takes down a client that does not answer, and why.
 
@@ -58,16 +58,15 @@ class AskedClients:
 
     def __init__(
         self,
-        transport: Transport,
+        connection: Connection,
         question: LossQuestion,
         weights: Sequence[float],
         dim: int,
-        least: float,
         once: bool,
         note: Callable[[int, str], None],
     ) -> None:
-        self._note = note
-        self._transport, self._question, self._dim, self._least, self._once = transport, question, dim, least, once
+        self._connection, self._question, self._dim, self._once = connection, question, dim, once
+        self._least, self._note = connection.least, note
         self._weights = dict(enumerate(weights))
         self._asked = {client for client, weight in self._weights.items() if weight > 0}
         self._silent: dict[int, str] = {}
@@ -76,13 +75,17 @@ class AskedClients:
         self.traffic = Traffic()
 
     def ask(self, question: Message) -> Message:
-        """The sum of the clients' answers.
+        """The sum of the clients' answers; asked again while nothing comes from any, as where the line was cut.
 
         Raises:
             TooFewAnswersError: if clients with less than the least part of the weight answer.
             LostClientError: for a client that answered before, where questions are one message.
         """
-        total, silent = self._sum_once_heard(question)
+        total, silent = self._connection.retry_until_reply(
+            lambda: self._sum(question),
+            lambda found: found[0] is not None or not all(isinstance(why, Silence) for why in found[1].values()),
+            lambda found: f"nothing came from any client ({self._reasons(found[1])}); all are asked again",
+        )
         self.traffic.questions += 1
         for client, reason in silent.items():
             self._note(client, reason)
@@ -113,7 +116,7 @@ class AskedClients:
         return sum(found) / len(found) if found else None
 
     def _name(self, client: int) -> str:
-        return repr(self._transport.registry.clients[client].name)
+        return repr(self._connection.clients[client].name)
 
     def _reasons(self, silent: Mapping[int, str]) -> str:
         """Each reason with whom it keeps from answering, those before too where questions are one message."""
@@ -136,14 +139,6 @@ class AskedClients:
             rank_zero_info(f"client {self._name(client)} answers again")
         self._silent = dict(silent)
 
-    def _sum_once_heard(self, question: Message) -> tuple[Message | None, dict[int, str]]:
-        """Sum as `_sum` does, asked again while nothing comes from anybody: a server whose line was cut goes on."""
-        return self._transport.retry_until_reply(
-            lambda: self._sum(question),
-            lambda found: found[0] is not None or not all(isinstance(why, Silence) for why in found[1].values()),
-            lambda found: f"nothing came from any client ({self._reasons(found[1])}); all are asked again",
-        )
-
     def _questions(self, question: Message) -> dict[int, LossQuestion]:
         data = question.to_bytes(sent_in(self._question.precision))
         return {
@@ -157,7 +152,7 @@ class AskedClients:
         total: Message | None = None
         silent: dict[int, str] = {}
         questions = self._questions(question)
-        for client, told in sorted(self._transport.send(questions, LOSS, Told, "asking clients").items()):
+        for client, told in sorted(self._connection.send(questions, LOSS, Told, "asking clients").items()):
             try:
                 answer = self._opened(told)
                 check_form(answer, form, self._weights[client])
@@ -166,7 +161,7 @@ class AskedClients:
                 silent[client] = told if isinstance(told, Silence) else shorten(str(error), LONGEST_REASON)
             if not isinstance(told, str):
                 self.traffic.up += sum(map(len, told.messages))
-            self.traffic.down += len(questions[client].question) if told != "it is not connected" else 0
+            self.traffic.down += len(questions[client].question) if told != AWAY else 0
         return total, silent
 
     @staticmethod
@@ -181,7 +176,7 @@ class AskedClients:
 class MaskedClients(AskedClients):
     """`AskedClients` under secure aggregation: the server sees the sum of the answers and no single one.
 
-    The sum is that of `AskedClients` to a step for each client (`masked_answers`), which the log says. A question that
+    The sum is that of `AskedClients` to a step for each client (`encode`), which the log says. A question that
     is asked again, for its range, and all questions of one message have the same clients' answers or none.
     """
 
@@ -218,42 +213,78 @@ class MaskedClients(AskedClients):
     def _exchange(
         self, question: Message, form: Message, scale: Scale, clients: set[int], whole: bool
     ) -> tuple[Message, dict[str, float], dict[int, str]] | dict[int, str]:
-        """The sum, bounds of its entries and why clients do not answer; the latter alone, if there is no sum.
-
-        Args:
-            question: to all.
-            form: of an answer.
-            scale: of what is summed.
-            clients: who are asked.
-            whole: whether there is to be a sum over all of them or none.
-        """
-        registry = self._transport.registry
-        registry.refresh()
-        nodes = registry.nodes_of(sorted(clients))
-        silent: dict[int, str] = {
-            client: Silence("it is not connected") for client, node in nodes.items() if node is None
-        }
-        there = {client: node for client, node in nodes.items() if node is not None}
+        """The sum, bounds of its entries and why clients do not answer; the latter alone, if there is no sum."""
+        there = self._connection.present(sorted(clients))
+        silent: dict[int, str] = dict.fromkeys(sorted(clients - there.keys()), AWAY)
         if len(there) < 2:
-            return silent | dict.fromkeys(there, "a sum over fewer than two clients would show one")
+            return silent | dict.fromkeys(there, ALONE)
         if whole and silent:
             return silent | dict.fromkeys(there, "sums of one question with and without a client would show its answer")
         questions = self._questions(question)
-        asked: dict[int, tuple[list[NDArray[np.float64]], bytes, int]] = {}
-        told = {"ranges": dict(scale.ranges), "largest": scale.largest}
-        for client, node in there.items():
-            rest = to_bytes({MASKED: pack(questions[client])[1], "scale": told})
-            asked[node] = ([], rest, 1)  # the weight is in the answer
-            self.traffic.down += len(rest)
-        needed = {"threshold": 1.0} if whole else {}
-        made = secure_mean(self._transport.grid, asked, self.traffic.questions, self._transport.deadline, **needed)
+        asked: dict[int, Masked] = {}
+        for client in there:
+            told: MaskedLoss = {
+                ABOUT_LOSS: pack(questions[client])[1],
+                "scale": {"ranges": dict(scale.ranges), "largest": scale.largest},
+            }
+            asked[client] = Masked([], to_bytes(told), 1)  # the weight is in the answer
+            self.traffic.down += len(asked[client].rest)
+        made = self._connection.masked_mean(there, asked, self.traffic.questions, whole)
         if made.mean is None:
             few = f"{'not all of these' if whole else 'too few'} clients answered for their sum to be unmasked"
-            return silent | {client: made.why_none(node, few) for client, node in there.items()}
+            return silent | {client: made.why_none(client, few) for client in there}
         self.traffic.up += len(made.rests) * sum(MASKED_NUMBER * array.size for array in made.mean)
-        silent |= {
-            client: made.failures.get(node, "no answer") for client, node in there.items() if node not in made.rests
-        }
-        weight = sum(self._weights[client] for client, node in there.items() if node in made.rests)
+        silent |= {client: made.failures.get(client, "no answer") for client in there if client not in made.rests}
+        weight = sum(self._weights[client] for client in there if client in made.rests)
         total, bounds = decode(made.mean, form, scale, len(made.rests), weight)
         return total, bounds, silent
+
+
+def connect(
+    objective: EmbeddedLoss,
+    connection: Connection,
+    counts: list[int],
+    classes: tuple[str, ...],
+    image_shape: tuple[int, ...],
+    device: torch.device,
+    note: Callable[[int, str], None],
+) -> list[AskedClients]:
+    """Gives losses that ask clients those at the other end of a connection; `OneMessageLoss` asks them here and now.
+
+    Losses that ask nobody are left alone: clients have them. Returns the clients of every loss that asks.
+    """
+    if connection.privacy is not None:
+        raise ValueError(
+            f"{EPSILON} in the run's config: clients tell nothing without noise, and a loss at the server asks for it;"
+            " leave it out, or fine-tune in the form 'local'"
+        )
+    found = []
+    kind = MaskedClients if connection.hidden else AskedClients
+    for loss, embedding in zip(objective.losses, objective.embeddings):
+        if not isinstance(loss, DistributedLoss | OneMessageLoss):
+            continue
+        assert isinstance(embedding, Embedding)
+        dim = embed(embedding, torch.zeros(1, *image_shape, dtype=torch.uint8), device=device).shape[1]
+        precision = str(loss.precision).removeprefix("torch.")
+        common = LossQuestion(b"", str(embedding.name), embedding.fingerprint(), 0.0, precision, 0, classes)
+        weights = message_weights(objective.client_weights, counts)
+        once = isinstance(loss, OneMessageLoss)
+        clients = kind(connection, common, weights, dim, once, note)
+        if isinstance(loss, DistributedLoss):
+            loss.connect(clients, dim)
+        else:
+            _ask_once(loss, clients)
+        found.append(clients)
+    return found
+
+
+def _ask_once(loss: OneMessageLoss, clients: AskedClients) -> None:
+    """Connects a loss of one message with those clients that answer all of its questions."""
+    while True:
+        clients.start_again()
+        try:
+            loss.connect(clients)
+        except LostClientError as error:
+            rank_zero_info(str(error))
+        else:
+            return

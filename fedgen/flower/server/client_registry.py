@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -12,7 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fedgen import __version__
 from fedgen.federated.left_out import LONGEST_REASON, shorten
-from fedgen.flower.app.run_labels import RunLabels
+from fedgen.flower.app.run_config import RunLabels
 from fedgen.flower.wire.flower_records import from_records
 from fedgen.flower.wire.messages import Hello, check_types
 from fedgen.io.files import read_json, write_json
@@ -58,16 +57,8 @@ class ClientRegistry:
         """Waits until so many clients are there; for those that a run's folder keeps, where it has some.
 
         A run that goes on goes on with as many of its clients as are asked for, as it would have gone on had the others
-        left while it ran; one whose images have another number or shape is not the client that it was.
-
-        Args:
-            folder: of the run.
-            number: of clients.
-            wait: seconds.
-
-        Raises:
-            TimeoutError: if fewer come, naming those that are missing or counting them.
-            ValueError: for clients whose images are of different shapes.
+        left while it ran; one whose images have another number or shape is not the client that it was. Raises
+        TimeoutError if fewer come within `wait` seconds.
         """
         self.clients = read_clients(folder / CLIENTS)
         kept = [one.name for one in self.clients]
@@ -111,11 +102,7 @@ class ClientRegistry:
         return {client: node if node in there else None for client, node in nodes.items()}
 
     def _introduced(self, patience: float) -> dict[str, Hello]:
-        """Nodes that have not introduced themselves yet and do it now, by name.
-
-        Args:
-            patience: seconds to wait for nodes that are asked for the first time; others answer when they do.
-        """
+        """Nodes that have not introduced themselves yet and do it now, by name."""
         found: dict[str, Hello] = {}
         for node, reply in self._heard(patience):
             if node in self._met:  # it was silent, was asked again, and answers both: it is one client
@@ -207,26 +194,19 @@ def _check(clients: Sequence[Hello]) -> None:
 
 
 def read_clients(path: Path) -> list[Hello]:
-    """The clients of a run's folder; none where it has none.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
+    """The clients of a run's folder; none where it has none."""
     if not path.exists():
         return []
     try:
-        found = [_hello(one) for one in read_json(path)]
+        found = []
+        for one in read_json(path):
+            found.append(Hello(**{**one, "shape": tuple(one["shape"]), "classes": tuple(one["classes"])}))
+            check_types(found[-1])
         if not found or len({one.name for one in found}) != len(found):
             raise ValueError("no clients, or two of one name")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); begin another run") from error
     return found
-
-
-def _hello(parts: dict[str, Any]) -> Hello:
-    one = Hello(**{**parts, "shape": tuple(parts["shape"]), "classes": tuple(parts["classes"])})
-    check_types(one)
-    return one
 
 
 def _natural(name: str) -> tuple[int, str]:

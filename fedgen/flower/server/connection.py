@@ -1,57 +1,122 @@
-"""The connection of a server to its clients, as data, strategy and evaluation are given it."""
+"""The connection of a server to its clients: each is sent its message, and answers or does not."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from fedgen.flower.app.run_labels import RunLabels
+from flwr.app import Message
+from flwr.serverapp import Grid
 
-if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed without it
-    from fedgen.flower.app.run_statistics import RunStatistics
-    from fedgen.flower.wire.messages import Hello
-    from fedgen.flower.wire.transport import Transport
+from fedgen.federated.left_out import LONGEST_REASON, shorten
+from fedgen.flower.app.run_config import RunLabels
+from fedgen.flower.secure_aggregation.secure_mean import MOST_OF_THEM, Masked, SecureMean, secure_mean
+from fedgen.flower.server.client_registry import ClientRegistry
+from fedgen.flower.wire.answer_forms import Ranges
+from fedgen.flower.wire.flower_records import WEIGHTS, Silence, from_records, replies_to, to_records
+from fedgen.flower.wire.messages import Hello, LossQuestion, Question, Task
+from fedgen.own_code import rank_zero_warn
+from fedgen.statistics import Privacy
+from fedgen.statistics.statistic_messages import MessageError
 
+T = TypeVar("T")
+AGAIN = 1.0  # seconds before what nobody answered is asked again
 LEAST = 0.5  # of the clients' weight must answer, unless the run's config says otherwise
+AWAY, ALONE = Silence("it is not connected"), "a sum over fewer than two clients would show one"
+
+
+class UnansweredError(MessageError):
+    """A question that one client does not answer, and all must; the reason may be the client's own words."""
+
+    def __init__(self, client: int, name: str, why: str) -> None:
+        self.client, self.why = client, shorten(why, LONGEST_REASON)
+        super().__init__(f"client {name!r}: {self.why}")
 
 
 @dataclass(frozen=True, eq=False)
 class Connection:
-    """A connection to all clients of a federation, with what the run's config says of them.
+    """A connection to all clients of a federation, by number, with what the run's config says of them.
 
     Args:
-        transport: to the clients.
+        grid: Flower's.
+        registry: of the clients.
+        deadline: seconds that they have to answer; None waits for all that are there.
+        hidden: whether a single client's answer is hidden from the server.
+        patience: seconds for which a question is asked again while nothing comes from anybody.
         labels: of their images.
         least: the part of the clients' weight that must answer what a loss asks.
         update_range: the largest change of an entry in a turn, under secure aggregation.
+        ranges: of clients' statistics.
+        privacy: of sums with noise, for one embedding and a client's message by itself; None for exact statistics.
     """
 
-    transport: "Transport"
+    grid: Grid
+    registry: ClientRegistry
+    deadline: float | None = None
+    hidden: bool = False
+    patience: float = 0.0
     labels: RunLabels = field(default_factory=RunLabels)
     least: float = LEAST
     update_range: float = 0.0
+    ranges: Ranges = field(default_factory=Ranges)
+    privacy: Privacy | None = None
 
     @property
-    def clients(self) -> "Sequence[Hello]":
+    def clients(self) -> Sequence[Hello]:
         """The clients, in their numbers' order."""
-        return self.transport.registry.clients
+        return self.registry.clients
 
-    @property
-    def hidden(self) -> bool:
-        """Whether a single client's answer is hidden from the server."""
-        return self.transport.hidden
+    def retry_until_reply(self, ask: Callable[[], T], heard: Callable[[T], bool], say: Callable[[T], str]) -> T:
+        """Ask until something was heard from a client, for `patience`: a line that was cut may be back.
 
-    @property
-    def statistics(self) -> "RunStatistics":
-        """Ranges and noise of what clients tell in an evaluation."""
-        return self.transport.statistics
+        `say` is the warning before all are asked again.
+        """
+        start = time.monotonic()
+        while not heard(found := ask()) and time.monotonic() - start < self.patience:
+            rank_zero_warn(say(found))
+            time.sleep(AGAIN)
+        return found
+
+    def present(self, clients: Iterable[int]) -> dict[int, int]:
+        """The nodes of those clients that are connected now."""
+        self.registry.refresh()
+        return {client: node for client, node in self.registry.nodes_of(clients).items() if node is not None}
+
+    def send(
+        self, messages: Mapping[int, Task | Question | LossQuestion], kind: str, reply: type[Any], what: str
+    ) -> dict[int, Any | str]:
+        """Sends each client its message, all with the same weights; what each answers, or why it does not."""
+        nodes, found = self.present(messages), dict[int, Any | str](dict.fromkeys(messages, AWAY))
+        sent: dict[int, Message] = {}
+        for client, node in nodes.items():
+            found[client] = Silence.within(self.deadline)
+            weights = next(iter(sent.values())).content.array_records[WEIGHTS] if sent else None
+            sent[client] = Message(to_records(messages[client], weights), node, kind)
+        for client, answer in replies_to(self.grid, sent, self.deadline, what):
+            try:
+                found[client] = from_records(reply, answer)
+            except MessageError as error:
+                found[client] = str(error)
+        return found
+
+    def masked_mean(self, nodes: Mapping[int, int], asked: Mapping[int, Masked], round: int, whole: bool) -> SecureMean:
+        """One exchange of secure aggregation with clients at these nodes, over all or, if not `whole`, most of them.
+
+        The outcome is by client.
+        """
+        sent, clients = {nodes[client]: one for client, one in asked.items()}, dict(zip(nodes.values(), nodes))
+        found = secure_mean(self.grid, sent, round, self.deadline, 1.0 if whole else MOST_OF_THEM)
+        rests = {clients[node]: rest for node, rest in found.rests.items()}
+        failures = {clients[node]: why for node, why in found.failures.items()}
+        return replace(found, rests=rests, failures=failures)
+
+    def names_of(self, nodes: Mapping[int, int]) -> dict[str, str]:
+        """By node, as text, the names of clients that are asked for a sum together."""
+        return {str(node): self.clients[client].name for client, node in nodes.items()}
 
 
 def require(connection: Connection | None, whose: str) -> Connection:
-    """Return the connection that a server gives to what it makes of a recipe.
-
-    Raises:
-        TypeError: if there is none: `whose` was made elsewhere.
-    """
+    """Return the connection that a server gives to what it makes of a recipe; TypeError if it was made elsewhere."""
     if connection is None:
         raise TypeError(
             f"{whose} is for a deployment's server, which connects it to clients: start the app that `fedgen deploy`"

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from flwr.app import MessageType
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
@@ -17,29 +18,24 @@ from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import KEPT_TURNS, OBJECTIVE, Entry, NotAnswering, make_entries, shorten
-from fedgen.flower.app.run_labels import CLASSES
-from fedgen.flower.server.connection import Connection, require
-from fedgen.flower.wire.messages import Item, Told
+from fedgen.flower.app.run_config import CLASSES
+from fedgen.flower.secure_aggregation.secure_mean import as_arrays
+from fedgen.flower.secure_aggregation.secure_sums import Sum, secure_sums
+from fedgen.flower.server.asked_clients import AskedClients, connect
+from fedgen.flower.server.connection import ALONE, AWAY, Connection, UnansweredError, require
+from fedgen.flower.wire.answer_forms import Largest
+from fedgen.flower.wire.messages import Item, MaskedQuestion, Question, Told, pack
+from fedgen.flower.wire.serialization import to_bytes
 from fedgen.io.field_types import conforms
 from fedgen.losses import EmbeddedLoss
-
-if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed without it
-    from fedgen.flower.secure_aggregation.secure_sums import Sum
-    from fedgen.flower.server.asked_clients import AskedClients
-    from fedgen.flower.wire.ranges import Largest
+from fedgen.statistics.statistic_messages import MessageError
 
 _NOTHING = Examples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), "elsewhere", ())
 
 
 @dataclass(frozen=True)
 class RemoteClient:
-    """A client elsewhere.
-
-    Attributes:
-        name: its name.
-        train: as many positions as it trains on.
-        held_out: as many as it keeps for measuring.
-    """
+    """A client elsewhere."""
 
     name: str
     train: range
@@ -47,16 +43,7 @@ class RemoteClient:
 
 
 class RemoteTurn(Turn):
-    """A turn that a client takes on its own machine.
-
-    Args:
-        client: its number.
-        name: its name.
-        round: from 0.
-        num_examples: that it trains on.
-        batch_size: of its batches.
-        shape: of one of its examples, as clients tell.
-    """
+    """A turn that a client takes on its own machine."""
 
     def __init__(
         self, client: int, name: str, round: int, num_examples: int, batch_size: int, shape: tuple[int, ...] = ()
@@ -133,8 +120,6 @@ class RemoteClients(LightningDataModule):
         Raises:
             TooFewAnswersError: if too few answer what is asked when fitting starts.
         """
-        from fedgen.flower.server.connecting import connect
-
         counts = [len(client.train) for client in self.clients]
         note = partial(self.note_left_out, OBJECTIVE)
         self._asked = connect(objective, self.connection, counts, self.classes, self.image_shape, device, note)
@@ -177,13 +162,57 @@ class RemoteClients(LightningDataModule):
         return {"clients_answered": sum(parts) / len(parts)} if parts else {}
 
     def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
-        """Return each client's answer to an evaluation's question, or why there is none; see `Transport.ask_all`."""
-        return self.connection.transport.ask_all(items, tensors, self.classes)
+        """Return each client's answer to an evaluation's question, or why there is none.
 
-    def add_up(self, items: Sequence[Item], tensors: Mapping[str, Tensor], largest: Sequence["Largest"]) -> list["Sum"]:
-        """The sums of all clients' answers to an evaluation's question; see `Transport.add_up`."""
+        Args:
+            items: as for `Question`.
+            tensors: likewise, its weights.
+
+        Raises:
+            RuntimeError: where single clients' answers are hidden.
+        """
+        if self.connection.hidden:
+            raise RuntimeError("under secure aggregation no single client's statistics are told: ask for their sums")
+        asked = {client: Question(tensors, items, client, self.classes) for client in range(len(self.clients))}
+        return self.connection.send(asked, MessageType.EVALUATE, Told, "asking clients")
+
+    def add_up(self, items: Sequence[Item], tensors: Mapping[str, Tensor], largest: Sequence[Largest]) -> list[Sum]:
+        """The sums of all clients' answers to an evaluation's question; nothing else of them is revealed.
+
+        Args:
+            items: as for `Question`; answers must add.
+            tensors: likewise, its weights.
+            largest: of each item's answer the largest entries.
+
+        Raises:
+            UnansweredError: if a client does not answer: the sum over the others could show it another time.
+            MessageError: for fewer than two clients, or sums that cannot be unmasked.
+        """
+        connection, clients = self.connection, range(len(self.clients))
+        nodes = connection.present(clients)
+        if away := [client for client in clients if client not in nodes]:
+            raise UnansweredError(away[0], self.clients[away[0]].name, AWAY)
+        if len(nodes) < 2:
+            raise MessageError(ALONE)
+        asked = {}
+        for client, node in nodes.items():
+            weights, rest = pack(Question(tensors, items, client, self.classes))
+            told: MaskedQuestion = {
+                "names": list(weights),
+                "question": rest,
+                "largest": list(map(dict, largest)),
+                "clients": len(nodes),
+                "among": connection.names_of(nodes),
+            }
+            asked[node] = as_arrays(weights.values()), to_bytes(told)
         round = self.trainer.current_epoch if self.trainer else 0
-        return self.connection.transport.add_up(items, tensors, self.classes, largest, round)
+        found = secure_sums(connection.grid, asked, largest, round, connection.deadline)
+        if found.sums is None:
+            numbers = dict(zip(nodes.values(), nodes))
+            for node, why in found.failures.items():
+                raise UnansweredError(numbers[node], self.clients[numbers[node]].name, why)
+            raise MessageError("the clients' sums could not be unmasked")
+        return found.sums
 
     def train_dataloader(self) -> "ClientBatches | _Iterations":
         strategy = None if self.trainer is None else self.trainer.strategy

@@ -28,10 +28,6 @@ class RemoteEvaluation(FederatedEvaluation):
     Under secure aggregation sums over all clients are all that is revealed (`SummedAnswers`): avg and all. With noise
     in the clients' statistics it is FID-all alone (`NoisedAnswers`), and loggers are told epsilon and delta each
     round.
-
-    Raises:
-        ValueError: for a score that needs more of clients than they tell, or other weights.
-        MessageError: before training, if a client does not tell its summary.
     """
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
@@ -54,23 +50,15 @@ class RemoteEvaluation(FederatedEvaluation):
         """Logs the promise of statistics with noise, whether or not the round is evaluated."""
         super().on_train_epoch_end(trainer, pl_module)
         data = data_module_of(trainer)
-        if isinstance(data, RemoteClients) and (privacy := data.connection.statistics.privacy) is not None:
+        if isinstance(data, RemoteClients) and (privacy := data.connection.privacy) is not None:
             for logger in trainer.loggers:
                 spent = {"statistics_epsilon": privacy.epsilon, "statistics_delta": privacy.delta}
                 logger.log_metrics(spent, step=trainer.current_epoch)
 
 
 def answers_of(data: RemoteClients, folder: Path) -> MakeAnswers:
-    """Return how the clients of a run answer an evaluation: by its config with noise, in sums, or one by one.
-
-    Args:
-        data: names and numbers of the clients' images, and the connection to them.
-        folder: of the run.
-
-    Raises:
-        ValueError: for noise in a run to which clients have told statistics without.
-    """
-    if (privacy := data.connection.statistics.privacy) is not None:
+    """Return how the clients of a run answer an evaluation: by its config with noise, in sums, or one by one."""
+    if (privacy := data.connection.privacy) is not None:
         refuse_told(folder)
         return partial(NoisedAnswers, data, privacy, folder)
     return partial(SummedAnswers, data) if data.connection.hidden else partial(AnswersPerClient, data, folder)

@@ -69,8 +69,8 @@ def few_images(name: str, dim: int, generated: float | None, clients: Sequence[f
     if not parts:
         return ""
     return (
-        f"{name} of fewer images than the {dim:,} features ({', '.join(parts)}) is too large: add the score fidc_d64, or"
-        " compare it at equal numbers of images only"
+        f"{name} of fewer images than the {dim:,} features ({', '.join(parts)}) is too large: add the score fidc_d64,"
+        " or compare it at equal numbers of images only"
     )
 
 

@@ -1,38 +1,27 @@
-"""What a client makes once for a run's messages changes no bit of them, and spares it no check."""
+"""What a worker keeps from one message of a run to the next changes no bit of them, and spares it no check."""
 
 import logging
 import os
-import random
 import time
-from collections import OrderedDict
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch import nn
 
+from fedgen.data import Examples
 from fedgen.data.formats.image_folder import ImageFolder
-from fedgen.embeddings import load_embedding
-from fedgen.embeddings.base import ModuleEmbedding
 from fedgen.flower.app import app_sides
-from fedgen.flower.app.apps import client_app
+from fedgen.flower.app.apps import client_app, worker_app
+from fedgen.flower.client import local_data
 from fedgen.flower.client.client_node import ClientNode
-from fedgen.flower.client.local_data import LocalDataModule
-from fedgen.flower.client.node_data import NodeData
-from fedgen.flower.client.reuse import fit_copies, made_once
-from fedgen.flower.client.reuse.fit_copies import Again, is_of_kit
-from fedgen.flower.client.reuse.made_once import MOST_BYTES, MadeOnce, is_pure_embedding, itself, made_in, state_of
-from fedgen.flower.wire.flower_records import from_records, to_records
-from fedgen.flower.wire.messages import Hello, Item, Question, Told
+from fedgen.flower.client.local_data import KeptImages, LocalDataModule, NodeData, state_of
 from fedgen.flower.wire.serialization import from_bytes
 from fedgen.images import save_png
-from fedgen.training.fit import FedgenCLI
 from tests.flower.fine_tuning import fine_tuning
 from tests.flower.forked import Forked
-from tests.flower.loopback import Loopback, Node
+from tests.flower.loopback import Node
 from tests.flower.runs import HIDDEN, app_of, deploy, names_of, node_of, recipe, write_images
 from tests.flower.test_conditional import DDPM
 from tests.quick import first_quick
@@ -62,7 +51,7 @@ def of_federated(name, **options):
     return {"class_path": f"fedgen.federated.{name}", "init_args": options}
 
 
-COPIED = {  # whose module, data module and Trainer are made once, and copied for each message
+RUNS = {
     "a GAN with averaged optimizers": (recipe(2, SCORES, optimizer_state="average"), ()),
     "a GAN whose clients keep parts, models and optimizers": (
         recipe(3, client_algorithm=of_federated("Ditto"), personal=["critic.*"], optimizer_state="keep"),
@@ -80,10 +69,6 @@ COPIED = {  # whose module, data module and Trainer are made once, and copied fo
     ),
     "a diffusion model": (recipe(2, None, DDPM), ()),
     "spectral norm": (recipe(2, None, {"class_path": "fedgen.models.GAN", "init_args": SNGAN}), ()),
-    "somebody's module, as if it were the kit's": (recipe(3, SCORES, stateful("Stateful"), **KEPT), ()),
-}
-RUNS = {
-    **COPIED,
     "a module with a counter, an average, a schedule and draws": (recipe(2, SCORES, stateful("Restless")), ()),
     "the same, with what clients keep": (recipe(3, SCORES, stateful("Restless"), **KEPT), ()),
     "a turn that fails after it has trained": (recipe(3, SCORES, stateful("Failing")), ()),
@@ -93,39 +78,37 @@ RUNS = {
 }
 
 
-@pytest.fixture
-def parsed_once():
-    """Settings are parsed where the clients themselves do it."""
-
-
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     found = write_images(tmp_path_factory.mktemp("clients"), SIZES)
-    time.sleep(made_once.RECENT)  # files that have just been written are read again
+    time.sleep(local_data.RECENT)  # files that have just been written are read again
     return found
 
 
 @pytest.fixture
 def work(monkeypatch):
-    """What has been done, in order: settings parsed, objects made of them, or the folder of images that were read."""
-    found, parse, make, load = [], FedgenCLI.parse_arguments, FedgenCLI.instantiate_classes, ImageFolder.read
-
-    def parsing(self, *arguments):
-        found.append("parse")
-        return parse(self, *arguments)
-
-    def making(self):
-        found.append("make")
-        return make(self)
+    """The folders of images that have been read, in order."""
+    found, load = [], ImageFolder.read
 
     def reading(self, split):
         found.append(self.roots["train"].name)
         return load(self, split)
 
-    monkeypatch.setattr(FedgenCLI, "parse_arguments", parsing)
-    monkeypatch.setattr(FedgenCLI, "instantiate_classes", making)
     monkeypatch.setattr(ImageFolder, "read", reading)
     return found
+
+
+class Working(Node):
+    """A node whose messages one process answers, which keeps images from one to the next, as a worker does."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.kept = KeptImages()
+
+    def answer(self, message, number):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LocalDataModule, "kept", self.kept)
+            return super().answer(message, number)
 
 
 def train(kind, settings, images, output, config, **options):
@@ -174,30 +157,24 @@ def assert_same(fresh, kept):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(RUNS))
-def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path, work, monkeypatch):
+def test_a_run_is_that_of_a_new_process_for_each_message(name, images, tmp_path, work):
     settings, config = RUNS[name]
-    if name.startswith("somebody's"):
-        monkeypatch.setattr(fit_copies, "LIBRARIES", fit_copies.LIBRARIES | {"tests"})
     learn_types(app_of(settings, tmp_path / "types", 3), images, tmp_path)
     fresh = train(Forked, settings, images, tmp_path / "fresh" / "run", config)
     work.clear()
-    kept = train(Node, settings, images, tmp_path / "kept" / "run", config)
+    kept = train(Working, settings, images, tmp_path / "kept" / "run", config)
     assert_same(fresh, kept)
     assert fresh[0]["state_dict"]
-    again = 2 if name.startswith("a turn that fails") else 1
-    assert [work.count(one) for one in SIZES] == [again, 1, 1]
-    assert work.count("parse") == 1 + len(SIZES) + again - 1  # of the server, of each client, and again after a failure
-    is_own = "stateful" in str(settings) and name not in COPIED
-    assert (work.count("make") > len(SIZES)) == is_own
+    assert [work.count(one) for one in SIZES] == [1, 1, 1]
     left_out = [one["reason"].split(": ")[-1] for one in kept[0].get("fedavg", {}).get("left_out", [])]
-    assert left_out == ["no more of this"] * (again - 1)
+    assert left_out == ["no more of this"] * name.startswith("a turn that fails")
 
 
 def nothing(node):
     """No change."""
 
 
-class Changing(Node):
+class Changed:
     """A node whose second turn is preceded by a change of its own."""
 
     def __init__(self, *arguments, change=nothing):
@@ -210,8 +187,12 @@ class Changing(Node):
         return super().answer(message, number)
 
 
-class ChangingForked(Changing, Forked):
-    """The same, each of whose messages has a process of its own."""
+class Changing(Changed, Working):
+    """One that keeps images."""
+
+
+class ChangingForked(Changed, Forked):
+    """One each of whose messages has a process of its own."""
 
 
 def folder_of(node):
@@ -240,7 +221,7 @@ def allow(text):
 
 @pytest.mark.slow
 def test_an_image_that_changes_at_one_node_is_read_again(tmp_path, work, monkeypatch):
-    monkeypatch.setattr(made_once, "RECENT", 0.0)
+    monkeypatch.setattr(local_data, "RECENT", 0.0)
     settings, found = recipe(3, None, stateful("Restless")), []
     for kind, change in ((ChangingForked, darken), (Changing, darken), (Changing, nothing)):
         images, output = write_images(tmp_path / f"{len(found)}", SIZES), tmp_path / f"{len(found)}-run" / "run"
@@ -266,7 +247,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", first_quick(list(CHANGES)))
 def test_what_a_nodes_owner_changes_in_a_run_holds_at_once(name, tmp_path, monkeypatch):
     """The policy and the split that a client holds to are looked at for every message."""
-    monkeypatch.setattr(made_once, "RECENT", 0.0)
+    monkeypatch.setattr(local_data, "RECENT", 0.0)
     images, settings, (change, refused) = write_images(tmp_path / "clients", SIZES), recipe(3), CHANGES[name]
     node = node_of(Changing, settings, images, tmp_path / "run", "a", change=change)
     node.config["policy-path"] = str(tmp_path / "policy.yaml")
@@ -274,30 +255,6 @@ def test_what_a_nodes_owner_changes_in_a_run_holds_at_once(name, tmp_path, monke
     found, _ = deploy(settings, images, tmp_path / "run", {10: node})
     left_out = [(one["round"], refused in one["reason"]) for one in found["fedavg"]["left_out"]]
     assert left_out == [(1, True), (2, True)]
-
-
-def asked(node, kind, content, number=10):
-    """A node's answer to a message."""
-    grid = Loopback({number: node})
-    (reply,) = grid.send_and_receive([Message(content, number, kind)])
-    return reply
-
-
-@pytest.mark.slow
-def test_a_message_that_raises_leaves_nothing(images, tmp_path, work):
-    node = Node(client_app(app_of(recipe(1, SCORES), tmp_path / "app", 3)), {"data-path": str(images / "a")}, {})
-    node.config["state-path"] = str(tmp_path / "state")
-    for _ in range(2):
-        assert from_records(Hello, asked(node, "query", RecordDict())).examples == 12
-    assert work == ["parse", "make", "a"]
-    assert asked(node, "train", RecordDict()).has_error()
-    from_records(Hello, asked(node, "query", RecordDict()))
-    assert work == ["parse", "make", "a"] * 2
-    question = Question({}, [Item("kid", "train", "pixels", "of other weights", "kid")], 0, tuple("0123456789"))
-    assert from_records(Told, asked(node, "evaluate", to_records(question))).failure
-    from_records(Hello, asked(node, "query", RecordDict()))
-    assert work[-1] == "a"
-    assert work.count("parse") > 2
 
 
 def test_messages_leave_the_generators_as_they_were(images, tmp_path):
@@ -309,25 +266,6 @@ def test_messages_leave_the_generators_as_they_were(images, tmp_path):
 
 
 # ---- what is kept, and what is not ----
-
-
-def test_whatever_a_node_is_made_of_is_compared():
-    first = made_in(1, 2, "recipe and policy")
-    assert made_in(1, 2, "recipe and policy") is first
-    assert made_in(1, 3, "recipe and policy") is not first
-    assert made_in(4, 2, "recipe and policy") is not first
-    other = made_in(1, 2, "recipe and another policy")
-    assert other is not first
-    assert made_in(1, 2, "recipe and policy") is not first
-
-
-def test_nodes_of_one_process_have_a_bound_of_memory_together(monkeypatch):
-    monkeypatch.setattr(MadeOnce, "num_bytes", property(lambda self: MOST_BYTES // 2))
-    first, second = made_in(7, 1, ""), made_in(7, 2, "")
-    assert made_in(7, 1, "") is first
-    assert made_in(7, 2, "") is second
-    made_in(7, 3, "")
-    assert made_in(7, 1, "") is not first
 
 
 def test_files_that_have_just_been_changed_are_not_trusted(tmp_path):
@@ -359,14 +297,33 @@ def test_files_behind_links_are_looked_at_and_circles_end(tmp_path):
 
 
 def test_images_that_were_written_to_are_read_again(images):
-    once, data = MadeOnce(), ImageFolder(images / "a", channels=1)
-    first = once.read(data.read_from(), data.load)
-    assert once.read(data.read_from(), data.load) is first
+    kept, data = KeptImages(), ImageFolder(images / "a", channels=1)
+    first = kept.read("", data.read_from(), data.load)
+    assert kept.read("", data.read_from(), data.load) is first
     first.inputs[3:5].view(-1)[0] = 7
-    again = once.read(data.read_from(), data.load)
+    again = kept.read("", data.read_from(), data.load)
     assert again is not first
     again.labels[0] = 1
-    assert once.read(data.read_from(), data.load) is not again
+    assert kept.read("", data.read_from(), data.load) is not again
+
+
+def test_a_worker_alone_keeps_images(tmp_path, monkeypatch):
+    """Actors of Flower's simulation answer for many nodes."""
+    monkeypatch.setattr(LocalDataModule, "kept", None)
+    client_app(tmp_path / "recipe.yaml")
+    assert LocalDataModule.kept is None
+    worker_app(tmp_path / "recipe.yaml")
+    assert isinstance(LocalDataModule.kept, KeptImages)
+
+
+def test_images_are_read_again_with_other_settings(images, monkeypatch):
+    monkeypatch.setattr(LocalDataModule, "kept", KeptImages())
+    first = LocalDataModule(ImageFolder(images / "a", channels=1)).read
+    assert LocalDataModule(ImageFolder(images / "a", channels=1), batch_size=3).read is first
+    assert LocalDataModule(ImageFolder(images / "a", channels=3)).read.inputs.shape[1] == 3
+    monkeypatch.setattr(LocalDataModule, "kept", None)
+    plain = LocalDataModule(ImageFolder(images / "a", channels=1)).read
+    assert plain is not LocalDataModule(ImageFolder(images / "a", channels=1)).read
 
 
 class Elsewhere(ImageFolder):
@@ -383,109 +340,18 @@ class Elsewhere(ImageFolder):
         (Elsewhere, {}),
     ],
 )
-def test_what_somebodys_own_code_reads_is_read_for_each_message(kind, options, images):
-    data, counted = kind(images / "a", channels=1), []
-    module = LocalDataModule(data, **options)
-    module.once = MadeOnce()
-    module.once.read = lambda places, load: counted.append(places) or load()
-    assert module.places() is None
-    plain = LocalDataModule(ImageFolder(images / "a", channels=1))
-    plain.once = module.once
-    assert len(plain.read) == 12
+def test_what_somebodys_own_code_reads_is_read_for_each_message(kind, options, images, monkeypatch):
+    counted, kept = [], KeptImages()
+    kept.read = lambda settings, places, load: counted.append(places) or load()
+    monkeypatch.setattr(LocalDataModule, "kept", kept)
+    monkeypatch.setattr(
+        local_data,
+        "load_source",
+        lambda *arguments: Examples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), "", ()),
+    )
+    for data, own in ((kind(images / "a"), options), (ImageFolder(images / "a"), {})):
+        assert len(LocalDataModule(data, **own).read) == 0
     assert counted == [[images / "a"]]
-
-
-def test_other_settings_are_parsed_again_and_objects_are_never_shared(images, work, tmp_path):
-    path = app_of(recipe(1), tmp_path / "app", 3)
-    settings = {"data-path": str(images / "a"), "state-path": str(tmp_path / "state")}
-    node = Node(client_app(path), settings, {})
-    asked(node, "query", RecordDict())
-    asked(node, "query", RecordDict())
-    node.config["name"] = "another"
-    assert from_records(Hello, asked(node, "query", RecordDict())).name == "another"
-    assert work == ["parse", "make", "a", "parse", "make", "a"]
-
-
-def test_an_object_is_used_again_as_if_it_had_just_been_made():
-    once, made = MadeOnce(), []
-
-    def make():
-        made.append(torch.rand(()))
-        return made[-1]
-
-    def drawn(made_of, is_pure=True):
-        torch.manual_seed(len(made))  # whatever has been drawn before
-        found = once.same("it", made_of, make, lambda value: itself(value) if is_pure else None)
-        return found, float(torch.rand(())), random.random(), float(np.random.rand())
-
-    first = drawn("a")
-    assert drawn("a") == first
-    assert len(made) == 1
-    assert drawn("b") != first
-    assert drawn("a", is_pure=False)[0] is made[2]
-    assert drawn("a")[0] is made[3]
-    once.drop()
-    assert drawn("a")[0] is made[4]
-
-
-class Doubled(nn.Module):
-    """Somebody's own network."""
-
-    def forward(self, images):
-        return 2 * images
-
-
-def test_networks_of_ones_own_are_made_anew():
-    assert is_pure_embedding(load_embedding("pixels"))
-    assert is_pure_embedding(ModuleEmbedding(nn.Flatten(), name="flat"))
-    assert not is_pure_embedding(ModuleEmbedding(nn.Sequential(nn.Flatten(), Doubled()), name="own"))
-    assert is_of_kit(nn.Linear(1, 1))
-    assert not is_of_kit(nn.Linear(1, 1), Doubled())
-
-
-def test_an_object_that_cannot_be_copied_once_more_is_made_anew_from_then_on():
-    once, made, asked = MadeOnce(), [], []
-
-    def make():
-        made.append(torch.rand(()))
-        return made[-1]
-
-    def give():
-        asked.append(1)
-        if len(asked) > 1:
-            raise MemoryError
-        return made[0].clone()
-
-    def drawn():
-        torch.manual_seed(3)
-        found = once.same("it", "a", make, lambda value: Again(give, 8))
-        return found.clone(), torch.rand(())
-
-    first = drawn()
-    for count in (1, 2, 3):
-        assert drawn() == first
-        assert len(made) == count
-    assert len(asked) == 2
-
-
-def test_copies_count_and_are_forgotten_before_images(images, monkeypatch):
-    monkeypatch.setattr(made_once, "_NODES", OrderedDict())
-    monkeypatch.setattr(made_once, "MOST_BYTES", 20_000)
-    data = ImageFolder(images / "a", channels=1)
-    nodes = []
-    for number in range(2):
-        nodes.append(made_in(8, number, ""))
-        nodes[-1].read(data.read_from(), data.load)
-        nodes[-1].same("fit", "a", list, lambda value: Again(list, 9_000))
-        nodes[-1].same("panels", "a", list, itself)
-    read = 12 * 64
-    assert [node.num_bytes for node in nodes] == [read + 9_000] * 2
-    made_in(8, 1, "")
-    assert [node.num_bytes for node in nodes] == [read + 9_000] * 2
-    monkeypatch.setattr(made_once, "MOST_BYTES", 12_000)
-    assert made_in(8, 1, "") is nodes[1]
-    assert [node.num_bytes for node in nodes] == [read, read + 9_000]
-    assert made_in(8, 0, "") is nodes[0]
 
 
 class Heard(logging.Handler):

@@ -1,1 +1,0 @@
-"""Parts that a client makes once for all messages of a run."""
