@@ -116,7 +116,7 @@ def _experiments(start: str) -> list[str]:
 
 
 def _of_benchmark(start: str) -> list[str]:
-    return ["run", "table", *import_module("fedgen.benchmark.suites").SUITES]
+    return ["run", "table", *import_module("fedgen.benchmark.suite").SUITES]
 
 
 def _shells(start: str) -> list[str]:
