@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import fedgen
-from fedgen.benchmark.leaderboard import page_of
-from fedgen.benchmark.standings import read_all
+from fedgen.benchmark.leaderboard import page_of, read_all
 from fedgen.lazy import homes
 
 project = "fedgen"

@@ -200,12 +200,12 @@ def test_experiments_import_public_names_and_only_rooms_above_their_own():
     [
         ("from fedgen.scores.aggregate import _check", "not a public name"),
         ("def f():\n    from fedgen.clients._wire import x", "not a public name"),
-        ("from fedgen.experiments.paired.privacy import privacy_cost", "paired is below ranking"),
+        ("from fedgen.experiments.paired import privacy_cost", "paired is below ranking"),
         ("from fedgen.scores import aggregate\nfrom fedgen.experiments.engine.study import _keep", ""),
     ],
 )
 def test_an_experiment_that_imports_from_below_or_a_private_name_is_found(source, fault):
-    found = room_faults(source, Path("experiments/ranking/sizes/sample_size.py"))
+    found = room_faults(source, Path("experiments/ranking/sample_size.py"))
     assert len(found) == bool(fault)
     assert all(fault in line for line in found)
 

@@ -1,40 +1,147 @@
-"""Claims of entries: worked out of stored runs when an entry is made, and again, to be compared, when it is read."""
+"""Claims of entries: worked out of stored runs when an entry is made, and again, to be compared, when it is read.
+
+With s the score (FID) of generated images and f that of as many real ones in their place, both against the clients'
+held-out images, the benchmark's number of one run is exp of the mean of log(s / f) over embeddings and over avg and
+all, the geometric mean of all these ratios. 1 is as good as real images. Over seeds it is the geometric mean over runs.
+
+Its interval joins two parts as if they were independent, on the logarithm: Student's t over seeds, in which the draws
+of generated images and of the floor's show, and 1.96 standard errors of real images, which do not get smaller with more
+seeds, as all of them share the images scored against. It is rather too wide. The floor's images are drawn anew for each
+seed, and their errors are in both parts; errors of embeddings and aggregates, which share images, count as fully
+dependent; those of score and floor from the images scored against, which both share, are added and may cancel.
+"""
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from fedgen.benchmark.entry import Claims, Entry, IntervalForm, MembershipForm, RunCost
-from fedgen.benchmark.number import number_of, ratios_of
-from fedgen.benchmark.run_checks import CONDITIONS, check_runs
-from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, OwnClass, OwnImages
-from fedgen.benchmark.suites import find_suite
+from fedgen.benchmark.entry import Claims, Entry, IntervalForm, MembershipForm, RunCost, measured
+from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, OwnClass, OwnImages, Suite, find_suite
 from fedgen.evaluation.audit.attack_strength import IntervalEstimate, combined
-from fedgen.evaluation.records import ScoreRecord
-from fedgen.experiments.engine.recipe_file import fingerprint
-from fedgen.foreign_text import printable
+from fedgen.evaluation.records import FLOOR, MODEL, ScoreRecord
+from fedgen.experiments.engine.paired_seeds import half_width
+from fedgen.experiments.engine.trainings import fingerprint
 from fedgen.recipe.recipe_files import flatten
+from fedgen.scores.rankings import Z
+
+AGGREGATES = ("avg", "all")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A score of a run beside its floor."""
+
+    score: ScoreRecord
+    floor: ScoreRecord  # of real images in their place
+
+    @property
+    def log(self) -> float | None:
+        """The logarithm of score / floor; None where one is not finite or not above 0."""
+        values = self.score.value, self.floor.value
+        return math.log(values[0] / values[1]) if all(0 < value < math.inf for value in values) else None
+
+    @property
+    def error(self) -> float:
+        """The standard error of `log` from real images: those scored against, and those of the floor."""
+        score = self.score.error_parts.get("real", self.score.standard_error or 0.0) / self.score.value
+        return math.hypot(score, (self.floor.standard_error or 0.0) / self.floor.value)
+
+
+@dataclass(frozen=True)
+class Number:
+    """The number of a cell."""
+
+    value: float | None  # over all seeds, embeddings and both aggregates; None if a run has a score that is not finite
+    low: float | None  # of the 95 percent interval; None with one seed, which cannot tell how much seeds differ
+    high: float | None  # likewise
+    parts: Mapping[str, float]  # aggregate -> the number in this one alone; empty without a value
+
+
+def ratios_of(records: Sequence[ScoreRecord]) -> list[Ratio]:
+    """The scores of one run in avg and all beside their floors."""
+    models = {(r.embedding, r.aggregate): r for r in records if r.is_model}
+    floors = {(r.embedding, r.aggregate): r for r in records if r.is_floor}
+    wanted = {(embedding, name) for embedding, _ in {*models, *floors} for name in AGGREGATES}
+    for kind, found in (("score", models), ("floor", floors)):
+        if lacking := sorted(wanted - found.keys()):
+            raise ValueError(f"it has no {kind} in {' '.join(lacking[0])}")
+    return [Ratio(models[key], floors[key]) for key in sorted(wanted)]
+
+
+def number_of(runs: Sequence[Sequence[Ratio]]) -> Number:
+    """The number over runs, with its interval."""
+    logs = [[ratio.log for ratio in run] for run in runs]
+    known = [[value for value in run if value is not None] for run in logs]
+    if any(len(own) < len(run) for own, run in zip(known, logs)):
+        return Number(None, None, None, {})
+    means = [statistics.mean(run) for run in known]
+    centre, parts = statistics.mean(means), {}
+    for name in AGGREGATES:
+        own = [
+            log for run, values in zip(runs, known) for ratio, log in zip(run, values) if ratio.score.aggregate == name
+        ]
+        parts[name] = math.exp(statistics.mean(own))
+    if len(means) < 2:
+        return Number(math.exp(centre), None, None, parts)
+    error = statistics.mean(ratio.error for run in runs for ratio in run)  # of images that all seeds share
+    half = math.hypot(half_width(means), Z * error)
+    return Number(math.exp(centre), math.exp(centre - half), math.exp(centre + half), parts)
+
+
+FLOORED = ("authenticity", "mifid")  # audits that every run has of real images, too
+
+
+def _check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
+    """Refuse runs of other seeds than the suite's, or without the scores that its cell asks for."""
+    runs = entry.form["runs"]
+    seeds = [run["seed"] for run in runs]
+    if not seeds == entry.form["seeds"] == list(suite.seeds):
+        raise ValueError(f"its runs have the seeds {seeds}, the suite {list(suite.seeds)}")
+    for seed, records in zip(seeds, entry.records):
+        _check_scores(seed, records, cell)
+
+
+def _check_scores(seed: int, records: Sequence[ScoreRecord], cell: Cell) -> None:
+    """Refuse records that are there twice, lacking, or of others than the last round's images of the suite's number."""
+    data = cell.data_part
+    places = [(record.generator, record.round, record.column) for record in records]
+    if twice := next((place for place, times in Counter(places).items() if times > 1), None):
+        one = records[places.index(twice)]
+        said = f"the {one.generator}'s {one.name} in {one.embedding} of seed {seed}"
+        raise ValueError(f"{said} is there {places.count(twice)} times")
+    ratios = ratios_of([record for record in records if record.score == NUMBER])
+    for found in ({one.score.embedding for one in ratios}, {record.embedding for record in records}):
+        if found != set(data.embeddings):
+            raise ValueError(f"it was scored in {sorted(found)}, not {data.embeddings}")
+    if len(measured(records, cell.budget.rounds - 1)) != len(records):
+        raise ValueError(f"seed {seed} has records of other scores, splits or rounds than the last one")
+    first = data.embeddings[0]
+    shown = [(MODEL, score) for score in (*BESIDE, *AUDIT)] + [(FLOOR, score) for score in FLOORED]
+    there = {(one.generator, one.score) for one in records if (one.embedding, one.aggregate) == (first, "all")}
+    if lacking := [one for one in shown if one not in there]:
+        raise ValueError(f"seed {seed} has no {lacking[0][0]}'s {lacking[0][1]}_all in {first}")
+    for record in records:
+        if record.seed != seed or record.num_generated != data.num_images:
+            raise ValueError(
+                f"{record.name} of seed {seed} is of seed {record.seed} and {record.num_generated} images, not"
+                f" {data.num_images}"
+            )
+        if record.is_model and record.is_optimised:
+            used = ", ".join(record.optimised_on)
+            raise ValueError(f"a loss of its training used {used}, which the number is made of, too")
+
 
 ROUNDING = 1e-9  # relative, between machines
-FLOORS = 1e-3  # relative difference of floors of one seed between machines, whose features differ in their last digits
 STRATEGY = ("trainer", "strategy", "init_args")
 
 
 def claims_of(
     cell: Cell, records: Sequence[Sequence[ScoreRecord]], attacks: Sequence[MembershipForm], costs: Sequence[RunCost]
 ) -> Claims:
-    """The figures of runs.
-
-    Args:
-        cell: that was trained.
-        records: of each run, as an entry keeps them.
-        attacks: on each run's model.
-        costs: of each run.
-
-    Raises:
-        ValueError: if a run lacks a score or its floor.
-    """
+    """The figures of runs."""
     number = number_of([ratios_of([record for record in run if record.score == NUMBER]) for run in records])
     return {
         "number": number.value,
@@ -50,61 +157,18 @@ def claims_of(
 
 
 def check(entry: Entry) -> None:
-    """Refuses an entry whose claims, cell, recipe or runs are not what they must be.
-
-    Raises:
-        ValueError: naming the entry, and what it says and should say.
-    """
+    """Refuses an entry whose claims, cell, recipe or runs are not what they must be."""
     try:
         cell = _cell_of(entry)
         _check_recipe(entry, cell)
-        check_runs(entry, cell, find_suite(entry.form["suite"]))
+        _check_runs(entry, cell, find_suite(entry.form["suite"]))
         _check_claims(entry, cell)
     except ValueError as error:
         raise ValueError(f"entry {entry.name} ({entry.path}) is refused: {error}") from error
 
 
-def check_alike(entry: Entry, other: Entry) -> None:
-    """Refuses an entry that was not measured as another one of its task: values would not compare.
-
-    Raises:
-        ValueError: naming both, and the first difference.
-    """
-    seeds = {run["seed"]: place for place, run in enumerate(other.form["runs"])}
-    for run, records in zip(entry.form["runs"], entry.records):
-        if run["seed"] not in seeds:
-            continue
-        attacked, there = (
-            {(one["name"], one["pairs"]) for one in each["membership"]["clients"]}
-            for each in (run, other.form["runs"][seeds[run["seed"]]])
-        )
-        if attacked != there:
-            name, pairs = min(attacked ^ there)
-            raise ValueError(
-                f"entry {entry.name} ({entry.path}) is refused: it and {other.name} ({other.path}) were not attacked"
-                f" alike: client {printable(name)} by {pairs} pairs is in one of them alone"
-            )
-        theirs = {(r.generator, r.column): r for r in other.records[seeds[run["seed"]]] if r.is_floor}
-        for floor in (record for record in records if (record.generator, record.column) in theirs):
-            known = theirs[floor.generator, floor.column]
-            compared = [(name, getattr(floor, name), getattr(known, name)) for name in CONDITIONS]
-            if floor.score == NUMBER and not math.isclose(floor.value, known.value, rel_tol=FLOORS):
-                compared.append(("value", f"{floor.value:.6g}", f"{known.value:.6g}"))
-            for name, here, there in compared:
-                if here != there:
-                    raise ValueError(
-                        f"entry {entry.name} ({entry.path}) is refused: it was not measured as {other.name}"
-                        f" ({other.path}) was: its floor's {floor.name} in {floor.embedding} has the {name}"
-                        f" {printable(str(here))}, there {printable(str(there))}"
-                    )
-
-
 def _cell_of(entry: Entry) -> Cell:
-    """The cell that an entry is of: the suite's, or that of a class of one's own beside one of them.
-
-    Raises:
-        ValueError: if there is no such suite or cell.
-    """
+    """The cell that an entry is of: the suite's, or that of a class of one's own beside one of them."""
     suite = find_suite(entry.form["suite"])
     cell = suite.cell(entry.form["beside"])
     if cell is None:
@@ -162,7 +226,7 @@ def _check_claims(entry: Entry, cell: Cell) -> None:
         told, true = claimed.get(key), shown.get(key)
         same = told == true or (told is not None and true is not None and math.isclose(told, true, rel_tol=ROUNDING))
         if not same:
-            raise ValueError(f"it claims {key} {_said(told)}, and its stored records show {_said(true)}")
+            raise ValueError(f"it claims {key} {_shown(told)}, and its stored records show {_shown(true)}")
 
 
 def _advantage(runs: Sequence[MembershipForm]) -> IntervalForm:
@@ -184,7 +248,7 @@ def floor_of(score: str) -> str:
     return f"{score} floor"
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else "nothing"
 
 

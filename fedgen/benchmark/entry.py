@@ -25,7 +25,13 @@ _Name = Annotated[str, Text(200, 1)]
 _Bytes = Annotated[int, Between(0)]
 _Real = Annotated[float, Between(0)]
 _Signed = Annotated[float, Between(-1, 1)]
-_DataUri = Annotated[str, Fits(lambda text: text == "" or _is_picture(text), "picture in a data URI")]
+_DataUri = Annotated[
+    str,
+    Fits(
+        lambda text: text == "" or (len(text) <= LONGEST_PICTURE and _PICTURE.fullmatch(text) is not None),
+        "picture in a data URI",
+    ),
+]
 
 
 class RunCost(TypedDict):
@@ -135,17 +141,11 @@ class EntryForm(TypedDict):
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry whose form is right; whether its claims are is for `claims.check`.
-
-    Args:
-        form: the file.
-        records: of each run, in the file's order.
-        path: of the file.
-    """
+    """An entry whose form is right; whether its claims are is for `claims.check`."""
 
     form: EntryForm
-    records: Sequence[Sequence[ScoreRecord]]
-    path: Path
+    records: Sequence[Sequence[ScoreRecord]]  # of each run, in the file's order
+    path: Path  # of the file
 
     @property
     def name(self) -> str:
@@ -172,12 +172,7 @@ class Entry:
 
 
 def read_entry(path: Path) -> Entry:
-    """The entry of a file.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no entry, naming the file, the field and what is wrong with it.
-    """
+    """The entry of a file."""
     form = read_json(path)
     version = form.get("format") if isinstance(form, dict) else None
     if type(version) is not int or version != FORMAT:
@@ -194,11 +189,7 @@ def read_entry(path: Path) -> Entry:
 
 
 def entry_files(places: Sequence[Path]) -> list[Path]:
-    """The files of entries in folders of results, or given one by one.
-
-    Raises:
-        FileNotFoundError: for a place that is not there or has no entries.
-    """
+    """The files of entries in folders of results, or given one by one."""
     found: list[Path] = []
     for place in places:
         if place.is_file():
@@ -217,10 +208,6 @@ def measured(records: Sequence[ScoreRecord], last_round: int) -> list[ScoreRecor
     """The records that an entry keeps of a run: of the last round and of the floor, avg and all.
 
     Scores are those on held-out images, audits those on the images that clients trained on.
-
-    Args:
-        records: of the run.
-        last_round: counted from 0.
     """
     wanted = {SPLIT: (NUMBER, *BESIDE), SELECT: AUDIT}
     return [
@@ -230,7 +217,3 @@ def measured(records: Sequence[ScoreRecord], last_round: int) -> list[ScoreRecor
         and record.aggregate in ("avg", "all")
         and ((record.is_floor and record.round is None) or (record.is_model and record.round == last_round))
     ]
-
-
-def _is_picture(text: str) -> bool:
-    return len(text) <= LONGEST_PICTURE and _PICTURE.fullmatch(text) is not None

@@ -1,19 +1,195 @@
-"""The leaderboard's page: one file with sortable tables, samples, answers, and where the runs were made."""
+"""The leaderboard: entries of a task in their order, ranks where intervals allow one, answers to a suite's questions.
 
+On a terminal as tables; as a page, one file with sortable tables, samples, and where the runs were made.
+"""
+
+import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fedgen.benchmark.claims import floor_of
-from fedgen.benchmark.entry import Entry
-from fedgen.benchmark.standings import Standing, answers_of, standings_of
-from fedgen.benchmark.standings_table import HEADINGS, LEGEND, ORDER, cells_of, figure, task_lines
-from fedgen.benchmark.suite import AUDIT, BESIDE
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from fedgen.benchmark.claims import AGGREGATES, check, floor_of
+from fedgen.benchmark.entry import Entry, entry_files, read_entry
+from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, SUITES
 from fedgen.evaluation.audit.attack_strength import IntervalEstimate
 from fedgen.foreign_text import printable
 from fedgen.io.files import in_bytes
 from fedgen.reports.contents import MOST_BYTES, fitting
 from fedgen.reports.page import HtmlPage
+
+UNTOLD = "cannot be told"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Entries of one task, the best number first; those without a number last."""
+
+    suite: str
+    task: str
+    entries: Sequence[Entry]
+
+    def ranks(self, entry: Entry) -> tuple[int, int]:
+        """The best and the worst rank that an entry may have: others are ahead or behind where intervals are apart."""
+        ahead = sum(is_ahead(other, entry) for other in self.entries)
+        behind = sum(is_ahead(entry, other) for other in self.entries)
+        return 1 + ahead, len(self.entries) - behind
+
+    def rank(self, entry: Entry) -> str:
+        """The rank in words: "1", "2 to 3", or that it cannot be told."""
+        best, worst = self.ranks(entry)
+        if best == worst:
+            return str(best)
+        return UNTOLD if (best, worst) == (1, len(self.entries)) else f"{best} to {worst}"
+
+
+@dataclass(frozen=True)
+class SuiteAnswer:
+    """A question, and the order of the cells that are there."""
+
+    suite: str
+    question: str
+    order: str
+
+
+def is_ahead(one: Entry, other: Entry) -> bool:
+    """Whether an entry's whole interval is better than another's; where one has none it cannot be told."""
+    high, low = one.claims["high"], other.claims["low"]
+    return high is not None and low is not None and high < low
+
+
+def read_all(places: Sequence[Path]) -> tuple[list[Entry], list[str]]:
+    """The entries of folders and files whose claims hold, and why others are refused; of one cell the first counts."""
+    entries: dict[tuple[tuple[str, str], str], Entry] = {}
+    refused: list[str] = []
+    for path in entry_files(places):
+        try:
+            entry = read_entry(path)
+            check(entry)
+        except ValueError as error:
+            refused.append(str(error))
+            continue
+        same = entries.setdefault((entry.task, entry.name), entry)
+        if same is not entry:
+            refused.append(f"entry {entry.name} ({entry.path}) is refused: {same.path} is of the same cell")
+    return list(entries.values()), refused
+
+
+def standings_of(entries: Sequence[Entry]) -> list[Standing]:
+    """The standings of each task, in the order of the first entries."""
+    tasks = dict.fromkeys(entry.task for entry in entries)
+    return [Standing(*task, sorted((one for one in entries if one.task == task), key=_place)) for task in tasks]
+
+
+def answers_of(entries: Sequence[Entry]) -> list[SuiteAnswer]:
+    """The answers to the questions of the entries' suites, of those with two or more of their cells.
+
+    In an answer "<" stands where the left one is ahead of the right one, "~" where that cannot be told.
+    """
+    answers = []
+    for suite in dict.fromkeys(entry.form["suite"] for entry in entries):
+        known = {entry.name: entry for entry in entries if entry.form["suite"] == suite}
+        for question in SUITES[suite].questions:
+            found = sorted((known[name] for name in question.cells if name in known), key=_place)
+            if len(found) > 1:
+                answers.append(SuiteAnswer(suite, question.text, _order(found)))
+    return answers
+
+
+def _order(found: Sequence[Entry]) -> str:
+    words = [f"{' / '.join(found[0].parts)}"]
+    for better, worse in pairwise(found):
+        words.append(f"{'<' if is_ahead(better, worse) else '~'} {' / '.join(worse.parts)}")
+    return " ".join(words)
+
+
+def _place(entry: Entry) -> tuple[bool, float, str]:
+    value = entry.claims["number"]
+    return value is None, value or 0.0, entry.name
+
+
+HEADINGS = ("rank", "generator", "algorithm", "number", "95 % interval", "avg", "all", "sent", "client s", "memory")
+LEGEND = (
+    "number: FID over that of real images, geometric mean over embeddings, avg and all; 1 is as good as real images",
+    "rank: beyond intervals; sent: by all clients of a run; client s: of all clients' turns; memory: of the process",
+)
+ORDER = "<: ahead, the intervals do not overlap; ~: cannot be told apart"
+
+
+def cells_of(standing: Standing, entry: Entry) -> tuple[str, ...]:
+    """The cells of an entry's row, by `HEADINGS`."""
+    claims = entry.claims
+    low, high, parts = claims["low"], claims["high"], claims["parts"]
+    return (
+        standing.rank(entry),
+        *(printable(part, 80) for part in entry.parts),
+        figure(claims["number"]),
+        "none" if low is None or high is None else f"{low:.3g} to {high:.3g}",
+        *(figure(parts.get(name)) for name in ("avg", "all")),
+        in_bytes(round(claims["sent_bytes"])),
+        f"{claims['client_seconds']:.3g}",
+        in_bytes(claims["peak_memory"]),
+    )
+
+
+def figure(value: float | None) -> str:
+    """A number in three digits; "none" for none."""
+    return "none" if value is None else f"{value:.3g}"
+
+
+def task_lines(standing: Standing) -> tuple[str, str]:
+    """Lines on what entries of a task share: the training that each gets, and real images' scores, means over seeds."""
+    first = standing.entries[0]
+    trainer, seeds = first.form["recipe"]["trainer"], len(first.form["seeds"])
+    strategy = trainer["strategy"]["init_args"]
+    clients = first.records[0][0].num_clients
+    cohort = "all" if strategy["cohort_size"] is None else strategy["cohort_size"]
+    training = (
+        f"{seeds} seed{'s' * (seeds > 1)}; {trainer['max_epochs']} rounds of {strategy['communication_interval']} local"
+        f" iterations, {cohort} of {clients} clients in each"
+    )
+    floors: dict[str, dict[str, list[float]]] = {}
+    for record in (one for run in first.records for one in run if one.is_floor and one.score == NUMBER):
+        floors.setdefault(record.embedding, {}).setdefault(record.aggregate, []).append(record.value)
+    shown = (
+        f"{embedding} {' and '.join(figure(statistics.mean(own[name])) for name in AGGREGATES)}"
+        for embedding, own in floors.items()
+    )
+    return training, f"FID of real images in avg and all: {', '.join(shown)}"
+
+
+def standing_table(standing: Standing) -> Table:
+    """The table of one task, which 80 columns have room for: two lines a row."""
+    title = escape(f"{standing.suite}: {standing.task}")
+    caption = escape("\n".join([*task_lines(standing), *LEGEND]))
+    table = Table(title=title, caption=caption, caption_justify="left", box=SIMPLE_HEAD)
+    table.pad_edge = False
+    table.add_column("rank", justify="right", max_width=6)
+    for heading in ("generator\nalgorithm", "number\ninterval", *HEADINGS[5:]):
+        table.add_column(heading, justify="left" if "\n" in heading else "right", overflow="fold")
+    for entry in standing.entries:
+        rank, generator, algorithm, number, interval, *others = map(escape, cells_of(standing, entry))
+        table.add_row(rank, f"{generator}\n{algorithm}", f"{number}\n{interval}", *others)
+    return table
+
+
+def answer_lines(answers: Sequence[SuiteAnswer]) -> list[str]:
+    """The questions with their answers."""
+    lines = [f"{answer.question}\n  {answer.order}" for answer in answers]
+    return [*lines, ORDER] if lines else []
+
+
+def leaderboard_texts(entries: Sequence[Entry]) -> list[RenderableType]:
+    """Everything that a terminal shows of entries."""
+    tables: list[RenderableType] = [standing_table(standing) for standing in standings_of(entries)]
+    return [*tables, *(escape(line) for line in answer_lines(answers_of(entries)))]
+
 
 KIND = HtmlPage("leaderboard", ("theme.js", "leaderboard.js"))
 ABOUT_AUDIT = (
@@ -30,12 +206,7 @@ ORIGINS = ("entry", "seeds", "fedgen", "commit", "torch", "processor", "cores", 
 
 
 def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
-    """The page of entries.
-
-    Args:
-        entries: whose claims hold.
-        refused: why others are not among them.
-    """
+    """The page of entries."""
     standings = standings_of(entries)
     shown = _fitting([entry for standing in standings for entry in standing.entries])
     suites = dict.fromkeys(standing.suite for standing in standings)
@@ -58,11 +229,7 @@ def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
 
 
 def write_leaderboard(entries: Sequence[Entry], refused: Sequence[str], path: Path) -> Path:
-    """Writes the page, whole or not at all; returns its path.
-
-    Raises:
-        ValueError: if there is another file, which is no leaderboard.
-    """
+    """Writes the page, whole or not at all; returns its path."""
     KIND.require_own(path)
     return KIND.save(page_of(entries, refused), path)
 
@@ -74,12 +241,7 @@ def default_page(places: Sequence[Path]) -> Path:
 
 
 def _shown(standing: Standing, pictured: Sequence[str]) -> dict[str, Any]:
-    """Return what the template shows of one task.
-
-    Args:
-        standing: of the task.
-        pictured: names of entries whose pictures find room.
-    """
+    """Return what the template shows of one task."""
     found = [entry for entry in standing.entries if entry.name in pictured]
     return {
         "title": f"{standing.suite}: {standing.task}",
@@ -130,7 +292,6 @@ def _attacks(standing: Standing) -> dict[str, Any]:
 
 
 def _pictures(uris: Mapping[str, str]) -> list[dict[str, str]]:
-    """The pictures that there are, by the names of their entries."""
     return [{"name": name, "uri": uri} for name, uri in uris.items() if uri]
 
 

@@ -37,10 +37,6 @@ def find_own(class_path: str) -> OwnClass:
     A generator's constructor may take `image_size` and `channels`, which every cell gives it; all else that it, or an
     algorithm's constructor, takes must have defaults. A server optimizer takes the server's parameters first. A data
     set, one of `fedgen.data` or torch's, is read to know its images.
-
-    Raises:
-        ValueError: for a path of nothing, of a class that is none of these or cannot be made so, or of a data set whose
-            images no suite can take.
     """
     found = import_by_path(class_path)
     slot = next((slot for slot, kind in SLOTS.items() if gives(found, kind)), None)
@@ -61,12 +57,7 @@ def find_own(class_path: str) -> OwnClass:
 
 
 def _images_of(said: str, data: Any) -> OwnImages:
-    """Reads a data set as suites take it: a client an owner or a class, as many images as half of each client's give.
-
-    Raises:
-        ValueError: for items that are no images, images that are no squares of a power of two, or neither grey nor in
-            colour, and for neither owners nor a few classes.
-    """
+    """Reads a data set as suites take it: a client an owner or a class, as many images as half of each client gives."""
     whole = FederatedDataModule(data, IID(1))
     try:
         examples, shape = whole.examples, whole.image_shape

@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedgen.evaluation.names import SignalName
-from fedgen.experiments.engine.recipe_file import component
-from fedgen.experiments.engine.trainings import Control
+from fedgen.experiments.engine.trainings import Control, component
 
 Part = dict[str, Any]
 """an object of a recipe: class path and arguments"""
@@ -14,49 +12,22 @@ Part = dict[str, Any]
 
 @dataclass(frozen=True)
 class DataPart:
-    """One data set, and how generators of it are measured.
-
-    Args:
-        recipe: the data set.
-        image_size: side of its images in pixels.
-        channels: 1 grey, 3 colour.
-        embeddings: that images are scored in; those of the suites `tiny` and `small` need no download.
-        num_images: that a generator draws, and at most as many real ones for the floor.
-    """
+    """One data set, and how generators of it are measured."""
 
     recipe: Part
-    image_size: int
-    channels: int
-    embeddings: tuple[str, ...]
-    num_images: int
+    image_size: int  # side of its images in pixels
+    channels: int  # 1 grey, 3 colour
+    embeddings: tuple[str, ...]  # that images are scored in; those of the suites `tiny` and `small` need no download
+    num_images: int  # that a generator draws, and at most as many real ones for the floor
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to train over clients, or a control.
+    """One way to train over clients, or a control."""
 
-    Args:
-        strategy: arguments of `FedAvgStrategy` that differ from averaging.
-        control: the flag of `fedgen fit` that makes it one.
-    """
-
+    # arguments of `FedAvgStrategy` that differ from averaging
     strategy: Mapping[str, Any] = field(default_factory=dict)
-    control: Control | None = None
-
-
-@dataclass(frozen=True)
-class GeneratorPart:
-    """One family of generators, and what its runs' records and attacks must say of it.
-
-    Args:
-        recipe: its model, by side and channels of the images.
-        signal: that membership inference looks at unless it is told otherwise.
-        sampling: settings by which it samples.
-    """
-
-    recipe: Callable[[int, int], Part]
-    signal: SignalName
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    control: Control | None = None  # the flag of `fedgen fit` that makes it one
 
 
 DIGITS_NETWORK = "classifier-mnist5k"
@@ -109,17 +80,17 @@ PARTITIONS: dict[str, Part] = {
 }
 
 
+def _gan_pair(kind: str, **options: Any) -> dict[str, Part]:
+    names = ("generator", "critic")
+    return {name: component(f"fedgen.models.networks.{kind}{name.title()}", **options) for name in names}
+
+
 def _wgan_gp(size: int, channels: int) -> Part:
+    shape = {"image_size": size, "channels": channels}
     if size < 16:
-        pair = {
-            name: component(f"fedgen.models.networks.Small{name.title()}", image_size=size, channels=channels)
-            for name in ("generator", "critic")
-        }
+        pair = _gan_pair("Small", **shape)
         return component("fedgen.models.WGANGP", **pair, n_critic=2, lr=1e-3, betas=[0.0, 0.99], ema_decay=0.995)
-    pair = {
-        name: component(f"fedgen.models.networks.DCGAN{name.title()}", image_size=size, channels=channels, width=16)
-        for name in ("generator", "critic")
-    }
+    pair = _gan_pair("DCGAN", **shape, width=16)
     return component("fedgen.models.WGANGP", **pair, n_critic=2, lr=5e-4, betas=[0.0, 0.99], ema_decay=0.998)
 
 
@@ -153,10 +124,7 @@ def _flow(size: int, channels: int) -> Part:
 
 
 def _wgan_gp_large(size: int, channels: int) -> Part:
-    pair = {
-        name: component(f"fedgen.models.networks.DCGAN{name.title()}", image_size=size, channels=channels, width=64)
-        for name in ("generator", "critic")
-    }
+    pair = _gan_pair("DCGAN", image_size=size, channels=channels, width=64)
     return component("fedgen.models.WGANGP", **pair, n_critic=5, lr=2e-4, betas=[0.0, 0.99], ema_decay=0.999)
 
 
@@ -182,20 +150,17 @@ def _flow_large(size: int, channels: int) -> Part:
     return component("fedgen.models.FlowMatching", network=_unet_large(size, channels), **_PATH, **options)
 
 
-_STYLES = {"truncation": 1.0, "noise": "random"}
-_SOLVER = {"solver": "dpm-solver++", "steps": 20}
-_HEUN = {"solver": "heun", "steps": 10, "shift": 1.0, "denoise": True}
-
-GENERATORS: dict[str, GeneratorPart] = {
-    "wgan-gp": GeneratorPart(_wgan_gp, "critic"),
-    "stylegan2": GeneratorPart(_stylegan2, "critic", _STYLES),
-    "ddpm": GeneratorPart(_ddpm, "loss", _SOLVER),
-    "flow": GeneratorPart(_flow, "loss", _HEUN),
-    "wgan-gp-large": GeneratorPart(_wgan_gp_large, "critic"),
-    "stylegan2-large": GeneratorPart(_stylegan2_large, "critic", _STYLES),
-    "ddpm-large": GeneratorPart(_ddpm_large, "loss", _SOLVER),
-    "flow-large": GeneratorPart(_flow_large, "loss", {**_HEUN, "steps": 20}),
+GENERATORS: dict[str, Callable[[int, int], Part]] = {
+    "wgan-gp": _wgan_gp,
+    "stylegan2": _stylegan2,
+    "ddpm": _ddpm,
+    "flow": _flow,
+    "wgan-gp-large": _wgan_gp_large,
+    "stylegan2-large": _stylegan2_large,
+    "ddpm-large": _ddpm_large,
+    "flow-large": _flow_large,
 }
+"""the model of each family, by side and channels of the images"""
 
 AVERAGING = "fedavg"
 ALGORITHMS: dict[str, Algorithm] = {

@@ -17,12 +17,6 @@ class RunCosts(Callback):
     """Counts turns, seconds of rounds, and the process's peak of memory; it stands before what scores rounds.
 
     Its state is in every checkpoint, so that a run that was killed and goes on counts whole rounds alone, each once.
-
-    Attributes:
-        turns: of clients in all rounds; without clients, batches.
-        seconds: of whole rounds, scoring left out: those of the clients' turns, one after the other, and of the server.
-        peak_memory: bytes of the process at its largest until the checkpoint, with libraries and scoring: checkpoints
-            are written after a round is scored.
     """
 
     def __init__(self) -> None:

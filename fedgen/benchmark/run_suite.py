@@ -35,10 +35,9 @@ from fedgen.evaluation.names import LAST
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import NEAREST
-from fedgen.experiments.engine.arms.message_bytes import message_bytes
-from fedgen.experiments.engine.recipe_file import fingerprint
+from fedgen.experiments.engine.scored_checkpoints import message_bytes
 from fedgen.experiments.engine.study import require_place
-from fedgen.experiments.engine.trainings import Training
+from fedgen.experiments.engine.trainings import Training, fingerprint
 from fedgen.io.files import atomic_write, write_json
 from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.progress import make_console
@@ -46,22 +45,7 @@ from fedgen.reports.contents import Pictures
 
 
 def run_cells(suite: Suite, cells: Sequence[Cell], output: Path, parallel: int = 1) -> list[Entry]:
-    """Trains cells with all seeds and writes their entries; what is done already is not done again.
-
-    Args:
-        suite: whose seeds count.
-        cells: of the suite, or beside them.
-        output: folder of recipes, runs and entries.
-        parallel: trainings at once, each on the threads that its recipe says.
-
-    Returns:
-        The entries, in the order of the cells.
-
-    Raises:
-        PermissionError: if the folder cannot be written.
-        ValueError: for an entry in the folder that is damaged or refused.
-        ChildProcessError: if a training fails, with the end of its output.
-    """
+    """Trains cells with all seeds and writes their entries; what is done already is not done again."""
     require_place(output)
     console, pool = make_console(), ThreadPoolExecutor(parallel)
     try:
@@ -110,12 +94,7 @@ def trainings_of(suite: Suite, cell: Cell, output: Path) -> list[Training]:
 
 
 def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path) -> Entry:
-    """Writes the entry of a cell whose runs are done, and reads it back.
-
-    Raises:
-        FileNotFoundError: if a run lacks its checkpoint.
-        ValueError: if a run lacks a score, or its clients images enough for an attack.
-    """
+    """Writes the entry of a cell whose runs are done, and reads it back."""
     recipe = cell.recipe()
     records = [measured(Run(run.place).records, cell.budget.rounds - 1) for run in runs]
     costs = [cost_of(run) for run in runs]
@@ -156,11 +135,7 @@ def _form(own: OwnClass) -> OwnForm:
 
 
 def cost_of(run: Training) -> RunCost:
-    """The costs of a finished run: what its callback counted, and the bytes of a client's message.
-
-    Raises:
-        ValueError: if its last checkpoint cannot be read, or has no costs.
-    """
+    """The costs of a finished run: what its callback counted, and the bytes of a client's message."""
     path = run.place / LAST
     state = read_checkpoint(path)["callbacks"].get("RunCosts")
     if not isinstance(state, dict):
@@ -190,18 +165,6 @@ def audit_of(cell: Cell, folder: Path, picture: bool) -> tuple[MembershipForm, s
     """Attacks a finished run, and draws its images that are nearest to training images where a picture is wanted.
 
     Both also stay in the run's folder, `membership.json` and `nearest.png`.
-
-    Args:
-        cell: that was trained.
-        folder: of the run.
-        picture: whether to draw them, too.
-
-    Returns:
-        The attack on every client, and the picture as a data URI; "" if none is wanted.
-
-    Raises:
-        FileNotFoundError: if the run has no checkpoint.
-        ValueError: if no client has images enough for an attack.
     """
     data, (module, clients) = cell.data_part, rebuild(folder)
     module.to("cuda" if cell.budget.accelerator != "cpu" and torch.cuda.is_available() else "cpu")

@@ -1,11 +1,11 @@
 """Suites as they are declared: cells, each a recipe to train with every seed, and the questions that they answer."""
 
+import difflib
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedgen.benchmark.parts import ALGORITHMS, AVERAGING, DATA, GENERATORS, PARTITIONS, DataPart, Part
-from fedgen.experiments.engine.recipe_file import component
-from fedgen.experiments.engine.trainings import Control
+from fedgen.experiments.engine.trainings import Control, component
 
 SPLIT = "report"  # held-out images of the clients, which no training sees: who learns images by heart gains nothing
 HELD_OUT = 0.5  # of each client's images, so that there are as many to score against as to train on
@@ -22,77 +22,46 @@ Slot = Literal["model", "data", "aggregator", "client_algorithm", "compression",
 
 @dataclass(frozen=True)
 class Budget:
-    """The training that every cell of a task gets.
-
-    Args:
-        rounds: of communication.
-        interval: local iterations of a client in a round.
-        cohort: clients of a round; all if None.
-        batch_size: images of an iteration.
-        accelerator: Lightning's name of the device.
-    """
+    """The training that every cell of a task gets."""
 
     rounds: int
-    interval: int
-    cohort: int | None = None
-    batch_size: int = 32
-    accelerator: str = "cpu"
+    interval: int  # local iterations of a client in a round
+    cohort: int | None = None  # clients of a round; all if None
+    batch_size: int = 32  # images of an iteration
+    accelerator: str = "cpu"  # Lightning's name of the device
 
 
 @dataclass(frozen=True)
 class OwnImages:
-    """The images of somebody's own data set, and how they are dealt and counted.
+    """The images of somebody's own data set, and how they are dealt and counted."""
 
-    Args:
-        image_size: side in pixels.
-        channels: 1 grey, 3 colour.
-        num_images: that a generator draws.
-        partition: a name in `PARTITIONS`.
-        num_clients: whom it gives.
-    """
-
-    image_size: int
-    channels: int
-    num_images: int
-    partition: str
-    num_clients: int
+    image_size: int  # side in pixels
+    channels: int  # 1 grey, 3 colour
+    num_images: int  # that a generator draws
+    partition: str  # a name in `PARTITIONS`
+    num_clients: int  # whom it gives
 
 
 @dataclass(frozen=True)
 class OwnClass:
-    """A class that somebody enters in the place of a suite's generator, data set or algorithm.
+    """A class that somebody enters in the place of a suite's generator, data set or algorithm."""
 
-    Args:
-        class_path: "my_package.MyEntry".
-        slot: its place in the recipe.
-        takes: which of a cell's "image_size" and "channels" its constructor wants.
-        images: of a data set; None of all others.
-    """
-
-    class_path: str
-    slot: Slot
-    takes: tuple[str, ...] = ()
-    images: OwnImages | None = None
+    class_path: str  # "my_package.MyEntry"
+    slot: Slot  # its place in the recipe
+    takes: tuple[str, ...] = ()  # which of a cell's "image_size" and "channels" its constructor wants
+    images: OwnImages | None = None  # of a data set; None of all others
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One data set, partition, generator and algorithm.
+    """One data set, partition, generator and algorithm."""
 
-    Args:
-        data: a name in `DATA`.
-        partition: one in `PARTITIONS`.
-        generator: one in `GENERATORS`.
-        algorithm: one in `ALGORITHMS`.
-        budget: of its training.
-        own: a class in the place of the generator, of the data and the partition, or of the algorithm's part.
-    """
-
-    data: str
-    partition: str
-    generator: str
-    algorithm: str
+    data: str  # a name in `DATA`
+    partition: str  # one in `PARTITIONS`
+    generator: str  # one in `GENERATORS`
+    algorithm: str  # one in `ALGORITHMS`
     budget: Budget
+    # a class in the place of the generator, of the data and the partition, or of the algorithm's part
     own: OwnClass | None = None
 
     @property
@@ -148,7 +117,7 @@ class Cell:
         """The whole recipe but for the seed."""
         data = self.data_part
         given = {"image_size": data.image_size, "channels": data.channels}
-        model = GENERATORS[self.generator].recipe(data.image_size, data.channels)
+        model = GENERATORS[self.generator](data.image_size, data.channels)
         own = {} if self.own is None else {self.own.slot: component(self.own.class_path)}
         if self.own is not None and self.own.takes:
             own = {self.own.slot: component(self.own.class_path, **{name: given[name] for name in self.own.takes})}
@@ -196,34 +165,21 @@ class Cell:
 
 @dataclass(frozen=True)
 class SuiteQuestion:
-    """A question that cells of one task answer.
-
-    Args:
-        text: the question.
-        cells: names of the cells that are compared.
-    """
+    """A question that cells of one task answer."""
 
     text: str
-    cells: tuple[str, ...]
+    cells: tuple[str, ...]  # names of the cells that are compared
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Cells that are trained with the same seeds.
-
-    Args:
-        name: of the suite.
-        about: a sentence on its size.
-        seeds: of every cell.
-        cells: in the order in which they are trained.
-        questions: that they answer.
-    """
+    """Cells that are trained with the same seeds."""
 
     name: str
-    about: str
-    seeds: tuple[int, ...]
-    cells: tuple[Cell, ...]
-    questions: tuple[SuiteQuestion, ...]
+    about: str  # a sentence on its size
+    seeds: tuple[int, ...]  # of every cell
+    cells: tuple[Cell, ...]  # in the order in which they are trained
+    questions: tuple[SuiteQuestion, ...]  # that they answer
 
     def cell(self, name: str) -> Cell | None:
         """The suite's cell of a name; None if it has none."""
@@ -246,3 +202,114 @@ class Suite:
         if own.slot == "model":
             averaged = list({cell.task: cell for cell in reversed(averaged)}.values())[::-1]
         return [replace(cell, own=own) for cell in averaged]
+
+
+_TRY = Budget(rounds=30, interval=2, cohort=5)
+TINY = Suite(
+    "tiny",
+    "three cells of 8 x 8 digits, two seeds: a try of the command, too short for generators to be good",
+    seeds=(0, 1),
+    cells=tuple(Cell("digits", "by-class", "wgan-gp", name, _TRY) for name in (AVERAGING, "local", "centralised")),
+    questions=(
+        SuiteQuestion(
+            "What does training together bring, and what does it cost beside pooled data?",
+            tuple(f"digits/by-class/wgan-gp/{name}" for name in (AVERAGING, "local", "centralised")),
+        ),
+    ),
+)
+
+
+def _cells(task: str, budget: Budget, *parts: str) -> tuple[Cell, ...]:
+    """Cells of a task, "data/partition", by "generator/algorithm"."""
+    data, partition = task.split("/")
+    pairs = (part.split("/") for part in parts)
+    return tuple(Cell(data, partition, generator, algorithm, budget) for generator, algorithm in pairs)
+
+
+def _question(text: str, cells: tuple[Cell, ...]) -> SuiteQuestion:
+    return SuiteQuestion(text, tuple(cell.name for cell in cells))
+
+
+_GENERATORS = _cells(
+    "digits/by-class", Budget(rounds=600, interval=2, cohort=5), "stylegan2/fedavg", "ddpm/fedavg", "flow/fedavg"
+)
+_WRITERS = _cells("styles/natural", Budget(rounds=200, interval=4, cohort=10), "flow/fedavg", "flow/fedprox")
+_ALGORITHMS = _cells(
+    "mnist5k/by-class",
+    Budget(rounds=300, interval=5, cohort=5),
+    *("wgan-gp/fedavg", "wgan-gp/fedadam", "wgan-gp/scaffold"),
+)
+_PHOTOS = _cells(
+    "photos/natural", Budget(rounds=100, interval=5, batch_size=16), "flow/fedavg", "flow/local", "flow/centralised"
+)
+_CLOTHES = _cells(
+    "fashion/dirichlet", Budget(rounds=200, interval=5, cohort=5, batch_size=16), "wgan-gp/fedavg", "flow/fedavg"
+)
+SMALL = Suite(
+    "small",
+    "13 cells, three seeds, 39 runs: about four hours on two cores with --parallel 2",
+    seeds=(0, 1, 2),
+    cells=(*_GENERATORS, *_WRITERS, *_ALGORITHMS, *_PHOTOS, *_CLOTHES),
+    questions=(
+        _question("Which generator is nearest to real digits after as many rounds, a class a client?", _GENERATORS),
+        _question("Does a proximal term help over natural clients, writers of one style each?", _WRITERS),
+        _question("What do FedAdam and SCAFFOLD change where clients hold one class each?", _ALGORITHMS),
+        _question("Is training together better than alone where no two clients' images are alike?", _PHOTOS),
+        _question("Is flow matching ahead of a GAN on clothes, clients of a few classes each?", _CLOTHES),
+    ),
+)
+
+_GPU = Budget(rounds=2000, interval=20, batch_size=64, accelerator="auto")
+_CIFAR10 = _cells(
+    "cifar10/by-class",
+    _GPU,
+    *("wgan-gp-large/fedavg", "stylegan2-large/fedavg", "ddpm-large/fedavg", "flow-large/fedavg"),
+    *("flow-large/local", "flow-large/centralised"),
+)
+_CIFAR10_DIRICHLET = _cells("cifar10/dirichlet", _GPU, "flow-large/fedavg", "flow-large/fedadam", "flow-large/scaffold")
+_FEMNIST = _cells("femnist/natural-300", replace(_GPU, cohort=20), "flow-large/fedavg", "flow-large/fedprox")
+_CELEBA = _cells("celeba/natural-30", replace(_GPU, cohort=20), "wgan-gp-large/fedavg", "flow-large/fedavg")
+_PATHMNIST = _cells("pathmnist/dirichlet", _GPU, "wgan-gp-large/fedavg", "flow-large/fedavg")
+_HOSPITALS = [
+    _cells(task, _GPU, "flow-large/fedavg", "flow-large/local", "flow-large/centralised")
+    for task in ("camelyon17/natural", "fed-isic2019/natural")
+]
+_IMAGENET = _cells("imagenet64/by-class", replace(_GPU, cohort=10), "stylegan2-large/fedavg", "flow-large/fedavg")
+FULL = Suite(
+    "full",
+    "23 cells of published data sets, three seeds, 69 runs: days of a GPU; files that need an account are looked for",
+    seeds=(0, 1, 2),
+    cells=(
+        *_CIFAR10,
+        *_CIFAR10_DIRICHLET,
+        *_FEMNIST,
+        *_CELEBA,
+        *_PATHMNIST,
+        *_HOSPITALS[0],
+        *_HOSPITALS[1],
+        *_IMAGENET,
+    ),
+    questions=(
+        _question(
+            "Which generator is nearest to CIFAR-10, a class a client, and what does pooled data bring?", _CIFAR10
+        ),
+        _question("What do FedAdam and SCAFFOLD change where clients hold a few classes each?", _CIFAR10_DIRICHLET),
+        _question("Does a proximal term help over writers?", _FEMNIST),
+        _question("Is flow matching ahead of a GAN over people, some thirty faces each?", _CELEBA),
+        _question("Is flow matching ahead of a GAN on tissue of a few kinds a client?", _PATHMNIST),
+        _question("Is training together better than alone for five hospitals of one stain each?", _HOSPITALS[0]),
+        _question("Is training together better than alone for six centres of very unequal sizes?", _HOSPITALS[1]),
+        _question("Is flow matching ahead of a GAN on a hundred classes, one a client?", _IMAGENET),
+    ),
+)
+
+SUITES = {suite.name: suite for suite in (TINY, SMALL, FULL)}
+
+
+def find_suite(name: str) -> Suite:
+    """The suite of a name."""
+    if name not in SUITES:
+        close = difflib.get_close_matches(name, SUITES, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(f"there is no suite {name!r}; {hint}known: {', '.join(SUITES)}")
+    return SUITES[name]

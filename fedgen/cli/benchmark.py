@@ -98,7 +98,7 @@ def benchmark(arguments: Sequence[str]) -> int:
 def run(arguments: Sequence[str]) -> int:
     """`fedgen benchmark run SUITE`; ValueError for an unknown suite or cell, or a class that cannot be entered."""
     settings = run_parser().parse_args(list(arguments))
-    from fedgen.benchmark.suites import find_suite
+    from fedgen.benchmark.suite import find_suite
 
     suite = find_suite(settings.suite)
     if settings.parallel < 1:
@@ -133,9 +133,7 @@ def _cells(suite: "Suite", entry: str | None, names: str | None) -> "list[Cell]"
 def table(arguments: Sequence[str]) -> int:
     """`fedgen benchmark table RESULTS ...`; status 1 if an entry was refused."""
     settings = table_parser().parse_args(list(arguments))
-    from fedgen.benchmark.leaderboard import default_page, write_leaderboard
-    from fedgen.benchmark.standings import read_all
-    from fedgen.benchmark.standings_table import leaderboard_texts
+    from fedgen.benchmark.leaderboard import default_page, leaderboard_texts, read_all, write_leaderboard
 
     console = make_console()
     entries, refused = read_all(settings.results)

@@ -108,7 +108,7 @@ KINDS: dict[str, Callable[[str], Iterable[str]]] = {
     **dict.fromkeys(("select", "audit", "report", "evaluate"), run_folders),
     "clients": lambda start: [*known_recipes(), *run_folders(start)],
     "reproduce": lambda start: import_module("fedgen.experiments.command").EXPERIMENTS,
-    "benchmark": lambda start: ["run", "table", *import_module("fedgen.benchmark.suites").SUITES],
+    "benchmark": lambda start: ["run", "table", *import_module("fedgen.benchmark.suite").SUITES],
     "completion": lambda start: SCRIPTS,
 }
 

@@ -1,4 +1,4 @@
-"""A server of trainings: `python -m fedgen.cli.fit_server SOCKET`, started by `fedgen.experiments.engine.processes`.
+"""A server of trainings: `python -m fedgen.cli.fit_server SOCKET`, started by `fedgen.experiments.engine.fit_process`.
 
 It imports what `fedgen fit` needs, computes nothing, starts no thread, and becomes `python -m fedgen fit ...` in a fork
 for each call. (multiprocessing's fork server would import the caller's main module into each.) It ends with its caller.
@@ -20,7 +20,7 @@ from math import inf
 from multiprocessing.connection import Connection, wait
 
 from fedgen.class_paths import load_classes
-from fedgen.experiments.engine.processes.fit_server_calls import CHANGING, REFUSED, TAKEN
+from fedgen.experiments.engine.fit_process import CHANGING, REFUSED, TAKEN
 from fedgen.pytorch_lightning_alias import alias_if_unused
 
 IDLE = 60.0  # seconds without trainings after which it ends

@@ -8,27 +8,26 @@ Rooms, of which each imports only those above it:
     paired         the same recipe with and without a change, over paired seeds
     participation  clients that train and clients that never do
 
-A new experiment is a file in one of them and a line below. One on clients that never train is a list of arms, each a
-name and the options of `fedgen fit` that differ from the recipe: `participation/local_epochs.py` is the shortest. One
-that trains in another way declares arms too, and has them by `engine.trainings.trainings_of`. One that compares avg
-and all over generators is a `RankingStudy` of what these score over the clients and over IID dealings of their images,
-which has the numbers, the sentences, the table and the figure: `ranking/classes/class_generators.py` shows all four.
-Numbers are the steps of a `Study`, so that it goes on where it was stopped; options are a `Choice`, which knows those
-of a quick run and what the numbers depend on, and refuses what is out of range by `at_least` and `rising`.
+A new experiment is a function in one of them and a line below. One on clients that never train is a list of arms, each
+a name and the options of `fedgen fit` that differ from the recipe (`participation/gaps_by_setting.py`). One that trains
+in another way declares arms too, and has them by `engine.trainings.trainings_of`. One that compares avg and all over
+generators is a `RankingStudy` of what these score over the clients and over IID dealings of their images
+(`ranking/class_generators.py`). Numbers are the steps of a `Study`, so that it goes on where it was stopped; options
+are a `Choice`, which knows those of a quick run and what the numbers depend on.
 
-What experiments over paired seeds share is in `engine.arms`: options (`ArmsChoice`), scores beside a control with their
-table and curves (`ScoredArms`, or `GapScores` on clients that never train), figures (`arm_panels`). What follows from
-paired values is a line of `engine.paired_seeds.verdict_on`. `paired/fid_finetune.py` is one whole.
+Arms over paired seeds share options (`ArmsChoice`), scores beside a control with table and curves (`ScoredArms`, or
+`GapScores` on clients that never train), figures (`arm_panels`) and verdicts (`paired_seeds.verdict_on`).
+`paired/fid_finetune.py` is one whole.
 """
 
 # name -> (module:function, what it shows); imported when run
 EXPERIMENTS = {
     "gaussian-toy": (
-        "fedgen.experiments.theory.gaussian_clients:gaussian_toy",
+        "fedgen.experiments.theory.gaussian_toy:gaussian_toy",
         "two Gaussian clients, 21 generators: FID-avg and FID-all have different minima, KID's gap is constant",
     ),
     "gaussian-loglik": (
-        "fedgen.experiments.theory.gaussian_loglik:gaussian_loglik",
+        "fedgen.experiments.theory.gaussian_toy:gaussian_loglik",
         "the same clients: log-likelihood's avg and all are one curve, by variance and by mean",
     ),
     "barycentre": (
@@ -36,59 +35,59 @@ EXPERIMENTS = {
         "FID-avg as the distance to a Wasserstein barycentre: exact for commuting covariances, off for others",
     ),
     "perfect-generator": (
-        "fedgen.experiments.ranking.trained.perfect_generator:perfect_generator",
+        "fedgen.experiments.ranking.perfect_generator:perfect_generator",
         "checkpoints of federated WGAN-GPs and DDPMs against generators that are perfect for one class",
     ),
     "wgan-gp-checkpoints": (
-        "fedgen.experiments.ranking.trained.wgan_gp_checkpoints:wgan_gp_checkpoints",
+        "fedgen.experiments.ranking.wgan_gp_checkpoints:wgan_gp_checkpoints",
         "every checkpoint of several federated WGAN-GPs: KID's gap is flat, FID's is not",
     ),
     "communication-interval": (
-        "fedgen.experiments.paired.intervals.communication_interval:communication_interval",
+        "fedgen.experiments.paired.communication_interval:communication_interval",
         "quality of a WGAN-GP and a DDPM by communication interval, beside local-only and centralised training",
     ),
     "class-generators": (
-        "fedgen.experiments.ranking.classes.class_generators:class_generators",
+        "fedgen.experiments.ranking.class_generators:class_generators",
         "classes, mixtures and neighbourhoods as 100 generators over a federation of other classes",
     ),
     "variance-limited": (
-        "fedgen.experiments.ranking.variance.rising_variance:variance_limited",
+        "fedgen.experiments.ranking.rising_variance:variance_limited",
         "clients of little variance, generators of more and more: FID's avg and all part, KID's do not",
     ),
     "intra-client-variance": (
-        "fedgen.experiments.ranking.variance.rising_variance:intra_client_variance",
+        "fedgen.experiments.ranking.rising_variance:intra_client_variance",
         "the same over clients of 5 to 50 neighbours",
     ),
     "truncation": (
-        "fedgen.experiments.ranking.truncation.truncation:truncation",
+        "fedgen.experiments.ranking.truncation:truncation",
         "a StyleGAN2 at rising truncation over clients of little, each around a style of its own",
     ),
     "mmd2-finetune": (
-        "fedgen.experiments.paired.mmd2.mmd2_finetune:mmd2_finetune",
+        "fedgen.experiments.paired.mmd2_finetune:mmd2_finetune",
         "a StyleGAN2 fine-tuned by MMD^2 to twelve clients who keep their images, in three forms",
     ),
     "manifold-metrics": (
-        "fedgen.experiments.ranking.variance.manifold_metrics:manifold_metrics",
+        "fedgen.experiments.ranking.manifold_metrics:manifold_metrics",
         "precision, recall, density and coverage in both aggregates over clients of little variance",
     ),
     "wasserstein": (
-        "fedgen.experiments.ranking.classes.critic_distance:wasserstein",
+        "fedgen.experiments.ranking.critic_distance:wasserstein",
         "1-Wasserstein distance by critics, in both aggregates, over the class generators",
     ),
     "sample-size": (
-        "fedgen.experiments.ranking.sizes.sample_size:sample_size",
+        "fedgen.experiments.ranking.sample_size:sample_size",
         "the gap that few images put between FID's avg and all over IID clients, and what removes it",
     ),
     "paper-table": (
-        "fedgen.experiments.ranking.sizes.paper_table:paper_table",
+        "fedgen.experiments.ranking.paper_table:paper_table",
         "the published CIFAR-100 table again: its inverted pairs, and where KID's come from",
     ),
     "private-scores": (
-        "fedgen.experiments.paired.privacy.private_scores:private_scores",
+        "fedgen.experiments.paired.private_scores:private_scores",
         "FID-all and KID-all from summed messages: their size, and what fixed point and noise cost",
     ),
     "privacy-cost": (
-        "fedgen.experiments.paired.privacy.privacy_cost:privacy_cost",
+        "fedgen.experiments.paired.privacy_cost:privacy_cost",
         "what clipping and noise for whole clients cost a federated generator, beside the epsilon that they buy",
     ),
     "minibatch-bias": (
@@ -100,15 +99,15 @@ EXPERIMENTS = {
         "federated WGAN-GP on digits with and without a FID loss, paired seeds, a second embedding, held-out images",
     ),
     "fastfid-speed": (
-        "fedgen.experiments.theory.fastfid_speed:fastfid_speed",
+        "fedgen.experiments.theory.fastfid:fastfid_speed",
         "time of FID as a loss, value and gradient, beside the FastFID paper's Algorithm 1, torchmetrics and scipy",
     ),
     "fastfid-error": (
-        "fedgen.experiments.theory.fastfid_error:fastfid_error",
+        "fedgen.experiments.theory.fastfid:fastfid_error",
         "error of a trace of a matrix root in float32 by scipy, Algorithm 1 and ours, beside the paper's table",
     ),
     "distributed-fid-loss": (
-        "fedgen.experiments.paired.distributed.distributed_fid_loss:distributed_fid_loss",
+        "fedgen.experiments.paired.distributed_fid_loss:distributed_fid_loss",
         "the optimum that FID and KID pull a generator to in both aggregates: a toy from messages, a GAN on digits",
     ),
     "fid-finetune": (
@@ -116,7 +115,7 @@ EXPERIMENTS = {
         "trained generators fine-tuned on FID alone: all layers, the first, two embeddings; tracked images over steps",
     ),
     "fid-loss-gans": (
-        "fedgen.experiments.paired.gans.fid_loss_gans:fid_loss_gans",
+        "fedgen.experiments.paired.fid_loss_gans:fid_loss_gans",
         "SNGAN, DCGAN and SAGAN with and without FID as a loss in three forms: paired seeds, a second embedding",
     ),
     "fid-loss-artifacts": (
@@ -128,43 +127,43 @@ EXPERIMENTS = {
         "a DDPM on clients that never train, under natural, semantic, label and random partitions of the same images",
     ),
     "client-percentiles": (
-        "fedgen.experiments.participation.client_percentiles:client_percentiles",
+        "fedgen.experiments.participation.participation_gap:client_percentiles",
         "the same runs: percentiles over seen and unseen clients",
     ),
     "classifier-control": (
-        "fedgen.experiments.participation.classifier_control:classifier_control",
+        "fedgen.experiments.participation.natural_gaps:classifier_control",
         "a classifier under the same partitions, beside the signs and orderings of the published tables",
     ),
     "text-gap": (
-        "fedgen.experiments.participation.text_gap:text_gap",
+        "fedgen.experiments.participation.natural_gaps:text_gap",
         "a character model on the 66 books of the King James Version, a third of which it never sees",
     ),
     "number-of-clients": (
-        "fedgen.experiments.participation.number_of_clients:number_of_clients",
+        "fedgen.experiments.participation.gaps_by_setting:number_of_clients",
         "more clients that train: what clients that never do gain",
     ),
     "client-diversity": (
-        "fedgen.experiments.participation.client_diversity:client_diversity",
+        "fedgen.experiments.participation.gaps_by_setting:client_diversity",
         "as many images, of few clients or of many",
     ),
     "local-epochs": (
-        "fedgen.experiments.participation.local_epochs:local_epochs",
+        "fedgen.experiments.participation.gaps_by_setting:local_epochs",
         "gaps by the length of a turn, at equal local iterations",
     ),
     "learning-rates": (
-        "fedgen.experiments.participation.learning_rates:learning_rates",
+        "fedgen.experiments.participation.gaps_by_setting:learning_rates",
         "client and server rates, chosen by the sum of seen and unseen clients' scores; gaps at the best",
     ),
     "server-optimizers": (
-        "fedgen.experiments.paired.algorithms_compared:server_optimizers",
+        "fedgen.experiments.paired.cost_curves:server_optimizers",
         "FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, SCAFFOLD: rounds and bytes to a KID, and gaps",
     ),
     "compressed-updates": (
-        "fedgen.experiments.paired.compression_curves:compressed_updates",
+        "fedgen.experiments.paired.cost_curves:compressed_updates",
         "whole updates, QSGD, top-k, signs and low ranks: scores by the bytes that clients have sent",
     ),
     "asynchronous-rounds": (
-        "fedgen.experiments.paired.asynchronous_rounds:asynchronous_rounds",
+        "fedgen.experiments.paired.cost_curves:asynchronous_rounds",
         "FedAvg and FedBuff over slow and fast clients: scores by the seconds of a simulated clock",
     ),
     "flow-choices": (

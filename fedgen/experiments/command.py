@@ -27,11 +27,6 @@ def usage(columns: int) -> str:
 
 
 def reproduce(arguments: Sequence[str]) -> int:
-    """Runs the experiment that the first argument names.
-
-    Raises:
-        ValueError: for an unknown name.
-    """
     if not arguments or arguments[0] in (*ASK, ASK_ALL):
         print(usage(1000 if ASK_ALL in arguments else 80))
         return 0

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from fedgen.benchmark.claims import claims_of
 from fedgen.benchmark.parts import DATA
-from fedgen.benchmark.suites import TINY
+from fedgen.benchmark.suite import TINY
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.names import LOCAL_NOTE
-from fedgen.experiments.engine.recipe_file import fingerprint
+from fedgen.experiments.engine.trainings import fingerprint
 
 FEDERATED, LOCAL, CENTRALISED = (cell.name for cell in TINY.cells)
 PIXEL = (

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedgen.benchmark.number import number_of, ratios_of
+from fedgen.benchmark.claims import number_of, ratios_of
 from tests.benchmark.entry_files import make_record, make_records
 
 

@@ -13,12 +13,11 @@ from torch.utils.data import TensorDataset
 from fedgen.__main__ import main
 from fedgen.benchmark.claims import check, claims_of
 from fedgen.benchmark.entry import read_entry
+from fedgen.benchmark.leaderboard import read_all, standings_of
 from fedgen.benchmark.own import find_own
-from fedgen.benchmark.standings import read_all, standings_of
-from fedgen.benchmark.suite import OwnClass, OwnImages
-from fedgen.benchmark.suites import SMALL, TINY
+from fedgen.benchmark.suite import SMALL, TINY, OwnClass, OwnImages
 from fedgen.evaluation import ScoreRecord
-from fedgen.experiments.engine.recipe_file import fingerprint
+from fedgen.experiments.engine.trainings import fingerprint
 from tests.benchmark.entry_files import FEDERATED, make_form, write_form
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmark-own.md"

@@ -7,9 +7,9 @@ import torch
 
 from fedgen.__main__ import main
 from fedgen.benchmark.entry import read_entry
-from fedgen.benchmark.standings import read_all
-from fedgen.benchmark.suites import SMALL
-from fedgen.experiments.engine.recipe_file import fingerprint
+from fedgen.benchmark.leaderboard import read_all
+from fedgen.benchmark.suite import SMALL
+from fedgen.experiments.engine.trainings import fingerprint
 from fedgen.federated import Scaffold
 from fedgen.federated.server_model import trained_parameters
 from tests.benchmark.test_suite import build

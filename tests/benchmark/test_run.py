@@ -16,7 +16,7 @@ from fedgen.__main__ import main
 from fedgen.benchmark.claims import check
 from fedgen.benchmark.entry import read_entry
 from fedgen.benchmark.run_suite import run_cells
-from fedgen.benchmark.suites import TINY
+from fedgen.benchmark.suite import TINY
 from fedgen.evaluation import append_records, read_records
 from fedgen.experiments.engine.trainings import Training
 from tests.benchmark.entry_files import FEDERATED, PIXEL, make_attack, make_cost, make_record, make_records

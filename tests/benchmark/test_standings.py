@@ -1,12 +1,10 @@
 """Ranks where intervals allow one, answers, and the command that prints them."""
 
-import json
-
 import pytest
 
 from fedgen.__main__ import main
 from fedgen.benchmark.entry import read_entry
-from fedgen.benchmark.standings import answers_of, read_all, standings_of
+from fedgen.benchmark.leaderboard import answers_of, read_all, standings_of
 from tests.benchmark.entry_files import CENTRALISED, FEDERATED, LOCAL, make_form, write_form
 
 
@@ -76,44 +74,6 @@ def test_two_entries_of_one_cell_are_not_ranked_against_each_other(tmp_path):
     entries, (refused,) = read_all([tmp_path / "a", tmp_path / "b"])
     assert [entry.path for entry in entries] == [first]
     assert refused == f"entry {FEDERATED} ({second}) is refused: {first} is of the same cell"
-
-
-def write_as(path, form):
-    path.write_text(json.dumps(form))
-    return path
-
-
-def of_other_floors(cell):
-    """The form of an entry whose floors are five times as far away, and its scores with them."""
-    form = make_form(cell)
-    for run in form["runs"]:
-        for record in run["records"]:
-            record["value"] *= 5 if record["score"] == "fid" else 1
-    return form
-
-
-def test_files_of_other_floors_than_most_cells_are_refused_wherever_they_stand(tmp_path):
-    """Though they come first, are copied, and are of a cell that an honest file is of."""
-    others = [write_as(tmp_path / f"aa{letter}.json", of_other_floors(LOCAL)) for letter in "abcd"]
-    cells = {"b": FEDERATED, "c": LOCAL, "d": CENTRALISED}
-    honest = [write_as(tmp_path / f"{name}.json", make_form(cell)) for name, cell in cells.items()]
-    entries, refused = read_all([tmp_path])
-    assert [entry.path for entry in entries] == honest
-    for other, reason in zip(others, refused, strict=True):
-        assert f"entry {LOCAL} ({other}) is refused: it was not measured as {FEDERATED} ({honest[0]}) was" in reason
-
-
-def test_where_as_many_files_are_of_either_floors_all_are_refused_by_both_names(tmp_path):
-    one, other = (
-        write_as(tmp_path / "a.json", make_form(FEDERATED)),
-        write_as(tmp_path / "b.json", of_other_floors(LOCAL)),
-    )
-    entries, refused = read_all([tmp_path])
-    assert entries == []
-    assert len(refused) == 2
-    assert all(str(one) in reason and str(other) in reason for reason in refused)
-    entries, refused = read_all([one])
-    assert ([entry.path for entry in entries], refused) == ([one], [])
 
 
 def test_the_table_shows_numbers_intervals_and_costs(tmp_path, capsys, monkeypatch):

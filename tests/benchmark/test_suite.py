@@ -10,13 +10,10 @@ import yaml
 
 from fedgen.__main__ import main
 from fedgen.benchmark.parts import ALGORITHMS, DATA, GENERATORS, PARTITIONS
-from fedgen.benchmark.suite import OwnClass
-from fedgen.benchmark.suites import FULL, SMALL, SUITES, TINY, find_suite
+from fedgen.benchmark.suite import FULL, SMALL, SUITES, TINY, OwnClass, find_suite
 from fedgen.class_paths import import_by_path
 from fedgen.clients import FederatedDataModule
-from fedgen.evaluation.audit.membership import SignalOptions
-from fedgen.evaluation.records import sampling_of
-from fedgen.experiments.engine.recipe_file import fingerprint
+from fedgen.experiments.engine.trainings import fingerprint
 
 OFFLINE = [cell for suite in (TINY, SMALL) for cell in suite.cells]
 
@@ -121,11 +118,7 @@ FAMILIES = {(cell.generator, DATA[cell.data].image_size): cell for cell in CELLS
 
 
 @pytest.mark.parametrize("cell", FAMILIES.values(), ids=[f"{name}-{size}" for name, size in FAMILIES])
-def test_models_are_made_and_sample_and_are_attacked_as_their_part_says(cell):
-    """Which entries are held against."""
+def test_models_are_made(cell):
     with torch.device("meta"):
         model = build(cell.recipe()["model"])
     assert cell not in FULL.cells or sum(parameter.numel() for parameter in model.parameters()) > 1_000_000
-    part = GENERATORS[cell.generator]
-    assert sampling_of(model) == part.sampling
-    assert SignalOptions().resolved(model, is_images=True).name == part.signal

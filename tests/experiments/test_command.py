@@ -8,13 +8,13 @@ import pytest
 from fedgen.__main__ import main
 from fedgen.experiments import EXPERIMENTS
 from fedgen.experiments.command import reproduce
-from fedgen.experiments.engine.image_sources import ImageChoice
-from fedgen.experiments.engine.trained_choice import TrainedChoice
-from fedgen.experiments.ranking.classes.class_federation import ClassChoice
-from fedgen.experiments.ranking.classes.critic_distance import wasserstein
-from fedgen.experiments.ranking.truncation.truncation_choice import TruncationChoice
-from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice
-from fedgen.experiments.ranking.variance.rising_variance import variance_limited
+from fedgen.experiments.engine.features import ImageChoice
+from fedgen.experiments.engine.scored_checkpoints import TrainedChoice
+from fedgen.experiments.ranking.class_federation import ClassChoice
+from fedgen.experiments.ranking.critic_distance import wasserstein
+from fedgen.experiments.ranking.neighbourhoods import NeighbourChoice
+from fedgen.experiments.ranking.rising_variance import variance_limited
+from fedgen.experiments.ranking.styles import TruncationChoice
 from fedgen.flags import with_flags
 
 

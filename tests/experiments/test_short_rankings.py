@@ -11,15 +11,16 @@ import pytest
 
 from fedgen.experiments import EXPERIMENTS
 from fedgen.experiments.engine import trainings
-from fedgen.experiments.ranking.classes import critic_distance
-from fedgen.experiments.ranking.classes.class_deal import REAL
-from fedgen.experiments.ranking.sizes import sample_size, subset_kid
-from fedgen.experiments.ranking.sizes.paper_table import interval
-from fedgen.experiments.ranking.trained.perfect_generator import classes_of, of_kind
-from fedgen.experiments.theory import fastfid_error, fastfid_speed
-from fedgen.experiments.theory.gaussian_loglik import largest_z
-from tests.experiments.ranking.sizes.test_paper_table import write_table
-from tests.experiments.ranking.truncation.tiny_network import write_network
+from fedgen.experiments.ranking import critic_distance, sample_size
+from fedgen.experiments.ranking import paper_table as subset_kid
+from fedgen.experiments.ranking.paper_table import interval
+from fedgen.experiments.ranking.perfect_generator import classes_of, of_kind
+from fedgen.experiments.ranking.sample_size import REAL
+from fedgen.experiments.theory import fastfid as fastfid_error
+from fedgen.experiments.theory import fastfid as fastfid_speed
+from fedgen.experiments.theory.gaussian_toy import largest_z
+from tests.experiments.ranking.test_paper_table import write_table
+from tests.experiments.ranking.tiny_network import write_network
 from tests.experiments.tiny_runs import untrained, write_recipe
 
 DIGITS = {"data": "digits", "embedding": "pixels"}
@@ -62,7 +63,7 @@ def minibatch(numbers):
 
 def error(numbers):
     assert len(numbers["errors"]) == 2 * len(fastfid_error.PUBLISHED)
-    assert all(set(cell) == {"answer", *fastfid_error.METHODS} for cell in numbers["errors"].values())
+    assert all(set(cell) == {"answer", *fastfid_error.TRACES} for cell in numbers["errors"].values())
 
 
 def speed(numbers):

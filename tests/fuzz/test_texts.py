@@ -18,9 +18,9 @@ from fedgen.data.sets.femnist import read_writers
 from fedgen.evaluation import ScoreRecord, append_records, read_records
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.evaluation.runs.recipe_data import load_federation
-from fedgen.experiments.engine.recipe_file import read_recipe
-from fedgen.experiments.engine.results import read_results, save_results
-from fedgen.experiments.ranking.sizes.paper_table import COLUMNS, read_table
+from fedgen.experiments.engine.study import read_results, save_results
+from fedgen.experiments.engine.trainings import read_recipe
+from fedgen.experiments.ranking.paper_table import COLUMNS, read_table
 from fedgen.federated.aggregators.private_mean import RELEASES, Participations
 from fedgen.io.files import read_csv, read_json, read_yaml
 from tests.evaluation.samples import record

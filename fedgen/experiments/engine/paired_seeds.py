@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from scipy import stats
 
-from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.study import expectation
 
 Row = Mapping[str, Any]
 """One score of one arm, as `compare_pairs` gives it."""
@@ -22,14 +22,6 @@ def compare_pairs(
 
     Keys: "values" (the arm's), "difference" (the mean of treated - control), "improved" (in how many pairs the arm is
     better) and, from two pairs on, "interval" ([low, high], which holds the difference with 95 percent by Student's t).
-
-    Args:
-        control: a value a pair.
-        treated: likewise, in the same order.
-        badness: of a value, a number by which less is better.
-
-    Raises:
-        ValueError: for arms of different length, or no pairs.
     """
     if len(control) != len(treated) or not control:
         raise ValueError(f"{len(control)} and {len(treated)} runs: a comparison needs as many of both arms")
@@ -44,35 +36,23 @@ def compare_pairs(
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half of the 95 % interval of a mean, by Student's t.
-
-    Args:
-        values: at least two.
-    """
+    """Half of the 95 % interval of a mean, by Student's t."""
     count = len(values)
     return float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5
 
 
 def verdict_on(text: str, values: Iterable[Sequence[float]], claim: Claim | None = None) -> str:
-    """Return the line of `verdict`, or without a claim that of `difference`.
-
-    Args:
-        text: what was expected, or what is compared.
-        values: the control's and the arm's, a number a seed.
-        claim: what the text says of the arm's values beside the control's.
-    """
+    """Return the line of `verdict`, or without a claim that of `difference`."""
     control, treated = values
     row = compare_pairs(control, treated)
     return verdict(text, row, claim) if claim else difference(text, row)
 
 
 def beside_zero(values: Sequence[float]) -> dict[str, Any]:
-    """Compare as `compare_pairs` does, values that are differences already."""
     return compare_pairs([0.0] * len(values), values)
 
 
 def mean_of(row: Row) -> float:
-    """The arm's mean over seeds."""
     return statistics.mean(row["values"])
 
 
@@ -83,18 +63,12 @@ def change_of(row: Row) -> str:
 
 
 def mean_and_spread(values: Sequence[float], digits: int = 1) -> str:
-    """Return mean and standard deviation over seeds, "2 ± 1", or the one value there is.
-
-    Args:
-        values: a number a seed.
-        digits: of the standard deviation.
-    """
+    """Return mean and standard deviation over seeds, "2 ± 1", or the one value there is."""
     mean = f"{statistics.mean(values):.3g}"
     return f"{mean} ± {statistics.stdev(values):.{digits}g}" if len(values) > 1 else mean
 
 
 def mean_shown(row: Row, mark: str = "") -> str:
-    """The mean with its mark: "0.316 *"."""
     return f"{mean_of(row):.3g} {mark}".rstrip()
 
 
@@ -123,11 +97,6 @@ def verdict(text: str, row: Row, claim: Claim) -> str:
 
     The first two are beyond doubt, by the interval of the paired difference. What one seed shows cannot be told apart
     from chance.
-
-    Args:
-        text: what was expected.
-        row: that tells.
-        claim: what the text says of the arm's values beside the control's.
     """
     line, told = f"{text}: {change_of(row)}", holds(row, claim)
     if told is not None:
@@ -137,12 +106,7 @@ def verdict(text: str, row: Row, claim: Claim) -> str:
 
 
 def difference(text: str, row: Row) -> str:
-    """A line that says whether an arm differs from its control at all, beyond doubt by the paired interval.
-
-    Args:
-        text: what is compared.
-        row: that tells.
-    """
+    """A line that says whether an arm differs from its control at all, beyond doubt by the paired interval."""
     low, high = row.get("interval", (-math.inf, math.inf))
     return f"{text} {'differs' if low > 0 or high < 0 else 'cannot be told apart'}: {change_of(row)}"
 

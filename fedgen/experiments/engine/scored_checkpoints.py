@@ -1,30 +1,127 @@
-"""Checkpoints of federated runs over the clients they were trained with, and what they score beside IID controls."""
+"""Checkpoints, clients, images and messages of finished runs, and scores of checkpoints beside IID controls."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedgen.class_paths import import_by_path
 from fedgen.clients import FederatedDataModule
 from fedgen.data import DataSet
-from fedgen.embeddings import Embedding, embed
-from fedgen.evaluation.image_sampling import draw_images, sampler_of
+from fedgen.embeddings import Embedding, embed, load_embedding
+from fedgen.evaluation import draw_images, list_checkpoints, load_weights, sampler_of
+from fedgen.evaluation.names import LAST
 from fedgen.evaluation.own_models import own_in_place
+from fedgen.evaluation.panels import require_device
 from fedgen.evaluation.records import sampling_of
 from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.runs.evaluate_run import mixture_of_local
-from fedgen.evaluation.runs.rebuild import load_weights, local_models, personal_tensors, rebuild
-from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
-from fedgen.experiments.engine.image_sources import Source, chosen
-from fedgen.experiments.engine.run_images import kept_checkpoints, require_same_clients
-from fedgen.experiments.engine.trained_runs import TrainedRun
+from fedgen.evaluation.runs.rebuild import RECIPE, local_models, personal_tensors, rebuild
+from fedgen.experiments.engine.features import FeatureFederation, Source, chosen, rows_of
+from fedgen.experiments.engine.study import Choice, at_least, runs_folder
+from fedgen.experiments.engine.trainings import (
+    Plan,
+    Protocol,
+    Series,
+    TrainedRun,
+    Training,
+    all_runs,
+    fingerprints,
+    protocol_of,
+    require_each_once,
+    require_intervals,
+    train_runs,
+)
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.compression import Compressor
+from fedgen.federated.federation_state import CHECKPOINT_KEY
+from fedgen.federated.server_model import compressed_bytes, trained_parameters
+from fedgen.io.files import read_yaml
+from fedgen.io.tensor_files import tensors_in
+from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.statistics import Projection
 
+
+def kept_checkpoints(folder: Path) -> dict[int, Path]:
+    kept = list_checkpoints(folder)
+    if not kept:
+        raise FileNotFoundError(f"{folder} holds no checkpoint; remove it, and it is trained again")
+    return kept
+
+
+def generated_images(folder: Path, num_images: int = 1000, seed: int = 0) -> Tensor:
+    """Images uint8 [num_images, C, H, W] of a run's last generator, drawn from a seed."""
+    round, path = list(kept_checkpoints(folder).items())[-1]
+    model, _ = rebuild(folder)
+    load_weights(model, path)
+    return draw_images(sampler_of(model), num_images, seed, round, description=f"sampling {folder.name}")
+
+
+def client_images(folder: Path) -> list[Tensor]:
+    _, data = rebuild(folder)
+    return [data.examples.inputs[client.train] for client in data.clients]
+
+
+def clients_of(folders: Iterable[Path]) -> FederatedDataModule:
+    (first, *others) = folders
+    _, data = rebuild(first)
+    for other in others:
+        require_same_clients(first, data, other, rebuild(other)[1])
+    return data
+
+
+def require_same_clients(first: Path, clients: FederatedDataModule, second: Path, others: FederatedDataModule) -> None:
+    """Raises ValueError if two runs had other clients, or clients that trained on other images."""
+    parts = [[(client.name, client.train) for client in data.clients] for data in (clients, others)]
+    same = (
+        clients.examples.name == others.examples.name
+        and clients.image_shape == others.image_shape
+        and len(parts[0]) == len(parts[1])
+        and all(a[0] == b[0] and torch.equal(a[1], b[1]) for a, b in zip(*parts))
+    )
+    if not same:
+        raise ValueError(f"{second} had other clients than {first}; remove it, or give other --runs")
+
+
 PCA = "fid pca"  # FID on principal components of public images, beside "fid"
+
+
+def message_bytes(training: Training) -> dict[str, int]:
+    """Bytes of "weights" (with buffers that turns change), averaged "optimizer states" and "control variates".
+
+    Where the recipe compresses updates, trained parameters count as compressed. Control variates stand for all that the
+    recipe's client algorithm sends beside the model (`ClientAlgorithm.num_bytes`).
+    """
+    module, _ = rebuild(training.place)
+    settings = read_yaml(training.place / RECIPE)["trainer"]["strategy"].get("init_args") or {}
+    checkpoint = read_checkpoint(training.place / LAST)
+    state = checkpoint[CHECKPOINT_KEY]
+    moving = state.get("exchange", {}).get("moving", ())
+    exchange = Exchange(module, trained_parameters(module, ()), settings.get("personal") or (), moving=moving)
+    compressor: Compressor | None = _part(settings, "compression")
+    if compressor is not None:
+        exchange.compressed = compressed_bytes(compressor, exchange.trainable)
+    algorithm: ClientAlgorithm = _part(settings, "client_algorithm") or ClientAlgorithm()
+    averaged = settings.get("optimizer_state") == "average"
+    servers = getattr(module, "server_optimizers", ())
+    states = [state["state"] for i, state in enumerate(checkpoint["optimizer_states"]) if averaged and i not in servers]
+    return {
+        "weights": exchange.num_bytes,
+        "optimizer states": sum(t.numel() * t.element_size() for t in tensors_in(states) if t.is_floating_point()),
+        "control variates": algorithm.num_bytes(exchange.trainable),
+    }
+
+
+def _part(settings: Mapping[str, Any], name: str) -> Any:
+    """An object of a strategy's settings; None if there is none."""
+    given = settings.get(name)
+    return import_by_path(given["class_path"])(**(given.get("init_args") or {})) if given else None
 
 
 @dataclass(frozen=True)
@@ -53,11 +150,6 @@ class Checkpoint:
 
 
 def checkpoints_of(runs: Sequence[TrainedRun]) -> dict[str, Checkpoint]:
-    """The checkpoints of runs by name, run after run.
-
-    Raises:
-        FileNotFoundError: for a run without checkpoints.
-    """
     found: dict[str, Checkpoint] = {}
     for run in runs:
         for round, path in kept_checkpoints(run.folder).items():
@@ -67,18 +159,7 @@ def checkpoints_of(runs: Sequence[TrainedRun]) -> dict[str, Checkpoint]:
 
 
 class Trained:
-    """The runs of an experiment and the clients that all of them were trained with, in one embedding.
-
-    Args:
-        runs: finished runs.
-        embedding: of real and generated images; it says where they are embedded.
-        seed: of generated images and of chosen ones.
-        client_images: of each client's training images at most; all if None.
-        device: where models sample.
-
-    Raises:
-        ValueError: if two runs had other clients, or clients have fewer images.
-    """
+    """The runs of an experiment and the clients that all of them were trained with, in one embedding."""
 
     def __init__(
         self,
@@ -103,11 +184,9 @@ class Trained:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the clients."""
         return tuple(client.name for client in self.data.clients)
 
     def with_embedding(self, embedding: Embedding) -> "Trained":
-        """The same runs and clients in another embedding."""
         other = copy.copy(self)
         other.embedding, other.source = embedding, self.source.with_embedding(embedding)
         return other
@@ -136,9 +215,6 @@ class Trained:
         """Generated images uint8 [count, C, H, W], drawn as evaluations do: the first n are the same for any count.
 
         Of training without exchange they come from the mixture of the clients' own models, by their training images.
-
-        Raises:
-            ValueError: where clients keep some tensors that images depend on: then no one model makes them.
         """
         model = self._models[checkpoint.run.name]
         saved = load_weights(model, checkpoint.path)
@@ -170,7 +246,6 @@ class Trained:
         return sampling_of(self._models[checkpoint.run.name])
 
     def features(self, checkpoint: Checkpoint, count: int) -> Tensor:
-        """Features [count, D] of generated images."""
         return embed(self.embedding, self.images(checkpoint, count), description=f"embedding {checkpoint.name}")
 
 
@@ -178,13 +253,6 @@ class Scorers:
     """The clients' side of all scores, over the clients and over IID dealings of the same images.
 
     Kernel scores are measured over the clients alone: over a control their avg - all is another constant, and no more.
-
-    Args:
-        federation: the clients.
-        dealings: IID controls.
-        seed: of the dealings.
-        kernels: "kid", "kid-rbf".
-        projection: for a second FID, called PCA; None leaves it out.
     """
 
     def __init__(
@@ -215,6 +283,113 @@ class Scorers:
 
 
 def title_of(score: str, components: int = 64) -> str:
-    """Return a score's name in tables and figures."""
     titles = {"fid": "FID", "kid": "KID", "kid-rbf": "KD, RBF kernel", PCA: f"FID, PCA-{components}"}
     return titles[score]
+
+
+@dataclass(frozen=True)
+class TrainedChoice(Choice):
+    """Options common to experiments on trained checkpoints; its fields are options of their commands.
+
+    Args:
+        data: digits, mnist5k, fashion-mnist or cifar10; each has its recipe.
+        embedding: in whose features to score; the data's own by default: pixels for digits, or its network
+            (efficientnet-lite0-32) where images of one class are scored too.
+        weights: a local file of its weights.
+        seeds: runs with each interval; the data's own number by default: 3, of mnist5k and fashion-mnist 1. Of a DDPM
+            at most 1 where images are larger than digits.
+        intervals: communication intervals of the WGAN-GP, at equal local iterations; the data's own by default.
+        checkpoints: about how many of each run are kept and scored; the data's own number by default: 20, of
+            fashion-mnist 10, of a DDPM at most 8 or 10 on a CPU. Another number is another training.
+        client_images: of each client's training images at most, to score against; the data's own number by default.
+        components: principal components of the data's test split, where it has one, for a second FID.
+        dealings: IID controls.
+        runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
+        recipes: folder of the recipes.
+        parallel: runs at once.
+        device: where to sample and embed, e.g. cuda.
+        seed: of the first training, the clients' held-out images, generated images and dealings.
+        quick: one seed, a twentieth of the rounds, five checkpoints, one IID control, few images.
+        by_network: whether the data's own embedding is its network.
+        output: of the experiment, or None.
+    """
+
+    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "checkpoints": 5, "dealings": 1}
+    APART: ClassVar[tuple[str, ...]] = ("by_network",)
+
+    data: str = "digits"
+    embedding: str | None = None
+    weights: Path | None = None
+    seeds: int | None = None
+    intervals: tuple[int, ...] | None = None
+    checkpoints: int | None = None
+    client_images: int | None = None
+    components: int = 64
+    dealings: int = 3
+    runs: Path | None = None
+    recipes: Path = Path("recipes")
+    parallel: int = 1
+    device: str = "cpu"
+    by_network: bool = False
+    output: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, dealings=self.dealings)
+        at_least(1, components=self.components)
+        at_least(2, client_images=self.client_images)
+        require_intervals(self.protocol.series[0].intervals)
+        require_device(self.device)
+        _ = self.plan  # refuses its own numbers
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        own = protocol_of(self.data)
+        first = own.series[0] if self.intervals is None else replace(own.series[0], intervals=tuple(self.intervals))
+        return replace(
+            own,
+            series=(first, *own.series[1:]),
+            embedding=self.embedding or (own.network if self.by_network else own.embedding),
+            client_images=self.client_images or own.client_images,
+            seeds=own.seeds if self.seeds is None else self.seeds,
+            checkpoints=own.checkpoints if self.checkpoints is None else self.checkpoints,
+        )
+
+    @cached_property
+    def plan(self) -> Plan:
+        return Plan(
+            tuple(range(self.seed, self.seed + self.protocol.seeds)),
+            self.protocol.checkpoints,
+            self.seed,
+            runs_folder(self.runs, self.output),
+            self.recipes,
+            self.parallel,
+            self.quick,
+        )
+
+    def resolved(self, kinds: Sequence[str] | None = None) -> dict[str, Any]:
+        protocol = self.protocol
+        own = ("embedding", "seeds", "checkpoints", "held_out", "client_images")
+        return {name: getattr(protocol, name) for name in own} | {
+            "intervals": list(protocol.series[0].intervals),
+            "recipes": fingerprints(self.recipes / one.recipe for one in self.series(kinds)),
+        }
+
+    def series(self, kinds: Sequence[str] | None = None) -> list[Series]:
+        known = [one.kind for one in self.protocol.series]
+        wanted = known if kinds is None else [kind.lower() for kind in kinds]
+        require_each_once("kinds", wanted, known)
+        return [one for one in self.protocol.series if one.kind in wanted]
+
+    def planned(self, kinds: Sequence[str] | None = None) -> list[TrainedRun]:
+        return all_runs(self.protocol, self.plan, self.series(kinds))
+
+    def train(self, runs: list[TrainedRun]) -> Trained:
+        """Trains what is missing of the runs; then they, and the clients they were trained with."""
+        network = load_embedding(self.protocol.embedding, weights=self.weights).to(self.device)
+        train_runs(runs, self.plan)
+        return Trained(runs, network, self.seed, self.protocol.client_images, self.device)
+
+    def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",)) -> Scorers:
+        projection = trained.projection(self.components)
+        return Scorers(trained.federation(), self.dealings, self.seed, kernels, projection)

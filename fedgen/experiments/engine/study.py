@@ -1,16 +1,27 @@
-"""An experiment's run: named steps whose numbers are kept as they come, then its tables and its figure."""
+"""An experiment's run: steps whose numbers are kept as they come, its tables and figure, and the options it takes.
 
+Options are those of a quick run, and the settings that numbers are kept under.
+"""
+
+import inspect
+import json
+import platform
+import reprlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from fedgen.experiments.engine.results import RESULTS, read_results, save_results
-from fedgen.io.files import atomic_write, require_writable
+from fedgen.io.files import atomic_write, read_json, require_writable, write_json
 from fedgen.progress import make_console, track
 from fedgen.reports.contents import CONCLUSIONS
 
@@ -31,27 +42,18 @@ class Study:
         output: its folder; below `checkpoints/`, named after the experiment and the settings that make it another
             (data, embedding, seed, quick), if None.
         settings: all that its numbers depend on, as plain types.
-
-    Raises:
-        PermissionError: if the folder cannot be written.
-        ValueError: if it holds the results of other settings, naming them, or a damaged file; for a seed out of range.
     """
 
     def __init__(self, name: str, output: Path | None, settings: Mapping[str, Any]) -> None:
-        require_seed(settings.get("seed", 0))
+        if not 0 <= (seed := settings.get("seed", 0)) < SEEDS:
+            raise ValueError(f"seed={seed}: give one from 0 to {SEEDS - 1}")
         self.name, self.settings = name, dict(settings)
         self.folder = require_place(output or FOLDER / folder_name(name, settings))
         self.numbers: dict[str, Any] = read_results(self.folder, self.settings) or {}
         self.console = make_console()
-        self._partly: set[str] = set()
 
     def step(self, name: str, run: Callable[[], T]) -> T:
-        """The numbers of one step (JSON values), which is run unless they are known.
-
-        Args:
-            name: of the step, its key in `results.json`.
-            run: makes the numbers.
-        """
+        """The numbers of one step (JSON values), which is run unless they are known."""
         if name not in self.numbers:
             self._say(name)
             self.numbers[name] = run()
@@ -59,14 +61,7 @@ class Study:
         return self.numbers[name]
 
     def each(self, name: str, items: Mapping[str, T], run: Callable[[T], Any], unit: str = "items") -> dict[str, Any]:
-        """The numbers of every item of a step, by the items' names; those that are known are not measured again.
-
-        Args:
-            name: of the step.
-            items: by name, in order.
-            run: gives an item's numbers.
-            unit: what the progress bar counts.
-        """
+        """The numbers of every item of a step, by the items' names; those that are known are not measured again."""
         done: dict[str, Any] = self.numbers.setdefault(name, {})
         missing = {key: item for key, item in items.items() if key not in done}
         saved = time.monotonic()
@@ -96,8 +91,12 @@ class Study:
         if figure is not None:
             self.console.print(f"figure: {figure}")
 
+    @property
+    def figure(self) -> Path:
+        """The figure's file, named after the experiment."""
+        return self.path(f"{self.name.replace('-', '_')}.png")
+
     def path(self, file: str) -> Path:
-        """A file of the experiment's folder."""
         return self.folder / file
 
     def _say(self, step: str) -> None:
@@ -109,19 +108,9 @@ class Study:
 
 
 def require_place(folder: Path) -> Path:
-    """The folder, which need not be there yet; nothing is left behind.
-
-    Raises:
-        PermissionError: if it cannot be made or written, before any long work starts.
-    """
+    """The folder, which need not be there yet; nothing is left behind."""
     require_writable(next(path for path in (folder, *folder.parents) if path.exists()))
     return folder
-
-
-def require_seed(seed: int) -> None:
-    """Raises ValueError, before any work, for a seed that some generator of a training would not take."""
-    if not 0 <= seed < SEEDS:
-        raise ValueError(f"seed={seed}: give one from 0 to {SEEDS - 1}")
 
 
 def folder_name(name: str, settings: Mapping[str, Any]) -> str:
@@ -131,3 +120,254 @@ def folder_name(name: str, settings: Mapping[str, Any]) -> str:
     parts += [f"seed{settings['seed']}"] if settings.get("seed") else []
     parts += ["quick"] if settings.get("quick") else []
     return "-".join(parts)
+
+
+RESULTS = "results.json"
+LIBRARIES = ("fedgen", "torch", "lightning", "torchmetrics", "numpy", "scipy")
+
+
+def save_results(folder: str | Path, name: str, settings: dict[str, Any], numbers: dict[str, Any]) -> Path:
+    """Writes `results.json` atomically: experiment, settings, versions, every number; returns its path."""
+    versions = {"python": platform.python_version()} | {library: version(library) for library in LIBRARIES}
+    path = Path(folder) / RESULTS
+    write_json(path, {"experiment": name, "settings": settings, "versions": versions, "numbers": numbers})
+    return path
+
+
+def read_results(folder: str | Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The numbers that the same settings left in a folder; None if there are none.
+
+    An option that was not there yet when they were stored counts as off, 0 or None.
+    """
+    path = Path(folder) / RESULTS
+    if not path.exists():
+        return None
+    try:
+        stored = read_json(path)
+        before, numbers = stored["settings"], stored["numbers"]
+        if not isinstance(before, dict) or not isinstance(numbers, dict):
+            raise TypeError("settings and numbers must be objects")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); remove it to run the experiment again") from error
+    now = json.loads(json.dumps(settings))  # tuples as lists, as they are stored
+    alone = {
+        key: value for one, other in ((before, now), (now, before)) for key, value in one.items() if key not in other
+    }
+    changed = sorted(key for key in before.keys() | now.keys() if alone.get(key, before.get(key) != now.get(key)))
+    if changed:
+        lines = [
+            f"  {key}: {reprlib.repr(before.get(key))} there, {reprlib.repr(now.get(key))} now" for key in changed[:5]
+        ]
+        raise ValueError(
+            f"{path} holds results of other settings; choose another --output, or remove it\n" + "\n".join(lines)
+        )
+    return numbers
+
+
+def expectation(text: str, met: bool) -> str:
+    """A line that says whether an expected outcome was seen: "as expected: ..." or "not seen: ..."."""
+    return f"{'as expected' if met else 'not seen'}: {text}"
+
+
+def make_table(
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Any] | None],
+    notes: str | Sequence[str] = (),
+    left: int = 1,
+    max_width: int | None = None,
+    names: Sequence[str] | None = None,
+    digits: int = 4,
+    **look: Any,
+) -> Table:
+    """A table of texts, numbers in some digits, and None, shown as "-"; an empty row begins a section.
+
+    The first `left` columns stand to the left and do not wrap; with `names`, those of such headings stand to the left.
+    Others stand to the right, at most `max_width` characters wide. `look` goes to rich's `Table`.
+    """
+    caption = notes if isinstance(notes, str) else "\n".join(notes)
+    table = Table(title=escape(title), caption=caption or None, caption_justify="left", **look)
+    for place, heading in enumerate(headings):
+        if names is None and place < left:
+            table.add_column(heading, no_wrap=True)
+        elif heading in (names or ()):
+            table.add_column(heading)
+        else:
+            table.add_column(heading, justify="right", max_width=max_width)
+    for row in rows:
+        if row:
+            table.add_row(*(_shown(cell, digits) for cell in row))
+        else:
+            table.add_section()
+    return table
+
+
+def _shown(cell: Any, digits: int) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell)
+
+
+def save_figure(figure: Any, path: str | Path) -> Path:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=130)
+    return Path(path)
+
+
+@contextmanager
+def panels(
+    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, title: str = "", **options: Any
+) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes [rows, columns], saved as PNG when they are drawn."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    if title:
+        figure.suptitle(title, fontsize=10)
+    yield figure, figure.subplots(rows, columns, squeeze=False, **options) if rows else None
+    save_figure(figure, path)
+
+
+P = ParamSpec("P")
+RUNS = FOLDER / "runs"  # shared by the experiments: what one has trained the other need not
+PLACES = ("root", "runs", "recipes", "parallel", "device", "output")  # where and how fast, which no number depends on
+
+
+def at_most(value: Any, most: Any) -> Any:
+    if callable(most):
+        return most(value)
+    return most if value is None or not isinstance(most, int | float) else min(value, most)
+
+
+def quickly(**most: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Make an experiment take smaller options with `quick`, one of its own."""
+
+    def decorate(experiment: Callable[P, None]) -> Callable[P, None]:
+        @wraps(experiment)
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+            given = inspect.signature(experiment).bind(*args, **kwargs)
+            given.apply_defaults()
+            if (given.arguments | given.arguments.get("options", {})).get("quick"):
+                given.arguments |= {name: at_most(given.arguments[name], value) for name, value in most.items()}
+            experiment(*given.args, **given.kwargs)
+
+        return run
+
+    return decorate
+
+
+def at_least(least: float, **given: Any) -> None:
+    """Refuse options with a number below the least, or with none; None is an option that is not given."""
+    for name, value in given.items():
+        several = isinstance(value, list | tuple)
+        if value == () or any(one is not None and one < least for one in (value if several else [value])):
+            raise ValueError(f"{name}={plain(value)}: give {'numbers of ' if several else ''}at least {least:g}")
+
+
+def rising(least: float, count: int = 1, **given: Sequence[float]) -> None:
+    """Refuse options that are not numbers each larger than the one before."""
+    for name, value in given.items():
+        if len(value) < count or list(value) != sorted(set(value)) or value[0] < least:
+            raise ValueError(f"{name}={list(value)}: give {count} or more numbers from {least:g}, rising")
+
+
+def plain(value: Any) -> Any:
+    """Return an option as JSON keeps it: tuples as lists, paths as texts."""
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of an experiment's options that its numbers depend on, as plain types."""
+    return {name: plain(value) for name, value in options.items() if name not in PLACES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Options that several experiments share; its fields are options of their commands.
+
+    Args:
+        seed: of all draws.
+        quick: takes the smaller options of a quick run, to see that it runs.
+    """
+
+    QUICK: ClassVar[Mapping[str, Any]] = {}  # see `at_most`
+    APART: ClassVar[tuple[str, ...]] = ()  # fields that are no settings, beside `PLACES`
+
+    seed: int = 0
+    quick: bool = False
+
+    def __post_init__(self) -> None:
+        if self.quick:
+            for name, most in self.QUICK.items():
+                object.__setattr__(self, name, at_most(getattr(self, name), most))
+
+    def settings(self, *which: Any) -> dict[str, Any]:
+        """Return all that the numbers depend on, as plain types."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.APART}
+        return settings_of(own) | self.resolved(*which)
+
+    def resolved(self) -> dict[str, Any]:
+        return {}
+
+
+def runs_folder(runs: Path | None, output: Path | None) -> Path:
+    """Return where an experiment's run folders lie: as asked, else below its output if that is given, else the shared
+    one.
+    """
+    return runs or (RUNS if output is None else output / "runs")
+
+
+@dataclass(frozen=True)
+class ArmsChoice(Choice):
+    """Options common to experiments that train arms over paired seeds; its fields are options of their commands.
+
+    Args:
+        seeds: runs of each arm, with seeds from `seed` on, the same for all arms.
+        parallel: runs at once.
+        quick: a minute or two, to see that it runs.
+    """
+
+    LEAST: ClassVar[Mapping[str, int]] = {  # of fields that are numbers, or None, where an experiment has them
+        "seeds": 1, "parallel": 1, "rounds": 1, "num_images": 2,
+    }  # fmt: skip
+
+    seeds: int = 3
+    parallel: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in (field.name for field in fields(self) if field.name in self.LEAST):
+            if (value := getattr(self, name)) is not None and value < self.LEAST[name]:
+                raise ValueError(f"{name}={value}: must be at least {self.LEAST[name]}")
+
+    @property
+    def seeds_of(self) -> range:
+        return range(self.seed, self.seed + self.seeds)
+
+
+@dataclass(frozen=True)
+class ScoredArmsChoice(ArmsChoice):
+    """Options common to experiments whose arms are scored in an embedding that nothing was trained on.
+
+    Args:
+        embedding: that nothing was trained on, to score in besides the one that was.
+        weights: a local file of its weights.
+        runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
+        recipes: folder of the recipes.
+        output: of the experiment, or None.
+    """
+
+    embedding: str | None = None
+    weights: Path | None = None
+    runs: Path | None = None
+    recipes: Path = Path("recipes")
+    output: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        return runs_folder(self.runs, self.output)

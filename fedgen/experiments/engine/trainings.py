@@ -1,18 +1,83 @@
 """Trainings of an experiment: recipes run by `fedgen fit`, each in a process and a folder of its own."""
 
+import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fedgen.evaluation.names import LAST
-from fedgen.experiments.engine.processes.fit_process import run_fit, run_new_fit
-from fedgen.experiments.engine.recipe_file import component, read_recipe, start_of
+from fedgen.experiments.engine.fit_process import run_fit, run_new_fit
+from fedgen.experiments.engine.study import RUNS, at_least
+from fedgen.io.files import read_yaml
 from fedgen.progress import track
+
+
+def read_recipe(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} does not exist; run from the folder that holds recipes/, or say where by --recipe or --recipes"
+        )
+    return read_yaml(path)
+
+
+def rounds_of(path: Path) -> int:
+    return _number(path, "max_epochs, the rounds that it trains for", "trainer", "max_epochs")
+
+
+def local_iterations(path: Path) -> int:
+    """Rounds x communication interval of a recipe: what a client that is in every cohort trains."""
+    return rounds_of(path) * interval_of(path)
+
+
+def interval_of(path: Path) -> int:
+    keys = ("trainer", "strategy", "init_args", "communication_interval")
+    return _number(path, "the communication_interval of a FedAvgStrategy", *keys)
+
+
+def cohort_of(path: Path) -> int:
+    return _number(path, "the cohort_size of a FedAvgStrategy", "trainer", "strategy", "init_args", "cohort_size")
+
+
+def _number(path: Path, what: str, *keys: str) -> int:
+    found = read_recipe(path)
+    try:
+        for key in keys:
+            found = found[key]
+        return int(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} must say {what} ({error!r})") from error
+
+
+def fingerprints(recipes: Iterable[Path]) -> dict[str, str]:
+    """Return by file name a hash of what each recipe says. Numbers depend on it, and not on comments or folders."""
+    return {path.name: fingerprint(read_recipe(path)) for path in recipes}
+
+
+def fingerprint(settings: Any) -> str:
+    """A hash of settings, whatever their keys' order."""
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def start_of(recipe: Path) -> str:
+    """Eight digits of a recipe's fingerprint, for the names of runs that go on from its own."""
+    return fingerprints([recipe])[recipe.name][:8]
+
+
+def component(class_path: str, **options: Any) -> dict[str, Any]:
+    """An object as recipes have it: its class path, and arguments where there are any."""
+    return {"class_path": class_path, **({"init_args": options} if options else {})}
+
+
+def embedded_loss(loss: Mapping[str, Any], embeddings: Sequence[str], **options: Any) -> list[dict[str, Any]]:
+    """`generator_losses` as recipes have it: one loss in some embeddings, with more arguments of `EmbeddedLoss`."""
+    return [component("fedgen.losses.EmbeddedLoss", loss=loss, embeddings=list(embeddings), **options)]
+
 
 Control = Literal["local_only", "centralised"]
 SHARE_HELD_OUT = 0.5  # of every client's images, so that there are as many to score against as were trained on
@@ -20,24 +85,15 @@ SHARE_HELD_OUT = 0.5  # of every client's images, so that there are as many to s
 
 @dataclass(frozen=True)
 class Training:
-    """One run of a recipe.
+    """One run of a recipe."""
 
-    Args:
-        recipe: the recipe's file.
-        folder: the run folder, see `place`; its output goes to `FOLDER.log` beside it.
-        seed: of everything.
-        settings: more arguments of `fedgen fit`, e.g. ("--trainer.max_epochs", "400").
-        control: the flag of `fedgen fit` that turns a federated recipe into one of its controls.
-        threads: of the CPU at most; the recipe's own number, or all, if None.
-        measured: in a new process, whose costs are those of `fedgen fit`; otherwise in a fork where forks train.
-    """
-
-    recipe: Path
-    folder: Path
-    seed: int
-    settings: tuple[str, ...] = ()
-    control: Control | None = None
-    threads: int | None = None
+    recipe: Path  # the recipe's file
+    folder: Path  # the run folder, see `place`; its output goes to `FOLDER.log` beside it
+    seed: int  # of everything
+    settings: tuple[str, ...] = ()  # more arguments of `fedgen fit`, e.g. ("--trainer.max_epochs", "400")
+    control: Control | None = None  # the flag of `fedgen fit` that turns a federated recipe into one of its controls
+    threads: int | None = None  # of the CPU at most; the recipe's own number, or all, if None
+    # in a new process, whose costs are those of `fedgen fit`; otherwise in a fork where forks train
     measured: bool = False
 
     @property
@@ -49,9 +105,6 @@ class Training:
         """Trains unless the folder holds the finished run; a stopped one goes on. Returns `place`.
 
         A finished run leaves `FOLDER.done` beside its folder, so that it is known without starting a process for it.
-
-        Raises:
-            ChildProcessError: if it fails, with the end of its output.
         """
         log, done = (self.place.with_name(f"{self.place.name}.{end}") for end in ("log", "done"))
         asked = json.dumps([start_of(self.recipe), *self._arguments()])
@@ -78,19 +131,13 @@ class Training:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to train.
+    """One way to train."""
 
-    Args:
-        name: in tables; unique among an experiment's arms.
-        settings: what differs from the recipe, options of `fedgen fit` without dashes.
-        control: of the recipe, "centralised".
-        rounds: as a multiple of the recipe's.
-    """
-
-    name: str
+    name: str  # in tables; unique among an experiment's arms
+    # what differs from the recipe, options of `fedgen fit` without dashes
     settings: Mapping[str, Any] = field(default_factory=dict)
-    control: Control | None = None
-    rounds: float = 1.0
+    control: Control | None = None  # of the recipe, "centralised"
+    rounds: float = 1.0  # as a multiple of the recipe's
 
 
 def trainings_of(
@@ -100,15 +147,7 @@ def trainings_of(
     place: Callable[[Arm, int], Path],
     common: Mapping[str, Any],
 ) -> dict[str, list[Training]]:
-    """Return each arm's runs, one a seed, by the arm's name.
-
-    Args:
-        recipe: of all arms.
-        arms: their settings go before the common ones.
-        seeds: the same for all arms.
-        place: the folder of an arm's run of a seed.
-        common: settings of all runs.
-    """
+    """Return each arm's runs, one a seed, by the arm's name."""
     return {
         arm.name: [
             Training(recipe, place(arm, seed), seed, arguments({**common, **arm.settings}), arm.control)
@@ -136,15 +175,7 @@ def kept_rounds(
     held_out: float | None = SHARE_HELD_OUT,
     more: Mapping[str, Any] | None = None,
 ) -> tuple[str, ...]:
-    """Arguments of `fedgen fit` for a run whose checkpoints are scored later: nothing is scored while it trains.
-
-    Args:
-        rounds: of the run.
-        every: how many of them lie between two kept checkpoints.
-        split_seed: of the clients' held-out images.
-        held_out: fraction of each client's images that it does not train on; the recipe's if None.
-        more: options and values.
-    """
+    """Arguments of `fedgen fit` for a run whose checkpoints are scored later: nothing is scored while it trains."""
     given = {
         "trainer.max_epochs": rounds,
         "trainer.callbacks": [component("fedgen.callbacks.RoundCheckpoint", every_n_rounds=every)],
@@ -159,11 +190,6 @@ def train_all(trainings: Sequence[Training], parallel: int = 1) -> list[Path]:
     """The run folders of trainings, some at once, with a progress bar; after a failure or Ctrl-C no further one starts.
 
     Runs at once share the CPU's cores.
-
-    Raises:
-        FileNotFoundError: if a recipe is not there, before any training.
-        ValueError: likewise if one is no YAML.
-        ChildProcessError: if one fails.
     """
     for recipe in {training.recipe for training in trainings}:
         read_recipe(recipe)
@@ -174,3 +200,190 @@ def train_all(trainings: Sequence[Training], parallel: int = 1) -> list[Path]:
         return list(track(pool.map(Training.run, jobs), "training", total=len(jobs), unit="runs"))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+QUICK = 20  # a quick run trains for 1 / 20 of the iterations
+
+
+@dataclass(frozen=True)
+class Series:
+    """One kind of generator, trained several times."""
+
+    name: str  # what it is called in tables and figures, e.g. "WGAN-GP"
+    recipe: str  # file name, of a federation whose clients hold one class each
+    # communication intervals, each with as many local iterations in all: the longer the interval, the fewer the rounds
+    intervals: tuple[int, ...]
+    settings: tuple[str, ...] = ()  # more arguments of `fedgen fit`
+    variant: str = ""  # tells the runs of other settings from those of the recipe as it is, in their folders' names
+    iterations: int | None = None  # of each client in all; the recipe's if None
+    control: Control | None = None  # to train without exchange, or on the clients' pooled images
+    seeds: int | None = None  # at most; the first of those that are asked for
+    checkpoints: int | None = None  # about how many of each run, at most
+
+    @property
+    def kind(self) -> str:
+        """The series' name in options, e.g. "wgan-gp"."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The series that are trained and measured on one data set."""
+
+    series: tuple[Series, ...]  # kinds of generators, of which the first comes with intervals to choose
+    embedding: str  # to score checkpoints in
+    network: str  # to score one-class generators in: a network's features, in which classes lie far apart
+    num_images: int  # generated by a checkpoint; clients hold out as many, so that real images can be scored beside
+    client_images: int | None = None  # of each client, at most, that a checkpoint is scored against; all if None
+    held_out: float | None = None  # fraction of each client's images that no run trains on; the recipe's if None
+    seeds: int = 3  # runs of each kind and interval: fewer where one takes long
+    checkpoints: int = 20  # about how many of each run are kept and scored
+
+
+LITE0 = "efficientnet-lite0"
+INCEPTION = "inception-v3-compat"
+
+# at 32x32 the DDPMs are trained for half of their recipe's iterations, 40 to 60 minutes of CPU time
+PROTOCOLS: dict[str, Protocol] = {
+    # 64 pixels: as few as can be told from 90 images of a client; 896 images: all that the clients hold out
+    "digits": Protocol(
+        (
+            Series("WGAN-GP", "quickstart.yaml", (2, 8)),
+            Series("DDPM", "ddpm_digits.yaml", (2,), checkpoints=10),
+        ),
+        "pixels",
+        f"{LITE0}-32",
+        896,
+        held_out=0.5,
+    ),
+    "mnist5k": Protocol(
+        (
+            Series("WGAN-GP", "wgan_gp_mnist5k.yaml", (5, 20)),
+            Series("DDPM", "ddpm_mnist5k.yaml", (5,), iterations=1000, seeds=1, checkpoints=8),
+        ),
+        LITE0,
+        LITE0,
+        2000,
+        held_out=0.5,
+        seeds=1,
+    ),
+    "fashion-mnist": Protocol(
+        (
+            Series("WGAN-GP", "wgan_gp_fashion_mnist.yaml", (5, 20)),
+            Series("DDPM", "ddpm_fashion_mnist.yaml", (5,), iterations=1000, seeds=1, checkpoints=8),
+        ),
+        LITE0,
+        LITE0,
+        10_000,
+        client_images=1000,
+        seeds=1,
+        checkpoints=10,
+    ),
+    # the paper's: interval 160, Inception, every image that a client trains on
+    "cifar10": Protocol(
+        (
+            Series("WGAN-GP", "wgan_gp_cifar10.yaml", (160,)),
+            Series("DDPM", "ddpm_cifar10.yaml", (160,), seeds=1),
+        ),
+        INCEPTION,
+        INCEPTION,
+        10_000,
+    ),
+}
+
+
+def protocol_of(data: str) -> Protocol:
+    if data not in PROTOCOLS:
+        raise ValueError(f"no recipe for data {data!r}; choose one of {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[data]
+
+
+def require_each_once(what: str, names: Sequence[str], known: Iterable[str]) -> None:
+    known = tuple(known)
+    if not names or len(set(names)) < len(names) or not set(names) <= set(known):
+        raise ValueError(f"{what}={list(names)}: give one or more of {', '.join(known)}, each once")
+
+
+def require_intervals(intervals: Sequence[int]) -> None:
+    if not intervals or min(intervals) < 1 or len(set(intervals)) < len(intervals):
+        raise ValueError(f"intervals={list(intervals)}: give one or more, each once and at least 1")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Options for training a protocol's series."""
+
+    seeds: tuple[int, ...]  # of the trainings
+    checkpoints: int = 20  # about how many of each run are kept, evenly spaced; the last one among them
+    split_seed: int = 0  # of the clients' held-out images
+    runs: Path = RUNS
+    recipes: Path = Path("recipes")
+    parallel: int = 1
+    quick: bool = False  # a twentieth of the iterations
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ValueError("no seeds: train at least one run of each kind, with --seeds 1 or more")
+        at_least(2, checkpoints=self.checkpoints)
+        at_least(1, parallel=self.parallel)
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """One run: the series' name, the training's seed, its communication interval and rounds, and what makes it."""
+
+    series: str
+    seed: int
+    interval: int
+    rounds: int
+    training: Training
+
+    @property
+    def name(self) -> str:
+        """E.g. "WGAN-GP, interval 2, seed 0", "WGAN-GP, local only, seed 0"."""
+        control = self.training.control
+        way = control.replace("_", " ") if control else f"interval {self.interval}"
+        return f"{self.series}, {way}, seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.training.place
+
+
+def runs_of(series: Series, held_out: float | None, plan: Plan) -> list[TrainedRun]:
+    """The runs of a series, every interval with every seed; `train_all` makes those that are missing."""
+    recipe, found = plan.recipes / series.recipe, []
+    own = local_iterations(recipe)
+    whole, whose = (own, f"{recipe}'s {own}") if series.iterations is None else (series.iterations, series.iterations)
+    iterations, checkpoints = whole // (QUICK if plan.quick else 1), plan.checkpoints
+    stem = f"{recipe.stem}-{series.variant}" if series.variant else recipe.stem
+    for interval in series.intervals:
+        if 2 * interval > whole:
+            raise ValueError(f"interval {interval} is too long: two rounds need more than {whose} iterations")
+        rounds = max(2, iterations // interval)
+        more = {"trainer.strategy.init_args.communication_interval": interval}
+        every = spacing_of(rounds, min(checkpoints, series.checkpoints or checkpoints))
+        kept = kept_rounds(rounds, every, plan.split_seed, held_out, more)
+        for seed in plan.seeds[: series.seeds]:
+            name = f"{stem}-split{plan.split_seed}-interval{interval}-rounds{rounds}-seed{seed}"
+            training = Training(recipe, plan.runs / name, seed, (*kept, *series.settings), series.control)
+            found.append(TrainedRun(series.name, seed, interval, rounds, training))
+    return found
+
+
+def spacing_of(rounds: int, checkpoints: int) -> int:
+    """Rounds from one kept checkpoint to the next, so that about so many are kept, the last one among them."""
+    every = max(1, rounds // checkpoints)
+    return min(every, every + 1, key=lambda one: abs(-(-rounds // one) - checkpoints))
+
+
+def all_runs(protocol: Protocol, plan: Plan, series: Sequence[Series] | None = None) -> list[TrainedRun]:
+    return [run for one in series or protocol.series for run in runs_of(one, protocol.held_out, plan)]
+
+
+def train_runs(runs: Sequence[TrainedRun], plan: Plan) -> None:
+    try:
+        train_all([run.training for run in runs], plan.parallel)
+    except ChildProcessError as error:
+        remedy = f"a run that {plan.runs} holds with other settings, e.g. --checkpoints, wants another --runs"
+        raise ChildProcessError(f"{error}\n{remedy}") from error

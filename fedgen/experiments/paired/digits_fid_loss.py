@@ -14,13 +14,10 @@ from rich.table import Table
 from fedgen.evaluation import Run, ScoreRecord, by_column
 from fedgen.evaluation.marks import direction_of, mark_of, say_marks, title_of
 from fedgen.evaluation.names import REPORT, SELECT
-from fedgen.experiments.engine.arms.arm_panels import ArmPanel, draw_panels, pairs_panel
-from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
+from fedgen.experiments.engine.arm_panels import ArmPanel, draw_panels, pairs_panel
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_of
-from fedgen.experiments.engine.recipe_file import fingerprints, local_iterations
-from fedgen.experiments.engine.results import make_table
-from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Arm, by_seed, train_all, trainings_of
+from fedgen.experiments.engine.study import ArmsChoice, Study, make_table
+from fedgen.experiments.engine.trainings import Arm, by_seed, fingerprints, local_iterations, train_all, trainings_of
 
 LOSSES = "model.init_args.generator_losses"
 ARMS = (Arm("without", {LOSSES: None}), Arm("with"))
@@ -40,10 +37,6 @@ class DigitsChoice(ArmsChoice):
         recipe: a recipe with `generator_losses`.
         rounds: of each run, of which the last is scored; the recipe's by default.
         quick: two pairs of 20 rounds at most, scored by 100 images' pixels, to see that it runs.
-
-    Raises:
-        FileNotFoundError: if the recipe is not there.
-        ValueError: also for what is no recipe of a federation.
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 2, "rounds": 20}
@@ -58,7 +51,6 @@ class DigitsChoice(ArmsChoice):
         local_iterations(self.recipe)
 
     def resolved(self) -> dict[str, Any]:
-        """Return what the recipe says."""
         return {"recipes": fingerprints([self.recipe])}
 
 
@@ -69,7 +61,6 @@ def digits_fid_loss(output: Path | None = None, **options: Any) -> None:
 
     Args:
         output: folder of the runs, results.json and pairs.png; checkpoints/digits-fid-loss by default.
-        options: the fields of `DigitsChoice`.
     """
     choice = DigitsChoice(**options)
     study = Study("digits-fid-loss", output, choice.settings())
@@ -86,16 +77,11 @@ def digits_fid_loss(output: Path | None = None, **options: Any) -> None:
 
 
 def folder_of(output: Path, arm: str, seed: int) -> Path:
-    """The run folder of one arm and seed."""
     return output / f"{arm}-{seed}"
 
 
 def last_scores(folder: Path, rounds: int | None = None) -> dict[str, ScoreRecord]:
-    """Each column's record of the last evaluated round.
-
-    Raises:
-        ValueError: if the run has had another number of rounds, where one is given.
-    """
+    """Each column's record of the last evaluated round."""
     last = {column: records[-1] for column, records in by_column(Run(folder).records).items()}
     for record in last.values():
         if rounds is not None and record.round != rounds - 1:
@@ -129,7 +115,6 @@ def compare(control: Sequence[Scores], treated: Sequence[Scores]) -> dict[str, A
 
 
 def table_of(compared: Mapping[str, Any]) -> Table:
-    """Columns without and with the loss, with the mean paired difference."""
     count = len(next(iter(compared.values()))["values"])
     rows = []
     for column, row in compared.items():

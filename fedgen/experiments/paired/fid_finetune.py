@@ -18,18 +18,36 @@ from torch import Tensor
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.names import LAST, checkpoint_name
-from fedgen.experiments.engine.arms.arm_panels import REAL, draw_images, draw_panels
-from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
-from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, Line, ScoredArms, states_in
-from fedgen.experiments.engine.image_scores import HELD_OUT, TITLES, Scored, real_side
-from fedgen.experiments.engine.image_sources import CACHE
+from fedgen.experiments.engine.arm_panels import REAL, draw_images, draw_panels
+from fedgen.experiments.engine.features import CACHE
 from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
-from fedgen.experiments.engine.recipe_file import component, embedded_loss, fingerprints, start_of
-from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trained_choice import TrainedChoice
-from fedgen.experiments.engine.trained_runs import Plan, TrainedRun, protocol_of, runs_of, train_runs
-from fedgen.experiments.engine.trainings import Training, kept_rounds, train_all
-from fedgen.experiments.engine.unrelated import require_unrelated
+from fedgen.experiments.engine.scored_arms import (
+    HELD_OUT,
+    REAL_IMAGES,
+    TITLES,
+    Line,
+    Scored,
+    ScoredArms,
+    real_side,
+    require_unrelated,
+    states_in,
+)
+from fedgen.experiments.engine.scored_checkpoints import TrainedChoice
+from fedgen.experiments.engine.study import ScoredArmsChoice, Study
+from fedgen.experiments.engine.trainings import (
+    Plan,
+    TrainedRun,
+    Training,
+    component,
+    embedded_loss,
+    fingerprints,
+    kept_rounds,
+    protocol_of,
+    runs_of,
+    start_of,
+    train_all,
+    train_runs,
+)
 from fedgen.images import to_uint8
 from fedgen.models.checkpoint_file import read_generator
 from fedgen.models.sampling import decode
@@ -44,21 +62,13 @@ Precision = Literal["bf16-mixed", "16-mixed"]
 
 @dataclass(frozen=True)
 class Tuning:
-    """Options for fine-tuning a data set's generators.
-
-    Args:
-        recipe: file name.
-        judge: an embedding that nothing is trained on, and that was not trained on the clients' images.
-        first: shell patterns of the first layer's parameters, its BatchNorm included.
-        steps: of the arms whose embedding costs nothing.
-        steps_both: of the arm with a network among its embeddings.
-    """
+    """Options for fine-tuning a data set's generators."""
 
     recipe: str
-    judge: str
-    first: tuple[str, ...]
-    steps: int
-    steps_both: int
+    judge: str  # an embedding that nothing is trained on, and that was not trained on the clients' images
+    first: tuple[str, ...]  # shell patterns of the first layer's parameters, its BatchNorm included
+    steps: int  # of the arms whose embedding costs nothing
+    steps_both: int  # of the arm with a network among its embeddings
 
 
 TUNINGS = {
@@ -82,10 +92,6 @@ class TuningChoice(ScoredArmsChoice):
         precision: of the fine-tuning: bf16-mixed, or 16-mixed on a GPU; full by default.
         seed: of the first generator, the clients' held-out images and the images scored.
         quick: about a minute, to see that it runs: generators of a twentieth of the rounds, small batches.
-
-    Raises:
-        ValueError: also for other data, fewer steps than checkpoints, another precision, or an embedding that is
-            optimised or has seen the images.
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "parallel": lambda _: 2}
@@ -111,32 +117,23 @@ class TuningChoice(ScoredArmsChoice):
 
     @property
     def tuning(self) -> Tuning:
-        """The fine-tuning of the data's generators."""
         return TUNINGS[self.data]
 
     @property
     def judge(self) -> str:
-        """The embedding that nothing was trained on."""
         return self.embedding or self.tuning.judge
 
     def resolved(self) -> dict[str, Any]:
-        """Return the embedding and the steps of each arm, and what the recipes say.
-
-        Raises:
-            FileNotFoundError: if a recipe is not there.
-        """
         steps = {arm: self.length(arm) for arm in ARMS}
         return {"unrelated": self.judge, "steps": steps, "recipes": fingerprints(self.files())}
 
     @cached_property
     def plan(self) -> Plan:
-        """The training of the generators, as perfect-generator trains them."""
         kept = TrainedChoice.QUICK["checkpoints"] if self.quick else protocol_of(self.data).checkpoints
         return Plan(tuple(self.seeds_of), kept, self.seed, self.folder, self.recipes, self.parallel, self.quick)
 
     @property
     def checkpoints(self) -> int:
-        """Kept of each run."""
         return QUICK_CHECKPOINTS if self.quick else CHECKPOINTS
 
     def length(self, arm: str) -> int:
@@ -148,11 +145,7 @@ class TuningChoice(ScoredArmsChoice):
 
     @cached_property
     def bases(self) -> list[TrainedRun]:
-        """The GANs whose generators are fine-tuned, which other experiments share; one a seed.
-
-        Raises:
-            FileNotFoundError: if there is no such recipe.
-        """
+        """The GANs whose generators are fine-tuned, which other experiments share; one a seed."""
         protocol = protocol_of(self.data)
         series = replace(protocol.series[0], intervals=protocol.series[0].intervals[:1])
         return runs_of(series, protocol.held_out, self.plan)
@@ -176,7 +169,6 @@ class TuningChoice(ScoredArmsChoice):
         return Training(self.recipes / own.recipe, self._folder(arm, base), base.seed, settings)
 
     def files(self) -> list[Path]:
-        """The recipes of the GANs and of their fine-tuning."""
         return [self.recipes / name for name in (protocol_of(self.data).series[0].recipe, self.tuning.recipe)]
 
     def _folder(self, arm: str, base: TrainedRun) -> Path:
@@ -208,7 +200,7 @@ def tracked(states: Mapping[int, Path], rows: int, columns: int, seed: int) -> d
 
 START = "start"
 ROWS, COLUMNS = 5, 12  # of an arm's grid of tracked images
-CURVES, GRID = "fid_finetune.png", "tracked_images.png"
+GRID = "tracked_images.png"
 STYLES = {
     ALL: {"color": "#1f5fa8", "marker": "o"},
     FIRST: {"color": "#3a8a3a", "marker": "s"},
@@ -226,10 +218,15 @@ def fid_finetune(output: Path | None = None, **options: Any) -> None:
 
     Args:
         output: folder of results.json and two figures; checkpoints/fid-finetune-... by default.
-        options: the fields of `TuningChoice`.
     """
     choice = TuningChoice(output=output, **options)
-    study, states = Study("fid-finetune", output, choice.settings()), states_of(choice)
+    study = Study("fid-finetune", output, choice.settings())
+    states = {  # the arms of a seed share their start
+        _key(arm, base.seed, steps): path
+        for base in choice.bases
+        for arm in ARMS
+        for steps, path in choice.states(arm, base).items()
+    }
     if study.missing("floor") or len(study.numbers.get("scores", {})) < len(states):
         measure(study, choice, states)
     places = {arm: choice.states(arm, choice.bases[0]) for arm in ARMS}
@@ -240,7 +237,7 @@ def fid_finetune(output: Path | None = None, **options: Any) -> None:
     found = scored(study.numbers["scores"], study.numbers["floor"], places, choice.seeds_of)
     tables: list[Table | str] = [table_of(found, name) for name in study.numbers["floor"]]
     tables += [*outcomes(found, choice.judge), f"tracked images: {study.path(GRID)}"]
-    study.report(tables, draw_curves(found, study.path(CURVES)))
+    study.report(tables, draw_curves(found, study.figure))
 
 
 def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> None:
@@ -259,16 +256,6 @@ def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> N
     study.each("scores", states, lambda path: scores.score(images_of(path, count, choice.seed)), "generators")
 
 
-def states_of(choice: TuningChoice) -> dict[str, Path]:
-    """Every checkpoint that is scored, by name; the arms of a seed share their start."""
-    return {
-        _key(arm, base.seed, steps): path
-        for base in choice.bases
-        for arm in ARMS
-        for steps, path in choice.states(arm, base).items()
-    }
-
-
 def _key(arm: str, seed: int, steps: int) -> str:
     return f"{arm if steps else START}, seed {seed}, step {steps}"
 
@@ -282,7 +269,6 @@ def scored(
 
 
 def table_of(found: ScoredArms, embedding: str) -> Table:
-    """Scores in one embedding before and after fine-tuning: means over seeds, and differences from the start."""
     lines: list[Line] = [((name,), name) for name in (REAL_IMAGES, START)]
     lines += [((f"{arm}, {max(found.states[arm])} steps",), arm) for arm in ARMS]
     title = f"{embedding}, mean of {len(found.at(START))} seed(s)"
@@ -290,12 +276,6 @@ def table_of(found: ScoredArms, embedding: str) -> Table:
 
 
 def outcomes(found: ScoredArms, judge: str) -> list[str]:
-    """Return what was expected of each arm, and whether it is so beyond the interval of paired seeds.
-
-    Args:
-        found: of `scored`.
-        judge: the embedding that nothing was trained on.
-    """
     lines: list[str] = []
     for arm, (own, *_) in ARMS.items():
         steps = list(found.states[arm])

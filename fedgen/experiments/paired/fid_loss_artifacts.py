@@ -22,17 +22,21 @@ from fedgen.embeddings import load_embedding
 from fedgen.evaluation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import load_weights, rebuild
-from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, draw_panels
-from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
-from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, ScoredArms, states_in
-from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, TITLES, real_side
+from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, draw_panels
 from fedgen.experiments.engine.paired_seeds import Claim, Row, by_chance, change_of, compare_pairs, mean_shown, verdict
-from fedgen.experiments.engine.recipe_file import fingerprints, start_of
-from fedgen.experiments.engine.results import make_table
-from fedgen.experiments.engine.run_images import kept_checkpoints
-from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Training, kept_rounds, train_all
-from fedgen.experiments.engine.unrelated import require_unrelated
+from fedgen.experiments.engine.scored_arms import (
+    HELD_OUT,
+    HIGHER,
+    REAL_IMAGES,
+    TITLES,
+    ScoredArms,
+    real_side,
+    require_unrelated,
+    states_in,
+)
+from fedgen.experiments.engine.scored_checkpoints import kept_checkpoints
+from fedgen.experiments.engine.study import ScoredArmsChoice, Study, make_table
+from fedgen.experiments.engine.trainings import Training, fingerprints, kept_rounds, start_of, train_all
 from fedgen.images import from_uint8, save_png, tile
 from fedgen.models.glow import require_normflows
 from fedgen.seeds import isolated
@@ -50,24 +54,15 @@ OPTIMISED = "pixels"
 
 @dataclass(frozen=True)
 class Lengths:
-    """Rounds of the arms, and how many lie between kept checkpoints.
+    """Rounds of the arms, and how many lie between kept checkpoints."""
 
-    Args:
-        before: of the GAN until the critic goes.
-        after: from then on, with and without it.
-        gan_every: between the GAN's checkpoints; a divisor of `before`.
-        removed_every: between those without the critic.
-        flow: of both flows.
-        flow_every: between theirs.
-        images: samples to score, and real ones of each kind, at most; as many as clients hold out if None.
-    """
-
-    before: int = 900
-    after: int = 600
-    gan_every: int = 300
-    removed_every: int = 120
-    flow: int = 200
-    flow_every: int = 50
+    before: int = 900  # of the GAN until the critic goes
+    after: int = 600  # from then on, with and without it
+    gan_every: int = 300  # between the GAN's checkpoints; a divisor of `before`
+    removed_every: int = 120  # between those without the critic
+    flow: int = 200  # of both flows
+    flow_every: int = 50  # between theirs
+    # samples to score, and real ones of each kind, at most; as many as clients hold out if None
     images: int | None = None
 
 
@@ -83,9 +78,6 @@ class ArtifactChoice(ScoredArmsChoice):
         embedding: the one that no loss used; another than pixels.
         seed: of the first runs, the held-out images and the samples.
         quick: less than a minute, to see that it runs.
-
-    Raises:
-        ValueError: also for pixels as the other embedding.
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1}
@@ -98,15 +90,9 @@ class ArtifactChoice(ScoredArmsChoice):
 
     @property
     def lengths(self) -> Lengths:
-        """Rounds of the runs, and the images scored."""
         return QUICK if self.quick else USUAL
 
     def resolved(self) -> dict[str, Any]:
-        """Return the rounds, and what the recipes say.
-
-        Raises:
-            FileNotFoundError: if a recipe is not there.
-        """
         recipes = fingerprints(self.recipes / name for name in RECIPES.values())
         return {"data": "digits", "lengths": asdict(self.lengths), "recipes": recipes}
 
@@ -123,7 +109,6 @@ class ArtifactChoice(ScoredArmsChoice):
         return Training(self.recipes / RECIPES[arm], self.run_folder(arm, seed), seed, settings)
 
     def rounds(self, arm: str) -> int:
-        """Return the rounds of an arm's runs; those before the critic goes are the GAN's."""
         long = self.lengths
         return {GAN: long.before + long.after, REMOVED: long.after}.get(arm, long.flow)
 
@@ -145,25 +130,12 @@ class ArtifactChoice(ScoredArmsChoice):
         return round + 1 + (self.lengths.before if arm == REMOVED else 0)
 
     def checkpoints(self, arm: str, seed: int) -> dict[int, Path]:
-        """A run's kept checkpoints by `steps`.
-
-        Raises:
-            FileNotFoundError: if it has none.
-        """
         kept = kept_checkpoints(self.run_folder(arm, seed))
         return {self.steps(arm, round): path for round, path in kept.items()}
 
 
 class Family:
-    """The real images of a family's clients, and samples of its checkpoints.
-
-    Args:
-        choice: of runs that are done; its seed is that of samples.
-        name: of FAMILIES.
-
-    Raises:
-        ValueError: if two runs had other clients.
-    """
+    """The real images of a family's clients, and samples of its checkpoints."""
 
     def __init__(self, choice: ArtifactChoice, name: str) -> None:
         self.seed = choice.seed
@@ -205,10 +177,6 @@ def fid_loss_artifacts(output: Path | None = None, **options: Any) -> None:
 
     Args:
         output: folder of results.json and fid_loss_artifacts.png; checkpoints/fid-loss-artifacts-... by default.
-        options: the fields of `ArtifactChoice`.
-
-    Raises:
-        ModuleNotFoundError: without the extra.
     """
     choice = ArtifactChoice(output=output, **options)
     require_normflows()
@@ -254,7 +222,6 @@ def _measure(study: Study, choice: ArtifactChoice, family: Family, name: str) ->
 
 
 def key_of(arm: str, seed: int, steps: int) -> str:
-    """The name of a checkpoint in results.json."""
     return f"{arm}, seed {seed}, {steps} rounds"
 
 
@@ -271,7 +238,6 @@ def scored(numbers: Mapping[str, Any], name: str, choice: ArtifactChoice) -> Sco
 
 
 def _table(name: str, found: ScoredArms, floor: Mapping[str, Any], embedding: str) -> Table:
-    """A family's last checkpoints in one embedding, and real images beside."""
     control, treated = FAMILIES[name]
     count = len(found.at(control))
     note = f"{floor['samples']} samples each; real: {floor['real']} real images, scored against as many others"
@@ -304,7 +270,6 @@ def outcomes(found: Mapping[str, ScoredArms], bits: Mapping[str, Row], judge: st
 
 
 def grid_of(arm: str) -> str:
-    """File name of an arm's samples."""
     return f"{arm.replace(' + ', '-').replace(' ', '-').lower()}.png"
 
 
@@ -322,5 +287,5 @@ def draw(study: Study, found: Mapping[str, ScoredArms], choice: ArtifactChoice) 
 
     panels = [[panel(name, embedding) for name in FAMILIES for embedding in (OPTIMISED, choice.embedding)]]
     pictures = [(study.path(grid_of(arm)), arm, STYLES[arm]["color"]) for arm in ARMS]
-    path, title = study.path("fid_loss_artifacts.png"), "FID to held-out images; below: samples"
+    path, title = study.figure, "FID to held-out images; below: samples"
     return draw_panels(panels, STYLES | {REAL_IMAGES: REAL}, path, title, "rounds", (3.0, 3.0), pictures)

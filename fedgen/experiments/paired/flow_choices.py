@@ -1,6 +1,6 @@
 """One choice of a federated flow changed at a time, as many local iterations in all: what its quality hangs on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,22 +8,20 @@ from typing import Any, ClassVar
 
 from rich.table import Table
 
-from fedgen.evaluation import Run, by_column
-from fedgen.evaluation.marks import title_of
-from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
-from fedgen.experiments.engine.arms.score_curves import EVALUATION, Curve, ends, trained_curves
-from fedgen.experiments.engine.choice import at_least, rising
-from fedgen.experiments.engine.paired_seeds import (
-    by_chance,
-    change_of,
-    compare_pairs,
-    mean_and_spread,
-    verdict_on,
+from fedgen.experiments.engine.paired_seeds import by_chance, change_of, compare_pairs, verdict_on
+from fedgen.experiments.engine.study import Study, at_least, make_table, panels, rising
+from fedgen.experiments.engine.trainings import Arm, cohort_of, interval_of
+from fedgen.experiments.paired.cost_curves import (
+    EVALUATION,
+    FID,
+    Curves,
+    CurvesChoice,
+    ends,
+    scores_of,
+    shown,
+    spread_note,
+    trained_curves,
 )
-from fedgen.experiments.engine.recipe_file import cohort_of, fingerprints, interval_of, local_iterations
-from fedgen.experiments.engine.results import make_table, save_figure
-from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Arm, Training
 
 CONTROL = "the recipe"
 MODEL, NETWORK = "model.init_args", "model.init_args.network.init_args"
@@ -38,12 +36,10 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     # an option of its own would read null as a word
     "without labels": {"config": {"model": {"init_args": {"network": {"init_args": {"num_classes": None}}}}}},
 }
-COLUMNS = ("fid_all", "fid_avg")
-FIGURE = "flow_choices.png"
 
 
 @dataclass(frozen=True)
-class FlowChoice(ArmsChoice):
+class FlowChoice(CurvesChoice):
     """Options of flow-choices; its fields are options of the command.
 
     Args:
@@ -55,10 +51,6 @@ class FlowChoice(ArmsChoice):
         widths: of the network, a smaller one than the recipe's.
         num_images: that are scored at the end.
         quick: two seeds of a few rounds, scored by 100 images' pixels, to see that it runs.
-
-    Raises:
-        FileNotFoundError: if the recipe is not there.
-        ValueError: for numbers out of range, and iterations that are no whole number of rounds.
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {
@@ -76,7 +68,6 @@ class FlowChoice(ArmsChoice):
         super().__post_init__()
         rising(1, intervals=self.intervals, cohorts=self.cohorts)
         at_least(1, widths=self.widths)
-        local_iterations(self.recipe)
         for name, own, others in (
             ("intervals", self.own_interval, self.intervals),
             ("cohorts", self.own_cohort, self.cohorts),
@@ -97,7 +88,6 @@ class FlowChoice(ArmsChoice):
 
     @cached_property
     def own_cohort(self) -> int:
-        """The recipe's cohort size."""
         return cohort_of(self.recipe)
 
     def _turns(self) -> dict[str, tuple[int, int]]:
@@ -108,10 +98,6 @@ class FlowChoice(ArmsChoice):
             **{f"interval {interval}": (interval, cohort) for interval in self.intervals},
             **{f"cohort of {size}": (own, size) for size in self.cohorts},
         }
-
-    def resolved(self) -> dict[str, Any]:
-        """Return what the recipe says."""
-        return {"recipes": fingerprints([self.recipe])}
 
     def arms(self) -> list[Arm]:
         """The recipe, its other intervals and cohorts, and the recipe with each other choice changed."""
@@ -136,62 +122,55 @@ def flow_choices(output: Path | None = None, **options: Any) -> None:
 
     Args:
         output: folder of the runs, results.json and the figure; checkpoints/flow-choices by default.
-        options: the fields of `FlowChoice`.
     """
     choice = FlowChoice(**options)
     study = Study("flow-choices", output, choice.settings())
-    curves = trained_curves(study, choice, scores_of)
-    study.report([table_of(curves), *lines_of(curves)], draw(curves, study.path(FIGURE)))
+    curves = trained_curves(study, choice, choice.num_images, scores_of)
+    draw_changes(curves, study.figure)
+    study.report([flow_table(curves), *flow_lines(curves)], study.figure)
 
 
-def scores_of(training: Training) -> dict[str, Any]:
-    """Return a run's scores at its evaluations."""
-    columns = by_column(Run(training.place).records)
-    return {name: [record.value for record in columns[name]] for name in COLUMNS}
+def changes_of(curves: Curves) -> dict[str, dict[str, Any]]:
+    """Return FID-all of each changed arm beside the recipe's, as `compare_pairs` gives it."""
+    control = ends(curves[CONTROL])
+    return {arm: compare_pairs(control, ends(own)) for arm, own in curves.items() if arm != CONTROL}
 
 
-def lines_of(curves: Mapping[str, Sequence[Curve]]) -> list[str]:
+def flow_lines(curves: Curves) -> list[str]:
     """Return of each change whether FID-all is the worse for it, as is expected of all but a shorter interval."""
-    control = ends(curves[CONTROL], "fid_all")
-    changed = {arm: ends(own, "fid_all") for arm, own in curves.items() if arm != CONTROL}
+    control = ends(curves[CONTROL])
     lines = [
-        verdict_on(f"{arm}: FID-all, beside {CONTROL},", [control, found])
+        verdict_on(f"{arm}: FID-all, beside {CONTROL},", [control, row["values"]])
         if arm == "interval 1"
-        else verdict_on(f"{arm}: FID-all is higher than {CONTROL}'s", [control, found], "more")
-        for arm, found in changed.items()
+        else verdict_on(f"{arm}: FID-all is higher than {CONTROL}'s", [control, row["values"]], "more")
+        for arm, row in changes_of(curves).items()
     ]
-    return [*lines, by_chance(len(changed))]
+    return [*lines, by_chance(len(lines))]
 
 
-def table_of(curves: Mapping[str, Sequence[Curve]]) -> Table:
+def flow_table(curves: Curves) -> Table:
     """Scores of each arm, means and standard deviations over seeds, and paired differences."""
-    control = ends(curves[CONTROL], "fid_all")
-    rows = []
-    for arm, own in curves.items():
-        change = "" if arm == CONTROL else change_of(compare_pairs(control, ends(own, "fid_all")))
-        rows.append((arm, *(mean_and_spread(ends(own, column), 2) for column in COLUMNS), change))
-    fid = title_of("fid")
-    note = f"mean ± standard deviation over {len(control)} seeds; difference: in {fid} all, paired, its 95 % interval"
-    headings = ("changed", f"{fid} all", f"{fid} avg", "difference")
+    changes = {CONTROL: "", **{arm: change_of(row) for arm, row in changes_of(curves).items()}}
+    rows = [
+        (arm, *(shown(ends(own, column)) for column in ("fid_all", "fid_avg")), changes[arm])
+        for arm, own in curves.items()
+    ]
+    note = spread_note(curves, f"; difference: in {FID} all, paired, its 95 % interval")
+    headings = ("changed", f"{FID} all", f"{FID} avg", "difference")
     return make_table("one choice changed at a time, as many local iterations", headings, rows, note)
 
 
-def draw(curves: Mapping[str, Sequence[Curve]], path: Path) -> Path:
+def draw_changes(curves: Curves, path: Path) -> None:
     """Paired differences in FID-all: a point a seed, a bar for the mean and its interval."""
-    from matplotlib.figure import Figure
-
-    control = ends(curves[CONTROL], "fid_all")
-    rows = {arm: compare_pairs(control, ends(own, "fid_all")) for arm, own in curves.items() if arm != CONTROL}
-    figure = Figure(figsize=(7, 0.6 + 0.4 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    for place, row in enumerate(rows.values()):
-        axes.plot(row["interval"] if "interval" in row else [row["difference"]] * 2, [place, place], color="0.35")
-        axes.plot(row["difference"], place, "|", color="0.1", markersize=12)
-        differences = [own - other for own, other in zip(row["values"], control)]
-        axes.plot(differences, [place] * len(differences), "o", color="#1f5fa8", markersize=4)
-    axes.axvline(0, color="0.6", linewidth=0.8)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.invert_yaxis()
-    axes.set_xlabel(f"{title_of('fid')} all, less that of {CONTROL}; a point a seed, 95 % interval")
-    axes.grid(axis="x", alpha=0.25)
-    return save_figure(figure, path)
+    control, rows = ends(curves[CONTROL]), changes_of(curves)
+    with panels(path, (7, 0.6 + 0.4 * len(rows))) as (_, ((axes,),)):
+        for place, row in enumerate(rows.values()):
+            axes.plot(row["interval"] if "interval" in row else [row["difference"]] * 2, [place, place], color="0.35")
+            axes.plot(row["difference"], place, "|", color="0.1", markersize=12)
+            differences = [own - other for own, other in zip(row["values"], control)]
+            axes.plot(differences, [place] * len(differences), "o", color="#1f5fa8", markersize=4)
+        axes.axvline(0, color="0.6", linewidth=0.8)
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.invert_yaxis()
+        axes.set_xlabel(f"{FID} all, less that of {CONTROL}; a point a seed, 95 % interval")
+        axes.grid(axis="x", alpha=0.25)

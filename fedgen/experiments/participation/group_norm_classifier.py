@@ -69,14 +69,6 @@ class GroupNormClassifier(LightningModule):
     def example_losses(self, images: Tensor, labels: Tensor | None, seed: int = 0) -> Tensor:
         """Return for each image whether it is classified wrongly, float [N] of 0 and 1: the mean is the error rate, 1 -
         accuracy.
-
-        Args:
-            images: float [N, C, H, W] in [-1, 1].
-            labels: int64 [N].
-            seed: nothing is drawn.
-
-        Raises:
-            ValueError: for images without labels.
         """
         if labels is None:
             raise ValueError("a classifier's errors need the images' labels, and these data have none")

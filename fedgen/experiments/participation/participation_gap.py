@@ -5,7 +5,8 @@ partition, which groups each label's images by looks; by Dirichlet over labels; 
 "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216, Figures 1, 4, 5) says of
 classifiers that partitions by labels hide the participation gap that natural and semantic ones show. The smallest gap
 that the set-up could find is computed first, from real images in a generator's place, and the gap of a generator that
-has learnt its participants' images, for scale.
+has learnt its participants' images, for scale. Of the same runs, Figure 10 and Table 2: percentiles over single
+clients; of classifiers, unseen clients have the longer tail of badly served ones.
 """
 
 import statistics
@@ -20,26 +21,27 @@ from rich.table import Table
 
 from fedgen.clients.partitions import Semantic
 from fedgen.embeddings import load_embedding, network_of
-from fedgen.evaluation import Evaluator
+from fedgen.evaluation import Evaluator, ScoreRecord
 from fedgen.evaluation.marks import GAPS, gap_title
-from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
+from fedgen.evaluation.names import PERCENTILES
+from fedgen.evaluation.records import FLOOR, MEMORISER, MODEL, PARTICIPANTS
 from fedgen.evaluation.tables.gap_table import SPLITS
-from fedgen.experiments.engine.arms.gap_numbers import (
+from fedgen.experiments.engine.gaps import (
     AVERAGES,
     MAIN,
     OUT_OF_SAMPLE,
     PARTICIPATION,
+    GapChoice,
     GapScores,
     controls_of,
+    report_arms,
+    run_arms,
     smallest_gap,
 )
-from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import report_arms, run_arms
 from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
-from fedgen.experiments.engine.recipe_file import component, read_recipe
-from fedgen.experiments.engine.results import make_table
-from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Arm, Control
+from fedgen.experiments.engine.study import Study, make_table, save_figure
+from fedgen.experiments.engine.trainings import Arm, Control, component, read_recipe
+from fedgen.reports.figures.curves import SPLIT_COLOURS
 
 NATURAL, SEMANTIC, LABELS, RANDOM = "natural", "semantic", "Dirichlet", "random"
 PARTITIONS = "fedgen.clients.partitions"
@@ -56,10 +58,6 @@ class PartitionChoice(GapChoice):
         alpha: of Dirichlet over labels, in all: the released code's 10; 1 gives most of a client's images one or two
             labels, and 8 participants some labels hardly at all.
         partition_embedding: in which the semantic partition finds images alike; scores are in another one.
-
-    Raises:
-        ValueError: if partition and scores are to be in one embedding, or for numbers out of range.
-        FileNotFoundError: if the recipe is not there.
     """
 
     clients: int | None = None
@@ -85,11 +83,7 @@ class PartitionChoice(GapChoice):
 
     @cached_property
     def arms(self) -> list[Arm]:
-        """The recipe's own partition and the others, trained by the recipe; natural clients only if they are its own.
-
-        Raises:
-            ValueError: if the recipe's own partition looks at images by the network of the scores.
-        """
+        """The recipe's own partition and the others; natural clients only if they are its own."""
         federation = self.federation(Arm(str(self.recipe)))
         if isinstance(federation.partition, Semantic):
             self._check_embedding("the recipe's partition", load_embedding(federation.partition.embedding).name)
@@ -108,7 +102,6 @@ def participation_gap(output: Path | None = None, **options: Any) -> None:
 
     Args:
         output: folder of results.json and the figure.
-        options: the fields of `PartitionChoice`.
     """
     choice = PartitionChoice(**options)
     study = Study("participation-gap", output, choice.settings())
@@ -135,11 +128,7 @@ def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, list[Any]]:
 
 
 def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
-    """The smallest participation gap that the set-up finds, and those of real images in a generator's place.
-
-    Args:
-        found: of `detectable`.
-    """
+    """The smallest participation gap that the set-up finds, and those of real images in a generator's place."""
     rows = []
     for partition, seeds in found.items():
         for column in seeds[0][FLOOR]:
@@ -211,3 +200,101 @@ def _centralised(found: GapScores) -> list[str]:
             text = f"{central}: {title} in {column} beside {arm}"
             lines.append(verdict_on(text, found.values(column, place, arm, central)))
     return lines
+
+
+SCORES = ("loss", "kid")
+TAIL = "pct95"  # of scores by which less is better, where the badly served are
+Spread = Mapping[str, Mapping[str, Any]]
+"""arm -> seed -> score -> split -> percentile -> value by evaluation"""
+
+
+def client_percentiles(output: Path | None = None, **options: Any) -> None:
+    """Percentiles over clients of scores on seen and unseen clients, by partition.
+
+    Args:
+        output: folder of results.json and the figure.
+    """
+    choice = PartitionChoice(**options)
+    study, arms = Study("client-percentiles", output, choice.settings()), choice.arms
+    run_arms(study, choice, arms)
+    spread = study.step("spread", lambda: spreads_of(choice, arms, SCORES))
+    floors = study.step("floors", lambda: spreads_of(choice, arms, SCORES[1:], FLOOR))
+    tables: list[Table | str] = [percentile_table(spread, score) for score in SCORES]
+    figure = draw_percentiles(spread, SCORES[0], study.figure)
+    study.report([*tables, *tails(spread, floors)], figure)
+
+
+def tails(spread: Spread, floors: Spread) -> list[str]:
+    """Say whether unseen clients have the longer tail, by itself and beyond that of real images of all clients."""
+    lines = []
+    for (arm, by_seed), score in product(spread.items(), SCORES):
+        text = f"{arm}: the 95th percentile of {score} is larger over unseen clients"
+        lines.append(verdict_on(text, tails_of(by_seed, score), "more"))
+        if all(score in one and one[score][SPLITS[2]][TAIL] for one in floors[arm].values()):
+            floor, own = ([b - a for a, b in zip(*tails_of(of, score))] for of in (floors[arm], by_seed))
+            lines.append(verdict_on(f"{text}, by more than the floor's", (floor, own), "more"))
+    return [*lines, by_chance(len(lines))]
+
+
+def spreads_of(choice: GapChoice, arms: Sequence[Arm], scores: Sequence[str], generator: str = MODEL) -> dict[str, Any]:
+    """Return the percentiles over single clients after finished runs, of their models or of a control."""
+    return {
+        arm.name: {str(seed): spread_of(choice.records(arm, seed), scores, generator) for seed in choice.seeds_of}
+        for arm in arms
+    }
+
+
+def tails_of(by_seed: Mapping[str, Any], score: str, percentile: str = TAIL) -> list[list[float]]:
+    """The last percentile over seen and over unseen clients, by seed."""
+    return [[one[score][split][percentile][-1] for one in by_seed.values()] for split in SPLITS[1:]]
+
+
+def spread_of(
+    records: Sequence[ScoreRecord], scores: Sequence[str], generator: str = MODEL
+) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """A run's percentiles over rounds, by score and split, of its model or of a control."""
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for score in scores:
+        for split in SPLITS:
+            own = [r for r in records if (r.generator, r.score, r.split) == (generator, score, split)]
+            own.sort(key=lambda record: record.round or 0)
+            by_name = {name: [record.value for record in own if record.aggregate == name] for name in PERCENTILES}
+            found.setdefault(score, {})[split] = by_name
+    return found
+
+
+def percentile_table(spread: Spread, score: str) -> Table:
+    """The percentiles after the last round, means over seeds."""
+    rows: list[Sequence[str]] = []
+    for arm, by_seed in spread.items():
+        for split in SPLITS:
+            values = [statistics.mean(one[score][split][name][-1] for one in by_seed.values()) for name in PERCENTILES]
+            rows.append((arm, split, *(f"{value:.3g}" for value in values)))
+        rows.append(())
+    title = f"{score} of single clients after the last round, mean over seeds"
+    return make_table(title, ("partition", "split", *PERCENTILES), rows, left=2)
+
+
+def draw_percentiles(spread: Spread, score: str, path: Path) -> Path:
+    """A panel a partition: bands from the 5th to the 95th and from the 25th to the 75th percentile, and the median."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.4 * len(spread) + 0.8, 3.6), layout="constrained")
+    panels = figure.subplots(1, len(spread), squeeze=False, sharey=True)[0]
+    for axes, (partition, by_seed) in zip(panels, spread.items()):
+        for split in SPLITS[1:]:
+            lines = {
+                name: [statistics.mean(each) for each in zip(*(one[score][split][name] for one in by_seed.values()))]
+                for name in PERCENTILES
+            }
+            checks = range(1, len(lines["pct50"]) + 1)
+            for low, high, alpha in (("pct5", "pct95", 0.15), ("pct25", "pct75", 0.25)):
+                axes.fill_between(checks, lines[low], lines[high], color=SPLIT_COLOURS[split], alpha=alpha, linewidth=0)
+            axes.plot(checks, lines["pct50"], color=SPLIT_COLOURS[split], label=split)
+        axes.set_title(partition, fontsize=10)
+        axes.set_xlabel("evaluation")
+        axes.set_xticks(checks)
+        axes.grid(alpha=0.25)
+    panels[0].set_ylabel(f"{score} of single clients")
+    panels[0].legend(fontsize=8)
+    return save_figure(figure, path)

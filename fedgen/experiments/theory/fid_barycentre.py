@@ -16,11 +16,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.choice import at_least, quickly, settings_of
-from fedgen.experiments.engine.rankings.number_table import number_table
-from fedgen.experiments.engine.rankings.ranking_figures import panels
-from fedgen.experiments.engine.study import Study
+from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
 from fedgen.scores import frechet_distance, inversions, theory
 from fedgen.scores.theory import barycentre_decomposition, counter_example, population_gaussian
 from fedgen.seeds import generator
@@ -35,7 +31,6 @@ LARGEST, SMALLEST = 2.75, 0.25  # eigenvalues are uniform between them
 ROUNDING = 1e-9  # of FD-avg
 FEDERATIONS = {"2, D=3": (2, 3), "3, D=6": (3, 6), "10, D=64": (10, 64)}  # clients and D of the counter-example
 COLOURS = ("#1f5fa8", "#3a8a3a", "#c4560b")
-FIGURE = "barycentre.png"
 
 
 @quickly(draws=10)
@@ -71,18 +66,11 @@ def barycentre(
     }
     examples = study.each("counter-example", FEDERATIONS, lambda size: compare_shifts(*size, seed), "federations")
     tables: list[Table | str] = [table_of(found), table_of_examples(examples), *outcomes(found, examples)]
-    study.report(tables, draw(found, examples, study.path(FIGURE)))
+    study.report(tables, draw(found, examples, study.figure))
 
 
 def decompose(case: str, number: int, sizes: tuple[int, int, int], seed: int) -> dict[str, list[float]]:
-    """FD-avg of each generator, the theorem's value for it, and their difference, for one federation.
-
-    Args:
-        case: one of CASES.
-        number: of the draw.
-        sizes: generators, clients and D.
-        seed: of all draws.
-    """
+    """FD-avg of each generator, the theorem's value for it, and their difference, for one federation."""
     generators, clients, dim = sizes
     random = generator(seed, "barycentre", case, number)
     shared = random_basis(dim, random)
@@ -142,12 +130,10 @@ def misranked(rows: Mapping[str, Mapping[str, list[float]]]) -> tuple[int, int]:
 
 
 def unequal(row: Mapping[str, Any], name: str) -> float:
-    """The largest difference between a client's FD to the pool and to another generator."""
     return max(abs(a - b) for a, b in zip(row["pool"]["clients"], row[name]["clients"]))
 
 
 def outcomes(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[str]:
-    """Return what was expected of the experiment and whether it was seen."""
     largest = {case: max(map(abs, residuals(rows, relative=True))) for case, rows in found.items()}
     commute, *others = largest
     above = max(max(residuals(rows, relative=True)) for rows in found.values())
@@ -172,7 +158,6 @@ def outcomes(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[str]
 
 
 def table_of(found: Mapping[str, Any]) -> Table:
-    """The residuals by case."""
 
     def cells(rows: Mapping[str, Any]) -> list[str]:
         values, (wrong, pairs) = residuals(rows), misranked(rows)
@@ -180,7 +165,7 @@ def table_of(found: Mapping[str, Any]) -> Table:
         numbers = (min(values), statistics.median(values), max(values), share)
         return [*(f"{value:.2g}" for value in numbers), f"{wrong} of {pairs}"]
 
-    return number_table(
+    return make_table(
         "FD-avg less the theorem's FD(barycentre, G) + constant",
         ("covariances", "least", "median", "largest", "most, of FD-avg", "misranked"),
         [[case, *cells(rows)] for case, rows in found.items()],
@@ -189,18 +174,17 @@ def table_of(found: Mapping[str, Any]) -> Table:
 
 
 def table_of_examples(examples: Mapping[str, Any]) -> Table:
-    """The counter-example by federation."""
 
     def cells(row: Mapping[str, Any]) -> list[str]:
         alls = row["pool"]["all"], row["shifted"]["all"], 2 * row["squared shift"]
         return [f"{unequal(row, 'shifted'):.0e}", *(f"{v:.4f}" for v in alls), f"{unequal(row, 'printed'):.3f}"]
 
-    return number_table(
+    return make_table(
         "two generators of one FD to every client: N(mu, C_pool), N(mu + t b, C)",
         ("clients", "clients differ by", "FD-all, pool", "FD-all, shifted", "2 t^2", "as printed"),
         [[name, *cells(row)] for name, row in examples.items()],
         names=("clients",),
-        caption="as printed: what the clients' FDs differ by with the shift of the paper's supplement in place of t",
+        notes="as printed: what the clients' FDs differ by with the shift of the paper's supplement in place of t",
     )
 
 
@@ -222,7 +206,6 @@ def draw(found: Mapping[str, Any], examples: Mapping[str, Any], path: Path) -> P
 
 
 def draw_example(axes: Any, name: str, row: Mapping[str, Any]) -> None:
-    """One counter-example: bars by client and for the pool, one colour a generator."""
     ticks = [*(f"client {k}" for k in range(len(row["pool"]["clients"]))), "FD-all"]
     labels = {"pool": "the pool itself", "shifted": "shifted by t", "printed": "shifted as printed"}
     for place, (key, colour) in enumerate(zip(labels, COLOURS)):

@@ -11,10 +11,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.choice import at_least, quickly, settings_of
-from fedgen.experiments.engine.rankings.number_table import number_table
-from fedgen.experiments.engine.rankings.ranking_figures import panels
-from fedgen.experiments.engine.study import Study
+from fedgen.experiments.engine.study import Study, at_least, make_table, panels, quickly, settings_of
 from fedgen.losses import BatchMoments, EMAMoments, FastFIDLoss, FeatureLoss, MMD2Loss, QueueMoments
 from fedgen.progress import track
 from fedgen.seeds import generator
@@ -27,7 +24,6 @@ MARKERS = {"batch": "o", "queue": "o", "ema": "s", "mmd2": "^"}
 REFERENCES = 4000  # images that MMD^2 compares with
 RATE = 0.02  # Adam's, at first
 DRAWS = 50  # batches whose mean FID is a perfect generator's score
-FIGURE = "minibatch_bias.png"
 
 
 @quickly(batch_sizes=lambda sizes: sizes[:3], steps=200)
@@ -60,7 +56,7 @@ def minibatch_bias(
     at_least(2, batch_sizes=batch_sizes)
     study = Study("minibatch-bias", output, settings)
     numbers = study.step("scales", lambda: measure(dim, batch_sizes, steps, queue, decay, seed))
-    study.report([table_of(numbers)], draw(numbers, study.path(FIGURE)))
+    study.report([table_of(numbers)], draw(numbers, study.figure))
 
 
 def measure(
@@ -131,15 +127,15 @@ def least_scale(perfect: float, trace: float, size: int) -> float:
 
 
 def table_of(numbers: dict[str, dict[str, list[float]]]) -> Table:
-    """Batch sizes by forms."""
     rows = [numbers["theory"]["batch"], *(numbers["scale"][form] for form in FORMS), numbers["perfect"]["batch"]]
-    return number_table(
+    return make_table(
         "scale of the generator's covariance that each loss leads to; 1 is right",
         ["m", "theory, batch", *(LABELS[form] for form in FORMS), "FID_m of a perfect generator"],
         [
             [f"{size:.0f}", *(f"{cell:.3f}" for cell in cells)]
             for size, *cells in zip(numbers["batch_size"]["m"], *rows)
         ],
+        names=(),
     )
 
 

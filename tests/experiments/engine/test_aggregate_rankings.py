@@ -2,15 +2,15 @@
 
 import pytest
 
-from fedgen.experiments.engine.aggregate_rankings import (
+from fedgen.experiments.engine.rankings import (
     ScoredRows,
     agreement_table,
     best_of,
     better_than_real,
     compare,
-    expectation,
     ranking_lines,
 )
+from fedgen.experiments.engine.study import expectation
 
 
 def rows(avg, all, error=0.1):

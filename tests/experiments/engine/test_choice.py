@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 import fedgen.experiments
-from fedgen.experiments.engine.choice import Choice, at_least, at_most, quickly, rising
+from fedgen.experiments.engine.study import Choice, at_least, at_most, quickly, rising
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def definitions(kind):
     """Definitions in the experiments' files but the engine's own, by what to call them."""
     root = Path(fedgen.experiments.__file__).parent
     for file in root.rglob("*.py"):
-        if file.name != "choice.py":
+        if file.name != "study.py":
             yield from (
                 (f"{file.stem}.{n.name}", n) for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, kind)
             )

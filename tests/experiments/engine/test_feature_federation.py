@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
+from fedgen.experiments.engine.features import FeatureFederation, rows_of
 from fedgen.scores import FrechetReference
 
 FEATURES = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.embeddings import load_embedding
-from fedgen.experiments.engine.image_scores import SCORES, ImageScores, badness, mark_of
+from fedgen.experiments.engine.scored_arms import SCORES, ImageScores, badness, mark_of
 
 
 @pytest.fixture

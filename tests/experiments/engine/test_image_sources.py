@@ -4,8 +4,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.experiments.engine import image_sources as sources
-from fedgen.experiments.engine.image_sources import chosen, halves, open_data, open_source, pick_classes
+from fedgen.experiments.engine import features as sources
+from fedgen.experiments.engine.features import chosen, halves, open_data, open_source, pick_classes
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from fedgen.experiments.engine.recipe_file import (
+from fedgen.experiments.engine.trainings import (
     component,
     embedded_loss,
     fingerprints,

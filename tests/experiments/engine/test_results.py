@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedgen.experiments.engine.results import make_table, read_results, save_results
+from fedgen.experiments.engine.study import make_table, read_results, save_results
 
 
 def test_numbers_are_stored_with_settings_and_versions_and_found_by_settings(tmp_path):

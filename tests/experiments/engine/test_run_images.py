@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedgen.experiments.engine.image_scores import real_side
-from fedgen.experiments.engine.run_images import client_images, clients_of, generated_images, kept_checkpoints
+from fedgen.experiments.engine.scored_arms import real_side
+from fedgen.experiments.engine.scored_checkpoints import client_images, clients_of, generated_images, kept_checkpoints
 from fedgen.experiments.engine.trainings import Training
 from tests.experiments.tiny_runs import untrained, write_recipe
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgen.experiments.engine.trained_choice import TrainedChoice
-from fedgen.experiments.engine.trained_runs import RUNS
+from fedgen.experiments.engine.scored_checkpoints import TrainedChoice
+from fedgen.experiments.engine.trainings import RUNS
 from tests.experiments.tiny_runs import write_recipe
 
 OPTIONS = {
@@ -75,7 +75,7 @@ def test_a_training_that_fails_is_told_with_the_remedy_for_runs_of_other_setting
     def fail(*args):
         raise ChildProcessError("holds a run of another recipe")
 
-    monkeypatch.setattr("fedgen.experiments.engine.trained_runs.train_all", fail)
+    monkeypatch.setattr("fedgen.experiments.engine.trainings.train_all", fail)
     with pytest.raises(ChildProcessError, match="recipe"):
         choose(runs=Path("there")).train([])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedgen.experiments.engine.trained_runs import (
+from fedgen.experiments.engine.trainings import (
     PROTOCOLS,
     Plan,
     Protocol,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgen.experiments.engine.unrelated import require_unrelated
+from fedgen.experiments.engine.scored_arms import require_unrelated
 
 
 @pytest.mark.parametrize(

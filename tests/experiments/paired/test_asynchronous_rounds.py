@@ -1,7 +1,6 @@
 """What FedAvg and FedBuff are compared by, on curves that can be read off."""
 
-from fedgen.experiments.engine.arms.score_curves import at_the_end_of, value_at
-from fedgen.experiments.paired.asynchronous_rounds import lines_of
+from fedgen.experiments.paired.cost_curves import at_the_end_of, clock_lines, value_at
 
 SLOW = {"seconds": [10.0, 20.0], "fid_all": [8.0, 4.0], "fid_avg": [9.0, 6.0], "fid_worst": [9.0, 7.0]}
 FAST = {"seconds": [4.0, 9.0], "fid_all": [8.0, 5.0], "fid_avg": [9.0, 6.0], "fid_worst": [9.0, 8.0]}
@@ -32,7 +31,7 @@ def test_arms_are_compared_at_the_moment_when_one_is_through():
 
 
 def test_lines_say_what_was_seen():
-    lines = lines_of(CURVES)
+    lines = clock_lines(CURVES)
     assert lines[0].startswith("as expected: FedBuff takes less simulated time for as many turns")
     assert "-0.55" in lines[0]  # of 9 s, 9.1 s and 9.1 s beside 20 s, 20.2 s and 20.1 s
     assert lines[1].startswith("as expected: when FedBuff is through, its FID-all is lower")

@@ -1,7 +1,6 @@
 """What whole and compressed updates are compared by, on curves that can be read off."""
 
-from fedgen.experiments.engine.arms.score_curves import folder_of
-from fedgen.experiments.paired.compression_curves import COMPRESSORS, WHOLE, CompressedChoice, lines_of
+from fedgen.experiments.paired.cost_curves import COMPRESSORS, WHOLE, CompressedChoice, bytes_lines, folder_of
 
 SENT = {"megabytes": [10.0, 20.0], "fid_all": [8.0, 4.0], "fid_avg": [9.0, 6.0], "message": 1000}
 LESS = {"megabytes": [5.0, 10.0], "fid_all": [8.0, 5.0], "fid_avg": [9.0, 6.0], "message": 500}
@@ -14,7 +13,7 @@ def shifted(curve, by):
 def test_lines_say_what_was_seen_at_as_many_bytes_and_after_as_many_rounds():
     curves = {WHOLE: [shifted(SENT, by) for by in (0.0, 0.2, 0.1)]}
     curves |= {arm: [shifted(LESS, by) for by in (0.0, 0.1, 0.1)] for arm in COMPRESSORS}
-    first, second, *_ = lines_of(curves)
+    first, second, *_ = bytes_lines(curves)
     assert first.startswith("as expected: QSGD, 8 bits: FID-all is lower than with whole updates of as many bytes")
     assert "-3.03" in first  # 5.0, 5.1, 5.1 beside 8.0, 8.2, 8.1
     assert second.startswith("QSGD, 8 bits: FID-all after as many rounds, less that of whole, differs: +0.967")

@@ -8,9 +8,7 @@ import torch
 import yaml
 
 from fedgen.evaluation.names import checkpoint_name
-from fedgen.experiments.engine.arms.scored_arms import ScoredArms
-from fedgen.experiments.engine.image_scores import TITLES
-from fedgen.experiments.engine.unrelated import require_unrelated
+from fedgen.experiments.engine.scored_arms import TITLES, ScoredArms, require_unrelated
 from fedgen.experiments.paired.fid_finetune import (
     ALL,
     ARMS,

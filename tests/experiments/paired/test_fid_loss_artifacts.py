@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from fedgen.experiments.engine.arms.scored_arms import ScoredArms
-from fedgen.experiments.engine.image_scores import HELD_OUT, TITLES
+from fedgen.experiments.engine.scored_arms import HELD_OUT, TITLES, ScoredArms
 from fedgen.experiments.paired import fid_loss_artifacts as module
 from fedgen.experiments.paired.fid_loss_artifacts import (
     FAMILIES,

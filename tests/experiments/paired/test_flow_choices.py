@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedgen.experiments.paired.flow_choices import CONTROL, FlowChoice, lines_of, table_of
+from fedgen.experiments.paired.flow_choices import CONTROL, FlowChoice, flow_lines, flow_table
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 
@@ -20,7 +20,7 @@ CURVES = {
 
 
 def test_lines_say_what_changed_and_what_cannot_be_told():
-    first, second, third, last = lines_of(CURVES)
+    first, second, third, last = flow_lines(CURVES)
     assert first.startswith(f"interval 1: FID-all, beside {CONTROL}, differs: -10.3")
     assert second.startswith(f"as expected: BatchNorm: FID-all is higher than {CONTROL}'s")
     assert "+29.7" in second
@@ -29,7 +29,7 @@ def test_lines_say_what_changed_and_what_cannot_be_told():
 
 
 def test_the_table_has_paired_differences():
-    cells = [list(column.cells) for column in table_of(CURVES).columns]
+    cells = [list(column.cells) for column in flow_table(CURVES).columns]
     assert cells[0] == list(CURVES)
     assert cells[1][0] == "105 ± 5"
     assert cells[3][0] == ""

@@ -5,19 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from fedgen.experiments.paired.algorithms_compared import server_optimizers
-from fedgen.experiments.paired.asynchronous_rounds import asynchronous_rounds
-from fedgen.experiments.paired.compression_curves import compressed_updates
+from fedgen.experiments.paired.communication_interval import communication_interval
+from fedgen.experiments.paired.cost_curves import asynchronous_rounds, compressed_updates, server_optimizers
 from fedgen.experiments.paired.digits_fid_loss import digits_fid_loss
-from fedgen.experiments.paired.distributed.distributed_fid_loss import distributed_fid_loss
+from fedgen.experiments.paired.distributed_fid_loss import distributed_fid_loss
 from fedgen.experiments.paired.fid_finetune import fid_finetune
 from fedgen.experiments.paired.fid_loss_artifacts import fid_loss_artifacts
+from fedgen.experiments.paired.fid_loss_gans import fid_loss_gans
 from fedgen.experiments.paired.flow_choices import flow_choices
-from fedgen.experiments.paired.gans.fid_loss_gans import fid_loss_gans
-from fedgen.experiments.paired.intervals.communication_interval import communication_interval
-from fedgen.experiments.paired.mmd2.mmd2_finetune import mmd2_finetune
-from fedgen.experiments.paired.privacy.privacy_cost import privacy_cost
-from fedgen.experiments.paired.privacy.private_scores import private_scores
+from fedgen.experiments.paired.mmd2_finetune import mmd2_finetune
+from fedgen.experiments.paired.privacy_cost import privacy_cost
+from fedgen.experiments.paired.private_scores import private_scores
 
 NAMED = Path("recipes/nowhere.yaml")
 

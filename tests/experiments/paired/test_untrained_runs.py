@@ -14,14 +14,19 @@ from fedgen.evaluation.names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.experiments.engine.scored_checkpoints import Scorers
-from fedgen.experiments.paired import digits_fid_loss, fid_finetune, fid_loss_artifacts
-from fedgen.experiments.paired.distributed import distributed_digits, distributed_fid_loss
-from fedgen.experiments.paired.distributed.distributed_toy import ToySettings
+from fedgen.experiments.paired import (
+    communication_interval,
+    digits_fid_loss,
+    distributed_digits,
+    distributed_fid_loss,
+    fid_finetune,
+    fid_loss_artifacts,
+    fid_loss_gans,
+)
+from fedgen.experiments.paired.distributed_digits import ToySettings
 from fedgen.experiments.paired.fid_loss_artifacts import FLOW, FLOW_FID
-from fedgen.experiments.paired.gans import fid_loss_gans
-from fedgen.experiments.paired.intervals import communication_interval
-from tests.experiments.paired.distributed.test_distributed_fid_loss import ROUNDS, make
 from tests.experiments.paired.test_digits_fid_loss import record
+from tests.experiments.paired.test_distributed_fid_loss import ROUNDS, make
 from tests.experiments.paired.test_fid_finetune import save_generator
 from tests.experiments.tiny_runs import settings_of, untrained, write_recipe
 
@@ -201,7 +206,7 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(distributed_digits, "EMBEDDINGS", ("pixels",))
         for name, value in {**patches, "train_all": train_all, "load_embedding": pick}.items():
             monkeypatch.setattr(module, name, value, raising=name not in ("train_all", "load_embedding"))
-        monkeypatch.setattr("fedgen.experiments.engine.trained_runs.train_all", train_all)
+        monkeypatch.setattr("fedgen.experiments.engine.trainings.train_all", train_all)
         getattr(module, module.__name__.rpartition(".")[2])(Path("out"), **{**options, **changes})
         return json.loads(Path("out/results.json").read_text())["numbers"], trained, capsys.readouterr().out
 

@@ -7,10 +7,16 @@ from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.data import Examples
 from fedgen.evaluation import evaluate
-from fedgen.experiments.engine.arms.gap_numbers import GapScores
-from fedgen.experiments.participation.classifier_control import CENTRAL, PLAIN, ClassifierChoice, outcomes
+from fedgen.experiments.engine.gaps import GapScores
 from fedgen.experiments.participation.group_norm_classifier import GroupNormClassifier
-from fedgen.experiments.participation.natural_gaps import tails, verdicts
+from fedgen.experiments.participation.natural_gaps import (
+    CENTRAL,
+    PLAIN,
+    ClassifierChoice,
+    classifier_outcomes,
+    tails,
+    verdicts,
+)
 from tests.trainers import quiet_trainer
 
 
@@ -78,7 +84,7 @@ def test_what_the_paper_says_is_held_against_what_was_found():
         PLAIN: curves(0.1, 0.2, 0.3, 0.001),
         CENTRAL: curves(0.0, 0.2, 0.3, 0.001),
     }
-    said = "\n".join(verdicts(GapScores(found), outcomes))
+    said = "\n".join(verdicts(GapScores(found), classifier_outcomes))
     for line in (
         "as expected: natural: the participation gap in loss avg is +0.1",
         "cannot be told from 0: semantic: the participation gap in loss avg is +0.0005",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgen.experiments.participation.common_clients import means_on_common
+from fedgen.experiments.participation.gaps_by_setting import means_on_common
 from tests.evaluation.samples import record
 
 

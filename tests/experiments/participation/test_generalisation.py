@@ -6,13 +6,11 @@ import pytest
 import yaml
 
 from fedgen.__main__ import main
-from fedgen.experiments.engine.arms.gap_numbers import GapScores
-from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import named_by_clients
+from fedgen.experiments.engine.gaps import GapChoice, GapScores, named_by_clients
 from fedgen.experiments.engine.trainings import Arm
-from fedgen.experiments.paired.algorithms_compared import arms_of, reach_table, reached, reached_after
-from fedgen.experiments.participation.classifier_control import ClassifierChoice
-from fedgen.experiments.participation.learning_rates import chosen_by
+from fedgen.experiments.paired.cost_curves import arms_of, reach_table, reached, reached_after
+from fedgen.experiments.participation.gaps_by_setting import chosen_by
+from fedgen.experiments.participation.natural_gaps import ClassifierChoice
 from fedgen.experiments.participation.participation_gap import PartitionChoice
 from tests.experiments.participation.tiny_recipes import digits_recipe
 

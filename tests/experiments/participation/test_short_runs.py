@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedgen.experiments.command import reproduce
-from fedgen.experiments.engine.arms import gap_runs
-from fedgen.experiments.engine.recipe_file import component
+from fedgen.experiments.engine import gaps as gap_runs
+from fedgen.experiments.engine.trainings import component
 from tests.experiments.participation.tiny_recipes import classifier_recipe, digits_recipe, text_recipe
 
 PARTITIONS = ["natural", "semantic", "Dirichlet", "random"]

@@ -3,9 +3,8 @@
 import pytest
 import yaml
 
-from fedgen.experiments.engine.arms.gap_numbers import GapScores
-from fedgen.experiments.participation.natural_gaps import tails, verdicts
-from fedgen.experiments.participation.text_gap import CENTRAL, TextChoice, outcomes
+from fedgen.experiments.engine.gaps import GapScores
+from fedgen.experiments.participation.natural_gaps import CENTRAL, TextChoice, tails, text_outcomes, verdicts
 from tests.experiments.participation.test_classifier_control import curves
 from tests.experiments.participation.tiny_recipes import BOOKS, text_recipe
 
@@ -52,7 +51,7 @@ def test_what_was_published_is_held_against_what_was_found():
         "random": curves(1.0, 1.1, 1.1),
         CENTRAL: curves(1.0, 1.2, 1.3, 0.001),
     }
-    said = "\n".join(verdicts(GapScores(found), outcomes))
+    said = "\n".join(verdicts(GapScores(found), text_outcomes))
     for line in (
         "as expected: natural: the participation gap in loss avg is +0.1",
         "not seen: Dirichlet: the participation gap in loss avg is +0.1",
@@ -62,7 +61,7 @@ def test_what_was_published_is_held_against_what_was_found():
     ):
         assert line in said
     unlabelled = {name: found[name] for name in ("natural", "random", CENTRAL)}
-    assert "Dirichlet" not in "\n".join(verdicts(GapScores(unlabelled), outcomes))
+    assert "Dirichlet" not in "\n".join(verdicts(GapScores(unlabelled), text_outcomes))
 
 
 def test_percentiles_compare_seen_and_unseen_books():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.experiments.theory.fastfid_baselines import large_trace, scipy_fid, small_fid, small_trace, torchmetrics_fid
+from fedgen.experiments.theory.fastfid import large_trace, scipy_fid, small_fid, small_trace, torchmetrics_fid
 from fedgen.losses import FastFIDLoss
 from fedgen.scores import frechet_distance
 from fedgen.statistics import summarize

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.experiments.theory.fastfid_error import draw_rows, errors_of, fastfid_error, our_trace
+from fedgen.experiments.theory.fastfid import draw_rows, errors_of, fastfid_error, our_trace
 
 
 def test_our_trace_by_hand():

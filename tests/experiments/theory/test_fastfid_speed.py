@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from fedgen.experiments.theory import fastfid_speed as module
-from fedgen.experiments.theory.fastfid_speed import (
+from fedgen.experiments.theory import fastfid as module
+from fedgen.experiments.theory.fastfid import (
     METHODS,
     PASSES,
     PEERS,
     cells_of,
     fastfid_speed,
     limited,
-    outcomes,
+    speed_outcomes,
     timed,
 )
 
@@ -50,13 +50,13 @@ def test_outcomes_tell_the_factors_from_the_times():
         name: {"seconds": [seconds[method], 0.0], "value": 1.0 + (method == "scipy sqrtm") * 1e-7}
         for name, (_, _, method, _) in cells_of([16], [4]).items()
     }
-    lines = outcomes(found, [16], [4], "float64")
+    lines = speed_outcomes(found, [16], [4], "float64")
     assert lines[0] == "as expected: all methods give one value: largest relative difference 1.0e-07"
     assert "40 to 40 times as fast as scipy's" in lines[1]
     assert lines[2].startswith("as expected: at D = 16")
     assert "1.5 to 1.5 times as fast" in lines[2]
     found = {name: cell | {"value": float(place)} for place, (name, cell) in enumerate(found.items(), 1)}
-    assert outcomes(found, [16], [4], "float64")[0].startswith("not seen")
+    assert speed_outcomes(found, [16], [4], "float64")[0].startswith("not seen")
 
 
 @pytest.mark.parametrize(

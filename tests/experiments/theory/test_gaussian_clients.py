@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.experiments.theory import gaussian_clients as toy
+from fedgen.experiments.theory import gaussian_toy as toy
 
 
 def test_clients_and_generators_are_those_of_the_paper():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedgen.experiments.theory import gaussian_loglik as experiment
+from fedgen.experiments.theory import gaussian_toy as experiment
 
 
 def test_the_grids_hold_the_papers_values_and_not_the_one_without_a_likelihood():

@@ -1,0 +1,197 @@
+"""`fedgen fit` in a process of its own: a fork of a server that has imported the kit, or a new one that imports it.
+
+A call to a server (`fedgen.cli.fit_server`) is a connection of its own, whose other end is sent to the server with the
+file that takes the training's output. It carries the call, then the server's word that it has forked, then the exit
+status. A call that is closed ends its training: a caller that is killed leaves none behind.
+"""
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from functools import cache
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+MODULE = "fedgen.cli.fit_server"
+TAKEN, REFUSED = b"taken", b"refused"  # what the server says of a call
+CHANGING = ("PL_GLOBAL_SEED", "PYTEST_CURRENT_TEST")  # variables that are read in use, never by an import
+PATIENCE = 10.0  # seconds for a server to end that has closed its connections
+LINES = 5  # of a server's last words in an error
+
+
+def environment_of_imports() -> dict[str, str]:
+    """The environment, on which what a process imports may depend; a server serves trainings of one."""
+    return {name: value for name, value in os.environ.items() if name not in CHANGING}
+
+
+class FitServerCalls:
+    """A server and the calls to it, by any number of threads at once.
+
+    Attributes:
+        environment: what it was started with.
+        process: the server's.
+    """
+
+    def __init__(self) -> None:
+        self.environment = environment_of_imports()
+        self._said = TemporaryFile()  # noqa: SIM115 - closed with the calls; no terminal, so as to buffer as for a log
+        self._calls, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            number = theirs.fileno()
+            command = [sys.executable, "-m", MODULE, str(number)]
+            self.process = subprocess.Popen(command, pass_fds=[number], stdout=self._said, stderr=subprocess.STDOUT)
+
+    def run(self, arguments: Sequence[str], output: IO[str]) -> int | None:
+        """Runs a training; returns its exit status, or None where the server does not take it."""
+        ours, theirs = Pipe()
+        with ours:
+            if not self._is_taken(ours, theirs, arguments, output):
+                return None
+            try:
+                return int(ours.recv_bytes())
+            except (EOFError, OSError) as error:
+                raise ChildProcessError(self._told(arguments)) from error
+
+    def _is_taken(self, ours: Connection, theirs: Connection, arguments: Sequence[str], output: IO[str]) -> bool:
+        varying = {name: os.environ[name] for name in CHANGING if name in os.environ}
+        call = {"arguments": list(arguments), "folder": str(Path.cwd()), "environment": varying}
+        try:
+            with theirs:
+                socket.send_fds(self._calls, [b"fit"], [theirs.fileno(), output.fileno()])
+            ours.send_bytes(json.dumps(call).encode())
+            return ours.recv_bytes() == TAKEN
+        except (EOFError, OSError):
+            return False
+
+    def ended(self) -> int | None:
+        """The exit status of a server that closed a call; None where it goes on."""
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def hang_up(self) -> None:
+        """Calls no more: the server ends after the trainings that it has begun."""
+        self._calls.close()
+
+    def close(self) -> None:
+        """Waits for the end of a server that has nothing more to do."""
+        self.hang_up()
+        self.ended()
+        self._said.close()
+
+    def _told(self, arguments: Sequence[str]) -> str:
+        status = self.ended()
+        self._said.seek(0)
+        last = self._said.read().decode(errors="replace").splitlines()[-LINES:]
+        return "\n".join(
+            [
+                f"the process that `fedgen fit {' '.join(arguments)}` was forked from (number {self.process.pid}) ended"
+                f" with status {status}, and the training with it; the same command goes on from its last round",
+                *last,
+            ]
+        )
+
+
+def run_fit(arguments: Sequence[str], output: IO[str]) -> int:
+    """Runs `fedgen fit` to its end, and returns its exit status as `subprocess` has it: -9 for one that was killed.
+
+    The process has this one's working directory, environment and standard input. On Linux it is a fork of a server
+    (`fedgen.cli.fit_server`), which has imported what a training needs and computed nothing, so that of many trainings
+    only the first waits for that, some six seconds of a processor. Recipes' own modules are imported in each. The
+    numbers are to the bit those of a new process; its peak memory is smaller, as only those pages of libraries count
+    that it uses itself. Limits of resources and priorities are this process's as the server starts, which ends with
+    this process or after a minute without trainings.
+
+    A new process is started for each training on other systems, of which macOS's libraries break in forks, and where
+    there are GPUs, as a fork cannot use one that its parent has looked at.
+    """
+    status = _servers.run(arguments, output) if can_fork() else None
+    return run_new_fit(arguments, output) if status is None else status
+
+
+def run_new_fit(arguments: Sequence[str], output: IO[str]) -> int:
+    """Runs `fedgen fit` in a new process, which imports all that it needs; returns its exit status."""
+    command = [sys.executable, "-m", "fedgen", "fit", *arguments]
+    return subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
+
+
+@cache
+def can_fork() -> bool:
+    """Whether a process that has imported PyTorch may be forked on this machine, and the forks train."""
+    if sys.platform != "linux":
+        return False
+    import torch
+
+    return not torch.cuda.device_count()
+
+
+class FitServers:
+    """The server of this process's trainings, which is started when it is needed, and those of other environments."""
+
+    def __init__(self) -> None:
+        self._calls: list[FitServerCalls] = []
+        self._lock = threading.Lock()
+
+    def run(self, arguments: Sequence[str], output: IO[str]) -> int | None:
+        """Runs a training on the server; returns its exit status, or None where no server takes it."""
+        while True:
+            calls = self._current()
+            status = calls.run(arguments, output)
+            if status is not None:
+                return status
+            ended = calls.ended()
+            if ended == -signal.SIGINT:  # Ctrl-C as it imported: of the training, too
+                return ended
+            if ended != 0:  # otherwise it had nothing to do for long, and ended as this training came
+                return None
+
+    def _current(self) -> FitServerCalls:
+        """A server of this process's environment; those of others end after their trainings."""
+        with self._lock:
+            environment = environment_of_imports()
+            for calls in [one for one in self._calls if one.environment != environment or one.process.poll() == 0]:
+                calls.hang_up()
+                if calls.process.poll() is not None:
+                    calls.close()
+                    self._calls.remove(calls)
+            serving = [one for one in self._calls if one.environment == environment]
+            if not serving:
+                serving = [FitServerCalls()]
+                self._calls += serving
+            return serving[0]
+
+    def hang_up(self) -> None:
+        """Calls no more: servers end after their trainings."""
+        for calls in self._calls:
+            calls.hang_up()
+
+    def close(self) -> None:
+        """Lets all servers end, and waits for it."""
+        self.hang_up()
+        while self._calls:
+            self._calls.pop().close()
+
+
+_servers = FitServers()
+_of_parents: list[FitServers] = []  # kept, as a process warns of those of its servers that it forgets
+
+
+def _part() -> None:
+    """Gives a fork of this process servers of its own."""
+    global _servers
+    _servers.hang_up()  # for this process alone
+    _of_parents.append(_servers)
+    _servers = FitServers()
+
+
+os.register_at_fork(after_in_child=_part)
+atexit.register(lambda: _servers.close())

@@ -1,1 +1,0 @@
-"""Tables, figures and sentences of generators ranked by avg and all."""

@@ -1,1 +1,0 @@
-"""FID and KID as losses over clients' messages: a toy and a GAN on digits."""

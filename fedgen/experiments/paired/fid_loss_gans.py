@@ -1,0 +1,372 @@
+"""SNGAN, DCGAN and SAGAN without and with FID as a second loss, and what that changes on images nobody trained on.
+
+Section 3 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) adds the FID of a batch to the loss
+of these GANs and reports their FID on held-out images, in the embedding that was optimised. Here the batch's FID, and
+those of a queue and an exponential average of features, on digits over paired seeds: scored where FID was optimised and
+in an embedding that no loss used, with recall, coverage and the spread of the images. Then one longer pair of each
+network on MNIST, for its pictures. The published settings are recipes: sngan_cifar10_fid.yaml and others.
+
+Queue and average remember about as many images. All forms weigh as much as the adversarial loss.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from rich.table import Table
+
+from fedgen.embeddings import Embedding, load_embedding
+from fedgen.experiments.engine.arm_panels import REAL, Picture, draw_panels, draw_pictures, pairs_panel
+from fedgen.experiments.engine.features import CACHE
+from fedgen.experiments.engine.paired_seeds import by_chance, change_of, verdict_on
+from fedgen.experiments.engine.scored_arms import (
+    HELD_OUT,
+    HIGHER,
+    REAL_IMAGES,
+    Line,
+    ScoredArms,
+    badness,
+    real_side,
+    require_unrelated,
+)
+from fedgen.experiments.engine.scored_checkpoints import generated_images
+from fedgen.experiments.engine.study import ScoredArmsChoice, Study
+from fedgen.experiments.engine.trainings import (
+    Training,
+    component,
+    embedded_loss,
+    fingerprints,
+    kept_rounds,
+    require_each_once,
+    rounds_of,
+    train_all,
+)
+from fedgen.images import save_png, tile
+
+WITHOUT, MINIBATCH, QUEUE, EMA = "without", "minibatch", "queue", "ema"
+FORMS = (MINIBATCH, QUEUE, EMA)
+QUICK_IMAGES = 300  # of each kind
+
+
+@dataclass(frozen=True)
+class GANPair:
+    """A pair of networks with their game; its recipes are named after it: "sngan_digits.yaml", "sngan_mnist5k.yaml"."""
+
+    title: str  # what it is called
+    picture_rounds: int  # of 20 iterations each, on MNIST-5k, where its recipe trains up to twice as long
+
+
+NETWORKS = {"sngan": GANPair("SNGAN", 200), "dcgan": GANPair("DCGAN", 300), "sagan": GANPair("SAGAN", 150)}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A data set that they are trained on, and FID's settings there."""
+
+    data: str  # as recipes are named
+    title: str  # what it is called
+    optimised: str  # the embedding that FID is a loss in
+    decay: float  # of the exponential average, a batch of 32: at 0.9 about 600 images count, at 0.98 about 3,200
+    queue: int  # images in the queue, as many
+    refresh_every: int = 1  # see `FastFIDLoss`
+
+
+DIGITS = Bench("digits", "digits", "pixels", 0.9, 608)
+# 1,280 features: more images must count than that, and roots are dear
+PICTURES = Bench("mnist5k", "MNIST 5k", "efficientnet-lite0-32", 0.98, 3168, refresh_every=16)
+BENCHES = (DIGITS, PICTURES)
+
+
+def losses_of(arm: str, bench: Bench) -> list[dict[str, Any]] | None:
+    if arm == WITHOUT:
+        return None
+    moments = {
+        QUEUE: component("fedgen.losses.QueueMoments", size=bench.queue),
+        EMA: component("fedgen.losses.EMAMoments", decay=bench.decay),
+    }
+    options = {"moments": moments[arm], "refresh_every": bench.refresh_every} if arm in moments else {}
+    fid, weight = component("fedgen.losses.FastFIDLoss", **options), component("fedgen.losses.AdaptiveWeight")
+    return embedded_loss(fid, [bench.optimised], weight=weight, cache=str(CACHE))
+
+
+@dataclass(frozen=True)
+class GanChoice(ScoredArmsChoice):
+    """Options of fid-loss-gans; its fields are options of the command.
+
+    Args:
+        networks: sngan, dcgan, sagan.
+        arms: forms of the loss beside the control without it: minibatch (the paper's), queue, ema.
+        embedding: to score digits in besides pixels; no loss uses it.
+        rounds: of each run on digits; the recipe's by default.
+        pictures: whether each network is trained on MNIST-5k too, without the loss and with its form ema.
+        picture_rounds: of each of those runs; 200, 300 and 150 by default.
+        quick: less than a minute, to see that it runs: the first of the networks, a few iterations.
+    """
+
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "networks": lambda names: names[:1], "seeds": 1, "rounds": 1, "picture_rounds": 1, "parallel": lambda _: 2
+    }  # fmt: skip
+    LEAST: ClassVar[Mapping[str, int]] = {**ScoredArmsChoice.LEAST, "picture_rounds": 1}
+    APART: ClassVar[tuple[str, ...]] = ("networks", "arms", "seeds", "pictures")  # what is measured of some joins
+
+    networks: tuple[str, ...] = tuple(NETWORKS)
+    arms: tuple[str, ...] = FORMS
+    embedding: str = "classifier-mnist5k"
+    seeds: int = 5
+    rounds: int | None = None
+    pictures: bool = True
+    picture_rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_each_once("networks", self.networks, NETWORKS)
+        require_each_once("arms", self.arms, FORMS)
+        require_unrelated(self.embedding, [DIGITS.optimised], DIGITS.data)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The control and the forms that were asked for, in order."""
+        return (WITHOUT, *(arm for arm in FORMS if arm in self.arms))
+
+    def resolved(self) -> dict[str, Any]:
+        return {"recipes": fingerprints(self.recipe_of(one, bench) for bench in BENCHES for one in NETWORKS)}
+
+    def recipe_of(self, network: str, bench: Bench) -> Path:
+        return self.recipes / f"{network}_{bench.data}.yaml"
+
+    def training(self, bench: Bench, network: str, arm: str, seed: int) -> Training:
+        """An arm's run: the recipe, with other losses. Nothing is scored while it trains; the last round is kept."""
+        recipe = self.recipe_of(network, bench)
+        usual, asked = rounds_of(recipe), self.rounds
+        if bench is not DIGITS:
+            usual, asked = NETWORKS[network].picture_rounds, self.picture_rounds
+        rounds = asked or usual
+        name = f"{recipe.stem}-{arm}-split{self.seed}-rounds{rounds}-seed{seed}"
+        losses = {"model.init_args.generator_losses": losses_of(arm, bench)}
+        return Training(recipe, self.folder / name, seed, kept_rounds(rounds, rounds, self.seed, more=losses))
+
+
+HEADINGS = {"fid": "FID", HELD_OUT: "FID, held out", "recall": "recall", "coverage": "coverage", "trace": "trace"}
+COLOURS = {WITHOUT: "0.35", MINIBATCH: "#c4560b", QUEUE: "#3a8a3a", EMA: "#1f5fa8"}
+MEAN = {"marker": "_", "markersize": 22, "markeredgewidth": 2.5}
+STYLES = {**{arm: {"color": colour, **MEAN} for arm, colour in COLOURS.items()}, REAL_IMAGES: REAL}
+PAIR = (WITHOUT, EMA)  # the arms of the pictures
+
+
+def key_of(network: str, arm: str, seed: int | None = None) -> str:
+    """Return the key of an arm, or a run of it, in results.json: "sngan, ema", "sngan, ema, seed 0"."""
+    return f"{network}, {arm}" + ("" if seed is None else f", seed {seed}")
+
+
+def name_of(arm: str) -> str:
+    return "EMA" if arm == EMA else arm
+
+
+def scored(
+    study: Study, bench: Bench, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
+) -> ScoredArms:
+    known = study.numbers[bench.data]
+    pairs = {key_of(network, arm): (network, arm) for network in networks for arm in arms}
+    return ScoredArms(
+        {key: {0: [known[key_of(*one, seed)] for seed in seeds]} for key, one in pairs.items()},
+        [study.numbers[f"floor of {bench.data}"]],
+        HEADINGS,
+        {key: (bench.optimised,) for key, (_, arm) in pairs.items() if arm != WITHOUT},
+        {key: (key_of(network, WITHOUT), None) for key, (network, arm) in pairs.items() if arm != WITHOUT},
+    )
+
+
+def tables_of(found: ScoredArms, bench: Bench, networks: Sequence[str], arms: Sequence[str]) -> list[Table | str]:
+    """Scores in each embedding by network and arm: means, differences from the control, and real images beside."""
+    count = len(found.at(key_of(networks[0], WITHOUT)))
+    note = (
+        "FID: FID-all, to the images trained on and to held-out ones; recall and coverage: of held-out ones; trace: of"
+        " the covariance, over that of the images trained on; real images: those trained on, as if generated"
+    )
+    lines: list[Line | None] = [((REAL_IMAGES, ""), REAL_IMAGES)]
+    for network in networks:
+        titles = [NETWORKS[network].title, *[""] * len(arms)]
+        lines += [None, *(((title, name_of(arm)), key_of(network, arm)) for title, arm in zip(titles, arms))]
+    tables: list[Table | str] = []
+    for embedding in found.floor[0]:
+        used = "in which FID was a loss" if embedding == bench.optimised else "which no loss used"
+        title = f"{bench.title}, {embedding}, {used}: mean of {count} seed{'s' * (count > 1)}"
+        tables.append(found.table(title, embedding, ("network", "FID as a loss"), lines, WITHOUT, [note]))
+    return tables
+
+
+def outcomes(found: ScoredArms, bench: Bench, judge: str, networks: Sequence[str], arms: Sequence[str]) -> list[str]:
+    lines, optimised = [], bench.optimised
+    for network in networks:
+        for arm in arms[1:]:
+            name, key = f"{NETWORKS[network].title}, {name_of(arm)}", key_of(network, arm)
+            there = f"(in {optimised}, optimised: {change_of(found.row(key, optimised, HELD_OUT))})"
+            text = f"{name}: FID to held-out images falls in {judge}, which no loss used {there}"
+            lines.append(found.verdict(text, key, judge, HELD_OUT, "less"))
+            for score in HIGHER:
+                lines.append(found.verdict(f"{name}: {score} does not fall in {judge}", key, judge, score, "not less"))
+        lines += _traces(found, optimised, network, arms) if MINIBATCH in arms else []
+    return [*lines, by_chance(len(lines))]
+
+
+def _traces(found: ScoredArms, optimised: str, network: str, arms: Sequence[str]) -> list[str]:
+    """Say what a batch's bias does to the spread of images, and a longer memory not."""
+    title, keys = NETWORKS[network].title, {arm: key_of(network, arm) for arm in arms}
+    means = {arm: found.mean(key, optimised, "trace") for arm, key in keys.items()}
+    far = {arm: list(map(badness("trace"), found.values(key, optimised, "trace"))) for arm, key in keys.items()}
+    what = f"trace in {optimised} {means[MINIBATCH]:.3g} beside {means[WITHOUT]:.3g}"
+    text = f"{title}, minibatch: images spread less than without, {what}"
+    lines = [found.verdict(text, keys[MINIBATCH], optimised, "trace", "less")]
+    for arm in arms:
+        if arm not in (WITHOUT, MINIBATCH):
+            text = f"{title}, {name_of(arm)}: trace {means[arm]:.3g} is nearer to the data's than minibatch's"
+            lines.append(verdict_on(text, (far[MINIBATCH], far[arm]), "less"))
+    return lines
+
+
+def pair_outcomes(found: ScoredArms, judge: str, networks: Sequence[str]) -> list[str]:
+    """Say of one pair of each network what FID in the embedding that no loss used does."""
+    lines = []
+    for network in networks:
+        before, after = (found.mean(key_of(network, arm), judge, HELD_OUT) for arm in PAIR)
+        text = (
+            f"{NETWORKS[network].title}, {name_of(EMA)}, {PICTURES.title}: FID to held-out images falls in {judge},"
+            f" which no loss used, {before:.3g} to {after:.3g}"
+        )
+        lines.append(found.verdict(text, key_of(network, EMA), judge, HELD_OUT, "less"))
+    return lines
+
+
+def grid_of(network: str, arm: str = "") -> str:
+    return f"samples-{network}-{arm}.png" if arm else f"samples-{network}.png"
+
+
+def draw_scores(found: ScoredArms, judge: str, networks: Sequence[str], arms: Sequence[str], path: Path) -> Path:
+    """A column for each network: FID-all to held-out images in both embeddings, and the trace where it was optimised.
+
+    A point is a run; thin lines join the runs of a seed, bars are means, dashes are what real images score.
+    """
+    rows = [
+        (judge, HELD_OUT, f"FID-all, held-out images\n{judge}\n(no loss used it)"),
+        (DIGITS.optimised, HELD_OUT, f"FID-all, held-out images\n{DIGITS.optimised}\n(optimised)"),
+        (DIGITS.optimised, "trace", f"trace of covariance /\nthe data's, {DIGITS.optimised}\n(optimised)"),
+    ]
+    panels = [
+        [
+            pairs_panel(
+                {arm: found.values(key_of(network, arm), embedding, score) for arm in arms},
+                {EMA: name_of(EMA)},
+                levels={REAL_IMAGES: [1.0] if score == "trace" else found.values(REAL_IMAGES, embedding, score)},
+                title=NETWORKS[network].title,
+                label=label if network == networks[0] else "",
+                bottom=0,
+            )
+            for network in networks
+        ]
+        for embedding, score, label in rows
+    ]
+    return draw_panels(panels, STYLES, path, f"GANs of {DIGITS.title} without and with FID as a loss")
+
+
+def draw_samples(found: ScoredArms, judge: str, networks: Sequence[str], folder: Path, path: Path) -> Path:
+    """A row a network: samples of the first seed without and with the loss, and their scores; real ones below."""
+
+    def picture(network: str, arm: str) -> Picture:
+        key = key_of(network, arm)
+        title = f"{NETWORKS[network].title}, {'without' if arm == WITHOUT else f'with FID ({name_of(arm)})'}"
+        fids = (f"{found.mean(key, name, HELD_OUT):.3g} in {name}" for name in (judge, PICTURES.optimised))
+        text = f"{title}\nFID-all, held out: {', '.join(fids)}; trace {found.mean(key, judge, 'trace'):.2f}"
+        return folder / grid_of(network, arm), text, COLOURS[arm]
+
+    real = [(folder / grid_of("real"), f"real images of {PICTURES.title}", "black")]
+    about = f"{PICTURES.title}: FID as a loss in {PICTURES.optimised}; trace of covariance in {judge}"
+    return draw_pictures([*([picture(one, arm) for arm in PAIR] for one in networks), real], path, about, (4.7, 2.75))
+
+
+UNRELATED = "pixels"  # to the pictures' loss; the classifier was trained on images of the very data
+GRID, REAL_GRID = (10, 5), (20, 2)  # pictures across and down
+
+
+def fid_loss_gans(output: Path | None = None, **options: Any) -> None:
+    """Trains GANs of digits without and with FID in three forms, and pairs on MNIST-5k for pictures; scores them all.
+
+    66 runs of one to fifteen minutes each: about two hours with --parallel 2. Finished runs are kept and not run again;
+    stopped ones go on. What was measured of some networks, arms or seeds joins what is measured of others later.
+
+    Args:
+        output: folder of results.json and two figures; checkpoints/fid-loss-gans by default.
+    """
+    choice = GanChoice(output=output, **options)
+    for network in choice.networks:  # refuses recipes that are not there before any training
+        for bench in (DIGITS, PICTURES) if choice.pictures else (DIGITS,):
+            choice.training(bench, network, WITHOUT, choice.seed)
+    judge = load_embedding(choice.embedding, weights=choice.weights)
+    study = Study("fid-loss-gans", output, choice.settings())
+    for seed in choice.seeds_of:  # a stopped experiment has all arms of the first seeds
+        measure(study, choice, DIGITS, choice.trained, seed, [load_embedding(DIGITS.optimised), judge])
+    about = choice.networks, choice.trained
+    found, report = compared(study, DIGITS, *about, choice.seeds_of)
+    report += outcomes(found, DIGITS, choice.embedding, *about) if choice.seeds > 1 else []
+    report += _pictures(study, choice) if choice.pictures else []
+    study.report(report, draw_scores(found, choice.embedding, *about, study.figure))
+
+
+def _pictures(study: Study, choice: GanChoice) -> list[Table | str]:
+    """Trains the pairs, draws their samples, and gives tables and outcomes."""
+    embeddings = [load_embedding(PICTURES.optimised), load_embedding(UNRELATED)]
+    measure(study, choice, PICTURES, PAIR, choice.seed, embeddings, grids=True)
+    found, lines = compared(study, PICTURES, choice.networks, PAIR, [choice.seed])
+    path = study.path("fid_loss_gans_samples.png")
+    samples = draw_samples(found, UNRELATED, choice.networks, study.folder, path)
+    return [*lines, *pair_outcomes(found, UNRELATED, choice.networks), f"samples: {samples}"]
+
+
+def compared(
+    study: Study, bench: Bench, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
+) -> tuple[ScoredArms, list[Table | str]]:
+    """Compare every arm of every network with the control, keep the numbers, and give them with their tables."""
+    found = scored(study, bench, networks, arms, seeds)
+    name = f"compared on {bench.data}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    study.each(name, {key: key for key in found.states}, found.rows, "arms")
+    return found, tables_of(found, bench, networks, arms)
+
+
+def measure(
+    study: Study,
+    choice: GanChoice,
+    bench: Bench,
+    arms: Sequence[str],
+    seed: int,
+    embeddings: Sequence[Embedding],
+    grids: bool = False,
+) -> None:
+    """Trains and scores those of a seed's runs that are not known yet."""
+    data, known = bench.data, study.numbers.get(bench.data, {})
+    missing = {
+        (network, arm): choice.training(bench, network, arm, seed)
+        for network in choice.networks
+        for arm in arms
+        if key_of(network, arm, seed) not in known or (grids and not study.path(grid_of(network, arm)).exists())
+    }
+    if not missing:
+        return
+    train_all(list(missing.values()), choice.parallel)
+    number = QUICK_IMAGES if choice.quick else None
+    scores, held_out = real_side([one.folder for one in missing.values()], embeddings, number)
+    study.step(f"images of {data}", lambda: len(held_out))
+    study.step(f"floor of {data}", lambda: scores.floor)
+    folders = {key_of(*one, seed): training.folder for one, training in missing.items()}
+
+    def score(folder: Path) -> dict[str, dict[str, float]]:
+        return scores.score(generated_images(folder, len(held_out), choice.seed))
+
+    study.each(data, folders, score, "generators")
+    if grids:
+        for one, training in missing.items():
+            images = generated_images(training.folder, math.prod(GRID), choice.seed)
+            save_png(study.path(grid_of(*one)), tile(images, GRID[0]))
+        spread = torch.linspace(0, len(held_out) - 1, math.prod(REAL_GRID)).long()  # they lie class by class
+        save_png(study.path(grid_of("real")), tile(held_out[spread], REAL_GRID[0]))

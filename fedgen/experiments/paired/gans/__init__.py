@@ -1,1 +1,0 @@
-"""Three GANs without and with FID as a second loss."""

@@ -1,1 +1,0 @@
-"""Quality by the communication interval, for two kinds of generators."""

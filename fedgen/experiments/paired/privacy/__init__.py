@@ -1,1 +1,0 @@
-"""Costs of privacy: scores from noised messages, and generators trained with noise."""

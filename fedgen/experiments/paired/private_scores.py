@@ -1,0 +1,381 @@
+"""FID-all and KID-all from what clients send in place of images: bytes, rounding, sketches' error, and noise's.
+
+Everything runs on Gaussian clients that it draws. Sums and KID-avg are exact. Whole numbers cost 1e-9 of FID-all and
+centred sketches 1e-3 of KID-all. Noise for differential privacy lifts the FID: with D features it adds about D^2
+variances to the covariance, and eigenvalues below it drown, the sooner the faster the spectrum falls.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar, get_args
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from fedgen.experiments.engine.arm_panels import ArmPanel, draw_panels
+from fedgen.experiments.engine.study import Choice, Study, expectation, make_table
+from fedgen.io.files import in_bytes
+from fedgen.scores import (
+    FrechetReference,
+    KernelReference,
+    PolynomialKernel,
+    RBFKernel,
+    kid_from_messages,
+    kid_message,
+)
+from fedgen.seeds import derive, generator
+from fedgen.statistics import (
+    CubicSketch,
+    FixedPoint,
+    FourierSketch,
+    Gaussian,
+    Privacy,
+    add,
+    gaussian_from_message,
+    gaussian_to_message,
+    gaussian_to_sums,
+    mask,
+    message_size,
+    noise_multiplier,
+    private_gaussian,
+    private_sums,
+    summarize,
+)
+from fedgen.statistics.private import Accountant, Projecting
+
+CLIENTS = 10
+RADIUS, DELTA = 3.0, 1e-5
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
+BITS = (16, 24, 32)
+FORMS = (  # of sketches; "server alone" asks the clients nothing about the generated images
+    "cubic, centred",
+    "cubic, uncentred",
+    "cubic, server alone",
+    "RBF",
+    "RBF, server alone",
+)
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Ten Gaussian clients of D features and a Gaussian generator of a narrower covariance."""
+
+    dim: int
+    spectrum: str  # "flat": every variance 0.02; "falling": as 1 / k with a sum of 2
+    images: int
+    seed: int
+
+    def variances(self) -> Tensor:
+        """Within every client, float64 [D]."""
+        if self.spectrum == "flat":
+            return torch.full((self.dim,), 0.02, dtype=torch.float64)
+        falling = 1 / torch.arange(1, self.dim + 1, dtype=torch.float64)
+        return 2 * falling / falling.sum()
+
+    def clients(self) -> list[Tensor]:
+        """Features [n_i, D] of each client, around a mean of norm 0.5."""
+        draws = generator(self.seed, "private-scores", self.spectrum, self.dim)
+        means = torch.randn(CLIENTS, self.dim, generator=draws, dtype=torch.float64)
+        means *= 0.5 / means.norm(dim=1, keepdim=True)
+        count = self.images // CLIENTS
+        noise = torch.randn(CLIENTS, count, self.dim, generator=draws, dtype=torch.float64)
+        return list(means.unsqueeze(1) + noise * self.variances().sqrt())
+
+    def generated(self) -> Gaussian:
+        """The generator's exact moments: a mean of norm 0.35, 0.8 of the clients' variances."""
+        mean = torch.full((self.dim,), 0.35 / self.dim**0.5, dtype=torch.float64)
+        return Gaussian(1e9, mean, scatter=torch.diag(0.8 * self.variances()) * 1e9)
+
+
+def message_sizes(dim: int) -> dict[str, int]:
+    features = torch.randn(21, dim, generator=generator(0, "sizes", dim), dtype=torch.float64)
+    summary, fixed = summarize(features), FixedPoint(CLIENTS)
+    sums = gaussian_to_sums(summary)
+    messages = {
+        "sums, for FID-all": sums,
+        "as fixed point": fixed.encode(sums),
+        "with noise": private_sums(features, Privacy(1.0, DELTA, RADIUS), seed=0),
+        "cubic sketch, centred, q = 1000": CubicSketch(dim, 1000, centre=summary.mean).message(features),
+        "cubic sketch, uncentred, q = 1000": CubicSketch(dim, 1000).message(features),
+        "RBF sketch, q = 4000": FourierSketch(dim, 4000).message(features),
+        "KID, each checkpoint": kid_message(KernelReference.from_features([features]), features),
+        "21 images' features, which do not add": gaussian_to_message(summary),
+    }
+    return {name: message_size(message) for name, message in messages.items()}
+
+
+def exactness(toy: Toy) -> dict[str, Any]:
+    """Relative errors of FID-all and KID-avg from messages, by sums of floats and of masked whole numbers."""
+    clients, generated = toy.clients(), toy.generated()
+    messages = [gaussian_to_sums(summarize(part)) for part in clients]
+    expected = fid_all(summarize(torch.cat(clients)), generated)["value"]
+    found = {"float64 sums": relative(fid_all(gaussian_from_message(add(*messages)), generated)["value"], expected)}
+    for bits in BITS:
+        fixed = FixedPoint(CLIENTS, bits)
+        masked = [mask(fixed.encode(part), number, CLIENTS, toy.seed) for number, part in enumerate(messages)]
+        summed = gaussian_from_message(fixed.decode(add(*masked)))
+        found[f"fixed point, {bits} bits"] = relative(fid_all(summed, generated)["value"], expected)
+    few = [part[:100] for part in clients]
+    sample = clients[0][100:400] * 1.1
+    kid = add(*(kid_message(KernelReference.from_features([part]), sample) for part in few))
+    average = KernelReference.from_features(few).score(sample, errors=False).values["avg"]
+    return {"fid_all": found, "kid_avg": relative(float(kid.tensors["score"] / kid.tensors["count"]), average)}
+
+
+def noise_bias(toy: Toy, draws: int) -> dict[str, Any]:
+    """FID-all without noise, the share of clipped images, and by epsilon and projection the changes noise makes."""
+    clients, generated = toy.clients(), toy.generated()
+    pooled = torch.cat(clients)
+    base = fid_all(summarize(pooled), generated)
+    found: dict[str, Any] = {"fid": base["value"], "clipped": float((pooled.norm(dim=1) > RADIUS).double().mean())}
+    for epsilon in EPSILONS:
+        privacy = Privacy(epsilon, DELTA, RADIUS, sharers=CLIENTS)
+        rows: dict[str, list[float]] = {project: [] for project in get_args(Projecting)}
+        lost = 0
+        for number in range(draws):
+            seed = derive(toy.seed, "private-scores", str(epsilon), number)
+            total = add(*(private_sums(part, privacy, None, seed, i) for i, part in enumerate(clients)))
+            for project in get_args(Projecting):
+                score = fid_all(private_gaussian(total, privacy, project=project), generated)
+                rows[project].append(score["value"] - base["value"])
+                lost += project == "none" and score["covariance"] == 0
+        found[str(epsilon)] = {**rows, "lost": lost}
+    return found
+
+
+def noise_multipliers() -> dict[str, dict[str, float]]:
+    """Noise over sensitivity at epsilon 1 and 8, exact and by the textbook's formula."""
+    accountants: tuple[Accountant, ...] = ("analytic", "classic")
+    return {name: {str(e): noise_multiplier(e, DELTA, accountant=name) for e in (1.0, 8.0)} for name in accountants}
+
+
+def sketch_jobs(numbers: tuple[int, ...], draws: int, seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return what measures each form of sketch at each number of sketches q, by "form q"."""
+    draw = generator(seed, "private-scores", "sketches")
+    dim = 64
+    clients = []
+    for number in range(CLIENTS):
+        mean = 0.5 + 0.5 * torch.randn(dim, generator=draw, dtype=torch.float64)
+        scale = 0.6 + 0.04 * number
+        clients.append(mean + scale * torch.randn(100, dim, generator=draw, dtype=torch.float64))
+    generated = 0.5 + 0.9 * torch.randn(1000, dim, generator=draw, dtype=torch.float64)
+    return {
+        f"{form} {number}": partial(sketch_error, form, number, clients, generated, draws)
+        for form in FORMS
+        for number in numbers
+    }
+
+
+def sketch_error(form: str, number: int, clients: list[Tensor], generated: Tensor, draws: int) -> dict[str, Any]:
+    """KID-all from sketches of several seeds beside the exact one, and the errors that the sketches state."""
+    kernel = RBFKernel() if form.startswith("RBF") else PolynomialKernel()
+    exact = KernelReference.from_features(clients, kernel).score(generated, errors=False).values["all"]
+    kid = add(*(kid_message(KernelReference.from_features([part], kernel), generated) for part in clients))
+    found = []
+    for seed in range(draws):
+        pool, other = sketched(form, number, seed, clients, generated)
+        if form.endswith("server alone"):
+            estimate = pool.mmd2(other)
+            found.append((estimate.value, estimate.error))
+        else:
+            summed = kid_from_messages(kid, pool)
+            found.append((summed.all, summed.error))
+    values, stated = [value for value, _ in found], [error for _, error in found]
+    return {"exact": exact, "values": values, "stated": stated, "rms": rms([value - exact for value in values])}
+
+
+def sketched(form: str, number: int, seed: int, clients: list[Tensor], generated: Tensor) -> tuple[Any, Any]:
+    """Return what the server reads from the sketches of all clients together and of the generated images."""
+    dim, read = generated.shape[1], summarize(generated)
+    if form.startswith("RBF"):
+        waves = FourierSketch(dim, number, seed)
+        return waves.read(add(*map(waves.message, clients))), waves.read(waves.message(generated))
+    pooled = gaussian_from_message(add(*(gaussian_to_sums(summarize(part)) for part in clients)))
+    cubic = CubicSketch(dim, number, seed, None if form.endswith("uncentred") else pooled.mean)
+    return cubic.read(add(*map(cubic.message, clients)), pooled), cubic.read(cubic.message(generated), read)
+
+
+def fid_all(pooled: Gaussian, generated: Gaussian) -> dict[str, float]:
+    """FID of the generator to the clients' pool, and its covariance term."""
+    score = FrechetReference.from_summaries([pooled]).score(generated, errors=False)
+    return {"value": score.values["all"], "covariance": score.terms["covariance"]["all"]}
+
+
+def relative(found: float, expected: float) -> float:
+    return abs(found / expected - 1)
+
+
+def rms(values: list[float]) -> float:
+    return statistics.mean(value**2 for value in values) ** 0.5
+
+
+DIMS = (16, 64, 256)
+SIZES = (64, 1280, 2048)  # features of a small layer, of EfficientNet-Lite0 and of Inception
+SKETCHES = (250, 1000, 4000, 16000)
+SPECTRA = ("flat", "falling")
+COLOURS = ("#1f5fa8", "#c4560b", "#3a8a3a")
+FORM_COLOURS = dict(zip(FORMS, ("#1f5fa8", "#c4560b", "#7a4fa0", "#3a8a3a", "#b8860b")))
+LINES = {"trace": "-", "clamp": ":", "none": "--"}
+REAL_ERROR = "real"
+SKETCH_LINES = {REAL_ERROR: "-", "as stated": "--"}
+LABELS = {"trace": "projected, same trace", "clamp": "projected, clamped", "none": "not projected"}
+
+
+@dataclass(frozen=True)
+class PrivateScoresChoice(Choice):
+    """Options of private-scores; its fields are options of the command.
+
+    Args:
+        images: of all ten clients together.
+        draws: of the noise, at each setting, and of the sketches, four times as many.
+        quick: seconds, to see that it runs.
+    """
+
+    QUICK: ClassVar[Mapping[str, Any]] = {"images": 5_000, "draws": 2}
+
+    images: int = 50_000
+    draws: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.images < 100 * CLIENTS or self.draws < 2:
+            raise ValueError(
+                f"images={self.images}, draws={self.draws}: give at least {100 * CLIENTS} images and 2 draws"
+            )
+
+
+def private_scores(output: Path | None = None, **options: Any) -> None:
+    """Measures messages, their sums' exactness and what rounding, sketches and noise change of FID-all and KID-all.
+
+    Args:
+        output: folder of results.json and private_scores.png; checkpoints/private-scores by default.
+    """
+    choice = PrivateScoresChoice(**options)
+    images, draws, seed = choice.images, choice.draws, choice.seed
+    dims, numbers = (DIMS[:2], SKETCHES[:2]) if choice.quick else (DIMS, SKETCHES)
+    study = Study("private-scores", output, choice.settings())
+    sizes = study.each("bytes", {str(dim): dim for dim in SIZES}, message_sizes, unit="sizes of features")
+    exact = study.step("exact", lambda: exactness(Toy(64, "flat", min(images, 5_000), seed)))
+    toys = {f"{spectrum} {dim}": Toy(dim, spectrum, images, seed) for spectrum in SPECTRA for dim in dims}
+    noise = study.each("noise", toys, lambda toy: noise_bias(toy, draws), unit="spectra")
+    multipliers = study.step("multipliers", noise_multipliers)
+    measured = sketch_jobs(numbers, 4 * draws, seed)
+    sketches = study.each("sketches", measured, lambda job: job(), unit="sketches")
+    tables: list[Table | str] = [
+        size_table(sizes),
+        noise_table(noise, images, draws),
+        sketch_table(sketches, 4 * draws),
+    ]
+    study.report([*tables, *outcomes(exact, multipliers, noise, sketches)], draw(noise, sketches, study.figure))
+
+
+def outcomes(
+    exact: Mapping[str, Any], multipliers: Mapping[str, Any], noise: Mapping[str, Any], sketches: Mapping[str, Any]
+) -> list[str]:
+    sums, fixed = exact["fid_all"]["float64 sums"], exact["fid_all"]["fixed point, 24 bits"]
+    ratios = [rms(row["stated"]) / row["rms"] for row in sketches.values()]
+    gain = min(
+        sketches[name.replace("centred", "uncentred")]["rms"] / row["rms"]
+        for name, row in sketches.items()
+        if ", centred" in name
+    )
+    lifts = {name: [rms(row[str(epsilon)]["trace"]) for epsilon in EPSILONS] for name, row in noise.items()}
+    by_dim = [[lifts[name][2] for name in lifts if name.startswith(spectrum)] for spectrum in SPECTRA]
+    share = multipliers["analytic"]["1.0"] / multipliers["classic"]["1.0"]
+    lines = [
+        (
+            f"FID-all and KID-avg from sums are those on features, to {max(sums, exact['kid_avg']):.0e}",
+            max(sums, exact["kid_avg"]) < 1e-11,
+        ),
+        (f"masked whole numbers of 24 bits change FID-all by {fixed:.0e} of it", fixed < 1e-8),
+        (
+            f"sketches state their error: {min(ratios):.2f} to {max(ratios):.2f} of the real one",
+            min(ratios) > 0.4 and max(ratios) < 2.5,
+        ),
+        (f"centring lowers the cubic sketch's error {gain:.0f}-fold or more", gain > 2),
+        (
+            "the error of FID-all falls with epsilon at every D",
+            all(row == sorted(row, reverse=True) for row in lifts.values()),
+        ),
+        ("and rises with D at epsilon = 1, for both spectra", all(row == sorted(row) for row in by_dim)),
+        (f"exact accounting takes {share:.0%} of the textbook's noise at epsilon = 1", share < 1),
+    ]
+    return [expectation(text, met) for text, met in lines]
+
+
+def size_table(sizes: Mapping[str, Mapping[str, int]]) -> Table:
+    rows = [(name, *(in_bytes(row[name]) for row in sizes.values())) for name in next(iter(sizes.values()))]
+    return make_table("size of one client's message", ("message", *(f"D = {dim}" for dim in sizes)), rows)
+
+
+def noise_table(noise: Mapping[str, Mapping[str, Any]], images: int, draws: int) -> Table:
+    """FID-all without noise, and by epsilon what noise adds: its mean and standard deviation over the draws."""
+    rows: list[Sequence[str]] = []
+    for name, row in noise.items():
+        names = [name, f"FID {row['fid']:.3f}", *[""] * len(EPSILONS)]
+        for first, epsilon in zip(names, EPSILONS):
+            cell = row[str(epsilon)]
+            added = [f"{statistics.mean(cell[p]):+.3f}±{statistics.stdev(cell[p]):.3f}" for p in LABELS]
+            lost = f"{cell['lost']}/{len(cell['none'])}" if cell["lost"] else ""
+            rows.append((first, f"{epsilon:g}", *added, lost))
+        rows.append(())
+    clipped = max(row["clipped"] for row in noise.values())
+    title = (
+        f"what noise adds to FID-all ({images:,} images of {CLIENTS} clients,\n"
+        f"delta = {DELTA:g}, R = {RADIUS:g}, noise shared; mean ± deviation of {draws} draws)"
+    )
+    note = (
+        "lost: unprojected, the covariance term fell below 0 and reads 0,\nas a perfect generator's would; "
+        f"at most {clipped:.1%} of images are clipped"
+    )
+    return make_table(title, ("spectrum, D", "eps", "same trace", "clamped", "unprojected", "lost"), rows, note)
+
+
+def sketch_table(sketches: Mapping[str, Mapping[str, Any]], seeds: int) -> Table:
+    rows = [
+        (name, f"{row['exact']:.4f}", *(f"{error / row['exact']:.1e}" for error in (row["rms"], rms(row["stated"]))))
+        for name, row in sketches.items()
+    ]
+    title = f"error of KID-all by sketches, relative to it\n(D = 64, 1,000 images, rms of {seeds} seeds)"
+    return make_table(title, ("sketch, q", "KID-all", "error", "stated"), rows)
+
+
+def draw(noise: Mapping[str, Any], sketches: Mapping[str, Any], path: Path) -> Path:
+    """Left and middle: error of FID-all against epsilon by D, a spectrum each; right: error of KID-all against q."""
+    styles = {
+        f"{form}, {kind}": {"color": FORM_COLOURS[form], "linestyle": line, "marker": "."}
+        for kind, line in SKETCH_LINES.items()
+        for form in FORMS
+    }
+    dims = list(dict.fromkeys(int(name.split()[1]) for name in noise))
+    for (dim, colour), (project, label) in product(zip(dims, COLOURS), LABELS.items()):
+        styles[f"D = {dim}, {label}"] = {"color": colour, "linestyle": LINES[project], "marker": "."}
+
+    def of_noise(spectrum: str) -> ArmPanel:
+        arms = {
+            f"D = {dim}, {label}": {e: [rms(noise[f"{spectrum} {dim}"][str(e)][project])] for e in EPSILONS}
+            for dim, (project, label) in product(dims, LABELS.items())
+        }
+        return ArmPanel(
+            arms, title=f"{spectrum} spectrum, against epsilon", label="error of FID-all by noise (rms)", log="xy"
+        )
+
+    errors = {
+        form: {int(name.rsplit(" ", 1)[1]): row for name, row in sketches.items() if name.rsplit(" ", 1)[0] == form}
+        for form in FORMS
+    }
+    curves = {
+        f"{form}, {kind}": {
+            q: [(row["rms"] if kind == REAL_ERROR else rms(row["stated"])) / row["exact"]] for q, row in rows.items()
+        }
+        for (form, rows), kind in product(errors.items(), SKETCH_LINES)
+    }
+    last = ArmPanel(
+        curves, title="KID-all by sketches, against their number q", label="relative error of KID-all (rms)", log="xy"
+    )
+    return draw_panels([[*map(of_noise, SPECTRA), last]], styles, path, "Scores from messages", size=(4.6, 4.4))

@@ -1,0 +1,210 @@
+"""Gaps of a generator on clients that never train, by one setting: turns, rates, clients that train, their diversity.
+
+After "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), there of
+classifiers: Figure 7, more clients train, with as many of them in a round and as many rounds; Figure 8, images of more
+and more clients at an equal total, 5 % x 128 images to 80 % x 8 there; Figure 12, 1 to 10 local epochs, which leave the
+gaps as they are; Appendix C and Figures 11, 13 and 14, rates chosen by the sum of the scores on seen and on unseen
+clients, so that neither is favoured.
+
+An arm scores as many unseen clients as seen ones, so an arm with more participants is scored on more clients: its
+averages are over another set, and its pool's score falls with the clients in it. Unseen clients are the same in all
+arms of a seed, so averages over those that every arm scores compare.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from fedgen.evaluation import ScoreRecord
+from fedgen.evaluation.tables.gap_table import SPLITS
+from fedgen.experiments.engine.gaps import (
+    AVERAGES,
+    MAIN,
+    OUT_OF_SAMPLE,
+    PARTICIPATION,
+    GapChoice,
+    GapScores,
+    named_by_clients,
+    report_arms,
+    run_arms,
+)
+from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, verdict_on
+from fedgen.experiments.engine.study import Study, make_table
+from fedgen.experiments.engine.trainings import Arm, component, local_iterations, rounds_of
+
+UNSEEN = SPLITS[-1]
+
+
+def common_scores(study: Study, choice: GapChoice, arms: Sequence[Arm]) -> dict[str, Any]:
+    """The last scores of trained arms on the unseen clients that are scored in every arm of a seed."""
+
+    def read() -> dict[str, Any]:
+        found: dict[str, Any] = {"clients": [], **{column: {arm.name: [] for arm in arms} for column in AVERAGES}}
+        for seed in choice.seeds_of:
+            records = {arm.name: choice.records(arm, seed) for arm in arms}
+            for column in AVERAGES:
+                means, number = means_on_common(records, column)
+                for arm, mean in means.items():
+                    found[column][arm].append(mean)
+            found["clients"].append(number)
+        return found
+
+    return study.step("common", read)
+
+
+def means_on_common(records: Mapping[str, Sequence[ScoreRecord]], column: str) -> tuple[dict[str, float], int]:
+    """One seed's last scores by arm, each client weighing the same, and over how many clients."""
+    score, aggregate = column.split()
+    single = {}
+    for arm, own in records.items():
+        here = [r for r in own if r.is_model and (r.score, r.aggregate, r.split) == (score, aggregate, UNSEEN)]
+        record = max(here, key=lambda record: record.round or 0)
+        single[arm] = dict(zip(record.client_names, record.per_client, strict=True))
+    common = set.intersection(*(set(by_name) for by_name in single.values()))
+    if not common:
+        raise ValueError(f"no unseen client is scored in all of {', '.join(records)}, so they do not compare")
+    return {arm: statistics.mean(by_name[name] for name in common) for arm, by_name in single.items()}, len(common)
+
+
+def common_table(found: Mapping[str, Any]) -> Table:
+    """The scores on common clients, arm by arm: means over seeds, and the change from the first arm with intervals."""
+    first, rows = next(iter(found[MAIN])), []
+    for arm in found[MAIN]:
+        cells = []
+        for column in AVERAGES:
+            values = found[column][arm]
+            change = "" if arm == first else change_of(compare_pairs(found[column][first], values))
+            cells += [f"{statistics.mean(values):.4g}", change]
+        rows.append((arm, *cells))
+    counts = "/".join(map(str, sorted(set(found["clients"]))))
+    headings = ("trained", *(name for column in AVERAGES for name in (column, "beside the first")))
+    note = "beside the first: paired differences over seeds with 95 % intervals"
+    return make_table(f"the {counts} unseen clients that all arms score", headings, rows, note)
+
+
+SPLIT = "data.init_args.split.init_args"
+
+
+def client_diversity(
+    output: Path | None = None,
+    participating: Sequence[float] = (0.16, 0.31, 0.62, 1.0),
+    images: Sequence[int] = (50, 25, 12, 8),
+    **options: Any,
+) -> None:
+    """Scores on seen and unseen clients at about one number of training images, of few clients or of many.
+
+    Args:
+        output: folder of results.json and the figure.
+        participating: fractions of the clients that may train; a cohort must fit into the least.
+        images: of each of them at most, in the same order.
+    """
+    if len(participating) != len(images):
+        raise ValueError(f"{len(images)} numbers of images for {len(participating)} fractions of clients; give as many")
+    choice = GapChoice(**options)
+    own = {"participating": list(participating), "images": list(images)}
+    study = Study("client-diversity", output, choice.settings() | own)
+    arms = [
+        Arm(f"x {count}", {f"{SPLIT}.participating": rate, f"{SPLIT}.max_examples": count})
+        for rate, count in zip(participating, images)
+    ]
+    arms = named_by_clients(choice, arms)
+    found = run_arms(study, choice, arms)
+    first, common = arms[0].name, common_scores(study, choice, arms)
+    lines: list[Table | str] = [common_table(common)]
+    for arm in arms[1:]:
+        for column in AVERAGES:
+            text = f"{arm.name}: {column} on the same unseen clients is below that of {first}"
+            lines.append(verdict_on(text, (common[column][first], common[column][arm.name]), "less"))
+    report_arms(study, found, "as many images of more clients", lines, columns=AVERAGES)
+
+
+def number_of_clients(
+    output: Path | None = None, participating: Sequence[float] = (0.16, 0.25, 0.5, 1.0), **options: Any
+) -> None:
+    """Scores on seen and unseen clients by the number of clients that train.
+
+    Args:
+        output: folder of results.json and the figure.
+        participating: fractions of the clients that may train; a cohort must fit into the least.
+    """
+    choice = GapChoice(**options)
+    study = Study("number-of-clients", output, choice.settings() | {"participating": list(participating)})
+    key = "data.init_args.split.init_args.participating"
+    arms = named_by_clients(choice, [Arm("", {key: rate}) for rate in sorted(participating)])
+    found = run_arms(study, choice, arms)
+    names, common = [arm.name for arm in arms], common_scores(study, choice, arms)
+    lines: list[Table | str] = [common_table(common)]
+    for column in AVERAGES:
+        for one, more in pairwise(names):
+            text = f"{column} on the same unseen clients falls from {one} to {more}"
+            lines.append(verdict_on(text, (common[column][one], common[column][more]), "less"))
+    few_and_all = found.values(MAIN, PARTICIPATION, names[0], names[-1])
+    text = f"the participation gap in {MAIN} shrinks from {names[0]} to {names[-1]}"
+    lines.append(verdict_on(text, few_and_all, "less"))
+    report_arms(study, found, "clients that train", lines, columns=AVERAGES)
+
+
+BEST = 4
+
+
+def learning_rates(
+    output: Path | None = None,
+    client: Sequence[float] = (0.0005, 0.002, 0.008),
+    server: Sequence[float] = (0.1, 0.3),
+    **options: Any,
+) -> None:
+    """Scores on seen and unseen clients by client and server learning rate, under FedAvgM.
+
+    Args:
+        output: folder of results.json and the figure.
+        client: learning rates of the model's own optimizer.
+        server: learning rates of the server's, whose momentum is 0.9, so that 0.1 moves it as far as FedAvg does.
+    """
+    choice = GapChoice(**options)
+    study = Study("learning-rates", output, choice.settings() | {"client": list(client), "server": list(server)})
+    arms = [
+        Arm(
+            f"client {rate:g}, server {step:g}",
+            {
+                "model.init_args.lr": rate,
+                "trainer.strategy.init_args.server_optimizer": component("fedgen.federated.FedAvgM", lr=step),
+            },
+        )
+        for rate in client
+        for step in server
+    ]
+    found = run_arms(study, choice, arms)
+    ranking = sorted(found.curves, key=lambda arm: chosen_by(found, arm))
+    best = GapScores({arm: found.curves[arm] for arm in ranking[:BEST]}, found.controls)
+    rows = [(str(rank), arm, f"{chosen_by(found, arm):.4g}") for rank, arm in enumerate(ranking, 1)]
+    title = f"rates by {MAIN} on part_val + unpart, mean over seeds"
+    study.console.print(make_table(title, ("rank", "rates", "sum"), rows, left=2))
+    lines = found.differences(ranking[0], (PARTICIPATION,), ranking)
+    report_arms(study, best, "the best learning rates", lines, ranking[0])
+
+
+def chosen_by(found: GapScores, arm: str) -> float:
+    """The mean over seeds of the last scores on part_val plus those on unpart."""
+    sums = [found.values(MAIN, split, arm)[0] for split in SPLITS[1:]]
+    return statistics.mean(val + unseen for val, unseen in zip(*sums))
+
+
+def local_epochs(output: Path | None = None, lengths: Sequence[int] = (1, 2, 5, 10), **options: Any) -> None:
+    """Scores on seen and unseen clients by the length of a turn, at equal local iterations.
+
+    Args:
+        output: folder of results.json and the figure.
+        lengths: of a turn, as multiples of the recipe's communication interval; others are compared with the first.
+    """
+    choice = GapChoice(**options)
+    study = Study("local-epochs", output, choice.settings() | {"lengths": list(lengths)})
+    interval = local_iterations(choice.recipe) // rounds_of(choice.recipe)
+    key = "trainer.strategy.init_args.communication_interval"
+    arms = [Arm(f"{interval * times} iterations", {key: interval * times}, rounds=1 / times) for times in lengths]
+    found = run_arms(study, choice, arms)
+    lines = found.differences(arms[0].name, (OUT_OF_SAMPLE, PARTICIPATION))
+    report_arms(study, found, "length of a turn", lines, arms[0].name)

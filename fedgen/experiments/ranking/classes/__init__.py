@@ -1,1 +1,0 @@
-"""Clients and generators that hold a class each, made without training."""

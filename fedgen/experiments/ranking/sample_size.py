@@ -1,0 +1,320 @@
+"""FID's avg and all of few images a client: a gap and inversions over clients that are all alike.
+
+An FID from n_i images is too large, by more the fewer they are, and by another amount for every generator. avg holds
+that bias of small sets, all that of their union; so the two part over IID clients, where nothing is heterogeneous. The
+same images are dealt twice here: one client a class, and IID. What IID clients show is bias; only the excess over it
+is evidence. Four controls are tried on it: FID on few principal components of public images, its extrapolation to
+infinitely many images, KID's unbiased estimate, and the excess itself.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from fedgen.experiments.engine.features import FeatureFederation, ImageChoice, Source, halves, rows_of
+from fedgen.experiments.engine.rankings import BOTH, CLIENTS, CONTROLS, FLAT, Rows, ScoredRows
+from fedgen.experiments.engine.scored_checkpoints import PCA
+from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, rising
+from fedgen.scores import FrechetReference, KernelReference, fid_infinity
+from fedgen.seeds import generator
+from fedgen.statistics import Projection
+
+REAL = "real images"
+
+
+@dataclass(frozen=True, eq=False)
+class ClassDeal:
+    """Whose images are whose: clients of each class, generators of each class, and public images of nobody."""
+
+    choice: ImageChoice  # of images, features and the dealing's seed
+    sizes: tuple[int, ...]  # images of a client, rising
+
+    @cached_property
+    def train(self) -> Source:
+        return self.choice.source()
+
+    @cached_property
+    def test(self) -> Source:
+        """The places of the generators' images: the test split; the train split again if there is no other."""
+        if "test" not in self.train.data.splits:
+            return self.train
+        return Source(self.train.data, "test", self.train.embedding)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.train.examples.classes)
+
+    def check(self) -> None:
+        """Raises ValueError, before anything is embedded, for what `orders` refuses."""
+        _ = self.orders
+
+    @cached_property
+    def orders(self) -> dict[str, Tensor]:
+        """The train images of each class in the order in which clients of rising size take them."""
+        if len(self.classes) < 2:
+            raise ValueError(f"{self.choice.data} has {len(self.classes)} classes; a federation needs at least 2")
+        found = {}
+        for name in self.classes:
+            positions = self.train.positions(name)
+            if self.test is self.train:
+                positions = halves(positions, self.choice.seed, name)[0]
+            if len(positions) < self.sizes[-1]:
+                raise ValueError(
+                    f"class {name!r} has {len(positions)} images for a client, {self.sizes[-1]} are asked for; "
+                    "give smaller --sizes"
+                )
+            order = torch.randperm(len(positions), generator=generator(self.choice.seed, "sample-size", name))
+            found[name] = positions[order]
+        return found
+
+    @cached_property
+    def generated(self) -> dict[str, Tensor]:
+        """Features of every generator, and of as many real images of all classes; none is a client's."""
+        found = {}
+        for name in self.classes:
+            positions = self.test.positions(name)
+            if self.test is self.train:
+                positions = halves(positions, self.choice.seed, name)[1]
+            found[name] = positions
+        everything, count = torch.cat(list(found.values())), len(next(iter(found.values())))
+        order = torch.randperm(len(everything), generator=generator(self.choice.seed, "sample-size", REAL))
+        found[REAL] = everything[order[:count]]
+        return {name: self.test.features[positions] for name, positions in found.items()}
+
+    def federation(self, size: int, features: Tensor) -> FeatureFederation:
+        """One client a class, of so many images, in features of the train split."""
+        return FeatureFederation(features, tuple(order[:size] for order in self.orders.values()), self.classes)
+
+    def projection(self, components: int) -> Projection:
+        """The first principal components of the train images that no client has at the largest size."""
+        public = torch.cat([order[self.sizes[-1] :] for order in self.orders.values()])
+        if len(public) <= components:
+            raise ValueError(
+                f"{len(public)} images are left for {components} components; give smaller --sizes or --components"
+            )
+        name = f"{self.train.examples.name}, {len(public)} images of no client"
+        return Projection.fit(self.train.features[public], components, self.train.embedding.name, name)
+
+
+CLASSES = "classes"
+INFINITY = "fid infinity"
+PARTS = 3  # levels of the extrapolation
+SCORES = {"fid": "FID", PCA: "FID PCA", INFINITY: "FID-inf PCA", "kid": "KID"}
+COLOURS = {"fid": "#c4560b", PCA: "#1f5fa8", INFINITY: "#7a4fa0", "kid": "#3a8a3a"}
+
+
+@quickly(sizes=lambda sizes: tuple(size for size in sizes if size <= 200) or sizes[:1], controls=1)
+def sample_size(
+    output: Path | None = None,
+    sizes: tuple[int, ...] = (20, 60, 200, 600, 2000),
+    components: int = 64,
+    controls: int = 2,
+    **options: Any,
+) -> None:
+    """Scores the classes as generators over clients of rising size, one a class and IID, by FID in three ways and KID.
+
+    Generators are the classes of the data's test split; where there is none, half of the train split.
+
+    Args:
+        output: folder of results.json and sample_size.png.
+        sizes: images of a client; at most 200 with --quick.
+        components: principal components of the second FID, of train images that no client has.
+        controls: IID dealings of the same images.
+    """
+    choice = ImageChoice(**options)
+    settings = {**choice.settings(), "sizes": list(sizes), "components": components, "controls": controls}
+    rising(2, sizes=sizes)
+    at_least(1, components=components, controls=controls)
+    study = Study("sample-size", output, settings)
+    names = (CLASSES, *(f"IID {number}" for number in range(controls)))
+    cells = {f"{size} {name}": (size, number - 1) for size in sizes for number, name in enumerate(names)}
+    if study.missing("scores") or len(study.numbers["scores"]) < len(cells):
+        measure = SizeMeasure(ClassDeal(choice, sizes), components)
+        study.each("scores", cells, measure, "federations")
+    found = study.step("found", lambda: summarise(study.numbers["scores"], sizes, names))
+    tables: list[Table | str] = [table_of(found, components), floor_table(found, components), *outcomes(found)]
+    study.report(tables, draw(found, components, study.figure))
+
+
+class SizeMeasure:
+    """Every score of every generator over one federation; what federations share is made once."""
+
+    def __init__(self, deal: ClassDeal, components: int) -> None:
+        deal.check()
+        self.deal, self.components = deal, components
+        self.projection = deal.projection(components)
+        self.features = deal.train.features
+        self.projected = self.projection.project(self.features)
+        self.generated = deal.generated
+
+    def __call__(self, cell: tuple[int, int]) -> dict[str, Any]:
+        """{generator: {score: values}} over clients of a size, one a class (control -1) or a control's IID ones."""
+        size, control = cell
+        whole, small = (self.deal.federation(size, features) for features in (self.features, self.projected))
+        if control >= 0:
+            whole, small = (federation.iid(self.deal.choice.seed, control) for federation in (whole, small))
+        parts, projected = whole.parts(), small.parts()
+        frechet, kernel = FrechetReference.from_features(parts), KernelReference.from_features(parts)
+        few = FrechetReference.from_features(projected)
+        found = {}
+        for name, features in self.generated.items():
+            reduced = self.projection.project(features)
+            scores = [frechet.score(features), replace(few.score(reduced), name=PCA), kernel.score(features)]
+            found[name] = rows_of(scores) | self._infinity(projected, reduced)
+        return found
+
+    def _infinity(self, clients: Sequence[Tensor], generated: Tensor) -> dict[str, Any]:
+        """FID-infinity with both sides as samples, where there are images enough for it."""
+        if min(len(generated), *map(len, clients)) < 2 * self.components * PARTS:
+            return {}
+        found = fid_infinity(clients, generated, real="sample", parts=PARTS, seed=self.deal.choice.seed)
+        values = {how: found[how].value for how in BOTH}
+        # over both sides' images: more than a difference of two generators has, which share the clients' part
+        errors = {how: found[how].error for how in BOTH}
+        return {INFINITY: {**values, "errors": errors, "total errors": errors}}
+
+
+def summarise(scores: Mapping[str, Rows], sizes: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
+    """By size and score: what `compare` finds, and the scores of real images, over classes and over IID clients."""
+    found: dict[str, Any] = {}
+    for size in sizes:
+        classes, *dealt = [scores[f"{size} {name}"] for name in names]
+        made = {name: {CLIENTS: row, CONTROLS: [one[name] for one in dealt]} for name, row in classes.items()}
+        del made[REAL]
+        real = dealt[0][REAL]
+        found[str(size)] = {
+            score: row | {"real, IID": {how: real[score][how] for how in BOTH}}
+            for score, row in ScoredRows(made).compared([score for score in SCORES if score in real]).items()
+        }
+    return found
+
+
+def outcomes(found: Mapping[str, Any]) -> list[str]:
+    gaps = {score: iid_gaps(found, score) for score in SCORES}
+    fid, sizes, lines = list(gaps["fid"].values()), list(found), []
+    inverted = [statistics.mean(row["fid"]["control inverted"]) for row in found.values()]
+    text = ", ".join(f"{gap:.3g} at {size}" for size, gap in gaps["fid"].items())
+    if len(sizes) > 1:
+        falls = all(more > less for more, less in pairwise(fid))
+        lines.append(expectation(f"FID's gap over IID clients falls with their images: {text}", falls))
+    text = ", ".join(f"{count:g} at {size}" for size, count in zip(sizes, inverted))
+    text = f"FID orders pairs differently over IID clients: {text} of {found[sizes[0]]['fid']['pairs']}"
+    lines.append(expectation(text, max(inverted) > 0))
+    shares = {score: {size: share_of_bias(row, score) for size, row in found.items()} for score in ("fid", PCA)}
+    text = ", ".join(f"{shares['fid pca'][size]:.0%} not {shares['fid'][size]:.0%} at {size}" for size in sizes)
+    less = all(shares[PCA][size] < shares["fid"][size] for size in sizes)
+    lines.append(expectation(f"on few components less of the classes' gap is the IID clients': {text}", less))
+    spread = max(gap["spread"] for row in found.values() for gap in (row["kid"]["gap"], *row["kid"]["control gap"]))
+    wrong = sum(len(row["kid"]["inverted"]) + sum(row["kid"]["control inverted"]) for row in found.values())
+    text = f"KID's gap is one number over all generators (spread {spread:.0e}); it orders {wrong} pairs differently"
+    least = min(abs(row["kid"]["gap"]["mean"]) for row in found.values())
+    lines.append(expectation(text, wrong == 0 and spread < FLAT * least))
+    for size, gap in gaps[INFINITY].items():
+        text = f"FID-infinity leaves {gap:+.2f} of an IID gap of {gaps['fid pca'][size]:.2f} at {size} images"
+        lines.append(expectation(text, abs(gap) < 0.25 * gaps[PCA][size]))
+    return lines
+
+
+def iid_gaps(found: Mapping[str, Any], score: str) -> dict[str, float]:
+    """A score's mean gap over IID clients, by size, where it is known."""
+    rows = {size: row[score] for size, row in found.items() if score in row}
+    return {size: statistics.mean(gap["mean"] for gap in row["control gap"]) for size, row in rows.items()}
+
+
+def share_of_bias(row: Mapping[str, Any], score: str) -> float:
+    """Return which part of a score's gap over classes its gap over IID clients of the same size is."""
+    return statistics.mean(gap["mean"] for gap in row[score]["control gap"]) / row[score]["gap"]["mean"]
+
+
+def table_of(found: Mapping[str, Any], components: int) -> Table:
+    cells: list[list[Any] | None] = []
+    for size, row in found.items():
+        for score, one in row.items():
+            control, spread = (
+                f"{statistics.mean(g[key] for g in one['control gap']):.3g}" for key in ("mean", "spread")
+            )
+            inverted = len(one["inverted"]), f"{statistics.mean(one['control inverted']):g}", len(one["evidence"])
+            cells.append([size, label(score, components), one["gap"]["mean"], control, spread, *inverted])
+        cells.append(None)
+    return make_table(
+        "avg - all over clients of one class, and over IID clients of the same sizes",
+        ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence"),
+        cells,
+        notes="gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and "
+        "all order differently, evidence: those beyond their errors and inverted in no control",
+        names=("score",),
+    )
+
+
+def floor_table(found: Mapping[str, Any], components: int) -> Table:
+    """Return what held-out real images of all classes score in the generators' place, over IID clients: bias alone."""
+    scores = [score for score in SCORES if any(score in row for row in found.values())]
+
+    def shown(row: Mapping[str, Any], score: str) -> str | None:
+        return "{avg:.3g} / {all:.3g}".format(**row[score]["real, IID"]) if score in row else None
+
+    return make_table(
+        "real images as the generator, over IID clients: avg / all",
+        ("n_i", *(label(score, components) for score in scores)),
+        [[size, *(shown(row, score) for score in scores)] for size, row in found.items()],
+        names=(),
+    )
+
+
+def label(score: str, components: int) -> str:
+    return SCORES[score].replace("PCA", f"PCA-{components}")
+
+
+def draw(found: Mapping[str, Any], components: int, path: Path) -> Path:
+    """Gaps of three scores against n_i, of classes and IID clients with their range; then the inverted pairs."""
+    sizes = [int(size) for size in found]
+    with panels(path, (9.6, 7), 2, 2) as (_, grid):
+        for axes, score in zip(grid.flat, ("fid", PCA, "kid")):
+            draw_gaps(axes, found, score)
+            axes.set_ylabel(f"{label(score, components)}: avg - all")
+        draw_inversions(grid[1][1], found, components)
+        for axes in grid.flat:
+            axes.set_xscale("log")
+            axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+            axes.minorticks_off()
+            axes.set_xlabel("images of a client")
+            axes.grid(alpha=0.25)
+    return path
+
+
+def draw_gaps(axes: Any, found: Mapping[str, Any], score: str) -> None:
+    """One score's gap by n_i: over classes (full) and IID clients (dashed), with the range over generators."""
+    sizes = [int(size) for size in found]
+    for name, style in (("one client a class", "-"), ("IID clients", "--")):
+        gaps = [row[score]["gap"] if style == "-" else row[score]["control gap"][0] for row in found.values()]
+        colour = COLOURS[score] if style == "-" else "0.35"
+        axes.fill_between(
+            sizes, [g["min"] for g in gaps], [g["max"] for g in gaps], color=colour, alpha=0.18, linewidth=0
+        )  # fmt: skip
+        axes.plot(sizes, [g["mean"] for g in gaps], style, color=colour, marker="o", markersize=4, label=name)
+    axes.axhline(0, color="0.5", linewidth=0.8)
+    axes.set_ylim(min(0, axes.get_ylim()[0]), None)
+    axes.legend(fontsize=8)
+
+
+def draw_inversions(axes: Any, found: Mapping[str, Any], components: int) -> None:
+    """Pairs ordered differently by n_i and score: over classes (full) and IID clients (dashed)."""
+    for score, colour in COLOURS.items():
+        rows = {int(size): row[score] for size, row in found.items() if score in row}
+        if rows:
+            counts = [len(row["inverted"]) for row in rows.values()]
+            controls = [statistics.mean(row["control inverted"]) for row in rows.values()]
+            axes.plot(list(rows), counts, "-o", color=colour, markersize=4, label=label(score, components))
+            axes.plot(list(rows), controls, "--o", color=colour, markersize=4, markerfacecolor="none")
+    axes.plot([], [], "--o", color="0.35", markersize=4, markerfacecolor="none", label="over IID clients")
+    axes.set_ylim(-0.4, 1.4 * axes.get_ylim()[1])  # room for the legend
+    axes.set_ylabel("pairs that avg and all order differently")
+    axes.legend(fontsize=8, ncols=2, loc="upper center")

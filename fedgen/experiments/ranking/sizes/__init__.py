@@ -1,1 +1,0 @@
-"""Gaps between avg and all that come of few images, and a published table read again."""

@@ -1,1 +1,0 @@
-"""Checkpoints of federated trainings as generators, beside ones that are perfect for a class."""

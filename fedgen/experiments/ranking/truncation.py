@@ -1,0 +1,282 @@
+"""Generators of rising truncation over clients of little variance, all made by one StyleGAN2.
+
+Section 8 of "On the (Distributed) Evaluation of Generative Models" (arXiv 2310.11714), there with networks of FFHQ and
+AFHQ. A truncation tau sets how much a generator varies; a client's images vary little around a centre of its own.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from fedgen.embeddings import load_embedding
+from fedgen.experiments.engine.rankings import (
+    BOTH,
+    RankingStudy,
+    Rows,
+    ScoredRows,
+    better_than_real,
+    column,
+    draw_gaps,
+    draw_ranking,
+    errors_of,
+    valley,
+    valley_line,
+)
+from fedgen.experiments.engine.scored_checkpoints import PCA, Scorers, title_of
+from fedgen.experiments.engine.study import Study, expectation, make_table, panels
+from fedgen.experiments.ranking.styles import (
+    MEAN_STYLES,
+    StyleFederation,
+    TruncatedStyles,
+    TruncationChoice,
+    read_styles,
+)
+from fedgen.reports.figures.aggregate_panels import CONTROL, show_rows
+from fedgen.reports.figures.curves import COLOURS
+from fedgen.scores.rankings import Z
+from fedgen.seeds import generator
+
+SAMPLES = "truncation_samples.png"
+SCORES = ("fid", PCA, "kid")
+PICTURED = (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)  # truncations of the papers' pictures
+SHOWN = 6  # clients
+COLUMNS = 10  # images of each
+CLOSE = 0.07  # of a panel's width or height, where two points leave no room for text
+REAL = "the clients' further images"
+TAU = "truncation of the generator"
+
+
+def truncation(output: Path | None = None, **options: Any) -> None:
+    """Scores a StyleGAN2's truncated generators over clients around centres of their own; prints and draws the scores.
+
+    Without --network it is the kit's own network of Fashion-MNIST. The papers' settings are --network ffhq.safetensors
+    or afhqwild.safetensors with --embedding inception-v3-compat --num_images 50000, and a GPU.
+
+    Args:
+        output: folder of results.json, truncation.png and truncation_samples.png.
+    """
+    choice = TruncationChoice(**options)
+    styles = read_styles(choice.network, choice.device)
+    study = Study("truncation", output, {**choice.settings(), "network": styles.fingerprint()})
+    if study.missing("found"):
+        score_all(study, choice, styles)
+    draw_samples(styles, choice, study.path(SAMPLES))
+    rows, found, real = ScoredRows(study.numbers["scores"]), study.numbers["found"], study.numbers["real"]
+    titles = {score: title_of(score, choice.components) for score in SCORES}
+    ranking = RankingStudy(rows, titles, heading(choice, styles), real)
+    lines = [*expected(found, ranking, choice), *better_than_real(rows.clients, real, "generators", REAL)]
+    if styles.mean_estimated:
+        lines.append(f"the file keeps no mean of styles: tau pulls to that of {MEAN_STYLES:,} styles")
+    lines.append(f"images: {study.path(SAMPLES)}")
+    figure = draw(ranking, found, choice, study.figure)
+    study.report([score_table(ranking), ranking.table(found["scores"]), *lines], figure)
+
+
+def score_all(study: Study, choice: TruncationChoice, styles: TruncatedStyles) -> None:
+    """The steps: real floor and generators scored over the clients and IID dealings, and what the scores say."""
+    embedding = load_embedding(choice.embedding, weights=choice.weights).to(choice.device)
+    places = StyleFederation(styles, embedding, choice)
+    projection = places.projection()
+    scorers = Scorers(places.federation(), choice.controls, choice.seed, projection=projection)
+    study.step("real", lambda: scorers.score(places.floor())["clients"])
+    taus = {f"{tau:g}": tau for tau in choice.taus}
+    scored = study.each("scores", taus, lambda tau: scorers.score(places.generated(tau)), "generators")
+    study.step("found", lambda: summarise(ScoredRows(scored), choice.taus))
+
+
+def summarise(rows: ScoredRows, taus: Sequence[float]) -> dict[str, Any]:
+    """Return what the scores say: avg beside all, where each is least, and the same of FID over IID clients."""
+    return {
+        "scores": rows.compared(SCORES),
+        "valleys": {score: valleys_of(rows.clients, score, taus) for score in SCORES},
+        "control valleys": {
+            score: [valleys_of(control, score, taus) for control in rows.controls(score)] for score in SCORES
+        },
+    }
+
+
+def valleys_of(rows: Rows, score: str, taus: Sequence[float]) -> dict[str, Any]:
+    """`valley` of both aggregates, with errors over generated images."""
+
+    def difference(values: Sequence[float], errors: Sequence[float], end: int, place: int) -> tuple[float, float]:
+        return values[end] - values[place], (errors[end] ** 2 + errors[place] ** 2) ** 0.5
+
+    sides = {how: (column(rows, score, how), errors_of(rows, score, how)) for how in BOTH}
+    return {how: valley(values, taus, partial(difference, values, errors)) for how, (values, errors) in sides.items()}
+
+
+def heading(choice: TruncationChoice, styles: TruncatedStyles) -> str:
+    return (
+        f"{choice.network.stem}, {styles.image_size} x {styles.image_size}; generators: {len(choice.taus)} truncations,"
+        f" {choice.num_images:,} images each; clients: {choice.clients} of {choice.client_images} images at"
+        f" {choice.client_truncation:g}; {choice.embedding}"
+    )
+
+
+def score_table(ranking: RankingStudy) -> Table:
+    """A line for each truncation, the least of each column in bold, and real images in the last line."""
+    rows, columns = ranking.rows, dict[str, list[float]]()
+    last: list[Any] = ["clients"]
+    for score, title in ranking.titles.items():
+        columns |= {f"{title}\n{how}": column(rows.clients, score, how) for how in BOTH}
+        last += [ranking.real[score][how] for how in BOTH]
+        if controls := rows.controls(score):
+            dealt = zip(*(column(one, score, "avg") for one in controls))
+            columns[f"{title}\nIID"] = [statistics.mean(values) for values in dealt]
+            last.append(None)
+    lines = [
+        [name, *(f"[bold]{c[place]:.4g}[/bold]" if c[place] == min(c) else c[place] for c in columns.values())]
+        for place, name in enumerate(rows.clients)
+    ]
+    return make_table(
+        "scores by truncation of the generator",
+        ("tau", *columns),
+        [*lines, last],
+        notes="IID: the mean of FID-avg over dealings of the clients' images; clients: further images of theirs in"
+        " place of generated ones",
+        names=(),
+    )
+
+
+def expected(found: Mapping[str, Any], ranking: RankingStudy, choice: TruncationChoice) -> list[str]:
+    lines = []
+    for score in ("fid", PCA):
+        lines += valley_lines(ranking.titles[score], found["valleys"][score], found["control valleys"][score], choice)
+    avg, kid = found["valleys"]["fid"]["avg"], found["valleys"]["kid"]["all"]
+    text = f"KID is least at tau = {kid['least at']:g}, larger than FID-avg's {avg['least at']:g}"
+    return [*lines, expectation(text, kid["place"] > avg["place"]), *ranking.lines(found["scores"])]
+
+
+def valley_lines(
+    own: str,
+    valleys: Mapping[str, Mapping[str, Any]],
+    controls: Sequence[Mapping[str, Mapping[str, Any]]],
+    choice: TruncationChoice,
+) -> list[str]:
+    """Say whether a score's avg falls and rises, is least near the clients' own spread, and all at a larger truncation.
+
+    Over IID clients avg turns up too, where the generator varies more than the pool; so its place counts, not its form.
+    """
+    avg, everyone = valleys["avg"], valleys["all"]
+    spread, pooled = choice.client_truncation, choice.pooled_truncation
+    near = f"{own}: avg's is nearer to the clients' own truncation, {spread:g}, than to their pool's, {pooled:.2g}"
+    larger = f"{own}: all is least at tau = {everyone['least at']:g} ({everyone['least']:.4g}), larger than avg's"
+    dealt = [one["avg"] for one in controls]
+    places = ", ".join(f"{one['least at']:g}" for one in dealt)
+    iid = f"{own}: avg over IID clients is least at tau = {places}, larger"
+    return [
+        valley_line(f"{own}: avg", avg, "tau"),
+        expectation(near, abs(avg["least at"] - spread) < abs(avg["least at"] - pooled)),
+        expectation(larger, everyone["place"] > avg["place"]),
+        expectation(f"{iid} than avg's", all(one["place"] > avg["place"] for one in dealt)),
+    ]
+
+
+def draw(ranking: RankingStudy, found: Mapping[str, Any], choice: TruncationChoice, path: Path) -> Path:
+    """A row a score: avg and all over truncations, avg against all, rank against rank, and avg - all."""
+    title = f"{ranking.heading}\ntruncation of generators to the mean style; bands: two standard errors"
+    with panels(path, (15, 3.4 * len(SCORES) + 0.5), len(SCORES), 4, title) as (figure, axes):
+        for (over, path_axes, ranks, gap), score in zip(axes, SCORES):
+            _draw_over(over, ranking, score, choice)
+            points = _draw_path(path_axes, ranking, score, choice.taus)
+            _draw_ranks(ranks, ranking, score, found["scores"][score], choice.taus)
+            draw_gaps(gap, choice.taus, ranking.rows, score, ranking.titles[score], TAU)
+            figure.colorbar(points, ax=gap, label=TAU, aspect=30)
+        handles, labels = (
+            [one for panel in axes[0][:2] for one in panel.get_legend_handles_labels()[i]] for i in (0, 1)
+        )
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+        for panel in axes[:, 1]:
+            panel.get_legend().remove()
+    return path
+
+
+def _draw_over(axes: Any, ranking: RankingStudy, score: str, choice: TruncationChoice) -> None:
+    """avg and all over truncations with a ring at the least, avg over IID clients, and real images as lines."""
+    rows, real = ranking.rows, ranking.real[score]
+    for number, control in enumerate(rows.controls(score)):
+        label = None if number else "avg over IID clients of the same sizes"
+        axes.plot(choice.taus, column(control, score, "avg"), color=CONTROL, linestyle="--", linewidth=1.1, label=label)
+    for how, colour in COLOURS.items():
+        values, errors = column(rows.clients, score, how), errors_of(rows.clients, score, how)
+        low, high = ([value + sign * Z * error for value, error in zip(values, errors)] for sign in (-1, 1))
+        axes.fill_between(choice.taus, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(choice.taus, values, color=colour, marker=".", linewidth=1.6, label=how)
+        least = values.index(min(values))
+        axes.plot(choice.taus[least], values[least], marker="o", markersize=10, color=colour, fillstyle="none")
+        axes.axhline(real[how], color=colour, linestyle=":", linewidth=1.1, label=f"{how}, {REAL}")
+    axes.axvline(choice.client_truncation, color="0.6", linewidth=0.9, label="the clients' own truncation")
+    axes.set(xlabel=TAU, ylabel=ranking.titles[score])
+    axes.grid(alpha=0.25)
+
+
+def _draw_path(axes: Any, ranking: RankingStudy, score: str, taus: Sequence[float]) -> Any:
+    """avg against all, joined in the order of truncations, some of which are written beside; gives the points."""
+    avg, everyone = (column(ranking.rows.clients, score, how) for how in BOTH)
+    axes.plot(avg, everyone, color="0.4", linewidth=1.0, zorder=2)
+    points = ranking.scatter(axes, score, colours=taus, real_title=REAL, errors=False)
+    axes.margins(0.12)
+    for place in _apart(avg, everyone):
+        _write(axes, taus[place], avg[place], everyone[place])
+    return points
+
+
+def _apart(across: Sequence[float], up: Sequence[float]) -> list[int]:
+    """Places of points to write beside: the first, the last, and those that are not close to one of them taken."""
+    widths = [max(max(values) - min(values), 1e-300) for values in (across, up)]
+    taken: list[int] = []
+    for place in (0, len(across) - 1, *range(1, len(across) - 1)):
+        steps = [(abs(across[place] - across[p]) / widths[0], abs(up[place] - up[p]) / widths[1]) for p in taken]
+        if all(max(step) > CLOSE for step in steps):
+            taken.append(place)
+    return taken
+
+
+def _draw_ranks(axes: Any, ranking: RankingStudy, score: str, found: Mapping[str, Any], taus: Sequence[float]) -> None:
+    """Each generator's rank by avg (across) and by all (up), 1 the least; on the diagonal where both rank alike."""
+    from scipy.stats import rankdata
+
+    rows = ranking.rows.clients
+    sides = [rankdata(column(rows, score, how)).tolist() for how in BOTH]
+    ranks = {name: {score: dict(zip(BOTH, pair))} for name, *pair in zip(rows, *sides)}
+    axes.plot([1, len(taus)], [1, len(taus)], color="0.6", linewidth=0.8, zorder=1)
+    draw_ranking(axes, ranks, score, f"rank by {ranking.titles[score]}", colours=taus)
+    for tau, across, up in zip(taus, *sides):
+        _write(axes, tau, across, up)
+    axes.margins(0.12)
+    axes.set_title(f"{len(found['inverted'])} of {found['pairs']} pairs inverted", fontsize=9)
+
+
+def _write(axes: Any, tau: float, across: float, up: float) -> None:
+    axes.annotate(f"{tau:g}", (across, up), textcoords="offset points", xytext=(4, 4), fontsize=8, zorder=5)
+
+
+def draw_samples(styles: TruncatedStyles, choice: TruncationChoice, path: Path) -> Path:
+    """Images of the same latents at the papers' pictured truncations, and of clients, each after its centre."""
+    shown = min(SHOWN, choice.clients)
+    size = 1.1 * COLUMNS + 1.6, 0.53 * max(len(PICTURED), shown) + 0.4
+    with panels(path, size, columns=2) as (_, ((left, right),)):
+        show_rows(left, {f"{tau:g}": _row(styles, styles.mean, tau, choice.seed, 0) for tau in PICTURED})
+        left.set_title("generators by truncation to the mean style", fontsize=11)
+        show_rows(right, {f"client {client}": _client_row(styles, choice, client) for client in range(shown)})
+        right.set_title(f"clients: the centre, then images at {choice.client_truncation:g} around it", fontsize=11)
+    return path
+
+
+def _client_row(styles: TruncatedStyles, choice: TruncationChoice, client: int) -> Tensor:
+    """The image of a client's centre, then images around it."""
+    centre = styles.centre(choice.seed, client)
+    alone, around = (_row(styles, centre, pull, choice.seed, client) for pull in (0.0, choice.client_truncation))
+    return torch.cat([alone[:1], around[1:]])
+
+
+def _row(styles: TruncatedStyles, centre: Tensor, truncation: float, seed: int, number: int) -> Tensor:
+    """Images uint8 [COLUMNS, C, H, W] of latents that are the same for every centre and truncation of a number."""
+    draws = generator(seed, "pictured", number)
+    return styles.make(centre, truncation, styles.latents(COLUMNS, draws), draws)

@@ -1,1 +1,0 @@
-"""Clients and generators made by one StyleGAN2 at rising truncation."""

@@ -1,1 +1,0 @@
-"""Clients of little variance and generators of more and more."""

@@ -1,0 +1,417 @@
+"""FID as a loss beside FastFID's Algorithm 1, torchmetrics and scipy: the error of its matrix root, and its time.
+
+Both are of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075). Error: Table 1, tr sqrt(C1 C2) in
+float32 with C1 = C2, so that the answer is tr C1. The published answers are 2048 (m - 1): centred features of N(0, 1),
+not divided by sqrt(m - 1) as Eq. 4 has it; so here. Time: the setting of Fig. 3, m generated images against statistics
+of 10,000 real ones, all features drawn from N(0, C), at Inception's D = 2048 and ChemNet's 512. A call goes from
+features [m, D] to the value, or to the gradient; the reference is prepared before. Beside seconds stand multiples of a
+D x D float64 product timed in between, which carry over to other machines.
+
+The peers take the generator's side as root [m, D], centred rows with root^T root its covariance.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import scipy.linalg
+import torch
+from rich import box
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+from torchmetrics.image.fid import _compute_fid
+
+from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
+from fedgen.losses import FastFIDLoss
+from fedgen.losses.fastfid import FrechetTargets
+from fedgen.losses.moments import BatchMoments
+from fedgen.seeds import generator
+from fedgen.statistics import Gaussian, summarize
+
+Score = Callable[[Tensor], Tensor]  # features [m, D] to a scalar
+
+
+def small_trace(gram: Tensor) -> Tensor:
+    """tr sqrt(C1 C2) from root C2 root^T [m, m], a scalar that autograd differentiates.
+
+    Algorithm 1 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075): that matrix has the
+    eigenvalues of C1 C2. Centred rows have rank m - 1, so the smallest one is left out.
+    """
+    return torch.linalg.svdvals(gram)[: len(gram) - 1].sqrt().sum()
+
+
+def large_trace(product: Tensor) -> float:
+    """tr sqrt(C1 C2) from C1 C2 [D, D], by `scipy.linalg.sqrtm` in the product's dtype."""
+    return float(scipy.linalg.sqrtm(product.numpy()).trace().real)
+
+
+def small_fid(real: Gaussian, dtype: torch.dtype = torch.float64) -> Score:
+    """FID to a reference by Algorithm 1, with its covariance [D, D] computed once; the gradient is autograd's."""
+    mean, covariance = real.mean.to(dtype), real.covariance().to(dtype)
+    trace = covariance.trace()
+
+    def score(features: Tensor) -> Tensor:
+        made, root = _moments(features.to(dtype))
+        rest = (made - mean).square().sum() + root.square().sum() + trace
+        return rest - 2 * small_trace(root @ covariance @ root.T)
+
+    return score
+
+
+def torchmetrics_fid(real: Gaussian) -> Score:
+    """FID to a reference as in torchmetrics: by the eigenvalues of C1 C2 [D, D], in float64, without gradient."""
+    covariance = real.covariance()
+
+    def score(features: Tensor) -> Tensor:
+        made, root = _moments(features.double())
+        return _compute_fid(made, root.T @ root, real.mean, covariance)
+
+    return score
+
+
+def scipy_fid(real: Gaussian) -> Score:
+    """FID to a reference by `scipy.linalg.sqrtm`, in float64, without gradient."""
+    covariance = real.covariance()
+    trace = covariance.trace()
+
+    def score(features: Tensor) -> Tensor:
+        made, root = _moments(features.double())
+        rest = (made - real.mean).square().sum() + root.square().sum() + trace
+        return rest - 2 * large_trace(root.T @ root @ covariance)
+
+    return score
+
+
+def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [D] and root [m, D], divisor m - 1."""
+    mean = features.mean(0)
+    return mean, (features - mean) / (len(features) - 1) ** 0.5
+
+
+PUBLISHED = {  # m: answer, scipy's error, Algorithm 1's error
+    8: (14283, 175, 0.0000),
+    16: (30678, 228, 0.0020),
+    32: (62955, 300, 0.0000),
+    64: (128947, 408, 0.0078),
+    128: (259586, 565, 0.0156),
+    256: (523360, 785, 0.0312),
+}
+DIM = 2048
+TRACES = ("scipy", "Algorithm 1", "ours, float32", "ours, float64")
+SMALL = 0.1  # what the error of the small matrices stays below at D = 2048
+
+
+@quickly(draws=1)
+def fastfid_error(output: Path | None = None, draws: int = 3, seed: int = 0, quick: bool = False) -> None:
+    """Prints the table's six rows, mean absolute errors over draws, beside the published numbers.
+
+    Scipy takes 11 seconds a row and draw on one thread.
+
+    Args:
+        output: folder of results.json; checkpoints/fastfid-error by default.
+        draws: of the features; 1 with --quick.
+        seed: of the features.
+        quick: takes seconds, at D = 512, to see that it runs; the published numbers are for D = 2048.
+    """
+    study = Study("fastfid-error", output, settings_of(locals()))
+    at_least(1, draws=draws)
+    dim = 512 if quick else DIM
+    items = {f"m = {size}, draw {draw}": (size, draw) for size in PUBLISHED for draw in range(draws)}
+    found = study.each("errors", items, lambda item: errors_of(draw_rows(*item, dim, seed)), unit="matrices")
+    rows = {size: mean_of([found[name] for name, item in items.items() if item[0] == size]) for size in PUBLISHED}
+    study.report([error_table(rows, dim, draws), *error_outcomes(rows, dim)])
+
+
+def draw_rows(size: int, draw: int, dim: int, seed: int) -> Tensor:
+    """Centred rows of N(0, 1), float32 [size, dim]."""
+    rows = torch.randn(size, dim, generator=generator(seed, "fastfid-error", size, draw))
+    return rows - rows.mean(0)
+
+
+def errors_of(rows: Tensor) -> dict[str, float]:
+    """The answer tr(rows^T rows), summed in float64, and each method's absolute error."""
+    answer = float(rows.double().square().sum())
+    product = rows.T @ rows @ rows.T @ rows  # from the left, as the authors' script does: rounding depends on it
+    cross = rows @ rows.T
+    values = {
+        TRACES[0]: large_trace(product),
+        TRACES[1]: float(small_trace(cross @ cross.T)),
+        TRACES[2]: our_trace(rows, torch.float32),
+        TRACES[3]: our_trace(rows, torch.float64),
+    }
+    return {"answer": answer} | {method: abs(value - answer) for method, value in values.items()}
+
+
+def our_trace(rows: Tensor, dtype: torch.dtype) -> float:
+    """tr sqrt(C C) as `FastFIDLoss` has it, with products in a dtype, times m - 1: without the covariances' divisor."""
+    # not from the loss's value, 2 tr C - 2 tr sqrt(C C), which is never below 0: half of the errors would not show. The
+    # form does not matter to a reference of fewer features than D, which is kept as those features
+    targets = FrechetTargets([0], [summarize(rows)], ddof=1, dtype=dtype, form="covariance")
+    estimate = BatchMoments().estimate(rows, remember=False)
+    traces, _ = targets.pull(estimate, 1, torch.ones(1, dtype=torch.float64), needed=False)
+    return float(traces[0]) * (len(rows) - 1)
+
+
+def mean_of(cells: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {key: statistics.mean(cell[key] for cell in cells) for key in cells[0]}
+
+
+def error_outcomes(rows: Mapping[int, Mapping[str, float]], dim: int) -> list[str]:
+    theirs = [row["scipy"] for row in rows.values()]
+    grows = all(a < b for a, b in itertools.pairwise(theirs))
+    lines = [expectation(f"scipy's error grows with m, from {theirs[0]:.3g} to {theirs[-1]:.3g}", grows)]
+    if dim == DIM:
+        ratios = [error / PUBLISHED[size][1] for size, error in zip(rows, theirs)]
+        text = f"scipy's errors are {min(ratios):.2f} to {max(ratios):.2f} of the published ones"
+        lines.append(expectation(text, min(ratios) > 0.8 and max(ratios) < 1.25))
+    for method in TRACES[1:]:
+        largest = max(row[method] for row in rows.values())
+        lines.append(expectation(f"{method}: the largest error is {largest:.2g}, below {SMALL:g}", largest < SMALL))
+    off = max(abs(row["answer"] / (dim * (size - 1)) - 1) for size, row in rows.items())
+    lines.append(
+        expectation(f"the answers are D (m - 1) within {off:.1%}: no row was divided by sqrt(m - 1)", off < 0.05)
+    )
+    return lines
+
+
+def error_table(rows: Mapping[int, Mapping[str, float]], dim: int, draws: int) -> Table:
+
+    def cells(size: int, row: Mapping[str, float]) -> list[Any]:
+        first, *rest = TRACES
+        own = [f"{row['answer']:.0f}", f"{row[first]:.0f}", *(f"{row[method]:.4f}" for method in rest[:2])]
+        answer, theirs, small = PUBLISHED[size]
+        return [size, *own, f"{row[rest[2]]:.1e}", answer, theirs, f"{small:.4f}"]
+
+    return make_table(
+        f"float32, D = {dim}, C1 = C2: absolute errors of tr sqrt(C1 C2), mean of {draws} draw(s)",
+        ("m", "answer", *TRACES, "published: answer", "scipy", "Algorithm 1"),
+        [cells(size, row) for size, row in rows.items()],
+        names=(),
+        notes="the published answers are one draw each, from another generator of random numbers",
+    )
+
+
+REAL = 10_000
+OURS, ALGORITHM = "FastFIDLoss", "Algorithm 1"
+PEERS = ("torchmetrics", "scipy sqrtm")  # slow, and without a backward pass
+METHODS: dict[str, Callable[[Gaussian, torch.dtype], Score]] = {
+    OURS: lambda real, dtype: FastFIDLoss(dtype=dtype).set_references([real]),
+    ALGORITHM: small_fid,
+    PEERS[0]: lambda real, dtype: torchmetrics_fid(real),
+    PEERS[1]: lambda real, dtype: scipy_fid(real),
+}
+PASSES = ("forward", "forward + backward")
+COLOURS = {OURS: "#1f5fa8", ALGORITHM: "#c4560b", PEERS[0]: "#3a8a3a", PEERS[1]: "#7a4fa0"}
+MARKERS = {OURS: "o", ALGORITHM: "s", PEERS[0]: "^", PEERS[1]: "D"}
+BLOCK = 10  # repeats between two timings of the product
+AGREES = {"float64": 1e-5, "float32": 1e-4}  # scipy's root of a singular matrix keeps half of float64's digits
+FASTER = 25  # the paper's least factor over scipy
+
+
+@quickly(dims=(512,), batch_sizes=(8, 64), repeats=5, slow_repeats=2)
+def fastfid_speed(
+    output: Path | None = None,
+    dims: tuple[int, ...] = (2048, 512),
+    batch_sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256),
+    repeats: int = 100,
+    slow_repeats: int = 3,
+    threads: int = 1,
+    dtype: Literal["float64", "float32"] = "float64",
+    spectrum: Literal["flat", "falling"] = "flat",
+    seed: int = 0,
+    quick: bool = False,
+) -> None:
+    """Times every method at every D and m, after one warm-up each, and compares their values.
+
+    Nothing else should run on the machine. A quarter of an hour, most of it in scipy's 24 roots at D = 2048.
+
+    Args:
+        output: folder of results.json and fastfid_speed.png; checkpoints/fastfid-speed by default.
+        dims: features D.
+        batch_sizes: generated images m, each at most D.
+        repeats: timed calls of the fast methods; 5 with --quick.
+        slow_repeats: of torchmetrics and scipy; 2 with --quick.
+        threads: of all methods.
+        dtype: of the fast methods' products; torchmetrics and scipy always work in float64.
+        spectrum: of the covariance: "flat" is N(0, I), the paper's; "falling" has variances 1 / k.
+        seed: of the features.
+        quick: takes seconds, at D = 512, to see that it runs.
+    """
+    settings = settings_of(locals())
+    at_least(2, repeats=repeats, slow_repeats=slow_repeats, batch_sizes=batch_sizes)
+    at_least(1, threads=threads)
+    if not dims or not batch_sizes or max(batch_sizes) > min(dims):
+        raise ValueError(f"batch_sizes={batch_sizes}: give some to the least of dims={dims}; Algorithm 1 wants m <= D")
+    study = Study("fastfid-speed", output, settings)
+    cells = cells_of(dims, batch_sizes)
+    with limited(threads):
+        found = study.each("times", cells, lambda cell: time_cell(*cell, settings), unit="timings")
+    tables: list[Table | str] = [speed_table(found, dim, batch_sizes) for dim in dims]
+    study.report(
+        [*tables, *speed_outcomes(found, dims, batch_sizes, dtype)], draw(found, dims, batch_sizes, study.figure)
+    )
+
+
+def name_of(dim: int, size: int, method: str, passes: str) -> str:
+    return f"D = {dim}, m = {size}, {method}, {passes}"
+
+
+def cells_of(dims: Sequence[int], batch_sizes: Sequence[int]) -> dict[str, tuple[int, int, str, str]]:
+    """Return what is timed: (D, m, method, passes); the peers have no backward pass."""
+    cells = itertools.product(dims, METHODS, batch_sizes, PASSES)
+    return {
+        name_of(dim, size, method, passes): (dim, size, method, passes)
+        for dim, method, size, passes in cells
+        if passes == PASSES[0] or method not in PEERS
+    }
+
+
+@contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """Within, torch and scipy's BLAS run on this many threads."""
+    before = torch.get_num_threads()
+    with threadpool_limits(threads):
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def time_cell(dim: int, size: int, method: str, passes: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{"seconds": [mean, sd], "products": [mean, sd], "value"} of one method."""
+    spectrum, seed = settings["spectrum"], settings["seed"]
+    score = prepare(method, dim, settings["dtype"], spectrum, seed, REAL // (10 if settings["quick"] else 1))
+    batch = draw_features(size, dim, spectrum, seed, "generated")
+    factor = torch.randn(dim, dim, generator=generator(seed, "product", dim), dtype=torch.float64)
+    repeats = settings["slow_repeats" if method in PEERS else "repeats"]
+    call = (lambda: step(score, batch)) if passes == PASSES[1] else (lambda: value_of(score, batch))
+    value = call()  # the warm-up
+    times, products = timed(call, lambda: factor @ factor, repeats)
+    unit = statistics.mean(products)
+    mean, spread = statistics.mean(times), statistics.stdev(times)
+    return {"seconds": [mean, spread], "products": [mean / unit, spread / unit], "value": value}
+
+
+@lru_cache(maxsize=1)
+def prepare(method: str, dim: int, dtype: str, spectrum: str, seed: int, real: int) -> Score:
+    """A method against the summary of `real` drawn features; the last one is kept."""
+    summary = summarize(draw_features(real, dim, spectrum, seed, "real"))
+    return METHODS[method](summary, getattr(torch, dtype))
+
+
+def draw_features(count: int, dim: int, spectrum: str, seed: int, side: str) -> Tensor:
+    """Features of N(0, diag(variances)), float32 [count, dim]."""
+    features = torch.randn(count, dim, generator=generator(seed, "fastfid-speed", side, dim, count))
+    return features * torch.arange(1, dim + 1).rsqrt() if spectrum == "falling" else features
+
+
+def value_of(score: Score, batch: Tensor) -> float:
+    with torch.no_grad():
+        return float(score(batch))
+
+
+def step(score: Score, batch: Tensor) -> float:
+    batch = batch.clone().requires_grad_()
+    value = score(batch)
+    value.backward()
+    return float(value.detach())
+
+
+def timed(call: Callable[[], Any], product: Callable[[], Any], repeats: int) -> tuple[list[float], list[float]]:
+    """Seconds of each call, and of a product before every tenth of them and after the last."""
+    product()
+    times, products = [], []
+    for number in range(repeats):
+        if number % BLOCK == 0:
+            products.append(seconds(product))
+        times.append(seconds(call))
+    products.append(seconds(product))
+    return times, products
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def speed_outcomes(
+    found: Mapping[str, Mapping[str, Any]], dims: Sequence[int], batch_sizes: Sequence[int], dtype: str
+) -> list[str]:
+    sides = list(itertools.product(dims, batch_sizes))
+    values = [[found[name]["value"] for name in cells_of([d], [m])] for d, m in sides]
+    worst = max((max(own) - min(own)) / min(map(abs, own)) for own in values)
+    over_scipy = [ratio(found, (PEERS[1], PASSES[0]), (OURS, PASSES[1]), *side) for side in sides]
+    over_algorithm = [ratio(found, (ALGORITHM, PASSES[1]), (OURS, PASSES[1]), max(dims), size) for size in batch_sizes]
+    return [
+        expectation(f"all methods give one value: largest relative difference {worst:.1e}", worst < AGREES[dtype]),
+        expectation(
+            f"{OURS}, value and gradient, is {min(over_scipy):.3g} to {max(over_scipy):.3g} times as fast as scipy's"
+            f" value alone (the paper: at least {FASTER} for its own)",
+            min(over_scipy) >= FASTER,
+        ),
+        expectation(
+            f"at D = {max(dims)} value and gradient take {OURS} no longer than {ALGORITHM} by autograd:"
+            f" {min(over_algorithm):.3g} to {max(over_algorithm):.3g} times as fast",
+            min(over_algorithm) >= 1,
+        ),
+    ]
+
+
+def ratio(
+    found: Mapping[str, Mapping[str, Any]], slow: tuple[str, str], fast: tuple[str, str], dim: int, size: int
+) -> float:
+    above, below = (found[name_of(dim, size, *side)]["seconds"][0] for side in (slow, fast))
+    return above / below
+
+
+def speed_table(found: Mapping[str, Mapping[str, Any]], dim: int, batch_sizes: Sequence[int]) -> Table:
+    """One D: m by methods and passes, milliseconds with their deviation; in the caption what a product takes."""
+    cells = cells_of([dim], batch_sizes)
+    product = statistics.median(found[name]["seconds"][0] / found[name]["products"][0] for name in cells)
+    columns = list(dict.fromkeys((method, passes) for _, _, method, passes in cells.values()))
+
+    def milliseconds(seconds: list[float]) -> str:
+        return "±".join(f"{1e3 * s:.3g}" if s < 1 else f"{1e3 * s:.0f}" for s in seconds)
+
+    return make_table(
+        f"D = {dim}: milliseconds, mean ± standard deviation",
+        ["m", *(f"{method}\n{passes.replace(' + ', chr(10) + '+ ')}" for method, passes in columns)],
+        [[m, *(milliseconds(found[name_of(dim, m, *one)]["seconds"]) for one in columns)] for m in batch_sizes],
+        names=(),
+        notes=f"a {dim}³ float64 product took {1e3 * product:.3g} ms\n{' and '.join(PEERS)} have no backward pass",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=0,  # fits 80 columns
+    )
+
+
+def draw(found: Mapping[str, Mapping[str, Any]], dims: Sequence[int], batch_sizes: Sequence[int], path: Path) -> Path:
+    """A panel for each D: seconds against m, both on logarithmic axes, with bars of one standard deviation."""
+    with panels(path, (max(8.0, 1.2 + 4.4 * len(dims)), 4.6), 1, len(dims), sharey=True) as (figure, (axes,)):
+        for panel, dim in zip(axes, dims):
+            for method, passes in dict.fromkeys(cell[2:] for cell in cells_of([dim], batch_sizes).values()):
+                row = [found[name_of(dim, size, method, passes)] for size in batch_sizes]
+                means, spreads = zip(*(cell["seconds"] for cell in row))
+                below = [min(s, 0.9 * m) for m, s in zip(means, spreads)]  # a bar to zero has no end on these axes
+                style: dict[str, Any] = {"color": COLOURS[method], "marker": MARKERS[method], "markersize": 4.5}
+                style |= {"capsize": 2.5, "linewidth": 1.3, "label": f"{method}, {passes}"}
+                if passes == PASSES[0] and method not in PEERS:
+                    style |= {"linestyle": "--", "markerfacecolor": "white"}
+                panel.errorbar(batch_sizes, means, yerr=[below, spreads], **style)
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            panel.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
+            panel.set_xlabel("generated images m")
+            panel.set_title(f"D = {dim}", fontsize=10)
+            panel.grid(alpha=0.25)
+        axes[0].set_ylabel("seconds")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    return path
