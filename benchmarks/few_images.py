@@ -26,7 +26,7 @@ from benchmarks.report import report
 from fedgen.data import MNIST5k
 from fedgen.embeddings import embed, load_embedding
 from fedgen.scores import FrechetReference, KernelReference
-from fedgen.scores.frechet.jackknife import JackknifeReference
+from fedgen.scores.frechet.few_images import JackknifeReference
 from fedgen.statistics import Projection
 
 DIM = 64

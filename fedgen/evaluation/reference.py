@@ -10,9 +10,8 @@ from fedgen.data.lazy_examples import LazyInputs
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_aggregates, choose_scores, with_further
 from fedgen.ranks import spread
 from fedgen.scores import Density, FederatedScore
-from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.scores.aggregate import Weights, joined, resolve_weights
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, ModelAnswers, TextFeatures
-from fedgen.scores.influences import joined
 from fedgen.statistics import Gaussian
 
 Found = dict[tuple[str, str], list[FederatedScore]]

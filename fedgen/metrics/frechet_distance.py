@@ -19,7 +19,8 @@ from fedgen.metrics.feature_metric import (
 )
 from fedgen.own_code import warn
 from fedgen.scores.aggregate import FederatedScore, Weights
-from fedgen.scores.frechet.frechet import FrechetReference, few_images, frechet_distance
+from fedgen.scores.frechet.corrected import few_images
+from fedgen.scores.frechet.frechet import FrechetReference, frechet_distance
 from fedgen.scores.frechet.roots import BLOCK, Triangle
 from fedgen.statistics import Gaussian, thin
 from fedgen.statistics.gaussian import CHUNK, check_size, mirror

@@ -7,7 +7,7 @@ from fedgen.lazy import load_on_use
 if TYPE_CHECKING:
     from fedgen.scores.aggregate import FederatedScore, aggregate, resolve_weights
     from fedgen.scores.definition import ClientSide, Density, FittedScore, GeneratedSet, ScoreDefinition
-    from fedgen.scores.frechet.extrapolation import Extrapolation, fid_infinity
+    from fedgen.scores.frechet.few_images import Extrapolation, fid_infinity
     from fedgen.scores.frechet.frechet import FrechetReference, frechet_distance
     from fedgen.scores.frechet.mifid import MiFIDReference
     from fedgen.scores.kernel.federated_kid import SummedKID, kid_from_messages, kid_message

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedgen.scores.choosing import best_set, inverted_pairs, winner
+from fedgen.scores.rankings import best_set, inverted_pairs, winner
 
 EQUAL, SPREAD, NEAR = np.zeros(20), np.arange(20) * 0.3, np.r_[0, 0.1, 0.2, np.full(12, 4.0)]
 REPEATS = 60

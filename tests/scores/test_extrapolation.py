@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedgen.scores import FrechetReference
-from fedgen.scores.frechet.extrapolation import _extrapolate, fid_infinity
+from fedgen.scores.frechet.few_images import _extrapolate, fid_infinity
 from fedgen.scores.theory import population_gaussian
 from fedgen.statistics import summarize
 

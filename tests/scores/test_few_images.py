@@ -1,4 +1,4 @@
-from fedgen.scores.frechet.frechet import few_images
+from fedgen.scores.frechet.corrected import few_images
 
 
 def test_every_set_of_fewer_images_than_features_is_named():

@@ -16,7 +16,7 @@ from fedgen.scores import (
     influences,
     memorisation,
 )
-from fedgen.scores.influences import SharedVariances, client_blocks
+from fedgen.scores.aggregate import SharedVariances, client_blocks
 
 SCORES: dict[str, Callable[[list[Tensor], Tensor, bool], FederatedScore | Mapping[str, FederatedScore]]] = {
     "kid": lambda parts, made, errors: KernelReference.from_features(parts).score(made, errors),

@@ -7,7 +7,7 @@ from fedgen.evaluation import Evaluator
 from fedgen.evaluation.score_choice import choose
 from fedgen.evaluation.splits import Split
 from fedgen.scores import ClientSide, FrechetReference, GeneratedSet, frechet_distance
-from fedgen.scores.frechet.jackknife import JackknifeFrechetScore, JackknifeReference, SubspaceFrechetScore
+from fedgen.scores.frechet.few_images import JackknifeFrechetScore, JackknifeReference, SubspaceFrechetScore
 from fedgen.statistics import Projection, pool, summarize
 
 DIM = 8

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedgen.scores import KernelReference, ManifoldReference, WassersteinReference
-from fedgen.scores.influences import joined
+from fedgen.scores.aggregate import joined
 
 
 def storage(features):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.scores.influences import mean_score
+from fedgen.scores.aggregate import mean_score
 
 VALUES = [torch.tensor([1.0, 3.0]).double(), torch.tensor([5.0, 5.0, 8.0, 2.0]).double()]
 WEIGHTS = torch.tensor([1 / 3, 2 / 3]).double()

@@ -5,7 +5,7 @@ import torch
 
 from fedgen.embeddings import ClassifierOptions
 from fedgen.scores import UtilityReference
-from fedgen.scores.influences import mean_score
+from fedgen.scores.aggregate import mean_score
 
 RIGHT = [torch.tensor([1.0, 1, 1, 0]), torch.tensor([1.0, 0]), torch.tensor([0.0, 0, 1])]
 RIGHT = [part.double() for part in RIGHT]

@@ -238,3 +238,23 @@ def marks_of(features: Tensor) -> Tensor:
     """Three numbers of each image, float64 [n, 3], by which those that occur twice are found: in random directions."""
     directions = torch.randn(features.shape[1], 3, generator=generator(0, "marks"), dtype=torch.float64)
     return torch.cat([part.detach().cpu().double() @ directions for part in features.split(CHUNK)])
+
+
+def few_images(name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
+    """A line that says which sets have fewer images than features; "" if none has."""
+    known = [count for count in clients if count is not None]
+    few = [count for count in known if count < dim]
+    parts = []
+    if few:
+        several = f"{len(few):,} of {len(clients):,} clients, from {min(few):,.12g}"
+        parts.append(f"{few[0]:,.12g} real" if len(known) == 1 else several)
+    if few and 1 < len(known) == len(clients) and sum(known) < dim:
+        parts.append(f"their pool of {sum(known):,.12g}")
+    if generated is not None and generated < dim:
+        parts.append(f"{generated:,.12g} generated")
+    if not parts:
+        return ""
+    return (
+        f"{name} of fewer images than the {dim:,} features ({', '.join(parts)}) is too large: add the score fidc_d64,"
+        " or compare it at equal numbers of images only"
+    )

@@ -21,6 +21,7 @@ from fedgen.scores.frechet.corrected import (
     check_bias,
     check_client,
     effective_count,
+    few_images,
     marks_of,
     with_alarm,
 )
@@ -31,7 +32,6 @@ from fedgen.scores.frechet.frechet_errors import (
     sample_client,
     sample_deviations,
     sample_pool,
-    visit_all,
 )
 from fedgen.scores.frechet.roots import (
     Roots,
@@ -52,26 +52,6 @@ NAMES: dict[Bias, str] = {"plug-in": "fid", "corrected": "fidc"}
 def check_ddof(ddof: float) -> None:
     if ddof not in (0, 1):
         raise ValueError(f"ddof must be 0 or 1, got {ddof!r}")
-
-
-def few_images(name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
-    """A line that says which sets have fewer images than features; "" if none has."""
-    known = [count for count in clients if count is not None]
-    few = [count for count in known if count < dim]
-    parts = []
-    if few:
-        several = f"{len(few):,} of {len(clients):,} clients, from {min(few):,.12g}"
-        parts.append(f"{few[0]:,.12g} real" if len(known) == 1 else several)
-    if few and 1 < len(known) == len(clients) and sum(known) < dim:
-        parts.append(f"their pool of {sum(known):,.12g}")
-    if generated is not None and generated < dim:
-        parts.append(f"{generated:,.12g} generated")
-    if not parts:
-        return ""
-    return (
-        f"{name} of fewer images than the {dim:,} features ({', '.join(parts)}) is too large: add the score fidc_d64,"
-        " or compare it at equal numbers of images only"
-    )
 
 
 def frechet_distance(
@@ -319,31 +299,35 @@ class FrechetReference(OfClients):
     ) -> list[tuple[Tensor, dict[str, Tensor]]]:
         """Distances to the batches' members, clients before the pool, and their terms; ranks `together` share them."""
         if influences:
-            visits = list(spread(lambda batch: visit_all(influences, batch, self._means, self._scales), batches))
+            known = self._means, self._scales
+            visits = list(
+                spread(
+                    lambda batch: [
+                        own.visit(batch, spectra, *known)
+                        for spectra in [influences[0].spectra(batch)]
+                        for own in influences
+                    ],
+                    batches,
+                )
+            )
             for own, of_one in zip(influences, zip(*visits)):
                 own.gather(batches, of_one)
             found: list[Sequence[Tensor]] = [[visit.traces for visit in one] for one in visits]
         else:
             opposite = _opposite(summary, self.ddof)
             found = list(spread(lambda batch: all_traces(numbers, batch, opposite), batches))
-        means = torch.stack([(mean - summary.mean).square().sum() for mean in self._means])
-        return [self._terms(summary, one, batches, means, list(of_one)) for one, of_one in zip(numbers, zip(*found))]
-
-    def _terms(
-        self, summary: Gaussian, numbers: Numbers | None, batches: list[Batch], means: Tensor, found: Sequence[Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Distances and their terms, of the traces of sqrt(C_i C) of each batch."""
-        traces = torch.zeros(len(self._means), dtype=torch.float64)
-        for batch, part in zip(batches, found):
-            traces[batch.members] = part.to(traces)
-        spreads = torch.stack(self._traces)
-        if numbers is None:
-            covariances = spreads + summary.trace(self.ddof) - 2 * traces
-            terms = {"mean": means, "covariance": covariances.clamp(min=0)}
-        else:
-            population = spreads / torch.tensor(self._scales, dtype=torch.float64)
-            terms = numbers.terms(range(len(traces)), traces, means, population, summary.trace(0))
-        return terms["mean"] + terms["covariance"], terms
+        shifts = torch.stack([(mean - summary.mean).square().sum() for mean in self._means])
+        spreads, distances = torch.stack(self._traces), []
+        for one, parts in zip(numbers, zip(*found)):
+            traces = torch.zeros(len(self._means), dtype=torch.float64)
+            for batch, part in zip(batches, parts):
+                traces[batch.members] = part.to(traces)
+            terms = {"mean": shifts, "covariance": (spreads + summary.trace(self.ddof) - 2 * traces).clamp(min=0)}
+            if one is not None:
+                population = spreads / torch.tensor(self._scales, dtype=torch.float64)
+                terms = one.terms(range(len(traces)), traces, shifts, population, summary.trace(0))
+            distances.append((terms["mean"] + terms["covariance"], terms))
+        return distances
 
     def _numbers(self, generated: tuple[float, float], name: str) -> Numbers:
         """How many images there are on both sides, and how many different ones."""

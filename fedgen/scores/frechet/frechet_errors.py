@@ -70,12 +70,16 @@ class Spectra:
         vectors: likewise [k, r, r].
         rows: R_i float32 [k, r, D], and their unit.
         squares: of the coordinates of generated images along the vectors, float32 [k, p, r], and their unit.
+        inverse: 1 / sqrt(values) in units of 1 / `largest`, 0 where that is rounding.
+        largest: of sqrt(values), [k, 1].
     """
 
     values: Tensor
     vectors: Tensor
     rows: tuple[Tensor, Tensor]
     squares: tuple[Tensor, Tensor]
+    inverse: Tensor
+    largest: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,13 +155,17 @@ class InfluenceErrors:
         values = values.clamp(min=0) * (torch.arange(size) >= size - ranks.unsqueeze(1)).to(values)
         (points, one), (single, unit) = self._single, in_float32(batch.roots.rows)
         squares = torch.bmm(torch.einsum("pd,krd->kpr", points, single), vectors.float()).square_()
-        return Spectra(values, vectors, (single, unit), (squares, (one * unit) ** 2))
+        sizes, tiny = values.sqrt(), torch.finfo(values.dtype).tiny
+        largest = sizes.amax(1, keepdim=True).clamp(min=tiny) if size else sizes.new_ones(len(sizes), 1)
+        floor = (size * torch.finfo(sizes.dtype).eps) ** 0.5
+        inverse = torch.where(sizes > floor * largest, largest / sizes.clamp(min=tiny), 0.0)
+        return Spectra(values, vectors, (single, unit), (squares, (one * unit) ** 2), inverse, largest)
 
     def visit(self, batch: Batch, spectra: Spectra, means: Sequence[Tensor], scales: Sequence[float]) -> Visit:
         """Return the findings of a batch's distributions; it changes nothing here."""
         (single, unit), vectors, sizes = spectra.rows, spectra.vectors, spectra.values.sqrt()
         (squares, square_unit), traces = spectra.squares, sizes.sum(-1)
-        inverse, largest = _inverse(sizes)
+        inverse, largest, is_plain = spectra.inverse, spectra.largest, self.numbers is None
         if self.numbers is not None:
             traces, slopes = self.numbers.traces(batch.members, spectra.values, slopes=True)
             sizes, inverse = 2 * slopes * spectra.values, 2 * slopes * largest
@@ -167,28 +175,26 @@ class InfluenceErrors:
         generated, real = [], []
         for slot, (member, sample) in enumerate(zip(batch.members, batch.samples)):
             shift, scale = means[member] - self.summary.mean, scales[member]
-            away = self.squares * self._kept(self.scale) - transported[slot]
+            # the corrected distance has the population's trace, C (n - 1) / n
+            kept, own_kept = (1.0, 1.0) if is_plain else (1 / self.scale, 1 / scale)
+            away = self.squares * kept - transported[slot]
             generated.append(2 * (self.images @ -shift) + self.scale * away)
             if at_rows is not None:
                 rows = batch.roots.rows[slot]
-                own = _influence_of_rows(rows, at_rows[slot], sample, shift, scale, self._kept(scale))
+                own = _influence_of_rows(rows, at_rows[slot], sample, shift, scale, own_kept)
             else:  # at coordinates z of images, of a root that is alone
                 assert sample.places is not None
                 deviations = (sample.places @ single[0]).to(sizes) * unit
                 mapped = (sample.places @ vectors[0].to(sample.places)).square().double() @ sizes[0]
-                own = 2 * (deviations @ shift) + scale * (deviations.square().sum(1) * self._kept(scale) - mapped)
+                own = 2 * (deviations @ shift) + scale * (deviations.square().sum(1) * own_kept - mapped)
             real.append(self._real_variance(own, sample))
         if batch.members != [len(self.weights)]:
             return Visit(traces, generated, real)
         if sample.shares is not None:
             return Visit(traces, generated, real, slopes=self._slopes_of_images(own, sample.shares, sample.clients))
-        kept = spectra.values[0] > 0
-        columns = vectors[0][:, kept] * sizes[0][kept].clamp(min=0).sqrt()
+        some = spectra.values[0] > 0
+        columns = vectors[0][:, some] * sizes[0][some].clamp(min=0).sqrt()
         return Visit(traces, generated, real, map=solved(batch.roots, columns))
-
-    def _kept(self, scale: float) -> float:
-        """The factor of a trace in the distance: the corrected one has the population's, C (n - 1) / n."""
-        return 1.0 if self.numbers is None else 1 / scale
 
     def _slopes_of_images(self, influences: Tensor, shares: Tensor, clients: Tensor) -> Tensor:
         """The mean influence of each client's images on the pool's distance, float64 [K]."""
@@ -218,7 +224,7 @@ class InfluenceErrors:
             scales: n / (n - ddof).
         """
         away = torch.stack(list(means[:-1])) - means[-1]
-        kept = self._kept(scales[-1])
+        kept = 1.0 if self.numbers is None else 1 / scales[-1]
         own = (torch.stack(list(traces[:-1])) * kept - moved) / torch.tensor(scales[:-1], dtype=torch.float64)
         between = away.square().sum(1) * kept - (away @ map).square().sum(1)
         return 2 * (away @ (means[-1] - self.summary.mean)) + scales[-1] * (own + between)
@@ -267,24 +273,6 @@ class InfluenceErrors:
                 variance = mean_variance(influences[mine], sample.shares[mine] / sample.shares[mine].sum())
             total += weight**2 * float(variance)
         return total
-
-
-def visit_all(
-    influences: Sequence[InfluenceErrors], batch: Batch, means: Sequence[Tensor], scales: Sequence[float]
-) -> list[Visit]:
-    """The findings of a batch's distributions for each bias."""
-    spectra = influences[0].spectra(batch)
-    return [own.visit(batch, spectra, means, scales) for own in influences]
-
-
-def _inverse(sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """1 / sizes [k, r] in units of 1 / the largest [k, 1], 0 where they are rounding."""
-    if not sizes.shape[1]:  # a constant client
-        return sizes, sizes.new_ones(len(sizes), 1)
-    tiny = torch.finfo(sizes.dtype).tiny
-    largest = sizes[:, -1:].clamp(min=tiny)
-    floor = (sizes.shape[1] * torch.finfo(sizes.dtype).eps) ** 0.5
-    return torch.where(sizes > floor * largest, largest / sizes.clamp(min=tiny), 0.0), largest
 
 
 def _influence_of_rows(

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
-from fedgen.scores.frechet.frechet import Distances, FrechetReference, check_ddof, few_images
+from fedgen.scores.frechet.corrected import few_images
+from fedgen.scores.frechet.frechet import Distances, FrechetReference, check_ddof
 from fedgen.scores.frechet.frechet_errors import GENERATED_IMAGES, spaced
 from fedgen.scores.kernel.kernels import BLOCK
 from fedgen.statistics.gaussian import check_clients, check_features

@@ -23,13 +23,16 @@ from fedgen.scores.aggregate import (
     FederatedScore,
     OfFeatures,
     OverClients,
+    SharedVariances,
     Weights,
+    client_blocks,
     combine,
     jackknife_variance,
+    joined,
     resolve_weights,
+    with_errors,
 )
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_finite
-from fedgen.scores.influences import SharedVariances, client_blocks, joined, with_errors
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel, cross_sums, within_sums
 from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 

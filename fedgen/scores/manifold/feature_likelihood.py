@@ -23,9 +23,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, mean_variance, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, joined, mean_variance, resolve_weights
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition, require_whole
-from fedgen.scores.influences import joined
 from fedgen.scores.manifold.memorisation import check_sides
 from fedgen.scores.manifold.neighbours import Points, exact_squares, positive_weights
 from fedgen.seeds import generator

@@ -22,14 +22,17 @@ from fedgen.scores.aggregate import (
     FederatedScore,
     OfFeatures,
     OverClients,
+    SharedVariances,
     Weights,
+    client_blocks,
     client_means,
     combine,
     jackknife_variance,
+    joined,
     resolve_weights,
+    with_errors,
 )
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_whole
-from fedgen.scores.influences import SharedVariances, client_blocks, joined, with_errors
 from fedgen.scores.kernel.kernels import block_pairs
 from fedgen.scores.manifold.neighbours import (
     Neighbours,

@@ -19,9 +19,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import (
+    FederatedScore,
+    OfFeatures,
+    SharedVariances,
+    Weights,
+    client_blocks,
+    combine,
+    joined,
+    resolve_weights,
+)
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
-from fedgen.scores.influences import SharedVariances, client_blocks, joined
 from fedgen.scores.manifold.neighbours import NearestReal, Points, nearest, nearest_real, positive_weights
 from fedgen.statistics.gaussian import check_clients, check_features, check_generated
 

@@ -20,11 +20,11 @@ from fedgen.scores.aggregate import (
     OverClients,
     Weights,
     combine,
+    mean_score,
     mean_variance,
     resolve_weights,
 )
 from fedgen.scores.definition import ClientSide, Density, GeneratedSet, Needs, ScoreDefinition
-from fedgen.scores.influences import mean_score
 from fedgen.statistics.gaussian import check_clients
 
 if TYPE_CHECKING:

@@ -18,9 +18,16 @@ from fedgen.data.lazy_examples import LazyInputs
 from fedgen.embeddings import ClassifierOptions, train_classifier
 from fedgen.embeddings.classifiers import BATCH, check_labelled
 from fedgen.progress import track
-from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, mean_variance, resolve_weights
+from fedgen.scores.aggregate import (
+    FederatedScore,
+    OfClients,
+    Weights,
+    combine,
+    mean_score,
+    mean_variance,
+    resolve_weights,
+)
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
-from fedgen.scores.influences import mean_score
 
 
 @dataclass(frozen=True)

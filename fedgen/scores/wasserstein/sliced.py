@@ -14,9 +14,17 @@ import torch
 from torch import Tensor
 
 from fedgen import seeds
-from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import (
+    FederatedScore,
+    OfFeatures,
+    SharedVariances,
+    Weights,
+    client_blocks,
+    combine,
+    resolve_weights,
+    with_influences,
+)
 from fedgen.scores.definition import ClientSide, ScoreDefinition, require_whole
-from fedgen.scores.influences import SharedVariances, client_blocks, with_influences
 from fedgen.statistics.gaussian import check_clients, check_generated
 
 VALUES = 2**22  # projected values of one side held at once: 34 MB

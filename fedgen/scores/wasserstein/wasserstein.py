@@ -25,9 +25,17 @@ from torch.nn.utils import skip_init
 
 from fedgen import seeds
 from fedgen.ranks import spread
-from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import (
+    FederatedScore,
+    OfFeatures,
+    SharedVariances,
+    Weights,
+    combine,
+    joined,
+    resolve_weights,
+    with_influences,
+)
 from fedgen.scores.definition import ClientSide, ScoreDefinition
-from fedgen.scores.influences import SharedVariances, joined, with_influences
 from fedgen.statistics.gaussian import check_clients, check_generated
 
 Kind = Literal["groupsort", "relu"]
