@@ -25,7 +25,7 @@ from fedgen.evaluation.image_sampling import (
     sampler_of,
 )
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
-from fedgen.evaluation.plan import EvaluationPlan, Generated, RealSide
+from fedgen.evaluation.plan import EvaluationPlan, RealSide, StreamImages
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.reference import Found, Reference
 from fedgen.evaluation.score_choice import ScoreLike
@@ -217,7 +217,7 @@ class Evaluator:
         return draw_images(sample, number, **draws, seen=self._seen, description="trying out")
 
     def _draws(self, sample: Sample, round: int, stream: str) -> dict[str, Any]:
-        """What the draws of images hang on; of a class-conditional model the classes that the clients have."""
+        """The arguments of draws of images; of a class-conditional model with the classes that the clients have."""
         asked = None if labels_problem(ImageSampler.of(sample), self._frequencies) else self._frequencies
         return {"seed": self.seed, "round": round, "stream": stream, "chunk": self.chunk, "frequencies": asked}
 
@@ -255,7 +255,7 @@ class Evaluator:
 
     def embed_generated(
         self, sample: Sample, round: int, where: Callable[[Split, Panel], bool] = lambda split, panel: True
-    ) -> Iterator[Generated]:
+    ) -> Iterator[StreamImages]:
         """Yields the generated images of one model, stream after stream, for the splits and embeddings that want them.
 
         They are drawn once a stream, and embedded once a stream and embedding; the round is part of their seed.
@@ -272,7 +272,7 @@ class Evaluator:
                 images = draw_images(sample, self.num_images, **draws, seen=self._seen, description=said)
                 labels = drawn_labels(self.num_images, **draws)
             embedded = {name: (self.real.embed(panel, images), labels) for name, panel in asking.items()}
-            yield Generated({key: embedded.get(key[1], (torch.empty(0), None)) for key in panels}, images)
+            yield StreamImages({key: embedded.get(key[1], (torch.empty(0), None)) for key in panels}, images)
 
     def of_one(self, split: Split, place: int, among: Sequence[Panel]) -> "Evaluator":
         """The same evaluation of one client of one split alone, by its place, in some of the embeddings."""

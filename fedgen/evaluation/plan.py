@@ -276,7 +276,7 @@ def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common:
 
 
 @dataclass(frozen=True, eq=False)
-class Generated:
+class StreamImages:
     """Generated images of one stream, and their features by split and embedding."""
 
     features: Features
@@ -358,7 +358,7 @@ class RealSide:
                 self._reference(split, panel, features) if (split.name, panel.embedding.name) in plan.places else None
             )
 
-    def scores(self, made: Generated, **asked: Any) -> Found:
+    def scores(self, made: StreamImages, **asked: Any) -> Found:
         """The scores of generated images, and of what is `asked` of their model."""
         return {
             key: self.score(*self.plan.places[key], features, labels=labels, **asked)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from fedgen.data.optional_attributes import optional
 
 if TYPE_CHECKING:  # a choice among checkpoints needs these defaults, and no torch
@@ -19,7 +17,7 @@ if TYPE_CHECKING:  # a choice among checkpoints needs these defaults, and no tor
     from torch import Tensor
 
 
-Drawn = Mapping[str, Tensor]
+Drawn = Mapping[str, "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class FunctionalStep:
     kind: str
     optimizer: int
     draw: Callable[[Any], Drawn]
-    loss: Callable[[Any, Drawn], tuple[Tensor, Mapping[str, Tensor]]]
+    loss: "Callable[[Any, Drawn], tuple[Tensor, Mapping[str, Tensor]]]"
     rate: float | None = None
 
 

@@ -13,7 +13,6 @@ from fedgen.scores import (
     ManifoldReference,
     RBFKernel,
     SlicedReference,
-    influences,
     memorisation,
 )
 from fedgen.scores.aggregate import SharedVariances, client_blocks
@@ -59,7 +58,7 @@ def numbers(found: FederatedScore | Mapping[str, FederatedScore]) -> dict[str, T
 
 
 def test_a_block_holds_whole_clients_and_at_most_so_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(influences, "PAIRS", 20)
+    monkeypatch.setattr(sys.modules["fedgen.scores.aggregate"], "PAIRS", 20)
     blocks = [(slice(0, 2), slice(0, 7)), (slice(2, 4), slice(7, 11)), (slice(4, 5), slice(11, 14))]
     assert list(client_blocks([3, 4, 1, 3, 3], 10)) == blocks
     assert list(client_blocks([3, 4], 100)) == [(slice(0, 1), slice(0, 3)), (slice(1, 2), slice(3, 7))]
@@ -74,7 +73,7 @@ def test_scores_and_errors_are_the_same_in_blocks_of_clients(
     made[:2] = clients[3][:2]
     expected = numbers(SCORES[name](clients, made, errors))
     for pairs in (1, 60):
-        monkeypatch.setattr(influences, "PAIRS", pairs)
+        monkeypatch.setattr(sys.modules["fedgen.scores.aggregate"], "PAIRS", pairs)
         found = numbers(SCORES[name](clients, made, errors))
         assert found.keys() == expected.keys()
         for key, value in found.items():

@@ -22,7 +22,12 @@ class FlowerPartitioner(Protocol):
 
 
 class DescribedPartitioner:
-    """A partitioner that says more of itself, as most of flwr-datasets' do."""
+    """A partitioner that says more of itself, as most of flwr-datasets' do.
+
+    Attributes:
+        is_dataset_assigned: gives whether it has its data set.
+        partition_id_to_natural_id: names of the partitions by their numbers.
+    """
 
     is_dataset_assigned: Callable[[], bool] | None = None
     partition_id_to_natural_id: Mapping[int, Any] = MappingProxyType({})

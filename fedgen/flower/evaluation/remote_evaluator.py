@@ -12,7 +12,7 @@ from fedgen.evaluation import Evaluator, ScoreRecord
 from fedgen.evaluation.answers import Answers
 from fedgen.evaluation.image_sampling import Sample
 from fedgen.evaluation.names import REPORT, SELECT
-from fedgen.evaluation.plan import EvaluationPlan, Generated, RealSide
+from fedgen.evaluation.plan import EvaluationPlan, RealSide, StreamImages
 from fedgen.evaluation.reference import Found
 from fedgen.evaluation.splits import LEAST, Split
 from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf
@@ -50,10 +50,10 @@ class RemoteEvaluator(Evaluator):
         images = self.draw_trial(sample, number)
         self.answers.look({key: self.real.embed(panel, images) for key, (_, panel) in self.plan.places.items()})
 
-    def embed_generated(self, *args: Any, **options: Any) -> Iterator[Generated]:
+    def embed_generated(self, *args: Any, **options: Any) -> Iterator[StreamImages]:
         """Yields the images of all streams at once, as clients are asked about all of them at once."""
         made = list(super().embed_generated(*args, **options))
-        yield Generated({key: own for part in made for key, own in part.features.items()}, made[0].images)
+        yield StreamImages({key: own for part in made for key, own in part.features.items()}, made[0].images)
 
 
 class RemoteSide(RealSide):
@@ -97,7 +97,7 @@ class RemoteSide(RealSide):
             score_settings={**record.score_settings, **self.answers.settings},
         )
 
-    def scores(self, made: Generated, **asked: Any) -> Found:
+    def scores(self, made: StreamImages, **asked: Any) -> Found:
         """The scores of what clients answer about generated images."""
         features = {key: own for key, (own, _) in made.features.items()}
         self.answers.look(features)

@@ -43,8 +43,8 @@ def check_bias(bias: str, ddof: float) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
-    """How many images two sides of distances have: n, and of these effectively different ones.
+class ImageCounts:
+    """The numbers of images of two sides of distances: n, and of these effectively different ones.
 
     Args:
         counts: n of each distribution, of which covariances are n / (n - 1) times those of the images.
@@ -100,7 +100,7 @@ class Numbers:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know of images that occur twice."""
+        """A line for each side whose images occur twice."""
         clients = len(self.names) - 2  # beside the pool and the other side
         twice = sum(different < count - 0.5 for count, different in zip(self.counts[:clients], self.different))
         found = [f"images of {twice} of {clients} clients occur twice, and count once"] if twice else []
@@ -159,7 +159,7 @@ def check_client(summary: Gaussian, rows: Tensor, client: int, without: str = ""
 
 
 def _factor(count: float, used: float) -> float:
-    """What makes a covariance with divisor n - 1 one of so many images."""
+    """The factor that makes a covariance with divisor n - 1 one of so many images."""
     return (count - 1) / count * used / (used - 1)
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, OfFeatures, Weights, combine
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition, require_whole
-from fedgen.scores.frechet.corrected import Numbers, check_client, with_alarm
+from fedgen.scores.frechet.corrected import ImageCounts, check_client, with_alarm
 from fedgen.scores.frechet.frechet import FrechetReference
 from fedgen.scores.frechet.roots import factor
 from fedgen.seeds import generator
@@ -98,13 +98,13 @@ class JackknifeReference(OfFeatures):
         score = self._reference.combined("fidj", replace(found, values=values, terms={}))
         return with_alarm(_with_larger_errors(score, made, real, self.weights)) if errors else score
 
-    def _without_generated_groups(self, groups: Sequence[Gaussian], numbers: Numbers) -> Tensor:
+    def _without_generated_groups(self, groups: Sequence[Gaussian], numbers: ImageCounts) -> Tensor:
         """The corrected distances [K + 1, G] without a group of generated images each."""
         share, name = numbers.other[1] / numbers.other[0], f"the generated set without 1 / {self.groups}"
         left = (pool(_without(groups, group)) for group in range(self.groups))
         return torch.stack([self._reference.measure(one, False, share, name)[0].values for one in left], 1)
 
-    def _without_real_groups(self, generated: Tensor | Gaussian, numbers: Numbers) -> Tensor:
+    def _without_real_groups(self, generated: Tensor | Gaussian, numbers: ImageCounts) -> Tensor:
         """Those [K + 1, G] without a group of each client's images: of the root of the generated images' covariance."""
         mirrored = FrechetReference([generated], "examples", 1, ["corrected"])
         shares = [some / count for some, count in zip(numbers.different, numbers.counts)]

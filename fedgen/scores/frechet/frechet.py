@@ -17,7 +17,7 @@ from fedgen.scores.aggregate import FederatedScore, OfClients, OverClients, Weig
 from fedgen.scores.definition import ClientSide, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.frechet.corrected import (
     Bias,
-    Numbers,
+    ImageCounts,
     check_bias,
     check_client,
     effective_count,
@@ -91,7 +91,7 @@ def frechet_distance(
         trace = float(sum_of_roots(values, ranks)[0])
         terms["covariance"] = max(0.0, float(a.trace(ddof) + b.trace(ddof)) - 2 * trace)
     else:
-        numbers = Numbers([thin.count], [thin.count], (other.count, other.count), ["a set", "the other set"])
+        numbers = ImageCounts([thin.count], [thin.count], (other.count, other.count), ["a set", "the other set"])
         traces, _ = numbers.traces([0], values * top(values.shape[1], ranks))
         shift, spread = torch.tensor([terms["mean"]], dtype=torch.float64), thin.trace(0).view(1).cpu()
         terms = {name: float(term) for name, term in numbers.terms([0], traces, shift, spread, other.trace(0)).items()}
@@ -106,7 +106,7 @@ class Distances:
     terms: dict[str, Tensor]
     influences: InfluenceErrors | None = None
     of_pool: Tensor | None = None
-    numbers: Numbers | None = None
+    numbers: ImageCounts | None = None
 
 
 class FrechetReference(OfClients):
@@ -249,7 +249,7 @@ class FrechetReference(OfClients):
         """
         features = None if isinstance(generated, Gaussian) else generated.detach().cpu()
         summary = self._summary(generated)
-        numbers: list[Numbers | None] = []
+        numbers: list[ImageCounts | None] = []
         for bias in self.biases:
             if bias == "plug-in":
                 numbers.append(None)
@@ -295,7 +295,7 @@ class FrechetReference(OfClients):
         batches: list[Batch],
         summary: Gaussian,
         influences: Sequence[InfluenceErrors],
-        numbers: Sequence[Numbers | None],
+        numbers: Sequence[ImageCounts | None],
     ) -> list[tuple[Tensor, dict[str, Tensor]]]:
         """Distances to the batches' members, clients before the pool, and their terms; ranks `together` share them."""
         if influences:
@@ -329,11 +329,11 @@ class FrechetReference(OfClients):
             distances.append((terms["mean"] + terms["covariance"], terms))
         return distances
 
-    def _numbers(self, generated: tuple[float, float], name: str) -> Numbers:
-        """How many images there are on both sides, and how many different ones."""
+    def _numbers(self, generated: tuple[float, float], name: str) -> ImageCounts:
+        """The numbers of images on both sides, and of different ones."""
         counts = [*self.counts, self.pooled.count]
         names = [*(f"client {number}" for number in range(len(self.counts))), "the clients' pool", name]
-        return Numbers(counts, self._different, generated, names)
+        return ImageCounts(counts, self._different, generated, names)
 
     def _count_different(self, marks: Sequence[Tensor]) -> list[float]:
         """The effective number of different images of each client and of the pool; all where features are unknown."""
@@ -376,7 +376,7 @@ class FrechetReference(OfClients):
         return Batch([len(batches)], root, [sample_pool(self.pooled, root, positions, pooled)])
 
 
-def all_traces(numbers: Sequence[Numbers | None], batch: Batch, opposite: Tensor | Roots) -> list[Tensor]:
+def all_traces(numbers: Sequence[ImageCounts | None], batch: Batch, opposite: Tensor | Roots) -> list[Tensor]:
     """The traces of sqrt(C_i C) [k] of a batch, for each bias."""
     values, ranks = paired_eigenvalues(batch.roots, opposite)
     counted = values * top(values.shape[1], ranks).to(values)

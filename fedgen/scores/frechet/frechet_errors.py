@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import mean_variance
-from fedgen.scores.frechet.corrected import Numbers
+from fedgen.scores.frechet.corrected import ImageCounts
 from fedgen.scores.frechet.roots import (
     Roots,
     coordinates,
@@ -63,7 +63,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Spectra:
-    """What all distances to one batch of distributions are made of.
+    """Eigenvalues and coordinates that all distances to one batch of distributions are made of.
 
     Args:
         values: eigenvalues of R_i C R_i^T, ascending float64 [k, r], 0 beyond their ranks.
@@ -135,12 +135,12 @@ class InfluenceErrors:
         self.images = sample_deviations(summary, features, GENERATED_IMAGES)
         self.squares = self.images.square().sum(1)
         self._single = in_float32(self.images)
-        self.numbers: Numbers | None = None  # of images, where the distance is corrected for few
+        self.numbers: ImageCounts | None = None  # of images, where the distance is corrected for few
         self.generated: dict[int, Tensor] = {}  # influences of generated images [p] on each distribution's distance
         self.real: dict[int, float] = {}  # variance from real images
         self.pool: Visit | None = None
 
-    def corrected(self, numbers: Numbers) -> "InfluenceErrors":
+    def corrected(self, numbers: ImageCounts) -> "InfluenceErrors":
         """The same for the corrected distances."""
         other = copy(self)
         other.numbers, other.generated, other.real, other.pool = numbers, {}, {}, None
