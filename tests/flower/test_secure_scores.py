@@ -5,16 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from flwr.common import bytes_to_ndarray
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.evaluation import read_records
 from fedgen.evaluation.names import AGGREGATES
 from fedgen.federated.left_out import read_left_out
+from fedgen.flower.evaluation.summed_answers import FIDOfSums, RoundedSum
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.serialization import from_bytes
-from fedgen.statistics import MessageError
+from fedgen.scores import FrechetReference
+from fedgen.scores.frechet.frechet import fid_message
+from fedgen.statistics import MessageError, add, summarize
 from fedgen.statistics.fixed_point import FixedPoint
+from fedgen.statistics.statistic_messages import gaussian_to_sums
 from tests.flower.loopback import Node, keep_replies
 from tests.flower.runs import HIDDEN, deploy, node_of, recipe
 
@@ -215,3 +220,14 @@ def test_the_worst_cannot_be_monitored(images, tmp_path):
     assert "worst" in AGGREGATES
     with pytest.raises((ValueError, MisconfigurationException), match="fid_worst"):
         deploy(settings, images, tmp_path / "run", config=HIDDEN)
+
+
+def test_corrected_distances_come_of_sums_too():
+    draws = torch.randn(3, 40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    clients, made = [draws[0], 1.2 * draws[1][:30]], summarize(draws[2])
+    sums = add(*(gaussian_to_sums(summarize(client)) for client in clients))
+    own = add(*(fid_message(client, made, bias="corrected") for client in clients))
+    found = FIDOfSums(RoundedSum(sums, {}), 1, "corrected").score(RoundedSum(own, {"score": 0.0}), made, errors=False)
+    expected = FrechetReference.from_features(clients, bias="corrected").score(made, errors=False)
+    assert found.name == "fidc"
+    assert found.values == pytest.approx({how: expected.values[how] for how in ("avg", "all")}, rel=1e-9)

@@ -34,7 +34,8 @@ from fedgen.flower.wire.messages import Item, Question
 from fedgen.io.files import write_once
 from fedgen.io.hashing import hash_tensors
 from fedgen.scores import KernelReference
-from fedgen.scores.frechet.frechet import fid_message
+from fedgen.scores.frechet.corrected import Bias
+from fedgen.scores.frechet.frechet import FrechetScore, fid_message
 from fedgen.scores.kernel.federated_kid import kid_message
 from fedgen.scores.kernel.kernels import RBFKernel
 from fedgen.statistics import (
@@ -163,17 +164,27 @@ def _answer(
     return _score(item, choice, features, tensors, place)
 
 
+def conventions_of(choice: ScoreChoice) -> tuple[float, Bias]:
+    """The divisor and the bias of a Fréchet distance."""
+    definition = choice.definition
+    if not isinstance(definition, FrechetScore):
+        raise ValueError(f"score {choice.name} is no Fréchet distance, and has no message of one")
+    return definition.ddof, definition.bias
+
+
 def _score(item: Item, choice: ScoreChoice, features: Tensor, tensors: Mapping[str, Tensor], place: int) -> Message:
     """The client's own score of the present generated images."""
     meta, made = meta_of(item), shared_key(item)
     if item.ask == "fid" and f"{made}/mean" in tensors:
         count, mean, scatter = (tensors[f"{made}/{name}"] for name in ("count", "mean", "scatter"))
-        return fid_message(features, Gaussian(float(count), mean, scatter=scatter), choice.options["ddof"], **meta)
+        ddof, bias = conventions_of(choice)
+        return fid_message(features, Gaussian(float(count), mean, scatter=scatter), ddof, bias, **meta)
     generated = tensors.get(str(place), tensors.get(made))
     if generated is None:
         raise ValueError(f"score {item.score} needs the features of generated images")
     if item.ask == "fid":
-        return fid_message(features, summarize(generated), choice.options["ddof"], **meta)
+        ddof, bias = conventions_of(choice)
+        return fid_message(features, summarize(generated), ddof, bias, **meta)
     reference = KernelReference.from_features([features], choice.kernel, choice.options["estimator"])
     return kid_message(reference, generated, **meta)
 

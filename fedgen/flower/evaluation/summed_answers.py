@@ -20,7 +20,7 @@ from torch import Tensor
 from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.evaluation.splits import Split
-from fedgen.flower.client.client_statistics import shared_key
+from fedgen.flower.client.client_statistics import conventions_of, shared_key
 from fedgen.flower.evaluation.client_answers import (
     ClientAnswers,
     DimOf,
@@ -37,7 +37,8 @@ from fedgen.flower.wire.answer_forms import RANGES, Largest, name_of, range_key
 from fedgen.flower.wire.messages import Asked, Item
 from fedgen.own_code import rank_zero_warn
 from fedgen.scores import FederatedScore, FrechetReference
-from fedgen.scores.frechet.frechet import fid_from_messages, frechet_distance
+from fedgen.scores.frechet.corrected import Bias
+from fedgen.scores.frechet.frechet import CorrectedFrechetScore, fid_from_messages, frechet_distance
 from fedgen.scores.kernel.federated_kid import kid_from_messages
 from fedgen.seeds import generator
 from fedgen.statistics import Gaussian, gaussian_from_message, summarize
@@ -77,8 +78,8 @@ class RoundedSum:
 class PooledScore:
     """FID-all of the clients' pool."""
 
-    def __init__(self, pooled: Gaussian, ddof: float) -> None:
-        self._reference = FrechetReference.from_summaries([pooled], "examples", ddof)
+    def __init__(self, pooled: Gaussian, ddof: float, bias: Bias = "plug-in") -> None:
+        self._reference = FrechetReference.from_summaries([pooled], "examples", ddof, bias)
 
     def score(self, generated: Tensor | Gaussian, errors: bool) -> FederatedScore:
         """Return all without the others, and its error by generated images."""
@@ -90,15 +91,16 @@ class PooledScore:
             terms={term: {"all": values["all"]} for term, values in score.terms.items()},
             error_parts={side: {"all": part["all"]} for side, part in score.error_parts.items() if side == "generated"},
             higher_is_better=score.higher_is_better,
+            notes=score.notes,
         )
 
 
 class FIDOfSums:
     """FID of clients whose moments' sum is known; covariances subtract `ddof` of the count."""
 
-    def __init__(self, moments: RoundedSum, ddof: float) -> None:
+    def __init__(self, moments: RoundedSum, ddof: float, bias: Bias = "plug-in") -> None:
         self._pools = [gaussian_from_message(one) for one in (moments.total, moments.rounded_again)]
-        self._ddof, self._score = ddof, PooledScore(self._pools[0], ddof)
+        self._conventions, self._score = (ddof, bias), PooledScore(self._pools[0], ddof, bias)
         self._rounding_error: float | None = None
 
     def score(self, told: RoundedSum | None, generated: Tensor | Gaussian, errors: bool) -> FederatedScore:
@@ -115,7 +117,7 @@ class FIDOfSums:
         """By how much other roundings of the sums would move FID-all: of one other, of the first generated images."""
         if self._rounding_error is None:
             made = generated if isinstance(generated, Gaussian) else summarize(generated.cpu())
-            values = [frechet_distance(pool, made, self._ddof)[0] for pool in self._pools]
+            values = [frechet_distance(pool, made, *self._conventions)[0] for pool in self._pools]
             self._rounding_error = abs(values[0] - values[1])
         return self._rounding_error
 
@@ -185,7 +187,7 @@ class SummedAnswers(ClientAnswers):
     def __init__(self, data: RemoteClients, plan: EvaluationPlan, dim_of: DimOf) -> None:
         super().__init__(plan, dim_of, data)
         for choice in (choice for panel in plan.panels for choice in panel.choices):
-            if choice.is_of_summaries and not is_frechet(choice):
+            if choice.is_of_summaries and not (is_frechet(choice) or type(choice.definition) is CorrectedFrechetScore):
                 raise ValueError(
                     f"score {choice.name} is made of single clients' summaries, which secure aggregation hides: leave"
                     " it out of the recipe's evaluation; there is fid"
@@ -222,8 +224,7 @@ class SummedAnswers(ClientAnswers):
     def _fit(self, key: Key, told: RoundedSum) -> tuple[Gaussian, dict[str, Scorer]]:
         pooled = check_pool(gaussian_from_message(told.total), self.places[key][0])
         choices = [choice for choice in self._choices(key) if choice.is_of_summaries]
-        fitted = {ddof: FIDOfSums(told, ddof) for ddof in {choice.options["ddof"] for choice in choices}}
-        return pooled, {choice.name: fitted[choice.options["ddof"]].score for choice in choices}
+        return pooled, {choice.name: FIDOfSums(told, *conventions_of(choice)).score for choice in choices}
 
     def _fit_kernel(self, key: Key, choice: ScoreChoice, told: RoundedSum, pooled: Gaussian) -> Scorer:
         return KIDOfSums(choice, told, pooled).score

@@ -420,11 +420,11 @@ def _check_dim(expected: int, given: int) -> None:
         raise ValueError(f"{given} features cannot be compared with {expected}; use one embedding for all")
 
 
-def fid_message(client: Tensor, generated: Gaussian, ddof: float = 1, **meta: str) -> Message:
+def fid_message(client: Tensor, generated: Gaussian, ddof: float = 1, bias: Bias = "plug-in", **meta: str) -> Message:
     """A client's part of FID-avg, the summable "fid" message of n_i and n_i FID_i, which give no FID-all."""
-    value, _ = frechet_distance(summarize(client.cpu()), generated, ddof)
+    value, _ = frechet_distance(summarize(client.cpu()), generated, ddof, bias)
     tensors = {"count": float(len(client)), "score": len(client) * value}
-    made = {"ddof": f"{ddof:g}", "generated": f"{generated.count:g}"}
+    made = {"ddof": f"{ddof:g}", "generated": f"{generated.count:g}"} | ({} if bias == "plug-in" else {"bias": bias})
     return Message("fid", {n: torch.tensor(v, dtype=torch.float64) for n, v in tensors.items()}, {**meta, **made})
 
 
@@ -450,6 +450,11 @@ class FrechetScore(ScoreDefinition):
     shares_out: ClassVar[bool] = True
 
     ddof: Literal[0, 1] = 1
+
+    @property
+    def bias(self) -> Bias:
+        """Whether it is corrected for few images."""
+        return "plug-in"
 
     def __post_init__(self) -> None:
         check_ddof(self.ddof)
@@ -479,8 +484,12 @@ class CorrectedFrechetScore(FrechetScore):
     name: ClassVar[str] = "fidc"
     family: ClassVar[str] = "fid"
 
+    @property
+    def bias(self) -> Bias:
+        return "corrected"
+
     def __post_init__(self) -> None:
-        check_bias("corrected", self.ddof)
+        check_bias(self.bias, self.ddof)
 
     @property
     def has_powers(self) -> bool:
