@@ -19,7 +19,7 @@ from fedgen.metrics.feature_metric import (
 )
 from fedgen.own_code import warn
 from fedgen.scores.aggregate import FederatedScore, Weights
-from fedgen.scores.frechet.corrected import few_images
+from fedgen.scores.frechet.corrected import Bias, check_bias, few_images
 from fedgen.scores.frechet.frechet import FrechetReference, frechet_distance
 from fedgen.scores.frechet.roots import BLOCK, Triangle
 from fedgen.statistics import Gaussian, thin
@@ -149,6 +149,8 @@ class FrechetDistance(TwoSides, MomentMetric):
         embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
         dim: D; by default the embedding's, or that of the first images.
         ddof: divisor n - ddof of the covariances; 1 as peers print it.
+        bias: "plug-in" as peers print it, or "corrected" for few images, which need r + 2 images in r directions: see
+            `fedgen.scores.frechet_distance`. Images must be different ones.
         normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
         reset_real_features: whether `reset` forgets the real images too.
         kwargs: those of `torchmetrics.Metric`.
@@ -173,16 +175,19 @@ class FrechetDistance(TwoSides, MomentMetric):
         ddof: float = 1,
         normalize: bool = False,
         reset_real_features: bool = True,
+        bias: Bias = "plug-in",
         **kwargs: Any,
     ) -> None:
         super().__init__(embedding, dim, normalize, reset_real_features, rows=1, made_with=("two sides",), **kwargs)
-        self.ddof = ddof
+        check_bias(bias, ddof)
+        self.ddof, self.bias = ddof, bias
 
     def compute(self) -> Tensor:
         """The distance, a scalar in float64."""
         require_sides(int(self.real_count), int(self.generated_count), images_needed(self.ddof))
-        self._warn_of_few()
-        distance, _ = frechet_distance(self._summary(REAL), self._summary(GENERATED), self.ddof)
+        if self.bias == "plug-in":
+            self._warn_of_few()
+        distance, _ = frechet_distance(self._summary(REAL), self._summary(GENERATED), self.ddof, self.bias)
         return torch.tensor(distance, dtype=torch.float64, device=self.device)
 
 
@@ -202,7 +207,7 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
 
     Args:
         num_clients: K; clients are numbered from 0.
-        embedding: likewise dim, ddof, normalize, reset_real_features and kwargs, as for `FrechetDistance`.
+        embedding: likewise dim, ddof, normalize, reset_real_features, bias and kwargs, as for `FrechetDistance`.
         aggregate: what `compute` gives: "avg", "all", "worst", "per_client" (a vector) or a power p >= 1 for a tensor;
             several of them for a dict with the keys "fid_avg", "fid_all", "fid_worst", "fid_per_client", "fid_power_2".
             Lightning's `log` takes a metric with one scalar, `log_dict` a dict of scalars. "all" alone, weighted by
@@ -234,16 +239,19 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
         ddof: float = 1,
         normalize: bool = False,
         reset_real_features: bool = True,
+        bias: Bias = "plug-in",
         **kwargs: Any,
     ) -> None:
+        check_bias(bias, ddof)
         settings = embedding, dim, normalize, reset_real_features
         super().__init__(*settings, num_clients=num_clients, weights=weights, aggregates=aggregate, **kwargs)
-        self.ddof = ddof
+        self.ddof, self.bias = ddof, bias
 
     def _score(self) -> tuple[FederatedScore, Tensor]:
         counts = self.real_count.tolist()
         self._require_images(counts, int(self.generated_count), images_needed(self.ddof))
-        self._warn_of_few()
+        if self.bias == "plug-in":
+            self._warn_of_few()
         clients = (self._summary(REAL, row) for row in range(len(counts)))
-        reference = FrechetReference.from_summaries(clients, self.weights, self.ddof)
+        reference = FrechetReference.from_summaries(clients, self.weights, self.ddof, self.bias)
         return reference.score(self._summary(GENERATED), errors=False), reference.weights

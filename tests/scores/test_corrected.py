@@ -6,6 +6,7 @@ import mpmath
 import pytest
 import torch
 
+from fedgen.metrics import FederatedFrechetDistance, FrechetDistance
 from fedgen.scores import ClientSide, FrechetReference, GeneratedSet, frechet_distance
 from fedgen.scores.frechet.corrected import corrected_traces, effective_count, marks_of
 from fedgen.scores.frechet.frechet import CorrectedFrechetScore, FrechetScore
@@ -268,3 +269,17 @@ def test_on_a_public_projection_summaries_and_features_agree():
     theirs = FrechetReference.from_summaries([projection.project_summary(summarize(c)) for c in few], bias="corrected")
     made = projection.project(GENERATED)
     assert theirs.score(made, False).values == pytest.approx(ours.score(made, False).values, rel=1e-8)
+
+
+def test_metrics_have_it_by_one_option():
+    one, many = FrechetDistance(bias="corrected"), FederatedFrechetDistance(3, aggregate="all", bias="corrected")
+    for number, client in enumerate(CLIENTS):
+        many.update(client, client=number)
+    many.update(GENERATED, client=None)
+    one.update(CLIENTS[0], real=True)
+    one.update(GENERATED, real=False)
+    expected = FrechetReference.from_features(CLIENTS, bias="corrected").score(GENERATED, errors=False)
+    assert float(one.compute()) == pytest.approx(float(expected.per_client[0]), rel=1e-7)
+    assert float(many.compute()) == pytest.approx(expected.values["all"], rel=1e-7)
+    with pytest.raises(ValueError, match="ddof"):
+        FrechetDistance(ddof=0, bias="corrected")
