@@ -246,7 +246,7 @@ def select_checkpoint(run: Path, by: str | None = None, against: str | None = No
     from fedgen.evaluation.marks import say_directions
     from fedgen.evaluation.records import by_column
     from fedgen.evaluation.runs.run_folder import Run
-    from fedgen.evaluation.runs.selection import column_of, compare, default_column, rank, say_kind
+    from fedgen.evaluation.runs.selection import column_of, compare, default_column, rank, say_best, say_kind
     from fedgen.evaluation.tables.table import comparison_table, inversions_found
     from fedgen.progress import make_console
 
@@ -260,7 +260,7 @@ def select_checkpoint(run: Path, by: str | None = None, against: str | None = No
     title = f"{found.folder} by {by}, {say_directions(columns[by])}, ± standard error; {say_kind(columns[by][0])}"
     console.print(ranking_table(ranking, by, title))
     console.print(compared)
-    for remark in remarks_on(records, by):
+    for remark in filter(None, [say_best(columns[by]), *remarks_on(records, by)]):
         console.print(remark, soft_wrap=True)
     best = next((entry.checkpoint for entry in ranking if entry.checkpoint), None)
     console.print(str(best) if best is not None else "no checkpoint of these rounds was kept", soft_wrap=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedgen.evaluation.records import Columns, ScoreRecord, by_column
     from fedgen.evaluation.runs.evaluate_run import evaluate_run
     from fedgen.evaluation.runs.rebuild import load_weights
-    from fedgen.evaluation.runs.run_folder import Run, print_report, select
+    from fedgen.evaluation.runs.run_folder import Run, best_set, print_report, select
     from fedgen.evaluation.runs.scores_file import append_records, drop_from, drop_round, read_records
     from fedgen.evaluation.runs.selection import (
         Comparison,
@@ -69,6 +69,7 @@ __all__ = [
     "aggregates_compared",
     "append_records",
     "audit_run",
+    "best_set",
     "by_column",
     "checkpoint_name",
     "client_matrices",

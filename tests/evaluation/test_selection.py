@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.__main__ import main
-from fedgen.evaluation import InvertedPair, Run, append_records, compare, inversions, select
+from fedgen.evaluation import InvertedPair, Run, append_records, best_set, compare, inversions, select
 from fedgen.evaluation.records import Columns, by_column
 from fedgen.evaluation.runs.selection import default_column, reported
 from fedgen.reports import conclusions
@@ -159,3 +159,23 @@ def test_a_column_of_one_value_has_no_tau_and_an_unknown_one_is_named():
 def test_a_ranking_carries_errors_over_clients():
     records = column("fid_all", {0: 1.0}, error_over_clients=0.3)
     assert select(records, "fid_all")[0].error_over_clients == 0.3
+
+
+def test_the_set_of_the_best_is_larger_than_what_lies_within_errors_of_it(tmp_path, capsys):
+    values = [1.0, 1.3, 5.0, *[2.0 + 0.1 * step for step in range(10)]]
+    records = column("fid_all", dict(enumerate(values)), error=0.4)
+    found = best_set(records, "fid_all")
+    assert [one.round for one in found][:2] == [0, 1]
+    assert 2 not in [one.round for one in found]
+    assert [one.round for one in best_set(column("fid_all", {0: 1.0, 1: 9.0}), "fid_all")] == [0]
+    append_records(tmp_path / "scores.jsonl", records)
+    assert main(["select", str(tmp_path), "--by", "fid_all"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"is among {len(found)} of 13 rounds (0, 1" in shown
+    assert "Round 0 was chosen of 13: its score is" in shown
+
+
+def test_scores_without_errors_have_no_line_on_the_best(tmp_path, capsys):
+    append_records(tmp_path / "scores.jsonl", column("fid_all", {0: 1.0, 1: 2.0}, error=0.0))
+    assert main(["select", str(tmp_path)]) == 0
+    assert "With 95 %" not in capsys.readouterr().out

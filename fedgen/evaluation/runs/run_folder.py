@@ -11,6 +11,7 @@ from fedgen.evaluation.records import Columns, ScoreRecord
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import (
     Ranked,
+    best_records,
     column_of,
     columns_of,
     default_column,
@@ -123,10 +124,35 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None,
         >>> [(found.round, found.value) for found in fedgen.select(records)]
         [(1, 1.0), (0, 2.0)]
     """
+    return rank(*_column(run, by, kind))
+
+
+def best_set(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None, kind: str = "") -> list[Ranked]:
+    """The checkpoints among which the best on these real images is with 95 percent, the lowest value first.
+
+    Differences of many checkpoints have many chances to be large, so it is larger than what lies within 1.96 errors of
+    the best: see `fedgen.scores.rankings.best_set`. Generated images of different checkpoints count as independent.
+
+    Args:
+        run: as for `select`, likewise by and kind.
+        by: the column.
+        kind: of scores.
+
+    Raises:
+        ValueError: as `select`.
+    """
+    column, folder = _column(run, by, kind)
+    return rank(best_records(column), folder)
+
+
+def _column(
+    run: Run | str | Path | Sequence[ScoreRecord], by: str | None, kind: str
+) -> tuple[list[ScoreRecord], Path | None]:
+    """The records of a column, and the run's folder."""
     run = Run(run, kind) if isinstance(run, (str, Path)) else run
     records, folder = (run.records, run.folder) if isinstance(run, Run) else (run, None)
     columns = columns_of(records)
-    return rank(column_of(columns, by or default_column(columns, kind), kind), folder)
+    return column_of(columns, by or default_column(columns, kind), kind), folder
 
 
 def print_report(run: Run | str | Path, console: Console | None = None) -> None:

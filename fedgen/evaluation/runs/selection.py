@@ -1,5 +1,6 @@
 """Selection of checkpoints by a column, and the pairs about which avg and all disagree."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from fedgen.evaluation.marks import GAPS, mark_of, strongest
 from fedgen.evaluation.names import REPORT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column, say_sampling
 from fedgen.evaluation.runs.scores_file import RECIPE
+from fedgen.foreign_text import listed
 from fedgen.io.files import read_yaml
 from fedgen.io.regular_files import is_regular
 from fedgen.scores import rankings
@@ -107,6 +109,29 @@ def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Rank
         errors = record.standard_error, mark_of(record), record.error_over_clients
         ranked.append(Ranked(record.round or 0, path, record.value, *errors))
     return ranked
+
+
+def best_records(column: Sequence[ScoreRecord]) -> list[ScoreRecord]:
+    """The trained checkpoints' records of one column among which the best is, with 95 percent, on these real images."""
+    records = _trained(column)
+    mask = rankings.best_set([one.badness for one in records], [one.generated_error for one in records])
+    return [record for record, may_be in zip(records, mask.tolist()) if may_be]
+
+
+def say_best(column: Sequence[ScoreRecord]) -> str:
+    """A line with that set, and the best one's value with an interval that holds although it was chosen."""
+    records = [record for record in _trained(column) if math.isfinite(record.badness)]
+    errors = [record.generated_error for record in records]
+    if len(records) < 2 or column[0].score == BALANCED or not all(0 < error < math.inf for error in errors):
+        return ""
+    rounds = [record.round for record in best_records(records)]
+    found = rankings.winner([record.badness for record in records], errors)
+    ends = sorted((-end if records[0].higher_is_better else end) for end in (found.low, found.high))
+    said = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} of {len(records)} rounds ({listed(rounds)})"
+    return (
+        f"With 95 % the best on these real images is {'' if len(rounds) == 1 else 'among '}{said}. Round"
+        f" {records[found.place].round} was chosen of {len(records)}: its score is {ends[0]:.3g} to {ends[1]:.3g}."
+    )
 
 
 def inversions(records: Sequence[ScoreRecord]) -> list[InvertedPair]:
