@@ -313,7 +313,8 @@ class Evaluator:
             possible = [choice for choice in self.plan.choices(split, panel) if choice.definition.has_floor]
             possible = [choice for choice in possible if labels is not None or choice.needs not in BY_CLASS]
             possible = [choice for choice in possible if not choice.definition.too_few(len(features), f"the {name}")]
-            names = [one.name for one in possible if len(features) >= one.definition.least_images(panel.embedding.dim)]
+            least = 0 if panel.on_images else features.shape[1]
+            names = [one.name for one in possible if len(features) >= one.definition.least_images(least)]
             # read where they are on disk, and to the device
             given = self.real.embed(panel, features) if panel.on_images else features[:]
             found[key] = self.real.score(split, panel, given, only=names, labels=labels, real=True)

@@ -460,13 +460,16 @@ class FrechetScore(ScoreDefinition):
         check_ddof(self.ddof)
 
     def prepare(self, clients: ClientSide) -> FrechetReference:
-        biases: list[Bias] = [bias for bias, name in NAMES.items() if name in (clients.asked or (self.name,))]
+        biases = [bias for bias, name in NAMES.items() if name in clients.asked] or [self.bias]
         return FrechetReference(clients.parts, clients.weights, self.ddof, biases)
 
-    def compare(self, prepared: FrechetReference, generated: GeneratedSet, errors: bool) -> dict[str, FederatedScore]:
+    def compare(
+        self, prepared: FrechetReference, generated: GeneratedSet, errors: bool
+    ) -> FederatedScore | dict[str, FederatedScore]:
         names = [NAMES[bias] for bias in prepared.biases]
         found = map(prepared.combined, names, prepared.measure(generated.features, errors))
-        return {score.name: with_alarm(score) if score.name == "fidc" else score for score in found}
+        scores = [with_alarm(score) if score.name == "fidc" else score for score in found]
+        return scores[0] if len(scores) == 1 else {score.name: score for score in scores}
 
     def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
         return few_images(name, dim, generated, clients)
