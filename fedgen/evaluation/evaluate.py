@@ -1,6 +1,6 @@
 """Models to score records: the one evaluation that callback, command line and experiments use."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from typing import Any
@@ -32,6 +32,7 @@ from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange
 from fedgen.models.optional_hooks import FederatedModule
+from fedgen.own_code import warn
 from fedgen.scores import Density
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.definition import BY_CLASS
@@ -273,6 +274,33 @@ class Evaluator:
                 labels = drawn_labels(self.num_images, **draws)
             embedded = {name: (self.real.embed(panel, images), labels) for name, panel in asking.items()}
             yield StreamImages({key: embedded.get(key[1], (torch.empty(0), None)) for key in panels}, images)
+
+    def generated(self, sample: Sample, round: int) -> list[StreamImages]:
+        """The images of `embed_generated`, as it was called."""
+        warn("Evaluator.generated is called embed_generated since fedgen 0.3", DeprecationWarning)
+        return list(self.embed_generated(sample, round))
+
+    def measured(
+        self,
+        made: Sequence[StreamImages],
+        density: Density | None = None,
+        answers: Answers | None = None,
+        where: Callable[[Split, Panel], bool] = lambda split, panel: True,
+    ) -> Found:
+        """The scores of one model's images, which `evaluate` gives with their records."""
+        warn("Evaluator.measured goes with fedgen 0.4: call evaluate", DeprecationWarning)
+        self.prepare()
+        found = Found()
+        for part in made:
+            found |= self.real.scores(part, density=density, answers=answers)
+        return {key: scores for key, scores in found.items() if where(*self.plan.places[key])}
+
+    def records(
+        self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
+    ) -> list[ScoreRecord]:
+        """The records of scores of `measured`, which `evaluate` gives."""
+        warn("Evaluator.records goes with fedgen 0.4: call evaluate", DeprecationWarning)
+        return self.real.records(found, generator, counts, **details)
 
     def of_one(self, split: Split, place: int, among: Sequence[Panel]) -> "Evaluator":
         """The same evaluation of one client of one split alone, by its place, in some of the embeddings."""

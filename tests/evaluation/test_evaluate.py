@@ -336,3 +336,15 @@ def test_the_evaluation_of_one_client_scores_that_client_as_the_one_of_all_does(
         found = {record.name: record for record in alone.evaluate(grey_noise).records}
         assert found["precision_avg"].value == found["precision_all"].value == avg.per_client[place]
         assert found["precision_avg"].score_settings == {"k": 3}
+
+
+def test_the_steps_that_were_public_work_and_warn():
+    judge = evaluator()
+    with pytest.warns(DeprecationWarning, match="embed_generated"):
+        made = judge.generated(grey_noise, 0)
+    with pytest.warns(DeprecationWarning, match="measured"):
+        found = judge.measured(made)
+    with pytest.warns(DeprecationWarning, match="records"):
+        records = judge.records(found, "model", judge.num_images, round=0)
+    expected = judge.evaluate(grey_noise).records
+    assert [one.value for one in records] == [one.value for one in expected]

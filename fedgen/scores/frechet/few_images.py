@@ -89,7 +89,7 @@ class JackknifeReference(OfFeatures):
         """
         whole = generated if isinstance(generated, Tensor) else pool(generated)
         groups = _in_groups(generated, self.groups) if isinstance(generated, Tensor) else list(generated)
-        (found,) = self._reference.measure(whole, errors)
+        found = self._reference.measure(whole, errors)
         assert found.numbers is not None
         made = self._without_generated_groups(groups, found.numbers)
         real = self._without_real_groups(whole, found.numbers)
@@ -102,7 +102,7 @@ class JackknifeReference(OfFeatures):
         """The corrected distances [K + 1, G] without a group of generated images each."""
         share, name = numbers.other[1] / numbers.other[0], f"the generated set without 1 / {self.groups}"
         left = (pool(_without(groups, group)) for group in range(self.groups))
-        return torch.stack([self._reference.measure(one, False, share, name)[0].values for one in left], 1)
+        return torch.stack([self._reference.measure_all(one, False, share, name)[0].values for one in left], 1)
 
     def _without_real_groups(self, generated: Tensor | Gaussian, numbers: ImageCounts) -> Tensor:
         """Those [K + 1, G] without a group of each client's images: of the root of the generated images' covariance."""
@@ -114,7 +114,7 @@ class JackknifeReference(OfFeatures):
             if len(left) > 1:
                 left.append(pool(left, None if self._by_count else self.weights))
             names = [f"{name} without 1 / {self.groups}" for name in numbers.names]
-            measured = map(mirrored.measure, left, [False] * len(left), shares, names)
+            measured = map(mirrored.measure_all, left, [False] * len(left), shares, names)
             found.append(torch.cat([one.values for (one,) in measured]))
         return torch.stack(found, 1)
 

@@ -229,17 +229,21 @@ class FrechetReference(OfClients):
         Raises:
             ValueError: for another D, unusable features, or too few images for a corrected distance.
         """
-        score = self.combined(NAMES[self.biases[0]], self.measure(generated, errors)[0])
+        score = self.combined(NAMES[self.biases[0]], self.measure_all(generated, errors)[0])
         return score if self.biases[0] == "plug-in" else with_alarm(score)
 
-    def measure(
+    def measure(self, generated: Tensor | Gaussian, errors: bool = True) -> Distances:
+        """The distances of `score` one by one, with what its errors are made of; raises as it does."""
+        return self.measure_all(generated, errors)[0]
+
+    def measure_all(
         self,
         generated: Tensor | Gaussian,
         errors: bool = True,
         different: float = 1.0,
         name: str = "the generated set",
     ) -> list[Distances]:
-        """The distances of `score` one by one, with what its errors are made of, for each bias; raises as it does.
+        """The distances of `measure`, for each bias.
 
         Args:
             generated: as for `score`, likewise errors.
@@ -467,7 +471,7 @@ class FrechetScore(ScoreDefinition):
         self, prepared: FrechetReference, generated: GeneratedSet, errors: bool
     ) -> FederatedScore | dict[str, FederatedScore]:
         names = [NAMES[bias] for bias in prepared.biases]
-        found = map(prepared.combined, names, prepared.measure(generated.features, errors))
+        found = map(prepared.combined, names, prepared.measure_all(generated.features, errors))
         scores = [with_alarm(score) if score.name == "fidc" else score for score in found]
         return scores[0] if len(scores) == 1 else {score.name: score for score in scores}
 

@@ -77,7 +77,7 @@ class MiFIDReference(OfFeatures):
             ValueError: for another D, or unusable features.
         """
         check_features(generated, "generated features")
-        (found,) = self._fid.measure(generated, errors)
+        found = self._fid.measure(generated, errors)
         made = generated.detach().to(self._parts[0].device)
         known = (made != 0).any(1)  # generated images that have a direction
         if known.any():
