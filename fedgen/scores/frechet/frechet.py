@@ -29,6 +29,7 @@ from fedgen.scores.frechet.frechet_errors import (
     POOL_IMAGES,
     Batch,
     InfluenceErrors,
+    group_batches,
     sample_client,
     sample_deviations,
     sample_pool,
@@ -38,8 +39,6 @@ from fedgen.scores.frechet.roots import (
     factor,
     paired_eigenvalues,
     squared_norms,
-    stack,
-    stackable,
     sum_of_roots,
     top,
 )
@@ -172,7 +171,7 @@ class FrechetReference(OfClients):
             raise ValueError("a reference needs at least one client")
         self.weights = resolve_weights(weights, self.counts)
         self.pooled = running.result()
-        self._batches = _group(batches)
+        self._batches = group_batches(batches)
         every = [self._pool_batch(batches, positions), *self._batches] if len(batches) > 1 else self._batches
         self._pool = every[0].members[0]  # its place
         self._different = self._count_different(marks)
@@ -385,21 +384,6 @@ def all_traces(numbers: Sequence[ImageCounts | None], batch: Batch, opposite: Te
     values, ranks = paired_eigenvalues(batch.roots, opposite)
     counted = values * top(values.shape[1], ranks).to(values)
     return [sum_of_roots(values, ranks) if one is None else one.traces(batch.members, counted)[0] for one in numbers]
-
-
-def _group(batches: list[Batch]) -> list[Batch]:
-    """The same clients with small ones of similar size in one batch; large or singular ones stay alone."""
-    # where a sample has places, its coordinates belong to one unpadded root
-    sizes = [batch.roots.size if batch.samples[0].places is None else None for batch in batches]
-    groups = [[batches[position] for position in positions] for positions in stackable(sizes)]
-    return [
-        Batch(
-            [batch.members[0] for batch in group],
-            stack([batch.roots for batch in group]),
-            [batch.samples[0] for batch in group],
-        )
-        for group in groups
-    ]
 
 
 def _opposite(summary: Gaussian, ddof: float) -> Tensor | Roots:

@@ -34,6 +34,8 @@ from fedgen.scores.frechet.roots import (
     of_scales,
     sandwich,
     solved,
+    stack,
+    stackable,
 )
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import Gaussian, eigh
@@ -59,6 +61,21 @@ class Batch:
     members: list[int]
     roots: Roots
     samples: list[Sample]
+
+
+def group_batches(batches: Sequence[Batch]) -> list[Batch]:
+    """The same clients with small ones of similar size in one batch; large or singular ones stay alone."""
+    # where a sample has places, its coordinates belong to one unpadded root
+    sizes = [batch.roots.size if batch.samples[0].places is None else None for batch in batches]
+    groups = [[batches[position] for position in positions] for positions in stackable(sizes)]
+    return [
+        Batch(
+            [batch.members[0] for batch in group],
+            stack([batch.roots for batch in group]),
+            [batch.samples[0] for batch in group],
+        )
+        for group in groups
+    ]
 
 
 @dataclass(frozen=True, eq=False)
