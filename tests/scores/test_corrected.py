@@ -283,3 +283,20 @@ def test_metrics_have_it_by_one_option():
     assert float(many.compute()) == pytest.approx(expected.values["all"], rel=1e-7)
     with pytest.raises(ValueError, match="ddof"):
         FrechetDistance(ddof=0, bias="corrected")
+
+
+def test_a_client_of_weight_0_is_not_the_worst_though_others_lie_below_0():
+    copied = drawn(300, 30) * 40
+    reference = FrechetReference.from_features([copied, drawn(60, 31)], [1.0, 0.0], bias="corrected")
+    score = reference.score(copied)
+    assert score.per_client[0] < -1
+    assert score.values["worst"] == score.per_client[0]
+    assert score.errors["worst"] == pytest.approx(float(score.client_errors[0]))
+
+
+@pytest.mark.parametrize("errors", [True, False])
+def test_a_client_of_equal_images_has_the_distance_of_the_means_and_a_variance(errors):
+    constant = torch.ones(60, DIM, dtype=torch.float64)
+    score = FrechetReference.from_features([constant], bias="corrected").score(GENERATED, errors)
+    expected = (GENERATED.mean(0) - 1).square().sum() + GENERATED.var(0, correction=0).sum()
+    assert score.values["all"] == pytest.approx(float(expected))

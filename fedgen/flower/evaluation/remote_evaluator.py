@@ -46,9 +46,9 @@ class RemoteEvaluator(Evaluator):
     def try_out(self, sample: Sample, density: Density | None = None, answers: Answers | None = None) -> None:
         """Try out as `Evaluator` does, and take what ranges need to know of generated images before training."""
         super().try_out(sample, density, answers)
-        number = min(self.num_images, TRIAL)
-        images = self.draw_trial(sample, number)
-        self.answers.look({key: self.real.embed(panel, images) for key, (_, panel) in self.plan.places.items()})
+        images = self.draw_trial(sample, min(self.num_images, TRIAL))
+        features = {panel.embedding.name: self.real.embed(panel, images) for panel in self.panels}
+        self.answers.look({key: features[key[1]] for key in self.plan.places})
 
     def embed_generated(self, *args: Any, **options: Any) -> Iterator[StreamImages]:
         """Yields the images of all streams at once, as clients are asked about all of them at once."""

@@ -71,7 +71,10 @@ class ImageCounts:
         """
         counted = torch.where(values > values[:, -1:] * values.shape[1] * torch.finfo(values.dtype).eps, values, 0.0)
         ranks = (counted > 0).sum(1).tolist()
-        first = [_used(*self._of(member), rank, self.names[member]) for member, rank in zip(members, ranks)]
+        first = [
+            _used(self.counts[member], self.different[member], rank, self.names[member])
+            for member, rank in zip(members, ranks)
+        ]
         second = _used(*self.other, max(ranks, default=0), self.names[-1])
         factors = [
             _factor(self.counts[member], used) * _factor(self.other[0], second) for member, used in zip(members, first)
@@ -109,9 +112,6 @@ class ImageCounts:
             found.append(f"of {count:,.0f} generated images {different:,.0f} count as different ones")
         return tuple(found)
 
-    def _of(self, member: int) -> tuple[float, float]:
-        return self.counts[member], self.different[member]
-
 
 class FewImagesError(ValueError):
     """A set has fewer images than the corrected distance needs.
@@ -147,13 +147,13 @@ def _used(count: float, different: float, rank: int, name: str) -> float:
     return max(different, rank + 2.0)
 
 
-def check_client(summary: Gaussian, rows: Tensor, client: int, without: str = "") -> None:
-    """Raise FewImagesError for a client that no generated set can be compared with, of a root's rows [r, D]."""
-    if summary.count >= summary.dim + 2 or not rows.any():
+def check_client(summary: Gaussian, client: int, without: str = "") -> None:
+    """Raise FewImagesError for a client that no generated set can be compared with."""
+    if summary.count >= summary.dim + 2:
         return
-    gram = rows @ rows.T if len(rows) <= summary.dim else rows.T @ rows
-    values = torch.linalg.eigvalsh(gram)
-    rank = int((values > values[-1] * len(values) * torch.finfo(values.dtype).eps).sum())
+    rows = summary.deviations
+    values = torch.linalg.eigvalsh(summary.covariance() if rows is None else rows @ rows.T)
+    rank = int((values > values[-1].clamp(min=0) * len(values) * torch.finfo(values.dtype).eps).sum())
     if summary.count < rank + 2:  # more images would vary in more directions, up to D
         raise FewImagesError(f"client {client}{without}", summary.count, summary.dim, client)
 
@@ -182,8 +182,8 @@ def corrected_traces(values: Tensor, first: Tensor, second: float, slopes: bool 
         slopes: whether they are asked for.
     """
     traces, found = torch.zeros_like(first), torch.zeros_like(values)
-    some = values.amax(1) > 0
-    for rows in some.nonzero().squeeze(1).split(max(1, CELLS // (POINTS * max(values.shape[1], 1)))):
+    some = (values > 0).any(1).nonzero().squeeze(1)
+    for rows in some.split(max(1, CELLS // (POINTS * max(values.shape[1], 1)))) if len(some) else ():
         traces[rows], found[rows] = _around(values[rows], first[rows], second, slopes)
     return traces, found
 

@@ -160,7 +160,7 @@ class FrechetReference(OfClients):
                 summary = summarize(features, f"features of client {number}")
             root = self._factor(number, summary)
             if "corrected" in biases:
-                check_client(summary, root.rows[0], number)
+                check_client(summary, number)
             batches.append(Batch([number], root, [sample_client(number, summary, root, features)]))
             positions.append(sample_deviations(summary, features, POOL_IMAGES, root) + summary.mean)
             if features is not None and "corrected" in biases:
@@ -228,8 +228,7 @@ class FrechetReference(OfClients):
         Raises:
             ValueError: for another D, unusable features, or too few images for a corrected distance.
         """
-        score = self.combined(NAMES[self.biases[0]], self.measure_all(generated, errors)[0])
-        return score if self.biases[0] == "plug-in" else with_alarm(score)
+        return self.combined(NAMES[self.biases[0]], self.measure_all(generated, errors)[0])
 
     def measure(self, generated: Tensor | Gaussian, errors: bool = True) -> Distances:
         """The distances of `score` one by one, with what its errors are made of; raises as it does."""
@@ -275,12 +274,12 @@ class FrechetReference(OfClients):
         named = {}
         for key, term in found.terms.items():
             named[key] = {"avg": float(self.weights @ term[:clients]), "all": float(term[pool])}
-        worst = int(per_client.masked_fill(self.weights == 0, -1.0).argmax())
+        worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
         parts, own = found.influences.errors(worst, pool) if found.influences else (None, None)
         over_clients = None if found.of_pool is None else OverClients(per_client, found.of_pool, self.weights)
         pooled = float(found.values[pool])
         score = combine(name, per_client, pooled, self.weights, named, parts, own, over_clients=over_clients)
-        return score if found.numbers is None else replace(score, notes=found.numbers.notes)
+        return score if found.numbers is None else with_alarm(replace(score, notes=found.numbers.notes))
 
     def per_client(self, generated: Tensor | Gaussian) -> Tensor:
         """FID to each client alone, float64 [K], for those who do not need the pool's."""
@@ -455,8 +454,7 @@ class FrechetScore(ScoreDefinition):
         self, prepared: FrechetReference, generated: GeneratedSet, errors: bool
     ) -> FederatedScore | dict[str, FederatedScore]:
         names = [NAMES[bias] for bias in prepared.biases]
-        found = map(prepared.combined, names, prepared.measure_all(generated.features, errors))
-        scores = [with_alarm(score) if score.name == "fidc" else score for score in found]
+        scores = [*map(prepared.combined, names, prepared.measure_all(generated.features, errors))]
         return scores[0] if len(scores) == 1 else {score.name: score for score in scores}
 
     def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
