@@ -5,6 +5,7 @@ differ by more than 1.96 combined errors by chance alone. Here values are normal
 many images are, less is better, and quantiles are those of seeded draws.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -277,7 +278,7 @@ def winner(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, see
     if not len(known):
         raise ValueError("none of the values is finite, so that none is the best")
     place = int(known[centre[known].argmin()])
-    own, deviation = -centre[place], float(covariance[place, place] ** 0.5)
+    own, deviation = -float(centre[place]), float(covariance[place, place] ** 0.5)
     if deviation == 0:
         return Winner(place, -own, -own, -own)
     others = known[known != place]
@@ -392,7 +393,6 @@ def _parts(places: NDArray[np.int64], rows: int) -> Iterator[NDArray[np.int64]]:
 
 def _mean_at(own: float, deviation: float, ends: tuple[float, float], reach: float, quantile: float) -> float:
     """The mean of which a normal value, within the ends and `reach` of it, is at most `own` with this probability."""
-    from scipy.special import log_ndtr  # needed by a choice alone, and slow to import
 
     def probability(mean: float) -> float:
         bounds = max(ends[0], mean - reach), min(ends[1], mean + reach)
@@ -400,9 +400,8 @@ def _mean_at(own: float, deviation: float, ends: tuple[float, float], reach: flo
             (bound - mean) / deviation for bound in (bounds[0], min(max(own, bounds[0]), bounds[1]), bounds[1])
         )
         if low > 0:  # the upper tail, mirrored, where digits are left
-            low, at, high = -high, -at, -low
-            return 1 - _share(log_ndtr(low), log_ndtr(at), log_ndtr(high))
-        return _share(log_ndtr(low), log_ndtr(at), log_ndtr(high))
+            return 1 - _share(-high, -at, -low)
+        return _share(low, at, high)
 
     low, high = own - reach, own + reach
     for _ in range(STEPS):
@@ -412,7 +411,6 @@ def _mean_at(own: float, deviation: float, ends: tuple[float, float], reach: flo
 
 
 def _share(low: float, at: float, high: float) -> float:
-    """(Phi(at) - Phi(low)) / (Phi(high) - Phi(low)), of logarithms of Phi."""
-    above = -np.expm1(low - at) * np.exp(at - high) if at > low else 0.0
-    whole = -np.expm1(low - high)
-    return float(above / whole) if whole > 0 else 0.5
+    """(Phi(at) - Phi(low)) / (Phi(high) - Phi(low)); `reach` keeps all three within a few deviations."""
+    low, at, high = (math.erfc(-bound / math.sqrt(2)) for bound in (low, at, high))
+    return (at - low) / (high - low) if high > low else 0.5
