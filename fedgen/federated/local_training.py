@@ -25,6 +25,7 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
 from torch.optim import Optimizer
 
 from fedgen.clients.turn import Turn
@@ -197,7 +198,10 @@ class LocalTraining:
         self._shown_of = turn
         with clock.within():
             for i, batch in enumerate(batches):
-                batch = self._move(batch) if device is None else move_data_to_device(batch, device)
+                if device is None:
+                    batch = self._move(batch)
+                elif not isinstance(batch, tuple) or any(not torch.is_tensor(t) or t.device != device for t in batch):
+                    batch = move_data_to_device(batch, device)
                 self._batch = self._shown = turn.current = results.batch = batch
                 results.batch_size = None  # `log` takes its weight from the batch
                 clock.iteration, self.client_iteration = i, done + i
@@ -249,7 +253,9 @@ class LocalTraining:
             before, named[HOOK_NAME] = named[HOOK_NAME], "training_step"  # `log` asks in which hook it is called
             output = module.training_step(*(self._batch, self._batch_idx)[: self._num_arguments])
             named[HOOK_NAME] = before
-            result = ClosureResult.from_training_step_output(output)
+            # of a tensor Lightning makes the same, by a division by 1 that autograd follows
+            is_tensor = isinstance(output, Tensor)
+            result = ClosureResult(output) if is_tensor else ClosureResult.from_training_step_output(output)
             progress.increment_ready()
             progress.increment_started()
             optimizer.zero_grad()
