@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `sel
     from rich.table import Table
 
     from fedgen.clients import FederatedDataModule
-    from fedgen.evaluation import Ranked, ScoreRecord
+    from fedgen.evaluation import Ranked, Run, ScoreRecord
     from fedgen.evaluation.client_matrix import ClientMatrix
     from fedgen.evaluation.evaluate import Evaluator
 
@@ -234,7 +234,19 @@ def _scores_and_networks(
     }
 
 
-def select_checkpoint(run: Path, by: str | None = None, against: str | None = None, kind: str = "") -> None:
+def select_checkpoint(
+    run: Path,
+    by: str | None = None,
+    against: str | None = None,
+    kind: str = "",
+    race: float | None = None,
+    width: float | None = None,
+    most: int = 50_000,
+    quote: int | None = None,
+    device: str = "cpu",
+    model: str | None = None,
+    data: str | None = None,
+) -> None:
     """Ranks a run's checkpoints, best first, lists where avg and all disagree, and prints the best one's path last.
 
     Args:
@@ -242,10 +254,19 @@ def select_checkpoint(run: Path, by: str | None = None, against: str | None = No
         by: the column, e.g. fid_avg, precision_all, report/pixels/kid_avg; kid_all by default, or fid_all without KID.
         against: a second column: list where it and the first disagree, in place of avg and all of every score.
         kind: of scores, where the run has some of several numbers of images, weights or seeds, e.g. '50 images'.
+        race: draw further images for the checkpoints that may be the best alone, until one is left with this
+            probability, e.g. 0.95; by kid or fidc.
+        width: end the race when those that are left differ by at most this.
+        most: images of a checkpoint in a race.
+        quote: score the chosen checkpoint on so many fresh images, which had no part in its choice.
+        device: where to sample and embed for these two, e.g. cuda.
+        model: for these two and a run trained in Python: my_module:make_model, as `fedgen evaluate` has it.
+        data: likewise.
     """
     from fedgen.evaluation.marks import say_directions
     from fedgen.evaluation.records import by_column
     from fedgen.evaluation.runs.run_folder import Run
+    from fedgen.evaluation.runs.scores_file import with_influences
     from fedgen.evaluation.runs.selection import column_of, compare, default_column, rank, say_best, say_kind
     from fedgen.evaluation.tables.table import comparison_table, inversions_found
     from fedgen.progress import make_console
@@ -254,16 +275,65 @@ def select_checkpoint(run: Path, by: str | None = None, against: str | None = No
     records = found.records
     columns = by_column(records)
     by = by or default_column(columns, kind)
-    ranking = rank(column_of(columns, by, kind), found.folder)
+    group = column_of(columns, by, kind)
+    asked, remarks = (found, group[0], device, model, data), say_best(with_influences(found.folder, group))
+    if race is not None:
+        group, words = _raced(asked, race, width, most)
+        remarks = [words]
+    ranking = rank(group, found.folder)
+    if quote is not None:
+        remarks.append(_quoted(asked, ranking[0].round, quote))
     given = None if against is None else compare(records, by, against)
     compared = inversions_found(records) if given is None else comparison_table(given, records)
-    title = f"{found.folder} by {by}, {say_directions(columns[by])}, ± standard error; {say_kind(columns[by][0])}"
+    title = f"{found.folder} by {by}, {say_directions(columns[by])}, ± standard error; {say_kind(group[0])}"
     console.print(ranking_table(ranking, by, title))
     console.print(compared)
-    for remark in filter(None, [say_best(columns[by]), *remarks_on(records, by)]):
+    for remark in [*remarks, *remarks_on(records, by)]:
         console.print(remark, soft_wrap=True)
     best = next((entry.checkpoint for entry in ranking if entry.checkpoint), None)
     console.print(str(best) if best is not None else "no checkpoint of these rounds was kept", soft_wrap=True)
+
+
+Asked = tuple["Run", "ScoreRecord", str, str | None, str | None]
+
+
+def _raced(asked: Asked, level: float, width: float | None, most: int) -> "tuple[list[ScoreRecord], str]":
+    """The records of the checkpoints that are left of a race, and what it found."""
+    from fedgen.evaluation.runs.evaluate_run import race
+
+    module, evaluator = _measuring(*asked, most)
+    found = race(asked[0], module, evaluator, level, width, most, asked[1].aggregate)
+    return found.records, found.words
+
+
+def _quoted(asked: Asked, round: int, number: int) -> str:
+    from fedgen.evaluation.runs.evaluate_run import quote
+    from fedgen.evaluation.tables.table import say_value
+    from fedgen.scores.rankings import Z
+
+    found = quote(asked[0], *_measuring(*asked, number), round, asked[1].aggregate)
+    ends = [found.value + side * Z * found.generated_error for side in (-1, 1)]
+    fresh = f"On {number:,} fresh images, which had no part in the choice, round {round} has {found.name}"
+    return f"{fresh} {say_value(found)} (95 % on these reals: {ends[0]:.4g} to {ends[1]:.4g}): the value to quote."
+
+
+def _measuring(
+    run: "Run", record: "ScoreRecord", device: str, model: str | None, data: str | None, number: int
+) -> "tuple[LightningModule, Evaluator]":
+    """A run's model, and the evaluator of one column of its first split with so many generated images."""
+    from fedgen.evaluation.evaluate import Evaluator
+
+    module, clients = model_and_clients(run.folder, model, data, device, record.sampling)
+    score = {"name": record.score, **record.score_settings}
+    options = {"seed": record.seed, "weights": record.weights, "device": device}
+    evaluator = Evaluator(clients, [record.embedding], number, [score], **options)
+    made, split = evaluator.embeddings[0].fingerprint(), evaluator.splits[0].name
+    if made != record.embedding_fingerprint or split != record.split:
+        raise ValueError(
+            f"further images are scored on split {split!r} in {record.embedding} as it is now ({made}), and the scores"
+            f" of {run.folder} are on {record.split!r} in that of {record.embedding_fingerprint}: choose another --by"
+        )
+    return module, evaluator
 
 
 def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:

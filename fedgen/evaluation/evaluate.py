@@ -214,11 +214,11 @@ class Evaluator:
 
     def draw_trial(self, sample: Sample, number: int) -> Tensor:
         """Images of a model that has not trained yet."""
-        draws = {**self._draws(sample, -1, "trial"), "chunk": number}
+        draws = {**self.draws(sample, -1, "trial"), "chunk": number}
         return draw_images(sample, number, **draws, seen=self._seen, description="trying out")
 
-    def _draws(self, sample: Sample, round: int, stream: str) -> dict[str, Any]:
-        """The arguments of draws of images; of a class-conditional model with the classes that the clients have."""
+    def draws(self, sample: Sample, round: int, stream: str) -> dict[str, Any]:
+        """The arguments of `draw_images` for a stream; of a class-conditional model with the classes of the clients."""
         asked = None if labels_problem(ImageSampler.of(sample), self._frequencies) else self._frequencies
         return {"seed": self.seed, "round": round, "stream": stream, "chunk": self.chunk, "frequencies": asked}
 
@@ -269,7 +269,7 @@ class Evaluator:
             }
             images, labels = torch.empty(0), None
             if asking:
-                draws, said = self._draws(sample, round, stream), f"sampling for {stream}"
+                draws, said = self.draws(sample, round, stream), f"sampling for {stream}"
                 images = draw_images(sample, self.num_images, **draws, seen=self._seen, description=said)
                 labels = drawn_labels(self.num_images, **draws)
             embedded = {name: (self.real.embed(panel, images), labels) for name, panel in asking.items()}

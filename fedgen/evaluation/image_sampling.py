@@ -99,6 +99,7 @@ def draw_images(
     description: str = "sampling",
     seen: SeenRange | None = None,
     frequencies: LabelFrequencies | None = None,
+    first: int = 0,
 ) -> Tensor:
     """Images uint8 [num_images, C, H, W] (or points float32 [num_images, D]) of a sampler.
 
@@ -119,6 +120,7 @@ def draw_images(
         seen: takes note of the images' range, and has warned already where several sets are drawn of one model. Floats
             that look like [0, 1] are warned of, no more: they end no training.
         frequencies: of the classes that a class-conditional sampler is asked for; see `drawn_labels`.
+        first: how many of the images are drawn already and left out; whole chunks.
 
     Raises:
         TypeError: if the sampler gives anything but one tensor.
@@ -147,13 +149,13 @@ def draw_images(
         return part.float().cpu()
 
     with isolated():
-        parts = spread(drawn, range(-(-num_images // chunk)))
-        for i, part in enumerate(track(parts, description, total=num_images, unit="images", step=chunk)):
+        parts, count = spread(drawn, range(first // chunk, -(-num_images // chunk))), num_images - first
+        for i, part in enumerate(track(parts, description, total=count, unit="images", step=chunk)):
             if images is None:
-                images = torch.empty((num_images, *part.shape[1:]), dtype=part.dtype)
+                images = torch.empty((count, *part.shape[1:]), dtype=part.dtype)
             elif part.shape[1:] != images.shape[1:]:
                 raise ValueError(f"the sampler gave {list(part.shape[1:])} after {list(images.shape[1:])}")
-            images[i * chunk : (i + 1) * chunk] = part[: num_images - i * chunk]
+            images[i * chunk : (i + 1) * chunk] = part[: count - i * chunk]
     if images is None:
         raise ValueError(f"num_images={num_images}: draw at least one image")
     seen.warn()

@@ -19,7 +19,7 @@ from fedgen.evaluation.score_choice import ScoreChoice, applies, check_aggregate
 from fedgen.evaluation.splits import CONTROLS, LEAST, Split, StandIn, name_clients
 from fedgen.own_code import warn
 from fedgen.scores import FederatedScore
-from fedgen.scores.aggregate import Weights, name_weights
+from fedgen.scores.aggregate import Weights, kept_influences, name_weights
 from fedgen.scores.definition import Needs
 from fedgen.scores.frechet.corrected import FewImagesError
 from fedgen.seeds import subset
@@ -242,8 +242,8 @@ def records_of(
     for score in scores:
         note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(score.name, ""), *score.notes]))
         details = {**common, "score_settings": settings.get(score.name, {}), "note": note}
-        present = [aggregate for aggregate in aggregates if aggregate in score.values]
-        records += [_record(score, aggregate, client_names, details) for aggregate in present]
+        present, over_clients = [how for how in aggregates if how in score.values], score.errors_over_clients
+        records += [_record(score, how, client_names, over_clients.get(how), details) for how in present]
     return records
 
 
@@ -255,12 +255,16 @@ def remarks_by_score(
     return {name: line for name, line in found.items() if line}
 
 
-def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common: Mapping[str, Any]) -> ScoreRecord:
+def _record(
+    score: FederatedScore, aggregate: str, names: Sequence[str], over_clients: float | None, common: Mapping[str, Any]
+) -> ScoreRecord:
     clients: dict[str, Any] = {}
     if aggregate == "avg" and len(score.per_client):
         clients = {"per_client": score.per_client.tolist(), "client_names": list(names)}
         if score.client_errors is not None:
             clients["per_client_errors"] = score.client_errors.tolist()
+    if parts := score.real_influences.get(aggregate):
+        clients["real_influences"] = kept_influences(parts, score.error_parts["real"][aggregate])
     return ScoreRecord(
         score=score.name,
         aggregate=aggregate,
@@ -269,7 +273,7 @@ def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common:
         error_parts={side: part[aggregate] for side, part in score.error_parts.items() if aggregate in part},
         terms={term: values[aggregate] for term, values in score.terms.items() if aggregate in values},
         higher_is_better=score.higher_is_better and aggregate != "var",
-        error_over_clients=score.errors_over_clients.get(aggregate),
+        error_over_clients=over_clients,
         **clients,
         **common,
     )

@@ -3,9 +3,12 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedgen.data.optional_attributes import optional
 from fedgen.embeddings import network_of
@@ -117,6 +120,8 @@ class ScoreRecord:
         error_over_clients: standard error of avg and all where the clients stand for others that might have been there;
             None if it was not computed.
         sampling: how the model sampled, beside its weights, e.g. {"solver": "dpm-solver++", "steps": 25}.
+        real_influences: of some of the clients' images, the same for all checkpoints, float32 [p]; see
+            `fedgen.scores.aggregate.kept_influences`. Stored beside the records; None where they are not at hand.
     """
 
     score: str
@@ -146,6 +151,7 @@ class ScoreRecord:
     score_settings: dict[str, Any] = field(default_factory=dict)
     error_over_clients: float | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
+    real_influences: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.higher_is_better is None:
@@ -230,7 +236,7 @@ class ScoreRecord:
         Numbers that are not finite, which JSON does not have, become "inf", "-inf" and "nan".
         """
         required = {f.name for f in fields(self) if f.default is MISSING and f.default_factory is MISSING}
-        values = asdict(self).items()
+        values = ((f.name, getattr(self, f.name)) for f in fields(self) if f.compare)
         return {name: _written(value) for name, value in values if name in required or value not in ([], {}, "")}
 
     @classmethod

@@ -104,8 +104,8 @@ def _about(group: Sequence[ScoreRecord]) -> list[str]:
 def _pairs(inverted: Sequence[InvertedPair]) -> dict[str, Any]:
     drawn = inverted
     if len(inverted) > MOST_PAIRS:
-        drawn = sorted(inverted, key=lambda pair: not pair.beyond_error)[:MOST_PAIRS]
-    shown = [[pair.better_by_first, pair.better_by_second, pair.beyond_error] for pair in drawn]
+        drawn = sorted(inverted, key=lambda pair: not pair.holds)[:MOST_PAIRS]
+    shown = [[pair.better_by_first, pair.better_by_second, pair.holds] for pair in drawn]
     return {"pairs": shown, "pairs_left": len(inverted) - len(shown)}
 
 

@@ -6,26 +6,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.marks import GAPS, gap_title, interval, mark_of
 from fedgen.evaluation.names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
-from fedgen.evaluation.runs.scores_file import RECIPE, SCORES_FILE, read_records
-from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, default_column, unmarked
+from fedgen.evaluation.runs.scores_file import RECIPE, SCORES_FILE, read_records, with_influences
+from fedgen.evaluation.runs.selection import (
+    Comparison,
+    aggregates_compared,
+    best_records,
+    covariance_of,
+    default_column,
+    say_best,
+    unmarked,
+)
 from fedgen.evaluation.tables.gap_table import has_gaps
-from fedgen.evaluation.tables.table import client_value, format_value, say_pairs, say_value
+from fedgen.evaluation.tables.table import client_value, say_pairs, say_value
 from fedgen.federated.left_out import shorten
 from fedgen.own_code import program
 from fedgen.progress import make_console
 from fedgen.reports.figures.curves import draw_curves, draw_generalisation
-from fedgen.scores.rankings import Z
+from fedgen.scores.rankings import Z, best_set, winner
 
 LOCAL_ONLY, CENTRALISED = "-local_only", "-centralised"  # behind a folder's name: the controls of `fedgen fit`
 ARMS = {"": "federated", LOCAL_ONLY: "local only", CENTRALISED: "centralised"}
 Bests = Mapping[str, ScoreRecord]  # one record of each column
-MOST_ROUNDS = 5  # named of those that do not differ from the best
 FEW = "fewer images than"  # in the note of such a score
 EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
 INDENT = "  "
@@ -58,7 +67,7 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     everything = by_column(records)
     columns = _trained(everything)
     if not columns:
-        return [*_cautions(models), *_stored(models), *_served(models, models[0].round)]
+        return [*_cautions(models), *_stored(models), *_served(records, models[0].round)]
     rounds = sorted({record.round or 0 for group in columns.values() for record in group})
     number = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
     count = f"{rounds[-1] + 1:,} round{'s' if rounds[-1] else ''}"
@@ -67,10 +76,10 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     main = [one for one in compared if everything[one.first_column][0].split == records[0].split]
     floors = _comparable_floors(best, records)
     lines = [f"{count}, counted from 0 to {rounds[-1]}; {number} scored."]
-    lines += [*_cautions(models), *_served(models, chosen.round)]
+    lines += [*_cautions(models), *_served(records, chosen.round)]
     # first the column that checkpoints are chosen by
     for place, comparison in enumerate(sorted(main, key=lambda one: one.second_column != default)):
-        lines += _of_score(columns, best, floors, comparison, in_full=place == 0)
+        lines += _of_score(columns, best, floors, comparison, Path(run) if place == 0 else None)
     lines += [*_rough_floors(best, floors, main), *_alone(best, compared, records[0].split)]
     lines += [*_controls(columns, records[0].split, Path(run)), *_by_held_out(columns, best, chosen)]
     return [*lines, *_unseen(models, chosen.round)]
@@ -115,9 +124,14 @@ def _comparable_floors(best: Bests, records: Sequence[ScoreRecord]) -> Bests:
 
 
 def _of_score(
-    columns: Mapping[str, list[ScoreRecord]], best: Bests, floors: Bests, comparison: Comparison, in_full: bool
+    columns: Mapping[str, list[ScoreRecord]],
+    best: Bests,
+    floors: Bests,
+    comparison: Comparison,
+    folder: Path | None = None,
 ) -> list[str]:
-    """Say which checkpoint each aggregate prefers; in full, also what is inverted, too close to rank, and the floor."""
+    """Say which checkpoint each aggregate prefers; with a run's folder also what is inverted, among which the best is,
+    and how far from the floor."""
     names = comparison.first_column, comparison.second_column
     if not set(names) <= best.keys():
         return []
@@ -129,21 +143,22 @@ def _of_score(
         lines = [f"Both aggregates prefer round {first.round}: {values[0]}, {values[1]}."]
     else:
         clear = any(
-            {pair.better_by_first, pair.better_by_second} == {first.round, second.round} and pair.beyond_error
+            {pair.better_by_first, pair.better_by_second} == {first.round, second.round} and pair.holds
             for pair in comparison.pairs
         )
         how = (
-            "The two checkpoints differ beyond their errors by both, so the choice of the aggregate decides."
+            "Both orders hold with 95 %, so the choice of the aggregate decides."
             if clear
-            else "They do not differ beyond their errors by both: these scores cannot tell which is better."
+            else "These scores cannot tell which is better: one of the orders may be chance."
         )
         both = f"{names[0]} prefers round {first.round} ({values[0]}), {names[1]} round {second.round} ({values[1]})"
         lines = [f"{both}. {how}"]
-    if not in_full:
+    if folder is None:
         return lines
     if comparison.checkpoints > 2:
         lines.append(f"{say_pairs(comparison)}.")
-    return [*lines, *_ties(names[1], second, columns[names[1]]), *_above_floor(names[1], second, floors.get(names[1]))]
+    group = with_influences(folder, columns[names[1]])
+    return [*lines, *say_best(group, names[1]), *_above_floor(names[1], group, floors.get(names[1]))]
 
 
 def _alone(best: Bests, compared: Sequence[Comparison], split: str) -> list[str]:
@@ -160,26 +175,17 @@ def _value(name: str, record: ScoreRecord) -> str:
     return f"{name} {say_value(record)} {mark_of(record)}".rstrip()
 
 
-def _ties(name: str, best: ScoreRecord, group: Sequence[ScoreRecord]) -> list[str]:
-    """The checkpoints that a column cannot distinguish from its best."""
-    same = [str(record.round) for record in group if record is not best and not differ(record, best)]
-    if not same:
+def _above_floor(name: str, group: Sequence[ScoreRecord], floor: ScoreRecord | None) -> list[str]:
+    """Say how far the best of a column is from real images scored in its place, although it was chosen."""
+    errors = covariance_of(group)
+    if floor is None or not np.isfinite(errors).all() or not math.isfinite(floor.generated_error):
         return []
-    shown = f"round{'' if len(same) == 1 else 's'} {', '.join(same[-MOST_ROUNDS:])}"
-    rest = f" and {len(same) - MOST_ROUNDS} earlier ones" if len(same) > MOST_ROUNDS else ""
-    return [f"By {name}, {shown}{rest} cannot be told from the best: the difference lies within the errors."]
-
-
-def _above_floor(name: str, best: ScoreRecord, floor: ScoreRecord | None) -> list[str]:
-    """Say how far the best of a column is from real images scored in its place."""
-    if floor is None:
-        return []
-    real = f"real images in its place have {say_value(floor)} (the floor)"
-    if not differ(best, floor):
-        return [f"By {name}, round {best.round} is at the floor: {real}, and the difference lies within the errors."]
-    side = "worse" if best.badness > floor.badness else "better"
-    away = format_value(abs(best.value - floor.value), math.hypot(best.generated_error, floor.generated_error))
-    return [f"By {name}, round {best.round} is {away} {side} than the floor: {real}."]
+    found = winner([one.badness - floor.badness for one in group], errors + floor.generated_error**2)
+    start, real = f"By {name}, round {group[found.place].round} is", f"real images in its place have {say_value(floor)}"
+    if found.low <= 0 <= found.high:
+        return [f"{start} at the floor: {real} (the floor), and the difference may be chance."]
+    near, far = sorted((abs(found.low), abs(found.high)))
+    return [f"{start} {near:.3g} to {far:.3g} {'worse' if found.low > 0 else 'better'} than the floor (95 %): {real}."]
 
 
 def _rough_floors(best: Bests, floors: Bests, compared: Sequence[Comparison]) -> list[str]:
@@ -201,26 +207,43 @@ def _by_held_out(columns: Mapping[str, list[ScoreRecord]], best: Bests, chosen: 
         own = {record.round: record for record in columns[name]}.get(chosen.round)
         is_same = one.column[1:] == chosen.column[1:] and one.split != chosen.split
         if one.split in HELD_OUT and is_same and own and one.round != own.round:
-            how = "beyond their errors" if differ(one, own) else "within the errors"
+            how = "which may be chance" if own in best_records(columns[name]) else "and that is no chance (95 %)"
             lines.append(
                 f"On held-out images round {one.round} is the best ({_value(name, one)}), not round {own.round}"
-                f" ({_value(name, own)}); they differ {how}."
+                f" ({_value(name, own)}), {how}."
             )
     return lines
 
 
-def _served(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
-    """Say which client is served worst and which best, of the first score that has clients' values."""
-    own = [r for r in models if r.round == round and r.aggregate == "avg" and len(r.per_client) > 1]
+def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
+    """Say which client is served worst and which best, of the first score that has clients' values: relative to each
+    client's own floor, where there is one."""
+    own = [r for r in records if r.is_model and r.round == round and r.aggregate == "avg" and len(r.per_client) > 1]
     record = next((r for r in own if r.score != BALANCED and r.split not in GAPS), None)
     if record is None or not any(map(math.isfinite, record.per_client)):
         return []
-    sign = -1 if record.higher_is_better else 1
-    values = [math.inf if math.isnan(value) else sign * value for value in record.per_client]
-    order = sorted(range(len(values)), key=values.__getitem__)
-    best, worst = _client(record, order[0]), _client(record, order[-1])
-    when = "" if round is None else f" at round {round}"
-    return [f"By {record.score}{when}, client {worst} is served worst and client {best} best."]
+    floor, sign = floors_of(records).get(record.column), -1 if record.higher_is_better else 1
+    values, errors = np.array(record.per_client), np.array(record.per_client_errors or [0.0] * len(record.per_client))
+    beside = ""
+    if floor is not None and floor.client_names == record.client_names and np.isfinite(floor.per_client).all():
+        values, beside = values - floor.per_client, ", beside real images"
+        errors = np.hypot(errors, floor.per_client_errors or 0.0)
+    badness = np.where(np.isnan(values), math.inf, sign * values)
+    start = f"By {record.score}{'' if round is None else f' at round {round}'}{beside}"
+    worst, best = (
+        _leading(record, side, best_set(side.tolist(), np.nan_to_num(errors, posinf=0.0)))
+        for side in (-badness, badness)
+    )
+    if not (worst and best):
+        return [f"{start}, it cannot be told which client is served worst."]
+    return [f"{start}, client {worst} is served worst and client {best} best."]
+
+
+def _leading(record: ScoreRecord, badness: NDArray[np.float64], mask: NDArray[np.bool_]) -> str:
+    """The client of the least value, and how many others may have a smaller mean; "" where each of the clients may."""
+    others = int(mask.sum()) - 1
+    also = f" or one of {others} other{'s' * (others > 1)}" if others > 0 else ""
+    return "" if others > 0 and mask.all() else f"{_client(record, int(badness.argmin()))}{also}"
 
 
 def _client(record: ScoreRecord, place: int) -> str:

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgen.io.hashing import hash_tensors
@@ -31,6 +33,9 @@ def mean_variance(influence: Tensor, shares: Tensor | None = None, count: float 
 
 
 Weights = str | Sequence[float] | Tensor
+RealInfluences = dict[str, list[tuple[Tensor, float]]]
+"""By aggregate, of each client: influences of its images [p] on the score, up to a constant and a factor, and the
+variance that it adds."""
 P = ParamSpec("P")
 Reference = TypeVar("Reference")
 
@@ -70,6 +75,27 @@ class OverClients:
         return replace(self, per_client=self.per_client - other.per_client, of_pool=self.of_pool - other.of_pool)
 
 
+KEPT = 128  # influences of a client
+MOST_KEPT = 2**14  # of all clients
+
+
+def kept_influences(parts: Sequence[tuple[Tensor, float]], error: float) -> NDArray[np.float32]:
+    """The influences of some images of every client, evenly spaced: those of two checkpoints, multiplied and summed,
+    are the covariance that the clients' images give their scores.
+
+    Args:
+        parts: one aggregate's `FederatedScore.real_influences`.
+        error: the score's standard error over real images, which is the length of the result.
+    """
+    most, rows = max(2, min(KEPT, MOST_KEPT // len(parts))), []
+    for influences, variance in parts:
+        some = influences[:: max(1, -(-len(influences) // most))].double()
+        some = some - some.sum() / max(1, len(some))
+        rows.append(some * (variance / some.square().sum().clamp(min=torch.finfo(some.dtype).tiny)).sqrt())
+    found = torch.cat(rows)
+    return (found * (error / found.norm().clamp(min=torch.finfo(found.dtype).tiny))).float().cpu().numpy()
+
+
 def client_means(values: Tensor, counts: list[int]) -> Tensor:
     """Means of values [n] over each client's images, float64 [K]; images of client 0 come first."""
     return torch.stack([part.double().mean() for part in values.split(counts)])
@@ -103,6 +129,8 @@ class FederatedScore:
         over_clients: what each client adds to "avg" and "all"; None if errors were not asked for.
         client_error_parts: {"generated": [K], "real": [K]}, the parts of `client_errors` as in `error_parts`.
         notes: what a reader of this value must know.
+        real_influences: how the clients' images move "avg" and "all", by which checkpoints are compared that were
+            scored against the same ones; empty if errors were not asked for, or the score has none.
 
     Examples:
         >>> import torch
@@ -124,6 +152,7 @@ class FederatedScore:
     over_clients: OverClients | None = None
     client_error_parts: dict[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    real_influences: RealInfluences = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{key} {value:.4g}" for key, value in self.values.items())
@@ -372,4 +401,7 @@ def with_influences(
     own, of_pool = (torch.stack([mean_variance(part) for part in parts]) for parts in (real, pool))
     squares = shared.weights.square()
     beyond = OverClients(score.per_client, torch.stack([part.mean() for part in pool]), shared.weights)
-    return with_errors(score, shared, generated, (squares @ own, squares @ of_pool, own), beyond)
+    found = with_errors(score, shared, generated, (squares @ own, squares @ of_pool, own), beyond)
+    sides = {"avg": (real, own), "all": (pool, of_pool)}
+    kept = {how: list(zip(parts, (squares * variances).tolist())) for how, (parts, variances) in sides.items()}
+    return replace(found, real_influences=kept)

@@ -1,11 +1,14 @@
 """scores.jsonl holds whole records, each once."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Thread
 
+import numpy as np
 import pytest
 
 from fedgen.evaluation import append_records, by_column, drop_from, drop_round, read_records
+from fedgen.evaluation.runs.scores_file import with_influences
 from tests.evaluation.samples import record
 
 FLOOR = record(round=None, generator="floor")
@@ -169,3 +172,39 @@ def test_one_round_can_be_dropped(path):
     append_records(path, [record(round=r) for r in range(3)])
     drop_round(path, 1)
     assert [r.round for r in read_records(path)] == [0, 2]
+
+
+def influential(round, value=1.0, **options):
+    return replace(record("fid", "all", value, round, **options), real_influences=np.array([0.5, -0.5], np.float32))
+
+
+def test_influences_of_real_images_lie_beside_the_records_and_come_back(path):
+    append_records(path, [influential(0), influential(1)])
+    append_records(path, [influential(1, embedding="vgg16")])
+    records = read_records(path)
+    assert all(one.real_influences is None for one in records)
+    found = with_influences(path.parent, records)
+    assert [one.real_influences.tolist() for one in found] == [[0.5, -0.5]] * 3
+    assert sorted(file.name for file in (path.parent / "influences").iterdir()) == [
+        "round=00000.npz",
+        "round=00001.npz",
+    ]
+
+
+def test_influences_of_another_value_do_not_count(path):
+    append_records(path, [influential(0)])
+    append_records(path, [record("fid", "all", 2.0, 0)])
+    assert with_influences(path.parent, read_records(path))[0].real_influences is None
+
+
+def test_influences_go_with_their_round(path):
+    append_records(path, [influential(0), influential(1)])
+    drop_from(path, 1)
+    assert [file.name for file in (path.parent / "influences").iterdir()] == ["round=00000.npz"]
+
+
+def test_a_damaged_file_of_influences_is_left_out_with_a_warning(path):
+    append_records(path, [influential(0)])
+    (path.parent / "influences" / "round=00000.npz").write_bytes(b"PK\x03\x04 no archive")
+    with pytest.warns(UserWarning, match=r"round=00000.npz is left out"):
+        assert with_influences(path.parent, read_records(path))[0].real_influences is None

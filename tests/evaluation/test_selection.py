@@ -97,7 +97,7 @@ def test_optimised_columns_are_marked():
 
 def test_pairs_that_avg_and_all_order_differently_are_found():
     # by hand: rounds 1 and 2 (8 < 9 but 6 > 5); both differences 1 > 1.96 * 0.1 * sqrt(2)
-    assert inversions(RECORDS) == [InvertedPair("fid_avg", "fid_all", 1, 2, True)]
+    assert inversions(RECORDS) == [InvertedPair("fid_avg", "fid_all", 1, 2, True, True)]
 
 
 def test_a_pair_within_its_errors_is_not_beyond_error():
@@ -108,7 +108,7 @@ def test_a_pair_within_its_errors_is_not_beyond_error():
 def test_one_checkpoint_has_no_pair_and_other_splits_have_their_own():
     assert inversions(column("fid_avg", {0: 1.0}) + column("fid_all", {0: 1.0})) == []
     report = column("fid_avg", {1: 1.0, 2: 2.0}, split="report") + column("fid_all", {1: 2.0, 2: 1.0}, split="report")
-    assert inversions(RECORDS + report)[1] == InvertedPair("report/fid_avg", "report/fid_all", 1, 2, True)
+    assert inversions(RECORDS + report)[1] == InvertedPair("report/fid_avg", "report/fid_all", 1, 2, True, True)
 
 
 def test_the_selected_checkpoint_is_reported_on_other_images():
@@ -133,7 +133,7 @@ def test_the_highest_value_comes_first_where_higher_is_better():
 
 
 def test_pairs_say_which_round_is_better_whatever_the_direction():
-    assert inversions(PRECISION) == [InvertedPair("precision_avg", "precision_all", 1, 2, True)]
+    assert inversions(PRECISION) == [InvertedPair("precision_avg", "precision_all", 1, 2, True, True)]
 
 
 def test_any_two_columns_can_be_compared():
@@ -145,7 +145,7 @@ def test_any_two_columns_can_be_compared():
     # a score of each direction: both prefer 1 to 2 to 0
     assert compare(RECORDS + PRECISION, "fid_avg", "precision_avg").tau == 1.0
     against = compare(RECORDS + PRECISION, "fid_all", "precision_avg")
-    assert against.pairs == [InvertedPair("fid_all", "precision_avg", 2, 1, True)]
+    assert against.pairs == [InvertedPair("fid_all", "precision_avg", 2, 1, True, True)]
 
 
 def test_a_column_of_one_value_has_no_tau_and_an_unknown_one_is_named():
@@ -172,7 +172,7 @@ def test_the_set_of_the_best_is_larger_than_what_lies_within_errors_of_it(tmp_pa
     assert main(["select", str(tmp_path), "--by", "fid_all"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"is among {len(found)} of 13 rounds (0, 1" in shown
-    assert "Round 0 was chosen of 13: its score is" in shown
+    assert "Round 0 was chosen of 13: with 95 % its score is" in shown
 
 
 def test_scores_without_errors_have_no_line_on_the_best(tmp_path, capsys):

@@ -116,7 +116,7 @@ def test_the_selection_shows_the_choice_of_each_column_and_its_report():
 
 def test_inversions_are_counted_and_listed():
     shown = text(inversion_table(RECORDS))
-    told = "fid_avg and fid_all order 1 of 3 pairs of checkpoints differently, 1 beyond their errors"
+    told = "fid_avg and fid_all order 1 of 3 pairs of checkpoints differently, 1 for sure"
     assert told in " ".join(shown.split())
     assert "fid_avg / fid_all" in shown
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if " / " in line]
@@ -138,7 +138,7 @@ def test_the_title_counts_by_columns_as_the_conclusions_do():
     told = [line for line in findings([one for one in RECORDS if one.score == "fid"]) if " order " in line]
     assert title.split("; ") == [
         told[0].rstrip("."),
-        "report/fid_avg and report/fid_all order 1 of 1 pairs of checkpoints differently, 1 beyond their errors",
+        "report/fid_avg and report/fid_all order 1 of 1 pairs of checkpoints differently, 1 for sure",
     ]
     alike = [*column("fid_avg", {1: 1.0, 2: 2.0}), *column("fid_all", {1: 1.0, 2: 2.0})]
     assert inversion_table(alike).title == "avg and all order all pairs of checkpoints alike"
@@ -155,7 +155,7 @@ def test_of_very_many_inverted_pairs_some_are_listed_and_all_counted():
 
 def test_two_columns_are_compared_in_a_table_of_their_own():
     shown = text(comparison_table(compare(RECORDS, "fid_avg", "kid_all"), RECORDS))
-    told = "fid_avg and kid_all order 1 of 3 pairs of checkpoints differently, 1 beyond their errors: tau 0.33"
+    told = "fid_avg and kid_all order 1 of 3 pairs of checkpoints differently, 1 for sure: tau 0.33"
     assert told in " ".join(shown.split())
     assert "kid_all prefers" in shown
 

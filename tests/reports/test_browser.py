@@ -166,7 +166,7 @@ def test_every_value_that_keys_walk_through_is_the_records(browser, page):
         ]
         press(browser, CURVES, "ARROW_RIGHT")
     press(browser, SCATTER, "END")
-    assert "by all, beyond error" in one(browser, TIP.format("last")).text
+    assert "by all, for sure" in one(browser, TIP.format("last")).text
 
 
 def test_the_pointer_shows_values_too_and_a_drag_zooms(browser, page):

@@ -1,5 +1,6 @@
-"""Scoring the checkpoints of a run folder again."""
+"""Scoring the checkpoints of a run folder again: all, the likely best with further images, or one on fresh images."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import LambdaCallback
@@ -16,18 +18,23 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.client import Roles
 from fedgen.data.optional_attributes import optional
 from fedgen.evaluation.evaluate import Evaluator
-from fedgen.evaluation.image_sampling import ImageSampler, Sample, inside, mixture, sampler_of
+from fedgen.evaluation.image_sampling import ImageSampler, Sample, draw_images, inside, mixture, sampler_of
 from fedgen.evaluation.names import LOCAL_NOTE
 from fedgen.evaluation.own_models import OwnModels, Personal, SingleClients
-from fedgen.evaluation.records import FINE_TUNED, ScoreRecord
+from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.records import FINE_TUNED, MODEL, ScoreRecord
 from fedgen.evaluation.runs.rebuild import load_weights, local_models, personal_tensors, tensors_in_place
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import append_records, keep_records, read_records
+from fedgen.evaluation.runs.selection import covariance_of
+from fedgen.evaluation.splits import Split
 from fedgen.federated import FedAvgStrategy
+from fedgen.io.files import atomic_write, read_npz
 from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import FederatedModule
 from fedgen.progress import track
 from fedgen.scores.definition import BY_CLASS, Needs
+from fedgen.scores.rankings import best_set
 from fedgen.seeds import derive, isolated
 
 
@@ -175,3 +182,200 @@ def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
     pools = {replace(record, aggregate="avg").identity for record in now if record.aggregate == "all"}
     gone = {record.identity for record in now if record.aggregate == "avg"} - pools
     keep_records(path, lambda one: one.aggregate != "all" or replace(one, aggregate="avg").identity not in gone)
+
+
+# Racing: further images for the checkpoints that may be the best, and for those alone. At each look all contenders have
+# the same number of images, twice that of the look before. Those that are not in the set that holds the best (Hsu 1984,
+# at a level of alpha over the number of looks) are out for good; so the best is kept with the level asked for, on these
+# real images. Scores must mean the same at all numbers of images: KID, or a corrected FID.
+LOOKS = 5
+UNBIASED = ("kid", "kid-rbf", "fidc", "fidj")
+FOLDER = "race"  # in a run's folder, with the features of a race that was not finished
+
+
+@dataclass(frozen=True)
+class Race:
+    """What a race has found.
+
+    Args:
+        column: the score that decided, e.g. "kid_all".
+        looks: (images of each contender, contenders) at each look.
+        records: of the checkpoints that are left, best first, all with the images of the last look.
+        width: by how much the worst of these may be worse than the best, at the level asked for.
+        images: drawn in all.
+    """
+
+    column: str
+    looks: list[tuple[int, int]]
+    records: list[ScoreRecord]
+    width: float
+    images: int
+
+    @property
+    def words(self) -> str:
+        """What it found and what it cost, in a sentence or two."""
+        rounds = [str(record.round) for record in self.records]
+        most, all_ = self.looks[-1][0], self.looks[0][1]
+        left = f"round {rounds[0]}" if len(rounds) == 1 else f"one of rounds {', '.join(rounds)}"
+        near = "" if len(rounds) == 1 else f", which differ by at most {self.width:.3g}"
+        return (
+            f"By {self.column} the best on these real images is {left}{near}. {self.images:,} images were drawn;"
+            f" {most:,} of each of the {all_} checkpoints would have been {most * all_:,}."
+        )
+
+
+def race(
+    run: Run | str | Path,
+    module: LightningModule,
+    evaluator: Evaluator,
+    level: float = 0.95,
+    width: float | None = None,
+    most: int = 50_000,
+    aggregate: str = "all",
+) -> Race:
+    """Finds the best of a run's checkpoints with few images, by the evaluator's one score in its one embedding.
+
+    Images are those that scoring with more of them draws, so that they extend the ones of earlier scores. What was
+    drawn lies in the run's folder until the race is over: one that was stopped goes on from there. The scores of those
+    that are left join the run's.
+
+    Args:
+        run: the run or its folder.
+        module: a model of the run's kind.
+        evaluator: clients, one embedding and one of the scores "kid", "kid-rbf", "fidc" and "fidj".
+        level: the probability that the best is among those that are left.
+        width: stop when no checkpoint that is left can be worse than the best by more than this, in the score's units.
+        most: images of a checkpoint.
+        aggregate: "avg" or "all".
+
+    Raises:
+        ValueError: for fewer than three checkpoints, another score, or options out of range.
+        FileNotFoundError: if the run has no checkpoints.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    found = run.checkpoints_of(None)
+    split, panel, name = _decided_by(evaluator)
+    if panel.choices[0].definition.name not in UNBIASED:
+        raise ValueError(
+            f"{name} means another thing at another number of images, so no race is decided by it; choose by"
+            f" {', '.join(UNBIASED)}"
+        )
+    _check(len(found), level, width, most)
+    evaluator.real.prepare()
+    sizes = [-(-most // 2**step // evaluator.chunk) * evaluator.chunk for step in reversed(range(LOOKS))]
+    contenders, looks, images = list(found), list[tuple[int, int]](), 0
+    for size in dict.fromkeys(sizes):
+        looks.append((size, len(contenders)))
+        records = []
+        for round in contenders:
+            features, drawn = _features(run, module, evaluator, (split, panel), found[round], round, size)
+            images += drawn
+            made = _records(evaluator, split, panel, name, features, found[round], round)
+            records.append(next(record for record in made if record.aggregate == aggregate))
+        own, errors = [record.badness for record in records], covariance_of(records)
+        inside = best_set(own, errors, 1 - (1 - level) / LOOKS)
+        order = sorted(np.flatnonzero(inside).tolist(), key=own.__getitem__)
+        contenders, left = [contenders[place] for place in order], [records[place] for place in order]
+        apart = _width(left, (1 - level) / LOOKS)
+        if len(left) == 1 or (width is not None and apart <= width):
+            break
+    append_records(run.scores_path, left)
+    for path in (run.folder / FOLDER).glob("*.npz"):
+        path.unlink()
+    return Race(f"{name}_{aggregate}", looks, left, apart, images)
+
+
+def quote(
+    run: Run | str | Path, module: LightningModule, evaluator: Evaluator, round: int, aggregate: str = "all"
+) -> ScoreRecord:
+    """The score of one checkpoint on `num_images` fresh images, which had no part in its choice: the value to quote.
+
+    Args:
+        run: as for `race`, likewise module.
+        module: a model of the run's kind.
+        evaluator: clients, one embedding and one score, and how many images.
+        round: the checkpoint's.
+        aggregate: "avg" or "all".
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    path, (split, panel, name) = run.checkpoints_of([round])[round], _decided_by(evaluator)
+    evaluator.real.prepare()
+    sample = _model(module, path, evaluator)
+    images = draw_images(sample, evaluator.num_images, **evaluator.draws(sample, round, f"{split.stream}, fresh"))
+    records = _records(evaluator, split, panel, name, evaluator.real.embed(panel, images), path, round)
+    return next(record for record in records if record.aggregate == aggregate)
+
+
+def _records(
+    evaluator: Evaluator, split: Split, panel: Panel, name: str, features: Tensor, path: Path, round: int
+) -> list[ScoreRecord]:
+    found = {(split.name, panel.embedding.name): evaluator.real.score(split, panel, features, only=[name])}
+    return evaluator.real.records(found, MODEL, len(features), round=round, checkpoint=path.name)
+
+
+def _model(module: LightningModule, path: Path, evaluator: Evaluator) -> Sample:
+    sample, _, personal = checkpoint_sampler(module, path, evaluator)
+    if personal:
+        raise ValueError(f"{path} has tensors of single clients; give one of models that all clients share")
+    return sample
+
+
+def _check(checkpoints: int, level: float, width: float | None, most: int) -> None:
+    if checkpoints < 3:
+        raise ValueError(f"a race is between three checkpoints or more, and there are {checkpoints}: score them alike")
+    if not 0.5 <= level < 1:
+        raise ValueError(f"level={level}: a probability in [0.5, 1), such as 0.95")
+    if width is not None and not width > 0:
+        raise ValueError(f"width={width}: a difference of scores, above 0")
+    if most < 2:
+        raise ValueError(f"most={most}: scores need at least 2 images")
+
+
+def _decided_by(evaluator: Evaluator) -> tuple[Split, Panel, str]:
+    """The place and name of the one score that decides."""
+    (split, panel), *_ = evaluator.plan.places.values()
+    names = [choice.name for choice in panel.choices]
+    if len(names) != 1 or len(evaluator.panels) != 1:
+        raise ValueError(f"give one score in one embedding, not {', '.join(names)}")
+    return split, panel, names[0]
+
+
+def _features(
+    run: Run,
+    module: LightningModule,
+    evaluator: Evaluator,
+    place: tuple[Split, Panel],
+    path: Path,
+    round: int,
+    size: int,
+) -> tuple[Tensor, int]:
+    """The features of a checkpoint's first images [size, D], and how many of these were drawn now."""
+    split, panel = place
+    kept, key = run.folder / FOLDER / path.with_suffix(".npz").name, f"{panel.embedding.fingerprint()}-{evaluator.seed}"
+    known = read_npz(kept).get(key) if kept.exists() else None
+    before = torch.empty(0) if known is None else torch.from_numpy(known)[:size]
+    if len(before) == size:
+        return before, 0
+    sample = _model(module, path, evaluator)
+    draws = evaluator.draws(sample, round, split.stream)
+    images = draw_images(sample, size, **draws, first=len(before), description=f"sampling, round {round}")
+    features = evaluator.real.embed(panel, images).cpu()
+    features = torch.cat([before, features]) if len(before) else features
+    kept.parent.mkdir(exist_ok=True)
+    with atomic_write(kept) as file:
+        np.savez(file, **{key: features.numpy()})
+    return features, len(images)
+
+
+def _width(records: Sequence[ScoreRecord], alpha: float) -> float:
+    """By how much the worst of these may be worse than the best of them, but for a probability of alpha."""
+    from scipy import stats  # slow to import
+
+    z = stats.norm.ppf(1 - alpha / max(1, len(records) - 1))
+    best = min(records, key=lambda record: record.badness)
+    apart = [
+        one.badness - best.badness + z * math.hypot(one.generated_error, best.generated_error)
+        for one in records
+        if one is not best
+    ]
+    return max(apart, default=0.0)

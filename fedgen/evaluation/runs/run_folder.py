@@ -8,9 +8,10 @@ from rich.console import Console
 
 from fedgen.evaluation.names import list_checkpoints
 from fedgen.evaluation.records import Columns, ScoreRecord
-from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
+from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records, with_influences
 from fedgen.evaluation.runs.selection import (
     Ranked,
+    Real,
     best_records,
     column_of,
     columns_of,
@@ -127,8 +128,10 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None,
     return rank(*_column(run, by, kind))
 
 
-def best_set(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None, kind: str = "") -> list[Ranked]:
-    """The checkpoints among which the best on these real images is with 95 percent, the lowest value first.
+def best_set(
+    run: Run | str | Path | Sequence[ScoreRecord], by: str | None = None, kind: str = "", real: Real = "fixed"
+) -> list[Ranked]:
+    """The checkpoints among which the best is with 95 percent, the lowest value first.
 
     Differences of many checkpoints have many chances to be large, so it is larger than what lies within 1.96 errors of
     the best: see `fedgen.scores.rankings.best_set`. Generated images of different checkpoints count as independent.
@@ -137,12 +140,14 @@ def best_set(run: Run | str | Path | Sequence[ScoreRecord], by: str | None = Non
         run: as for `select`, likewise by and kind.
         by: the column.
         kind: of scores.
+        real: "fixed" for the best on these real images; "sample" for that on others of the same clients, where FID
+            means its expectation at these numbers of images.
 
     Raises:
         ValueError: as `select`.
     """
     column, folder = _column(run, by, kind)
-    return rank(best_records(column), folder)
+    return rank(best_records(with_influences(folder, column) if folder else column, real), folder)
 
 
 def _column(

@@ -1,21 +1,27 @@
 """scores.jsonl: one score record a line, whole at any moment, never twice."""
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedgen.evaluation.names import list_checkpoints
 from fedgen.evaluation.records import ScoreRecord, unique
-from fedgen.io.files import atomic_write, parse_json, read_yaml, remove_unfinished
+from fedgen.io.files import atomic_write, parse_json, read_npz, read_yaml, remove_unfinished
 from fedgen.io.regular_files import read_regular
 from fedgen.own_code import warn
 from fedgen.recipe.recipe_files import check_lost
 
 SCORES_FILE = "scores.jsonl"
+INFLUENCES = "influences"  # a folder beside it, a file a round
 RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
 MEMBERSHIP, NEAREST = "membership.json", "nearest.png"  # of `fedgen audit`
 MATRIX, MATRIX_PICTURE = "client_matrix.json", "client_matrix.png"  # of `fedgen evaluate --matrix`
@@ -51,6 +57,7 @@ def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
             whole = _lines(unique([*present.values(), *records]))
         else:
             whole += _lines(records)
+        _write_influences(path.parent / INFLUENCES, [*before, *records])
         _replace(path, whole)
 
 
@@ -62,7 +69,46 @@ def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> list[
         records, whole, _ = _read(path)
         gone = [record for record in records if not keep(record)]
         _replace(path, _lines([record for record in records if keep(record)]) if gone else whole)
+        for round in {record.round for record in gone} - {record.round for record in records if keep(record)}:
+            _influences_file(path.parent / INFLUENCES, round).unlink(missing_ok=True)
     return gone
+
+
+def with_influences(folder: Path, records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
+    """Records with the influences of real images that were stored beside them, where they were."""
+    found = {round: _read_influences(folder / INFLUENCES, round) for round in {record.round for record in records}}
+    return [replace(one, real_influences=found[one.round].get(_influences_key(one))) for one in records]
+
+
+def _influences_file(folder: Path, round: int | None) -> Path:
+    return folder / f"round={-1 if round is None else round:05d}.npz"
+
+
+def _influences_key(record: ScoreRecord) -> str:
+    """The name of a record's influences, which another value of the same identity does not have."""
+    return hashlib.blake2b(repr((record.identity, record.value)).encode(), digest_size=8).hexdigest()
+
+
+def _read_influences(folder: Path, round: int | None) -> dict[str, NDArray[np.float32]]:
+    """The stored influences of one round, without what is no such array."""
+    path = _influences_file(folder, round)
+    try:
+        found = read_npz(path) if path.exists() else {}
+    except ValueError as error:
+        warn(f"{path} is left out, so that intervals are wider: {error}")
+        return {}
+    return {name: part for name, part in found.items() if part.ndim == 1 and part.dtype == np.float32}
+
+
+def _write_influences(folder: Path, records: Sequence[ScoreRecord]) -> None:
+    """Stores the influences of new records beside those that still hold, a file a round."""
+    for round in {record.round for record in records if record.real_influences is not None}:
+        known = _read_influences(folder, round)
+        own = {_influences_key(one): one.real_influences for one in records if one.round == round}
+        folder.mkdir(exist_ok=True)
+        with atomic_write(_influences_file(folder, round)) as file:
+            kept = {name: known.get(name) if part is None else part for name, part in own.items()}
+            np.savez(file, **{name: part for name, part in kept.items() if part is not None})
 
 
 def drop_from(path: str | Path, round: int) -> str:

@@ -4,7 +4,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedgen.class_paths import nearest
 from fedgen.evaluation.marks import GAPS, mark_of, strongest
@@ -16,6 +19,9 @@ from fedgen.io.files import read_yaml
 from fedgen.io.regular_files import is_regular
 from fedgen.scores import rankings
 
+Real = Literal["fixed", "sample"]
+"""These real images of the clients, or others that might have been drawn."""
+REALS: tuple[Real, ...] = get_args(Real)
 DEFAULT_COLUMNS = ("kid_all", "fid_all")  # KID has no bias of few images, and ranks alike by avg and all
 
 
@@ -56,7 +62,9 @@ class InvertedPair:
         better_by_first: the round that the first column prefers.
         better_by_second: the round that the second prefers.
         beyond_error: whether both differences exceed 1.96 combined standard errors of the generated images (the real
-            ones are the same for both checkpoints).
+            ones are the same for both checkpoints); of many pairs, some do by chance.
+        holds: whether both orders hold on these real images: of all pairs of the two columns for which this is said,
+            none is wrong with 95 percent.
     """
 
     first_column: str
@@ -64,6 +72,7 @@ class InvertedPair:
     better_by_first: int
     better_by_second: int
     beyond_error: bool
+    holds: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,27 +120,60 @@ def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Rank
     return ranked
 
 
-def best_records(column: Sequence[ScoreRecord]) -> list[ScoreRecord]:
-    """The trained checkpoints' records of one column among which the best is, with 95 percent, on these real images."""
+def covariance_of(records: Sequence[ScoreRecord], real: Real = "fixed") -> NDArray[np.float64]:
+    """The covariance of the values of checkpoints that were scored against the same clients, [M, M].
+
+    Args:
+        records: of one column; images of different checkpoints count as independent, which is safe where they are not.
+        real: "fixed" for these real images; "sample" for others of the same clients, whose share two checkpoints have
+            in common where it was stored. Where it was not, no part of it counts as common, which is safe.
+    """
+    if real == "fixed":
+        return np.diag([record.generated_error**2 for record in records])
+    rows = [record.real_influences for record in records]
+    if any(row is None or len(row) != len(rows[0]) for row in rows):  # type: ignore[arg-type]
+        return np.diag([(record.standard_error or 0.0) ** 2 for record in records])
+    shared = np.stack(rows).astype(float)  # type: ignore[arg-type]
+    return np.diag([record.generated_error**2 for record in records]) + shared @ shared.T
+
+
+def best_records(column: Sequence[ScoreRecord], real: Real = "fixed") -> list[ScoreRecord]:
+    """The trained checkpoints' records of one column among which the best is, with 95 percent; see `covariance_of`."""
     records = _trained(column)
-    mask = rankings.best_set([one.badness for one in records], [one.generated_error for one in records])
+    mask = rankings.best_set([one.badness for one in records], covariance_of(records, real))
     return [record for record, may_be in zip(records, mask.tolist()) if may_be]
 
 
-def say_best(column: Sequence[ScoreRecord]) -> str:
-    """A line with that set, and the best one's value with an interval that holds although it was chosen."""
+def say_best(column: Sequence[ScoreRecord], name: str = "") -> list[str]:
+    """What is known of the best checkpoint of a column's records: the set that holds it, and the chosen one's value.
+
+    Args:
+        column: the records, with what is stored of real images' influences.
+        name: of the column.
+    """
     records = [record for record in _trained(column) if math.isfinite(record.badness)]
     errors = [record.generated_error for record in records]
     if len(records) < 2 or column[0].score == BALANCED or not all(0 < error < math.inf for error in errors):
-        return ""
-    rounds = [record.round for record in best_records(records)]
-    found = rankings.winner([record.badness for record in records], errors)
+        return []
+    by = f"by {name} " * bool(name)
+    known = [real for real in REALS if np.isfinite(covariance_of(records, real)).all()]
+    sets = {real: _rounds(best_records(records, real), len(records)) for real in known}
+    lines = [f"With 95 % the best {by}is {sets['fixed']} on these real images{_on_others(sets)}."]
+    found = rankings.winner([record.badness for record in records], covariance_of(records))
     ends = sorted((-end if records[0].higher_is_better else end) for end in (found.low, found.high))
-    said = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} of {len(records)} rounds ({listed(rounds)})"
-    return (
-        f"With 95 % the best on these real images is {'' if len(rounds) == 1 else 'among '}{said}. Round"
-        f" {records[found.place].round} was chosen of {len(records)}: its score is {ends[0]:.3g} to {ends[1]:.3g}."
-    )
+    chosen = f"Round {records[found.place].round} was chosen of {len(records)}"
+    return [*lines, f"{chosen}: with 95 % its score is {ends[0]:.3g} to {ends[1]:.3g}."]
+
+
+def _rounds(records: Sequence[ScoreRecord], of: int) -> str:
+    rounds = [record.round for record in records]
+    return f"round {rounds[0]}" if len(rounds) == 1 else f"among {len(rounds)} of {of} rounds ({listed(rounds)})"
+
+
+def _on_others(sets: Mapping[Real, str]) -> str:
+    """The set for other images of the clients, where their errors are known."""
+    other = sets.get("sample", "")
+    return other and f", and on others of these clients{'' if other == sets['fixed'] else f' {other}'}"
 
 
 def inversions(records: Sequence[ScoreRecord]) -> list[InvertedPair]:
@@ -171,9 +213,11 @@ def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> 
     values = [[record.badness for record in side] for side in sides]
     errors = [[record.generated_error for record in side] for side in sides]
     rounds = [record.round or 0 for record in sides[0]]
+    inverted = rankings.inversions(values[0], values[1], errors[0], errors[1])
+    sure = set(rankings.inverted_pairs(*values, errors)) if any(pair.beyond_error for pair in inverted) else ()
     found = [
-        InvertedPair(first, second, rounds[i.first], rounds[i.second], i.beyond_error)
-        for i in rankings.inversions(values[0], values[1], errors[0], errors[1])
+        InvertedPair(first, second, rounds[i.first], rounds[i.second], i.beyond_error, (i.first, i.second) in sure)
+        for i in inverted
     ]
     tau = rankings.kendall_tau(values[0], values[1]) if all(len(set(side)) > 1 for side in values) else None
     return Comparison(first, second, len(pairs), tau, found, marks)

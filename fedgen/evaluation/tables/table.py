@@ -184,12 +184,12 @@ def _counted(comparisons: Sequence[Comparison]) -> str:
 
 
 def say_pairs(comparison: Comparison) -> str:
-    total, clear = math.comb(comparison.checkpoints, 2), sum(pair.beyond_error for pair in comparison.pairs)
+    total, clear = math.comb(comparison.checkpoints, 2), sum(pair.holds for pair in comparison.pairs)
     start = f"{comparison.first_column} and {comparison.second_column} order"
     if not comparison.pairs:
         return f"{start} all {total:,} pairs of checkpoints alike"
     count = f"{len(comparison.pairs):,} of {total:,} pairs of checkpoints"
-    return f"{start} {count} differently, {clear:,} beyond their errors"
+    return f"{start} {count} differently, {clear:,} for sure"
 
 
 def comparison_table(comparison: Comparison, records: Sequence[ScoreRecord]) -> Table:
@@ -207,9 +207,11 @@ def _comparisons(
     title: str, comparisons: Sequence[Comparison], records: Sequence[ScoreRecord], both: Iterable[str] = ("avg", "all")
 ) -> Table:
     columns = {name for one in comparisons for name in (one.first_column, one.second_column)}
-    legend = "tau: Kendall's rank correlation of the two columns, 1 if they rank alike"
+    legend = (
+        "tau: Kendall's rank correlation of the two columns, 1 if they rank alike; for sure: with 95 % none is wrong"
+    )
     meanings = say_marks(mark for comparison in comparisons for mark in comparison.marks)
-    headings = ("columns", "tau", *(f"{name} prefers" for name in both), "beyond error")
+    headings = ("columns", "tau", *(f"{name} prefers" for name in both), "for sure")
     table = new_table(title, headings, left={*headings} - {"tau"}, fold=headings)
     table.caption = escape("; ".join([legend, *say_columns(records, columns), *meanings]))
     most = max(1, min(MOST_PAIRS, MOST_ROWS // max(1, len(comparisons))))
@@ -221,7 +223,7 @@ def _comparisons(
         for place, pair in enumerate(comparison.pairs[:most]):
             rounds = f"round {pair.better_by_first}", f"round {pair.better_by_second}"
             head = (label, _tau(comparison)) if place == 0 else ("", "")
-            table.add_row(*head, *rounds, "yes" if pair.beyond_error else "no")
+            table.add_row(*head, *rounds, "yes" if pair.holds else "no")
         if len(comparison.pairs) > most:
             table.add_row("", "", f"and {len(comparison.pairs) - most:,} more pairs", "", "")
     if not comparisons:

@@ -275,10 +275,11 @@ class FrechetReference(OfClients):
         for key, term in found.terms.items():
             named[key] = {"avg": float(self.weights @ term[:clients]), "all": float(term[pool])}
         worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
-        parts, own = found.influences.errors(worst, pool) if found.influences else (None, None)
+        parts, own, influences = found.influences.errors(worst, pool) if found.influences else (None, None, {})
         over_clients = None if found.of_pool is None else OverClients(per_client, found.of_pool, self.weights)
         pooled = float(found.values[pool])
         score = combine(name, per_client, pooled, self.weights, named, parts, own, over_clients=over_clients)
+        score = replace(score, real_influences=influences)
         return score if found.numbers is None else with_alarm(replace(score, notes=found.numbers.notes))
 
     def per_client(self, generated: Tensor | Gaussian) -> Tensor:

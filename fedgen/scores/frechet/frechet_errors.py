@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import mean_variance
+from fedgen.scores.aggregate import RealInfluences, mean_variance
 from fedgen.scores.frechet.corrected import ImageCounts
 from fedgen.scores.frechet.roots import (
     Roots,
@@ -105,7 +105,7 @@ class Visit:
 
     traces: Tensor  # tr sqrt(C_i C) float64 [k]
     generated: list[Tensor]
-    real: list[float]
+    real: list[list[tuple[Tensor, float]]]  # of each client in a distribution: influences, and the variance they add
     slopes: Tensor | None = None  # of the pool's distance towards each client [K], where its images are at hand
     map: Tensor | None = None  # W of the pool's transport map, otherwise
 
@@ -154,7 +154,7 @@ class InfluenceErrors:
         self._single = in_float32(self.images)
         self.numbers: ImageCounts | None = None  # of images, where the distance is corrected for few
         self.generated: dict[int, Tensor] = {}  # influences of generated images [p] on each distribution's distance
-        self.real: dict[int, float] = {}  # variance from real images
+        self.real: dict[int, list[tuple[Tensor, float]]] = {}  # likewise of real ones by client, with their variance
         self.pool: Visit | None = None
 
     def corrected(self, numbers: ImageCounts) -> "InfluenceErrors":
@@ -204,7 +204,7 @@ class InfluenceErrors:
                 deviations = (sample.places @ single[0]).to(sizes) * unit
                 mapped = (sample.places @ vectors[0].to(sample.places)).square().double() @ sizes[0]
                 own = 2 * (deviations @ shift) + scale * (deviations.square().sum(1) * own_kept - mapped)
-            real.append(self._real_variance(own, sample))
+            real.append(self._of_clients(own, sample))
         if batch.members != [len(self.weights)]:
             return Visit(traces, generated, real)
         if sample.shares is not None:
@@ -255,41 +255,46 @@ class InfluenceErrors:
         """
         for place, scale in enumerate(factors.tolist()):
             self.generated[place] = self.generated[place] * scale + moved[place].to(self.generated[place])
-            self.real[place] *= scale**2
+            self.real[place] = [(part, variance * scale**2) for part, variance in self.real[place]]
 
-    def errors(self, worst: int, pool: int) -> tuple[dict[str, dict[str, float]], dict[str, Tensor]]:
-        """Standard errors {"generated", "real"} of avg, all and worst, and of each client's own score float64 [K]."""
+    def errors(self, worst: int, pool: int) -> tuple[dict[str, dict[str, float]], dict[str, Tensor], RealInfluences]:
+        """Standard errors {"generated", "real"} of avg, all and worst, of each client's own score float64 [K], and the
+        real images' influences."""
         places, count = range(len(self.weights)), self.summary.count
         average = sum(self.weights[i] * self.generated[i] for i in places)
         assert isinstance(average, Tensor)
         influences = [*(self.generated[i] for i in places), self.generated[pool], average]
         made = torch.stack([h.var(dim=-1) / count if len(h) > 1 else h.new_zeros(()) for h in influences])
         generated = {"avg": made[-1], "all": made[-2], "worst": made[worst]}
+        squares = self.weights.square().tolist()
+        of_avg = [(part, squares[i] * variance) for i in places for part, variance in self.real[i]]
+        variances = {place: sum(variance for _, variance in parts) for place, parts in self.real.items()}
         real = {
-            "avg": sum(float(self.weights[i]) ** 2 * self.real[i] for i in places),
-            "all": self.real[pool],
-            "worst": self.real[worst],
+            "avg": sum(variance for _, variance in of_avg),
+            "all": variances[pool],
+            "worst": variances[worst],
         }
         parts = {
             "generated": {key: float(variance) ** 0.5 for key, variance in generated.items()},
             "real": {key: variance**0.5 for key, variance in real.items()},
         }
-        own = {"generated": made[: len(places)].tolist(), "real": [self.real[i] for i in places]}
-        return parts, {side: torch.tensor(values, dtype=torch.float64).sqrt() for side, values in own.items()}
+        own = {"generated": made[: len(places)].tolist(), "real": [variances[i] for i in places]}
+        of_clients = {side: torch.tensor(values, dtype=torch.float64).sqrt() for side, values in own.items()}
+        return parts, of_clients, {"avg": of_avg, "all": self.real[pool]}
 
-    def _real_variance(self, influences: Tensor, sample: Sample) -> float:
-        """Variance when each client's images vary on their own: sum_i w_i^2 var(mean_i), w = 1 for one client."""
-        clients = sample.clients.unique().tolist()
-        total = 0.0
-        for client in clients:
-            mine = sample.clients == client
-            weight = float(self.weights[client]) if len(clients) > 1 else 1.0
-            if sample.shares is None:
-                variance = mean_variance(influences[mine], count=self.counts[client])
+    def _of_clients(self, influences: Tensor, sample: Sample) -> list[tuple[Tensor, float]]:
+        """Each client's influences and w_i^2 var(mean_i), as its images vary on their own; w = 1 for one client."""
+        clients, sizes = sample.clients.unique_consecutive(return_counts=True)
+        parts, found = influences.split(sizes.tolist()), []
+        shares = [None] * len(sizes) if sample.shares is None else sample.shares.split(sizes.tolist())
+        for client, part, share in zip(clients.tolist(), parts, shares):
+            weight = float(self.weights[client]) if len(sizes) > 1 else 1.0
+            if share is None:
+                variance = mean_variance(part, count=self.counts[client])
             else:
-                variance = mean_variance(influences[mine], sample.shares[mine] / sample.shares[mine].sum())
-            total += weight**2 * float(variance)
-        return total
+                variance = mean_variance(part, share / share.sum())
+            found.append((part, weight**2 * float(variance)))
+        return found
 
 
 def _influence_of_rows(

@@ -12,7 +12,7 @@ formulas give nothing.
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -23,6 +23,7 @@ from fedgen.scores.aggregate import (
     FederatedScore,
     OfFeatures,
     OverClients,
+    RealInfluences,
     SharedVariances,
     Weights,
     client_blocks,
@@ -74,9 +75,10 @@ class ClientSums:
         return slope - 2 * between
 
 
-def real_variances(sums: ClientSums, between: Tensor) -> tuple[float, float, Tensor]:
-    """Variances over real images, which vary within each client on its own: of avg, all and clients [K]."""
-    moments, average, of_pool = sums.pool_moments(), 0.0, 0.0
+def real_variances(sums: ClientSums, between: Tensor) -> tuple[Tensor, RealInfluences]:
+    """Variances over real images, which vary within each client on its own, of the clients' scores [K], and the images'
+    influences on avg and all."""
+    moments, found = sums.pool_moments(), RealInfluences(avg=[], all=[])
     of_clients = torch.zeros_like(sums.weights)
     start = 0
     for client, count in enumerate(sums.counts.tolist()):
@@ -87,13 +89,12 @@ def real_variances(sums: ClientSums, between: Tensor) -> tuple[float, float, Ten
         cross = (between[mine].sum() - between[mine]) / (count - 1)
         row, diagonal = sums.own[mine], sums.diagonal[mine]
         within = _mean(row.sum() - 2 * row, diagonal.sum() - diagonal, torch.full_like(row, count - 1.0), sums.unbiased)
-        own = float(jackknife_variance(within - 2 * cross))
         weight = float(sums.weights[client])
-        pool = _pool_without(sums, moments, mine, weight)
-        average += weight**2 * own
-        of_pool += float(jackknife_variance(pool - 2 * weight * cross))
-        of_clients[client] = own
-    return average, of_pool, of_clients
+        own, pool = within - 2 * cross, _pool_without(sums, moments, mine, weight) - 2 * weight * cross
+        of_clients[client] = jackknife_variance(own)
+        found["avg"].append((own, weight**2 * float(of_clients[client])))
+        found["all"].append((pool, float(jackknife_variance(pool))))
+    return of_clients, found
 
 
 def _pool_without(sums: ClientSums, moments: tuple[Tensor, Tensor, Tensor], mine: slice, weight: float) -> Tensor:
@@ -280,7 +281,10 @@ class KernelReference(OfFeatures):
         if not errors:
             return score
         beyond = OverClients(per_client, self._sums.slopes(means), self.weights)
-        return with_errors(score, shared, None, real_variances(self._sums, over_generated / len(generated)), beyond)
+        of_clients, influences = real_variances(self._sums, over_generated / len(generated))
+        average, of_pool = (sum(variance for _, variance in influences[how]) for how in ("avg", "all"))
+        found = with_errors(score, shared, None, (average, of_pool, of_clients), beyond)
+        return replace(found, real_influences=influences)
 
 
 def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple[Tensor, Tensor, float]:

@@ -7,7 +7,7 @@ the standard errors cost no second pass.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -157,7 +157,8 @@ class SlicedReference(OfFeatures):
         worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
         parts = {**found.error_parts, "projections": shared["projections"].errors(worst, rows.powers[-1])}
         own = {**found.client_error_parts, "projections": shared["projections"].of_clients.sqrt()}
-        return combine(name, per_client, pooled, self.weights, None, parts, own, over_clients=found.over_clients)
+        score = combine(name, per_client, pooled, self.weights, None, parts, own, over_clients=found.over_clients)
+        return replace(score, real_influences=found.real_influences)
 
     def _slices(self, clients: slice, pooled: bool, generated: Tensor) -> "Slices":
         shares = [torch.full((count,), 1 / count, dtype=torch.float64) for count in self.counts[clients]]
