@@ -153,15 +153,15 @@ def report_score(
     held = sizes = before = value_held = width = fresh_held = wrong = claims = sure = 0.0
     for number, ((_, fresh), own) in enumerate(zip(draws, columns["all"])):
         found, mean = best_records(own, case.real), means["all"]
-        held += any(mean[one.round or 0] <= mean.min() + slack["all"] / 3 for one in found)
+        held += any(bool(mean[one.round or 0] <= mean.min() + slack["all"] / 3) for one in found)
         sizes, before = sizes + len(found), before + len(naive_set(own, case.real))
         chosen = winner([one.badness for one in own], covariance_of(own, case.real))
         error = covariance_of(own, case.real)[chosen.place, chosen.place] ** 0.5
-        value_held += chosen.low <= mean[chosen.place] <= chosen.high
-        width += (chosen.high - chosen.low) / (2 * Z * error)
+        value_held += bool(chosen.low <= mean[chosen.place] <= chosen.high)
+        width += float((chosen.high - chosen.low) / (2 * Z * error))
         if fresh:
             again = column(fresh, f"{score}_all")[chosen.place]
-            fresh_held += abs(again.value - mean[chosen.place]) <= Z * again.generated_error
+            fresh_held += bool(abs(again.value - mean[chosen.place]) <= Z * again.generated_error)
         pairs = compare([*columns["avg"][number], *own], f"{score}_avg", f"{score}_all").pairs
         orders = [_right(pair.better_by_first, pair.better_by_second, means, slack) for pair in pairs]
         wrong += any(pair.holds and not right for pair, right in zip(pairs, orders))
