@@ -26,7 +26,7 @@ PACKAGES = sorted(
     if any(p.suffix == ".py" and p.name != "__init__.py" for p in file.parent.iterdir())
 )
 HEAVY = ("torch", "torchvision", "lightning", "torchmetrics", "numpy", "scipy", "sklearn", "matplotlib")
-WITH_ANOTHER = {"huggingface-hub", "pyarrow"}  # of diffusers and datasets, to whose files they belong
+WITH_ANOTHER = {"huggingface-hub", "pyarrow", "threadpoolctl"}  # of diffusers, datasets and scikit-learn
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess:

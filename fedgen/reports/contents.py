@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from markupsafe import Markup
-
 from fedgen.evaluation.records import Columns, ScoreRecord, unique
 from fedgen.evaluation.runs.scores_file import MATRIX_PICTURE, NEAREST, PARTITION, RECIPE, SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import one_kind, say_others
@@ -29,12 +27,21 @@ PNG = b"\x89PNG\r\n\x1a\n"
 QUALITY = 85  # of JPEG, which large pictures are turned into
 
 
+class DataURI(str):
+    """A picture as "data:image/png;base64,...", which pages show as it is, of any length."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return str(self)
+
+
 @dataclass(frozen=True)
 class Picture:
-    """One picture as "data:image/png;base64,..."; marked as what the kit has encoded, of any length."""
+    """One picture by its name."""
 
     name: str
-    uri: Markup
+    uri: DataURI
     round: int | None = None
 
 
@@ -43,7 +50,7 @@ class Pictures:
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self.most = most
-        self._encoded: dict[tuple[str, int, int, bool], Markup] = {}
+        self._encoded: dict[tuple[str, int, int, bool], DataURI] = {}
 
     def samples(self, folder: Path) -> tuple[list[Picture], list[str]]:
         """The grids of samples by round, -1 for the untrained model's, and what must be said of them."""
@@ -64,10 +71,10 @@ class Pictures:
 
     def one(self, path: Path) -> Picture | None:
         """One picture under its file's name; None if there is no such file, or it is no picture."""
-        uris, _ = self._encode([path]) if is_regular(path) else ([Markup()], [])
+        uris, _ = self._encode([path]) if is_regular(path) else ([DataURI()], [])
         return Picture(path.name, uris[0]) if uris[0] else None
 
-    def _encode(self, paths: Sequence[Path]) -> tuple[list[Markup], list[str]]:
+    def _encode(self, paths: Sequence[Path]) -> tuple[list[DataURI], list[str]]:
         states = [path.stat() for path in paths]
         small = sum(state.st_size for state in states) * 4 > self.most * 3
         uris = []
@@ -91,11 +98,11 @@ def fitting(sizes: Sequence[int], most: int) -> list[int]:
     return []
 
 
-def _read(path: Path, small: bool) -> Markup:
+def _read(path: Path, small: bool) -> DataURI:
     """The picture's data URI; "" for what is none."""
     content, kind = b"" if path.stat().st_size > LARGE_FILE else read_regular(path), "png"
     if not content.startswith(PNG):
-        return Markup()
+        return DataURI()
     if small:
         from PIL import Image
 
@@ -103,12 +110,12 @@ def _read(path: Path, small: bool) -> Markup:
         try:
             with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
                 if picture.width * picture.height > MOST_PIXELS:
-                    return Markup()
+                    return DataURI()
                 picture.convert("RGB").save(out, "JPEG", quality=QUALITY)
         except Exception:  # what Pillow raises for damaged files may be anything
-            return Markup()
+            return DataURI()
         content = out.getvalue()
-    return Markup(f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
+    return DataURI(f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
 
 
 KEPT, REAL = "federation.json", "real.png"

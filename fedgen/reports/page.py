@@ -12,7 +12,6 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
 
 from fedgen import __version__
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
@@ -35,7 +34,7 @@ MOST_ROWS = 3_000  # of an experiment
 
 def _readable(value: Any) -> Any:
     """Return what the template shows of a value: text without characters that act or hide; the page's parts as are."""
-    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return printable_lines(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _readable_parts(value: Any) -> Any:
@@ -44,7 +43,7 @@ def _readable_parts(value: Any) -> Any:
         return {_readable_parts(key): _readable_parts(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_readable_parts(part) for part in value]
-    return printable(value, LONGEST_TEXT) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return printable(value, LONGEST_TEXT) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _dumps(value: Any, **options: Any) -> str:
