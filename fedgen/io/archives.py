@@ -32,8 +32,6 @@ _DAMAGE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib
 
 @dataclass(frozen=True)
 class Header:
-    """Shape, dtype and memory order of an array."""
-
     shape: tuple[int, ...]
     dtype: np.dtype
     fortran: bool
@@ -50,12 +48,9 @@ class DamageError(ValueError):
 
 @contextmanager
 def open_archive(path: str | Path, wanted: str, file: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
-    """A zip archive for reading, whose directory is complete and promises no more than the file can hold.
-
-    An .npy file passes for one of its array alone, named as the file. The path only names a `file` that is open
-    already; `wanted` says what it should be, for messages: "an .npz file". OSError if it cannot be opened; DamageError
-    if it is something else, damaged, or unfolds into far more than it holds, also while it is open.
-    """
+    """A zip archive (or .npy, as one member) for reading; DamageError, also while it is open, if it is damaged."""
+    # Its directory is complete and promises no more than the file can hold. The path only names a `file` that is open
+    # already; `wanted` says what it should be, for messages: "an .npz file".
     with open_regular(path) if file is None else nullcontext(file) as opened:
         try:
             if file is None and Path(path).suffix.lower() == ".npy":

@@ -5,7 +5,8 @@ tuples of such. `Annotated` adds bounds: `Between`, `Text`, `Length`, `Numbers`,
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from numbers import Integral, Real
@@ -13,9 +14,13 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from fedgen.foreign_text import printable
-from fedgen.io.files import is_count
 
 LONGEST = 80  # characters of a value that are shown
+
+
+def is_count(value: Any) -> bool:
+    """Whether what a file holds is a whole number of 0 to 2^63 - 1, and no truth value."""
+    return type(value) is int and 0 <= value < 2**63
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,6 @@ class Between:
     most: float = math.inf
 
     def fault(self, value: Any) -> str:
-        """Return the fault of a number; "" if there is none."""
         if self.least <= value <= self.most:
             return ""
         return f"is not {self.least:g} to {self.most:g}" if self.most < math.inf else f"is below {self.least:g}"
@@ -40,7 +44,6 @@ class Text:
     least: int = 0
 
     def fault(self, value: Any) -> str:
-        """Return the fault of a text; "" if there is none."""
         fits = self.least <= len(value) <= self.most and value.isprintable()
         length = f"{self.least} to {self.most}" if self.least < self.most else f"{self.most}"
         return "" if fits else f"is not of {length} printable characters"
@@ -54,7 +57,6 @@ class Length:
     least: int = 0
 
     def fault(self, value: Any) -> str:
-        """Return the fault of a container; "" if there is none."""
         number = len(value)
         return "" if self.least <= number <= self.most else f"has {number} parts, not {self.least} to {self.most}"
 
@@ -66,7 +68,6 @@ class Numbers:
     most: int
 
     def fault(self, value: Any) -> str:
-        """Return the fault of a shape; "" if there is none."""
         return "" if math.prod(value) <= self.most else f"has more than {self.most} numbers"
 
 
@@ -78,7 +79,6 @@ class Fits:
     what: str
 
     def fault(self, value: Any) -> str:
-        """Return the fault of a value; "" if there is none."""
         return "" if self.test(value) else f"is no {self.what}"
 
 
@@ -86,17 +86,13 @@ FaultOf = Callable[[Any], str]  # of a value its fault, "" for none
 
 
 def conforms(value: Any, hint: Any) -> bool:
-    """Whether a value is what an annotation says; see `fault`."""
     return not checker(hint)(value)
 
 
 def fault(value: Any, hint: Any) -> str:
-    """Return a value's fault by an annotation, as a clause such as "is 'x', which is no float"; "" if it has none.
-
-    Whole numbers are counts (0 to 2^63 - 1), a whole number is a float too, no truth value is a number, and a type is
-    itself alone: what a subclass says of itself is its own. `numbers.Integral` is a whole number of any sign and size,
-    `numbers.Real` a float or a whole number between -2^63 and 2^63.
-    """
+    """Return a value's fault by an annotation as a clause, "is 'x', which is no float"; "" if it has none."""
+    # Whole numbers are counts (0 to 2^63 - 1), and floats, too; no truth value is a number, and a type is itself alone.
+    # `numbers.Integral` is a whole number of any sign and size, `numbers.Real` a float or a whole one within 2^63 of 0.
     return checker(hint)(value)
 
 
@@ -195,9 +191,25 @@ def _no(value: Any, hint: Any) -> str:
     return f"is {said(value)}, which is no {name.replace('typing.', '').replace('numbers.', '')}"
 
 
+class _Beginning(reprlib.Repr):
+    """Values in short: lists that hold one list twice, and so on, would otherwise fill any memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxlong, self.maxother = 4, 2 * LONGEST, 2 * LONGEST, 2 * LONGEST
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = 12
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        if isinstance(x, bytes):
+            return repr(x[: 2 * LONGEST])
+        return f"a {type(x).__name__}" if isinstance(x, Collection) else super().repr_instance(x, level)
+
+
+_beginning = _Beginning()
+
+
 def said(value: Any) -> str:
-    """A value in a message: the beginning of it."""
     try:
-        return printable(repr(value), LONGEST)
-    except Exception:  # lists may be too deep to be written, and numbers too long
+        return printable(_beginning.repr(value), LONGEST)
+    except Exception:  # numbers may be too long to be written
         return f"a {type(value).__name__}"

@@ -65,11 +65,7 @@ def _locked_file(path: Path) -> tuple[int, str]:
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
-    """A binary file that appears under `path` whole or not at all.
-
-    Written to a temporary file in the same folder, flushed to disk and renamed; removed if the block raises. The error
-    of a full disk names the path, and comes out too where the writer stumbled over it while it cleaned up.
-    """
+    """A binary file that appears under `path`, flushed to disk, whole or not at all; a full disk's error names it."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = _locked_file(path)
@@ -91,11 +87,7 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def write_once(path: str | Path, content: bytes) -> bytes:
-    """Return a file's contents, written if there are none yet: where several write at once, one of them has its way.
-
-    Whole or not at all, as by `atomic_write`. On file systems without hard links a second writer in the same moment
-    may still have its way after the first.
-    """
+    """Return a file's contents, written whole if there are none; of several writers one has its way."""
     path = Path(path)
     if path.exists():
         return read_regular(path)
@@ -114,10 +106,7 @@ def write_once(path: str | Path, content: bytes) -> bytes:
 
 
 def remove_unfinished(folder: str | Path) -> None:
-    """Removes what kills left in a folder, and in those in it, of files that `atomic_write` was writing.
-
-    A process that writes holds a lock on its file, which is then left alone, as is whatever nobody can lock.
-    """
+    """Removes what kills left of files of `atomic_write` in a folder and its folders, unless somebody has a lock."""
     drawn = "[a-z0-9_]" * 8  # as `mkstemp` draws them
     for path in (path for where in (".", "*") for path in Path(folder).glob(f"{where}/.*.{drawn}.tmp")):
         with suppress(OSError):
@@ -132,7 +121,6 @@ def remove_unfinished(folder: str | Path) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Writes a value as indented JSON, atomically."""
     with atomic_write(path) as file:
         file.write((json.dumps(value, indent=2) + "\n").encode())
 
@@ -147,11 +135,8 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(content: str | bytes) -> Any:
-    """The value of a JSON text (UTF-8), of which nothing is nested or long enough to stop whatever works with it.
-
-    NaN and Infinity are numbers, as fedgen's own files hold them: where one must be finite or whole, its reader asks.
-    ValueError if it is no JSON, gives a key twice, is nested too deeply, or has a number of too many digits.
-    """
+    """The value of a JSON text (UTF-8); ValueError for none, a key given twice, and too deep or long ones."""
+    # NaN and Infinity are numbers, as fedgen's own files hold them: where one must be finite or whole, its reader asks
     text = content if isinstance(content, str) else content.decode()
     depth = 0
     for mark in re.findall(r"[][{}]", _TEXTS.sub("", text)) if text.count("[") + text.count("{") > _DEEPEST else ():
@@ -177,16 +162,11 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """The plain value in a YAML file (UTF-8); tags that name objects are refused.
-
-    ValueError if it is no YAML, damaged, longer than a megabyte, or says a thing so often, by aliases or merges, that
-    no recipe could mean it.
-    """
+    """The plain value in a YAML file (UTF-8); ValueError for tags, damage, and what unfolds into too much."""
     return yaml_in(read_regular(path), path)
 
 
 def yaml_in(content: bytes, path: str | Path) -> Any:
-    """The plain value in a YAML file's content, as `read_yaml` gives it."""
     try:
         return parse_yaml(content.decode())
     except Exception as error:  # PyYAML lets through what numbers and dates of a file raise
@@ -255,18 +235,13 @@ class _CountingLoader(yaml.SafeLoader):
 
 
 def _nodes_in(node: Any) -> list[Any]:
-    """Yield the nodes within a node of YAML; merges are among a mapping's values."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return node.value if isinstance(node, yaml.SequenceNode) else []
 
 
 def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """The columns' names of a CSV file (UTF-8, with a header) and its rows, each with its line.
-
-    Lines that start with `comment` are left out. ValueError if it is no such file, names a column twice, has a row of
-    more or fewer fields than columns, or far more fields than bytes.
-    """
+    """The columns and the rows, each with its line, of a CSV file in UTF-8 with a header; ValueError for others."""
     content = read_regular(path)
     lines = max(content.count(b"\n"), content.count(b"\r"))
     check_unpacked(_ROW * lines + _CELL * (lines + content.count(b",")), len(content), str(path))
@@ -286,11 +261,6 @@ def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], l
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no CSV file in UTF-8, or it is damaged ({error})") from error
     return header, rows
-
-
-def is_count(value: Any) -> bool:
-    """Whether what a file holds is a whole number of 0 to 2^63 - 1, and no truth value."""
-    return type(value) is int and 0 <= value < 2**63
 
 
 def is_file_name(text: str) -> bool:

@@ -72,7 +72,6 @@ def _is_finite(value: Tensor) -> bool:
 
 
 def _shards_of(index: Path) -> dict[str, set[str]]:
-    """The names of weights that an index lists, by their files beside it."""
     content, shards = read_json(index), dict[str, set[str]]()
     listed = content.get("weight_map") if isinstance(content, dict) else None
     for name, file in listed.items() if isinstance(listed, dict) else ():
@@ -106,10 +105,7 @@ def build_from(kind: Any, config: Mapping[str, Any], state: dict[str, Tensor]) -
 
 
 def load_transformer(kind: Any, config: Any, source: str | Path, exact: bool) -> Any:
-    """A network of transformers, in eval mode, which is given the weights of a folder that were read and checked.
-
-    Safetensors of a name on the hub the library fetches and reads. `exact` allows no other weights, such as heads.
-    """
+    """A network of transformers, in eval mode, with the checked weights of a folder; `exact` allows no others."""
     options: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
     if (folder := Path(source)).is_dir():
         state = read_weights(folder, "model", kind.__name__)
@@ -131,10 +127,7 @@ def load_transformer(kind: Any, config: Any, source: str | Path, exact: bool) ->
 
 @contextmanager
 def copied_settings(source: str | Path) -> Iterator[str | Path]:
-    """A folder with copies of another's settings, each a regular file of bounded size, for libraries that open any.
-
-    A name on the hub is given back as it is.
-    """
+    """A folder with copies of another's settings, regular files of bounded size; a name on the hub as it is."""
     if not Path(source).is_dir():
         yield source
         return

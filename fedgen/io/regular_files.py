@@ -18,11 +18,9 @@ _KERNEL = ("/proc/", "/sys/")  # its files are regular by name, of no size, and 
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """A regular file, open for reading; links are followed to one.
-
-    A pipe would wait for a writer for ever, a device may never end or act when it is opened, and files below /proc and
-    /sys do both: none of them is opened for reading, nor a folder; each is an OSError.
-    """
+    """A regular file, open for reading, links followed; OSError for a folder, pipe or device, and below /proc."""
+    # a pipe would wait for a writer for ever, a device may never end or act when it is opened, the kernel's files do
+    # both
     _require_regular(os.stat(path).st_mode, path)  # before opening, which a device may notice
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
@@ -36,7 +34,6 @@ def open_regular(path: str | Path) -> BufferedReader:
 
 
 def read_regular(path: str | Path) -> bytes:
-    """The content of a regular file; see `open_regular`."""
     with open_regular(path) as file:
         return file.read()
 

@@ -11,15 +11,18 @@ of StyleGAN2's networks (`fedgen.models.stylegan2.official_pickle`). Beside it s
 pickled with, which the latter two share.
 """
 
+import inspect
 import io
 import math
 import pickletools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, get_type_hints
 
 import numpy as np
+
+from fedgen.io.field_types import Between, checker, conforms
 
 _LITERALS = """
 INT BININT BININT1 BININT2 LONG LONG1 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING
@@ -57,22 +60,31 @@ class Name:
     __slots__ = ()
 
     def call(self, *arguments: Any) -> Any:
-        """Return what REDUCE makes of it."""
         raise ValueError("it calls a name that cannot be called")
 
     def new(self, *arguments: Any) -> Any:
-        """Return what NEWOBJ makes of it."""
         raise ValueError("it makes an object of a name that is no class")
 
 
-@dataclass(eq=False)
-class Function(Name):
-    """A name that stands for a function of this project, which checks its own arguments."""
+Natural = Annotated[int, Between(0, 2**60 - 1)]
+"""Whole numbers of which sums and products stay finite: shapes, strides and places."""
 
-    function: Callable[..., Any]
+
+class Function(Name):
+    """A name that stands for a function of this project, which is called if its annotations allow the arguments."""
+
+    __slots__ = ("_checks", "_function")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        hints = get_type_hints(function, include_extras=True)
+        self._function = function
+        self._checks = [(name, checker(hints.get(name, Any))) for name in inspect.signature(function).parameters]
 
     def call(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
+        for (name, check), value in zip(self._checks, arguments):
+            if wrong := check(value):
+                raise ValueError(f"{name} of {self._function.__name__.strip('_')} {wrong}")
+        return self._function(*arguments)
 
 
 class Unfinished:
@@ -101,11 +113,7 @@ def unpickle(
     persistent: Callable[[Any], Any] | None = None,
     states: Mapping[type, Callable[[Any, Any], None]] | None = None,
 ) -> Any:
-    """The value of one pickle, up to its STOP, behind which the stream is left.
-
-    NotAllowedError if it names what is not in `names`; ValueError for every other thing that keeps it from being read,
-    whatever the damage.
-    """
+    """The value of one pickle, up to its STOP; NotAllowedError for a name not in `names`, else ValueError."""
     start = stream.tell()
     allowance = _REUSE * (stream.seek(0, io.SEEK_END) - start)
     stream.seek(start)
@@ -139,11 +147,7 @@ def short(value: Any) -> str:
 
 
 def check_key(key: Any, types: tuple[type, ...] = KEYS, beside: int = 0) -> Any:
-    """The key of a dictionary itself, if hashing it is quick and no file can hold many of one hash.
-
-    ValueError for other types than `types`; for whole numbers beyond 2^61 - 2, which share their hashes; for tuples
-    that are nested or long; and for tuples, fractions or numbers from 2^24 on `beside` many keys.
-    """
+    """The key itself, if hashing it is quick and no file can hold many of one hash; ValueError for others."""
     if type(key) is int:
         allowed = abs(key) < (_PERIOD if beside < MOST_BESIDE_CHOSEN else LEAST_CHOSEN)
     elif type(key) is float:
@@ -159,17 +163,13 @@ def check_key(key: Any, types: tuple[type, ...] = KEYS, beside: int = 0) -> Any:
 
 
 def add_items(target: set[Any], items: Sequence[Any], types: tuple[type, ...] = KEYS) -> None:
-    """Adds to a set what `check_key` lets be an element."""
     for item in items:
         target.add(check_key(item, types, len(target)))
 
 
 def check_unfolding(value: Any, children: Callable[[Any], Sequence[Any]], most: int, deepest: int) -> None:
-    """Refuses nested containers that hold themselves, or that grow far beyond what was written when they are unfolded.
-
-    A thing that is named twice is written once, so that sixty lines can stand for 2^60 parts. ValueError for more than
-    `most` parts, each container counted as often as it is named, or more than `deepest` containers within one another.
-    """
+    """Refuses nested containers that hold themselves, or unfold into more than `most` parts or `deepest` levels."""
+    # a thing that is named twice is written once, so that sixty lines can stand for 2^60 parts
     sizes: dict[int, tuple[int, int]] = {}  # by identity: parts and depth, (0, 0) while it is open
     left: list[tuple[Any, Sequence[Any] | None]] = [(value, None)]
     while left:
@@ -344,22 +344,19 @@ class DataType(Unfinished):
         self.code, self.order = code, "|"
 
     def set_state(self, state: Any) -> None:
-        if not isinstance(state, tuple) or len(state) < 5 or state[1] not in ("<", ">", "|", "="):
-            raise ValueError("a dtype has a state that NumPy does not write")
-        if any(part is not None for part in state[2:5]):
-            raise ValueError("arrays with fields are not allowed")
+        if type(state) is not tuple or not conforms(state[1:5], _ORDER_WITHOUT_FIELDS):
+            raise ValueError("a dtype has a state that NumPy does not write, or fields, which are not allowed")
         self.order = state[1]
 
 
-_CODES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+_ORDER_WITHOUT_FIELDS = tuple[Literal["<", ">", "|", "="], None, None, None]
+_Code = Literal["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
 
 
-def make_array(shape: Any, kind: Any, column_major: Any, raw: Any) -> np.ndarray:
+def make_array(shape: tuple[int, ...], kind: DataType, column_major: Any, raw: Any) -> np.ndarray:
     """An array over a copy of raw bytes; ValueError unless shape, dtype and length agree."""
-    if not isinstance(kind, DataType):
-        raise ValueError("an array has no dtype")
-    if not isinstance(shape, tuple) or len(shape) > 32 or not all(type(side) is int and side >= 0 for side in shape):
-        raise ValueError("an array has a shape that NumPy does not write")
+    if not conforms((shape, kind), tuple[tuple[int, ...], DataType]) or len(shape) > 32:
+        raise ValueError("an array has a shape or a dtype that NumPy does not write")
     raw = raw.encode("latin1") if isinstance(raw, str) else raw
     dtype = np.dtype(("" if kind.order == "|" else kind.order) + kind.code)
     size = math.prod(shape) * dtype.itemsize
@@ -370,22 +367,16 @@ def make_array(shape: Any, kind: Any, column_major: Any, raw: Any) -> np.ndarray
     return np.frombuffer(raw, dtype).reshape(shape, order="F" if column_major else "C").copy(order="K")
 
 
-def _make_dtype(code: Any, *options: Any) -> DataType:
+def _dtype(code: _Code, *options: Any) -> DataType:
     """Stands for numpy.dtype: booleans, integers and floats of 1 to 8 bytes."""
-    if code not in _CODES:
-        raise ValueError(f"arrays of dtype {short(code)} are not allowed")
     return DataType(code)
 
 
-def _make_scalar(kind: Any, raw: Any) -> bool | int | float:
-    """Stands for NumPy's `scalar`: a Python number."""
+def _scalar(kind: Any, raw: Any) -> bool | int | float:
     return make_array((), kind, False, raw).item()
 
 
-def _encode(text: Any, encoding: Any = None) -> bytes:
-    """Stands for `codecs.encode`, in which Python 3 wraps bytes for protocol 2."""
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise ValueError(f"encoding {short(encoding)} is not allowed")
+def _encode(text: str, encoding: Literal["latin1", "latin-1"]) -> bytes:
     return text.encode("latin1")
 
 
@@ -393,8 +384,8 @@ ENCODE = Function(_encode)
 """Stands for `codecs.encode`, in which Python 3 wraps bytes for protocol 2."""
 
 NUMBER_NAMES: dict[tuple[str, str], Name] = {
-    ("numpy", "dtype"): Function(_make_dtype),
+    ("numpy", "dtype"): Function(_dtype),
     ("_codecs", "encode"): ENCODE,
-    **{(f"numpy.{core}.multiarray", "scalar"): Function(_make_scalar) for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): Function(_scalar) for core in ("core", "_core")},
 }
 """What NumPy's numbers and dtypes, and the bytes of protocol 2, are pickled with."""

@@ -37,12 +37,9 @@ _PARTS_OF_ONE, _MORE_PARTS, _MOST_IN_BUFFER = 4, 100, 2**20
 
 
 def read_torch(path: str | Path, file: IO[bytes] | None = None) -> Any:
-    """Read what torch.save wrote: tensors, on the CPU, and plain types; see `fedgen.io.torch_files`.
-
-    The path only names a `file` that is open already. A file of before torch 1.6 has no checksums; one that was written
-    after torch.serialization.set_crc32_options(False) has wrong ones, and is refused. ValueError if it is another file,
-    damaged, holds objects that would have to be unpickled, or tensors of far more numbers than there are.
-    """
+    """Read what torch.save wrote: CPU tensors and plain types; ValueError for objects, damage, or huge views."""
+    # The path only names a `file` that is open already. A file of before torch 1.6 has no checksums; one written after
+    # torch.serialization.set_crc32_options(False) has wrong ones, and is refused.
     with open_regular(path) if file is None else file as opened:
         try:
             is_old = opened.read(len(MAGIC)) == MAGIC
@@ -65,7 +62,6 @@ def read_torch(path: str | Path, file: IO[bytes] | None = None) -> Any:
 
 
 def _of_objects(path: str | Path, names: Sequence[str]) -> str:
-    """Says which objects a file holds, and what to do about them."""
     shown = [printable(name, 100) for name in names]
     shown = shown if len(shown) <= 5 else [*shown[:4], f"{len(shown) - 4} more"]
     return (
@@ -85,7 +81,6 @@ def objects_in(value: Any) -> list[str]:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors of nested containers."""
     return (part for part in leaves(value) if isinstance(part, Tensor))
 
 
@@ -114,7 +109,6 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """The texts that a file's header holds beside its tensors."""
     found = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__") or {}
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise ValueError("its metadata are no texts")
@@ -139,17 +133,12 @@ def is_whole(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bool
 
 
 def _content_hash(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
-    """A hash (32 hex digits) over named tensors and metadata, in whatever order."""
     others = {key: value for key, value in metadata.items() if key != HASH}
     return hash_tensors(sorted(tensors.items()), json.dumps(others, sort_keys=True))
 
 
 def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
-    """Refuses what `load_state_dict` would take without a word: other kinds of numbers, and such as are none.
-
-    ValueError names the first tensor. Names and shapes `load_state_dict` compares itself. Buffers may hold infinity, as
-    masks do.
-    """
+    """Refuses what `load_state_dict` would take without a word: other kinds of numbers, NaN, infinite weights."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, own in module.state_dict().items():
         value = state.get(name)
@@ -177,10 +166,8 @@ def fill_empty(module: nn.Module, state: Mapping[str, Any]) -> None:
 
 @contextmanager
 def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
-    """Stops networks that are made while it lasts from outgrowing the weights, by name, that they are made for.
-
-    Settings from a file may ask for more memory or layers than there are; what they ask for is known only as it grows.
-    """
+    """Stops networks that are made while it lasts from outgrowing the weights that they are made for."""
+    # settings from a file may ask for more memory or layers than there are; what they ask for is known only as it grows
     sizes = [value.numel() for value in state.values() if isinstance(value, Tensor)]
     largest, left = max(sizes, default=0), _PARTS_OF_ONE * len(sizes) + _MORE_PARTS
 
@@ -207,7 +194,6 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Memory of tensors' values, bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

@@ -20,17 +20,20 @@ import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from numbers import Integral
+from typing import IO, Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedgen.foreign_text import printable
+from fedgen.io.field_types import Fits, Length, conforms
 from fedgen.io.restricted_pickle import (
     DATA_OPCODES,
     ENCODE,
     Function,
     Name,
+    Natural,
     NotAllowedError,
     add_items,
     check_unfolding,
@@ -47,6 +50,9 @@ _DEEPEST = 100  # containers within containers; Lightning's and torch's own reac
 _MOST_DIMENSIONS = 64  # of torch's tensors
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray)
 _LEAVES = frozenset({*_PLAIN, Tensor, nn.Parameter, torch.Size, torch.dtype, torch.device, torch.layout})
+_Sizes = tuple[Natural, ...]
+_Empty = Annotated[dict[Any, Any] | None, Fits(lambda value: not value, "empty dictionary")]
+_METADATA = Annotated[dict[Literal["_metadata"], Mapping[Any, Mapping[Any, Any]]], Length(1, 1)]
 _MAPPINGS, _CONTAINERS = (dict, OrderedDict, Counter), (dict, OrderedDict, Counter, list, tuple, set)
 
 
@@ -97,7 +103,7 @@ def read_archive(archive: zipfile.ZipFile) -> Any:
     storages: dict[str, torch.UntypedStorage] = {}
 
     def find(value: Any) -> _Storage:
-        kind, key, numel = _storage_id(value, 5)
+        kind, key, numel = _storage_id(value, _ID)
         size = sizes.get(f"data/{key}")
         if size is None or not 0 <= size - numel * kind.itemsize < kind.itemsize:
             raise ValueError(f"its part data/{printable(key, 20)} has {size} bytes, not {numel} x {kind.itemsize}")
@@ -110,11 +116,7 @@ def read_archive(archive: zipfile.ZipFile) -> Any:
 
 
 def read_old_file(content: bytes) -> Any:
-    """The value in a file of torch.save from before torch 1.6, or with `_use_new_zipfile_serialization=False`.
-
-    It has no checksums. Every storage must be there, whole, with nothing behind the last. ObjectsError or ValueError
-    otherwise.
-    """
+    """The value in a file of torch.save from before 1.6, without checksums, whole and with nothing behind it."""
     stream = io.BytesIO(content)
     _, version, machine = (unpickle(stream, {}, key_types=(str,), max_opcodes=100) for _ in range(3))
     if type(version) is not int or version != _VERSION or type(machine) is not dict:
@@ -126,7 +128,7 @@ def read_old_file(content: bytes) -> Any:
 
     def find(value: Any) -> _Storage:
         nonlocal left
-        kind, key, numel = _storage_id(value, 6)
+        kind, key, numel = _storage_id(value, _OLD_ID)
         size = numel * kind.itemsize
         if key not in storages:
             left -= size
@@ -153,10 +155,7 @@ def read_old_file(content: bytes) -> Any:
 
 
 def foreign_names(pickled: bytes) -> list[str]:
-    """Dotted names of what a pickle of torch.save names beside tensors, plain types and what the user allowed.
-
-    Nothing is imported or run to find them; of a damaged stream those before the damage are given.
-    """
+    """Dotted names in a pickle beside the table's, found without importing; of a damaged one those before it."""
     known, found = _names(), []
     try:
         for opcode, argument, _ in pickletools.genops(pickled):
@@ -188,15 +187,16 @@ def _parts(archive: zipfile.ZipFile) -> tuple[str, dict[str, int]]:
     return root, sizes
 
 
-def _storage_id(value: Any, length: int) -> tuple[torch.dtype, str, int]:
+_ID = tuple[Literal["storage"], _StorageType, str, str, Natural]
+_OLD_ID = tuple[Literal["storage"], _StorageType, str, str, Natural, None]
+
+
+def _storage_id(value: Any, hint: Any) -> tuple[torch.dtype, str, int]:
     """dtype, key and number of elements of a persistent id: ("storage", type, key, location, elements[, None])."""
-    if type(value) is tuple and len(value) == length:
-        word, kind, key, location, numel, *view = value
-        texts = type(word) is str and type(key) is str and type(location) is str
-        sound = texts and word == "storage" and view in ([], [None]) and type(numel) is int and 0 <= numel < 2**60
-        if sound and isinstance(kind, _StorageType):
-            return kind.dtype, key, numel
-    raise ValueError("a storage has a persistent id that torch does not write")
+    if not conforms(value, hint):
+        raise ValueError("a storage has a persistent id that torch does not write")
+    _, kind, key, _, numel, *_ = value
+    return kind.dtype, key, numel
 
 
 def _read_storage(part: IO[bytes], size: int) -> torch.UntypedStorage:
@@ -254,14 +254,9 @@ def _all_parts(value: Any) -> Iterator[Any]:
 
 def _set_metadata(target: Any, state: Any) -> None:
     """Take what BUILD gives to a state dict: `_metadata`, the versions of the modules by their names."""
-    metadata = state.get("_metadata") if type(state) is dict and len(state) == 1 else None
-    if (
-        metadata is None
-        or type(metadata) not in _MAPPINGS
-        or not all(type(one) in _MAPPINGS for one in metadata.values())
-    ):
+    if not conforms(state, _METADATA):
         raise ValueError("a dictionary has an attribute other than the versions of modules")
-    target._metadata = metadata
+    target._metadata = state["_metadata"]
 
 
 def _set_state(target: Any, state: Any) -> None:
@@ -272,104 +267,70 @@ def _set_state(target: Any, state: Any) -> None:
         vars(target).update(state)
 
 
-def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Stands for torch._utils._rebuild_tensor: a tensor over a storage, within it, of its type or another."""
-    if not isinstance(storage, _Storage):
-        raise ValueError("a tensor has no storage")
+def _tensor(
+    storage: _Storage,
+    offset: Natural,
+    size: _Sizes | torch.Size,
+    stride: _Sizes,
+    grad: bool = False,
+    hooks: _Empty = None,
+    metadata: _Empty = None,  # of conjugation or sign
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Stands for torch._utils._rebuild_tensor and its v2: a dense tensor over a storage, within it."""
     dtype = dtype or storage.dtype
-    size = tuple(size) if type(size) is torch.Size else size
-    if type(size) is not tuple or type(stride) is not tuple or len(size) != len(stride) or len(size) > _MOST_DIMENSIONS:
+    if len(size) != len(stride) or len(size) > _MOST_DIMENSIONS:
         raise ValueError("a tensor has a shape that torch does not write")
-    if not all(type(number) is int and 0 <= number < 2**60 for number in (offset, *size, *stride)):
-        raise ValueError("a tensor has a negative, huge or odd number in its shape, strides or offset")
     held = storage.content.nbytes() // dtype.itemsize
     last = offset + sum((n - 1) * step for n, step in zip(size, stride)) if 0 not in size else -1
     if last >= held or math.prod(size) >= 2**60 or (last < 0 and math.prod(max(n, 1) for n in size) >= 2**60):
         raise ValueError(f"a tensor of shape {list(size)} reaches beyond its storage of {held} elements")
-    return torch.empty(0, dtype=dtype).set_(storage.content, min(offset, held), size, stride)
+    return (
+        torch.empty(0, dtype=dtype).set_(storage.content, min(offset, held), tuple(size), stride).requires_grad_(grad)
+    )
 
 
-def _tensor_v2(
-    storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, metadata: Any = None
-) -> Tensor:
-    """Stands for torch._utils._rebuild_tensor_v2: a dense tensor without hooks, conjugation or sign of its own."""
-    _check_rest(grad, hooks, metadata)
-    return _with_grad(_tensor(storage, offset, size, stride), grad)
+_REBUILD = Function(_tensor)
 
 
-def _tensor_v3(
-    storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, dtype: Any, metadata: Any = None
-) -> Tensor:
+def _tensor_v3(*arguments: Any) -> Any:
     """Stands for torch._utils._rebuild_tensor_v3, for the dtypes that have no storage class."""
-    _check_rest(grad, hooks, metadata)
-    if dtype not in _DTYPES.values():
-        raise ValueError("a tensor has no dtype")
-    return _with_grad(_tensor(storage, offset, size, stride, dtype=dtype), grad)
+    *known, dtype, metadata = arguments if len(arguments) == 8 else (*arguments, None)
+    return _REBUILD.call(*known, metadata, dtype)
 
 
-def _parameter(data: Any, grad: Any, hooks: Any) -> nn.Parameter:
-    """Stands for torch._utils._rebuild_parameter."""
-    _check_rest(grad, hooks, None)
-    if type(data) is not Tensor or (grad and not (data.is_floating_point() or data.is_complex())):
-        raise ValueError("a parameter is no tensor of numbers that have gradients")
+def _parameter(data: Tensor, grad: bool, hooks: _Empty) -> nn.Parameter:
     return nn.Parameter(data.detach(), grad)
 
 
-def _check_rest(grad: Any, hooks: Any, metadata: Any) -> None:
-    if type(grad) is not bool or type(hooks) not in (OrderedDict, type(None)) or hooks or metadata:
-        raise ValueError("a tensor has hooks, a conjugation or another thing that checkpoints do not hold")
-
-
-def _with_grad(tensor: Tensor, grad: bool) -> Tensor:
-    if grad and not (tensor.is_floating_point() or tensor.is_complex()):
-        raise ValueError("a tensor of whole numbers asks for gradients")
-    return tensor.requires_grad_(grad)
-
-
-def _size(items: Any) -> torch.Size:
-    if type(items) is not tuple or not all(type(item) is int and 0 <= item < 2**60 for item in items):
-        raise ValueError("a size is no tuple of whole numbers")
+def _size(items: _Sizes) -> torch.Size:
     return torch.Size(items)
 
 
-def _device(kind: Any, index: Any = None) -> torch.device:
-    if type(kind) is not str or type(index) not in (int, type(None)):
-        raise ValueError("a device is no name")
+def _device(kind: str, index: int | None = None) -> torch.device:
     return torch.device(kind) if index is None else torch.device(kind, index)
 
 
-def _layout(name: Any) -> torch.layout:
-    if name != "torch.strided":
-        raise ValueError("a tensor is not dense")
+def _layout(name: Literal["torch.strided"]) -> torch.layout:
     return torch.strided
 
 
-def _counter(counts: Any = None) -> Counter[Any]:
-    if counts is not None and (type(counts) is not dict or not all(type(n) is int for n in counts.values())):
-        raise ValueError("a counter has no counts")
+def _counter(counts: dict[Any, Integral] | None = None) -> Counter[Any]:
     return Counter(counts)
 
 
-def _set(items: Any = ()) -> set[Any]:
-    if type(items) not in (list, tuple):
-        raise ValueError("a set has no items")
+def _set(items: list | tuple = ()) -> set[Any]:
     found: set[Any] = set()
     add_items(found, items)
     return found
 
 
-def _complex(real: Any, imaginary: Any) -> complex:
-    if type(real) is not float or type(imaginary) is not float:
-        raise ValueError("a complex number has parts that are none")
+def _complex(real: float, imaginary: float) -> complex:
     return complex(real, imaginary)
 
 
-def _bytearray(content: Any = b"", encoding: Any = None) -> bytearray:
-    if encoding is None and type(content) is bytes:
-        return bytearray(content)
-    if type(content) is not str or encoding not in ("latin-1", "latin1"):
-        raise ValueError("bytes are made of something that is no text")
-    return bytearray(content, "latin-1")
+def _bytearray(content: bytes | str = b"", encoding: Literal["latin-1", "latin1"] | None = None) -> bytearray:
+    return bytearray(content) if isinstance(content, bytes) else bytearray(content, encoding or "")
 
 
 _DTYPES = {
@@ -396,8 +357,7 @@ _TABLE: Mapping[tuple[str, str], Any] = {
     **_DTYPES,
     **{("torch", f"{name}Storage"): _StorageType(dtype) for name, dtype in _STORAGES.items()},
     ("torch.storage", "UntypedStorage"): _StorageType(torch.uint8),
-    ("torch._utils", "_rebuild_tensor"): Function(_tensor),
-    ("torch._utils", "_rebuild_tensor_v2"): Function(_tensor_v2),
+    **{("torch._utils", f"_rebuild_tensor{version}"): _REBUILD for version in ("", "_v2")},
     ("torch._utils", "_rebuild_tensor_v3"): Function(_tensor_v3),
     ("torch._utils", "_rebuild_parameter"): Function(_parameter),
     ("torch", "Size"): Function(_size),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fedgen.io.files import is_count
+from fedgen.io.field_types import is_count
 from fedgen.io.tensor_files import check_state, no_larger_than, read_torch
 from fedgen.models.networks.network import TRUSTED, build, refuse_places
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedgen.callbacks.round_checkpoint import link_checkpoint
 from fedgen.evaluation.runs.rebuild import previous_checkpoint
 from fedgen.evaluation.tables.table import say_round
-from fedgen.io.files import is_count
+from fedgen.io.field_types import is_count
 from fedgen.models.checkpoint_file import read_checkpoint
 
 LOCK = ".run.lock"
@@ -85,7 +85,6 @@ def _remedy(last: Path, previous: str) -> str:
 
 
 def resumes_at(last: Path) -> str:
-    """In words, where the same command goes on."""
     if not last.exists():
         return "from the start"
     try:
@@ -130,7 +129,6 @@ def only_run(folder: Path) -> Iterator[None]:
 
 
 def _lock(path: Path) -> int:
-    """A descriptor of the locked file."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:

@@ -9,7 +9,8 @@ import numpy as np
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.foreign_text import is_number
-from fedgen.io.files import is_count, read_csv, read_json
+from fedgen.io.field_types import is_count
+from fedgen.io.files import read_csv, read_json
 from fedgen.own_code import rank_zero_warn
 from fedgen.seeds import numpy_generator
 

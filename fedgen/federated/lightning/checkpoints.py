@@ -32,8 +32,8 @@ from fedgen.federated.lightning.lightning_internals import (
 )
 from fedgen.federated.lightning.one_or_many import RankShares
 from fedgen.federated.round import Round
-from fedgen.io.field_types import conforms
-from fedgen.io.files import atomic_write, is_count
+from fedgen.io.field_types import conforms, is_count
+from fedgen.io.files import atomic_write
 from fedgen.io.tensor_files import check_state, fill_empty, read_torch
 from fedgen.models.round_clock import RoundClock
 from fedgen.own_code import rank_zero_warn
