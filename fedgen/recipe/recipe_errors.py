@@ -4,7 +4,7 @@ import difflib
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -15,31 +15,21 @@ from fedgen.foreign_text import printable_lines
 from fedgen.own_code import program
 
 KEY = re.compile(r'Parser key "([^"]+)"')
-OF_CLASS = re.compile(r"Problem with given class_path '([^']+)':")
-UNKNOWN = re.compile(r"Problem with given class_path '([^']+)':\s*Option '([^']+)' is not accepted")
-UNKNOWN_IN_GROUP = re.compile(r"Group '([^']+)' does not accept option '([^']+)'")
-UNKNOWN_ALONE = re.compile(r"^\s*Option '([^']+)' is not accepted")
-UNRECOGNIZED = re.compile(r"[Uu]nrecognized arguments: (--[^\s=]+)")
-NO_CLASS = re.compile(r"Expected a dot import path string: (\S+)")
 EXPECTED = re.compile(r"Expected an? (?:<class '([^']+)'>|([^\n]+))")
 NAMED = re.compile(r"'class_path': '([^']+)'")
-NOT_OF_CLASS = re.compile(r"Not a valid subclass of ([\w.]+)\. Got value: ([^\n]+)")
-BRANCH = re.compile(r"^ *- (?!Problem with|Does not validate|Parser key|Expected an? )([^\n]+)", re.MULTILINE)
 OTHER_CLASS = re.compile(r"does not correspond to a subclass of|^Subclasses are disabled for")
-MOST_KEYS = 10  # listed of a class or a group
 GIVEN = re.compile(r"Given value: (.+)")
+MOST_KEYS = 10  # listed of a class or a group
 
 
 def explain(message: str, accepted: Sequence[str] = ()) -> str:
-    """A message of jsonargparse as one line that names the key, its value, what is accepted, and the nearest of it.
-
-    `accepted` are the keys that the parser takes, with their groups' names in front: "trainer.max_epochs". Where
-    nothing shorter says it, the message itself.
-    """
-    for rule in (_unknown, _no_import, _no_class, _no_instance, _another_type, _branch):
-        if line := rule(message):
-            return line
-    return _unknown_here(message, accepted) or message
+    """A message of jsonargparse as a line with key, value and what is `accepted` ("trainer.max_epochs"), or as is."""
+    for pattern, say in RULES.items():
+        for match in reversed(list(re.finditer(pattern, message, re.MULTILINE))):
+            if line := say(match, accepted):
+                keys = KEY.findall(message[: match.end()]) if say not in OF_PARSER else ()
+                return f"{'.'.join(keys)}: {line}" if keys else line
+    return message
 
 
 def refuse(message: str) -> NoReturn:
@@ -49,68 +39,85 @@ def refuse(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def _unknown(message: str) -> str:
-    """A key that a class does not take."""
-    if not (found := list(UNKNOWN.finditer(message))):
-        return ""
-    path, key = found[-1].groups()
-    own, inherited = _arguments_of(path)
-    return f"{_where(message, found[-1].end())}Option {key!r} is not accepted by {path}{_among(key, own, inherited)}"
+# ---- what a match of each of `RULES` says; "" for nothing ----
 
 
-def _unknown_here(message: str, accepted: Sequence[str]) -> str:
-    """A key that a group, or the whole recipe, does not have."""
-    if match := UNKNOWN_IN_GROUP.search(message):
-        group, key = match.groups()
-        names = [name.removeprefix(f"{group}.").split(".")[0] for name in accepted if name.startswith(f"{group}.")]
-        return f"{group}: Option {key!r} is not accepted{_among(key, names)}"
-    if match := UNRECOGNIZED.search(message):
-        return f"option {match[1]} is not accepted{nearest(match[1], [f'--{name}' for name in accepted])}"
-    if match := UNKNOWN_ALONE.search(message):
-        key = match[1].split(".")[0]
-        return f"Option {match[1]!r} is not accepted{_among(key, [name.split('.')[0] for name in accepted])}"
+def _unknown(match: re.Match[str], accepted: Sequence[str]) -> str:
+    path, key = match.groups()
+    return f"Option {key!r} is not accepted by {path}{_among(key, *_arguments_of(path))}"
+
+
+def _no_import(match: re.Match[str], accepted: Sequence[str]) -> str:
+    try:
+        import_by_path(match[1])
+    except ValueError as error:
+        return str(error)
     return ""
 
 
-def _no_import(message: str) -> str:
-    """A class path of nothing."""
-    for match in reversed(list(OF_CLASS.finditer(message))):
-        try:
-            import_by_path(match[1])
-        except ValueError as error:
-            return f"{_where(message, match.end())}{error}"
-    return ""
-
-
-def _no_class(message: str) -> str:
-    """A bare name of no class."""
-    if not (match := NO_CLASS.search(message)):
-        return ""
+def _no_class(match: re.Match[str], accepted: Sequence[str]) -> str:
     known = {name: f"{module}.{name}" for module, name in _public()}
     close = difflib.get_close_matches(match[1], list(known), n=1)
     hint = f"; did you mean {known[close[0]]}?" if close else "; give its class path, such as my_package.MyClass"
-    return f"{_where(message, match.end())}there is no class {match[1]!r}{hint}"
+    return f"there is no class {match[1]!r}{hint}"
 
 
-def _another_type(message: str) -> str:
-    """A value of another type than the innermost key has."""
-    keys = list(KEY.finditer(message))
-    if not keys:
-        return ""
-    rest = message[keys[-1].end() :]
+def _no_instance(match: re.Match[str], accepted: Sequence[str]) -> str:
+    return f"expected the class_path and init_args of {match[1]}, got {match[2]}"
+
+
+def _another_type(match: re.Match[str], accepted: Sequence[str]) -> str:
+    message, rest = match.string, match.string[match.end() :]
     kinds = [(a or b).replace("NoneType", "None").rsplit(".", 1)[-1] for a, b in EXPECTED.findall(rest)]
     given = GIVEN.search(rest)
     if not kinds or given is None or "Problem with" in rest[: given.start()]:
         return ""
-    if kinds == ["None"] and (line := _branch(message)):
-        return line
-    depth = len(re.match(r"[^\n]*", rest)[0])  # type: ignore[index]
-    kinds = list(dict.fromkeys(kind.strip() for kind in kinds[: max(1, rest[depth : given.start()].count("Expected"))]))
-    value = given[1].strip()
-    if not (wrong := _unsaid(value)):
-        is_text = value == "None" and "None" in kinds
-        wrong = _null_as_text(KEY.findall(message)) if is_text else f"expected {' or '.join(kinds)}, got {value!r}"
-    return f"{_where(message, keys[-1].end())}{wrong}"
+    if kinds == ["None"] and any(_branch(one, ()) for one in re.finditer(BRANCH, message, re.MULTILINE)):
+        return ""
+    expected = max(1, rest[len(rest.partition("\n")[0]) : given.start()].count("Expected"))
+    kinds, value = list(dict.fromkeys(kind.strip() for kind in kinds[:expected])), given[1].strip()
+    if value == "None" and "None" in kinds:
+        return _unsaid(value) or _null_as_text(KEY.findall(message))
+    return _unsaid(value) or f"expected {' or '.join(kinds)}, got {value!r}"
+
+
+def _branch(match: re.Match[str], accepted: Sequence[str]) -> str:
+    """A fault of a value that might have been of several types, and was of one of them."""
+    return "" if OTHER_CLASS.search(match[1]) else match[1]
+
+
+def _unknown_in_group(match: re.Match[str], accepted: Sequence[str]) -> str:
+    """A key that a group, such as the trainer's settings, does not have."""
+    group, key = match.groups()
+    names = [name.removeprefix(f"{group}.").split(".")[0] for name in accepted if name.startswith(f"{group}.")]
+    return f"{group}: Option {key!r} is not accepted{_among(key, names)}"
+
+
+def _unrecognized(match: re.Match[str], accepted: Sequence[str]) -> str:
+    return f"option {match[1]} is not accepted{nearest(match[1], [f'--{name}' for name in accepted])}"
+
+
+def _unknown_alone(match: re.Match[str], accepted: Sequence[str]) -> str:
+    """A key that the whole recipe does not have."""
+    names = [name.split(".")[0] for name in accepted]
+    return f"Option {match[1]!r} is not accepted{_among(match[1].split('.')[0], names)}"
+
+
+OF_CLASS = r"Problem with given class_path '([^']+)':"
+BRANCH = r"^ *- (?!Problem with|Does not validate|Parser key|Expected an? )([^\n]+)"
+RULES: dict[str, Callable[[re.Match[str], Sequence[str]], str]] = {
+    rf"{OF_CLASS}\s*Option '([^']+)' is not accepted": _unknown,
+    OF_CLASS: _no_import,
+    r"Expected a dot import path string: (\S+)": _no_class,
+    r"Not a valid subclass of ([\w.]+)\. Got value: ([^\n]+)": _no_instance,
+    rf"{KEY.pattern}(?![\s\S]*Parser key \")": _another_type,  # the last key
+    BRANCH: _branch,
+    r"Group '([^']+)' does not accept option '([^']+)'": _unknown_in_group,
+    r"[Uu]nrecognized arguments: (--[^\s=]+)": _unrecognized,
+    r"\A\s*Option '([^']+)' is not accepted": _unknown_alone,
+}
+"""By what jsonargparse writes, what says it in short: the first that fits, of its last match."""
+OF_PARSER = (_unknown_in_group, _unrecognized, _unknown_alone)  # which name the keys that lead to it themselves
 
 
 def _null_as_text(keys: Sequence[str]) -> str:
@@ -120,20 +127,6 @@ def _null_as_text(keys: Sequence[str]) -> str:
     for key in reversed(outer):
         text = f"{{{key}: {text}}}" if key == "trainer" else f"{{{key}: {{init_args: {text}}}}}"
     return f"an option so deep reads null as a word; write it in the recipe, or give --config '{text}' behind it"
-
-
-def _no_instance(message: str) -> str:
-    """A value in the place of an object of a class."""
-    if not (found := list(NOT_OF_CLASS.finditer(message))):
-        return ""
-    kind, value = found[-1].groups()
-    return f"{_where(message, found[-1].end())}expected the class_path and init_args of {kind}, got {value}"
-
-
-def _branch(message: str) -> str:
-    """Return what went wrong where a value might have been of several types, and was of one of them."""
-    found = [match for match in BRANCH.finditer(message) if not OTHER_CLASS.search(match[1])]
-    return f"{_where(message, found[-1].end())}{found[-1][1]}" if found else ""
 
 
 def _unsaid(given: str) -> str:
@@ -150,12 +143,6 @@ def _unsaid(given: str) -> str:
         f"{match[1]} is a function that does not say what it returns; write def {found.__name__}(...) ->"
         " torch.utils.data.Dataset, or what else it makes"
     )
-
-
-def _where(message: str, end: int) -> str:
-    """The keys that lead to a place of a message, "data.partition: "."""
-    keys = KEY.findall(message[:end])
-    return f"{'.'.join(keys)}: " if keys else ""
 
 
 def _among(key: str, names: Sequence[str], inherited: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:

@@ -61,10 +61,7 @@ def name_of(path: str) -> str:
 
 
 def with_recipe(arguments: Sequence[str]) -> list[str]:
-    """The arguments of `fedgen fit` with the files of recipes that are given by name, behind --config or alone.
-
-    A word alone is a recipe where no option before it waits for a value: `fit quickstart --threads 2`.
-    """
+    """The arguments of `fedgen fit` with the files of recipes that are given by name, behind --config or alone."""
     found: list[str] = []
     for place, argument in enumerate(arguments):
         option, equals, value = argument.partition("=")
@@ -89,11 +86,7 @@ def given_recipes(arguments: Sequence[str]) -> list[str]:
 
 
 def read_given(text: str) -> Any:
-    """The settings of a recipe that is named: its path or its name.
-
-    FileNotFoundError with the nearest name if there is none; ValueError if it is no YAML, holds no settings or others
-    than recipes have, or has an `init_args:` with nothing below it.
-    """
+    """The settings of a recipe by its path or name; FileNotFoundError with the nearest, ValueError if it is none."""
     path = find_recipe(text)
     if path is None:
         raise FileNotFoundError(f"there is no recipe {text}{suggest_recipe(Path(text).name)}")
@@ -119,11 +112,7 @@ def describe(path: Path) -> str:
 
 
 def time_and_score(path: Path) -> str:
-    """The line of a recipe's leading comment that says how long it takes and where it ends; "" if none does.
-
-    Such as "Time: 2 min. FID-all: 3.2; real images: 1.1.": on two CPU cores, the last checkpoint's score and that of
-    held-out real images.
-    """
+    """The line "Time: 2 min. FID-all: 3.2; real images: 1.1." of a recipe's leading comment; "" without."""
     return next((line for line in _leading_comment(path) if line.startswith(TIME)), "")
 
 
@@ -197,7 +186,6 @@ def _empty(settings: Any, prefix: str = "") -> list[str]:
 
 
 def texts_in(settings: Any) -> Iterator[str]:
-    """All texts in nested settings but keys."""
     if isinstance(settings, str):
         yield settings
     elif isinstance(settings, Mapping):

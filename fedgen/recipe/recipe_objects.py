@@ -25,13 +25,9 @@ _LOST = object()
 
 
 def instantiate(parser: ArgumentParser, settings: Namespace, source: Path | None = None) -> Any:
-    """Makes the objects of settings, which have class paths of classes and of functions.
-
-    jsonargparse wraps what a constructor raises into a list of all types that an argument might have had; here comes
-    what was raised: as it was, of the user's own code or of this package; naming the class, of a library; and a
-    ValueError for a null where a class's argument has a type without None. Errors name the file `source`, unless they
-    come through the user's own code, which has a line of its own.
-    """
+    """Makes the objects of settings; what a constructor raises comes as it was, with the class of a library's."""
+    # jsonargparse would wrap it into a list of all types that an argument might have had. Errors name the file
+    # `source`, unless they come through the user's own code, which has a line of its own.
     try:
         return _instantiate(parser, settings)
     except ValueError as error:
@@ -77,7 +73,6 @@ def _make(named: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
 
 
 def _functions(settings: Any) -> Iterator[Callable[..., Any]]:
-    """The functions that settings name as class paths, each once or more."""
     if isinstance(settings, (dict, Namespace)):
         parts = vars(settings) if isinstance(settings, Namespace) else settings
         named = parts.get("class_path")
@@ -90,10 +85,7 @@ def _functions(settings: Any) -> Iterator[Callable[..., Any]]:
 
 
 def _check_nulls(named: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Raises ValueError for a null that an argument's type does not take.
-
-    A key with nothing behind its colon is a null, and jsonargparse lets nulls of a class's arguments through.
-    """
+    """Raises ValueError for a null (a key with nothing behind its colon) that an argument's type does not take."""
     nulls = [name for name, value in options.items() if value is None]
     if not nulls:
         return
@@ -131,13 +123,11 @@ def _causes(error: BaseException) -> list[Exception]:
 
 
 def plain_settings(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
-    """The complete settings as plain values that the parser reads back to the same.
-
-    jsonargparse has no text for some values (a number under the annotation `numbers.Number`, an object that is a
-    constructor's default), and reads others back as their names (a function as a default without an annotation). A
-    number stays as it was written; an argument whose value no text stands for is left out, so that it has its default
-    again: what is written in a recipe always has a text.
-    """
+    """The complete settings as plain values that the parser reads back to the same."""
+    # jsonargparse has no text for some values (a number under `numbers.Number`, an object that is a constructor's
+    # default), and reads others back as their names (a function as a default). Numbers stay as they were written; an
+    # argument that no text stands for is left out, so that it has its default again: what is written in a recipe always
+    # has a text.
     with warnings.catch_warnings(), _text_for_anything():
         warnings.filterwarnings("ignore", message=r"\s*(Unable to serialize|Dump of a value that does not round-trip)")
         dumped = yaml.safe_load(parser.dump(config, skip_unset=False, format="yaml"))
@@ -159,11 +149,7 @@ def _text_for_anything() -> Iterator[None]:
 
 
 def _kept(text: Any, own: Any, again: Any, is_lost: Callable[[Any, Any], bool]) -> Any:
-    """The plain value for a setting, or `_LOST`.
-
-    `text` is the plain value so far, `own` the setting's value, and `again` the plain value, or what it is read back
-    to, of which `is_lost` tells whether it does not stand for `own`.
-    """
+    """The plain value `text` for a setting's value `own`, or `_LOST` where `is_lost` says so of `again`."""
     if isinstance(text, dict) and isinstance(own, (dict, Namespace)) and isinstance(again, (dict, Namespace)):
         parts = {key: _kept(part, own.get(key), again.get(key), is_lost) for key, part in text.items()}
         kept = {key: part for key, part in parts.items() if part is not _LOST}
