@@ -20,16 +20,9 @@ MOST_NUMBERS = 10_000  # of classes: larger ones are identities, such as of pers
 
 
 def find_labels(dataset: Any, given: Annotation, count: int, seen: bool = False) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels int64 [N] and the classes' names; all 0 and none for data without labels.
-
-    Integers, whole floats and booleans keep their numbers; their classes are those that the data set names, else "0" to
-    the largest. Texts are classes in sorted order, and so are integers that are no class numbers; where models see the
-    labels (`seen`), those are a ValueError.
-
-    Labels that are not given are looked for as `targets`, `labels`, a column "label", or the second tensor of a
-    TensorDataset; a warning tells where most of these are no classes (boxes, masks, fractions). ValueError for labels
-    that were asked for and are missing, are not one an item, or are no classes.
-    """
+    """Labels int64 [N] and the classes' names, given or looked for; all 0 and none for data without labels."""
+    # Integers, whole floats and booleans keep their numbers. Texts are numbered in sorted order, and so are integers
+    # that are no class numbers (identities); where models see the labels (`seen`), those are a ValueError.
     said, values = ("labels", annotated(dataset, given, "labels", count)) if given is not None else _looked_for(dataset)
     kinds = as_kinds(values, said, sure=given is not None) if values is not None else []
     if not kinds:
@@ -64,9 +57,8 @@ def annotated(dataset: Any, given: Any, what: str, count: int) -> Any:
 
 
 def as_kinds(values: Any, said: str, sure: bool = True) -> list[int] | list[str]:
-    """The values as integers or texts; ValueError that names the item for one that is neither, texts beside integers,
-    or one-hot rows. Where most are neither, `sure=False` gives none, and a warning.
-    """
+    """The values as integers or texts, all of one kind; ValueError names the first other item, or one-hot rows."""
+    # `sure=False`: where most are neither (boxes, masks, fractions), none, and a warning
     found = _listed(values)
     if set(map(type, found)) in ({int}, {str}):  # as most are; the rest takes seconds of millions
         return found
@@ -87,7 +79,6 @@ def as_kinds(values: Any, said: str, sure: bool = True) -> list[int] | list[str]
 
 
 def as_kind(value: Any) -> int | str | None:
-    """A label or owner as an integer (of a whole float, too) or text; None for anything else."""
     if isinstance(value, str):
         return str(value)
     return int(value) if isinstance(value, int) or (isinstance(value, float) and value.is_integer()) else None
@@ -151,7 +142,6 @@ def _short(value: Any) -> str:
 
 
 def _looked_for(dataset: Any) -> tuple[str, Any]:
-    """The name of the labels, and the values of all items; None where there are none."""
     for name in LABEL_NAMES:
         values = _attribute(dataset, name)
         if values is not None:

@@ -44,7 +44,6 @@ class DatasetReading:
 
 
 def is_dataset(data: Any) -> bool:
-    """Whether something has items by position and a number of them, as a torch Dataset."""
     known = (str, bytes, Mapping, tuple, list, Tensor, np.ndarray, Examples)
     return not isinstance(data, known) and hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
@@ -125,16 +124,12 @@ def with_reading(data: LazyExamples, reading: DatasetReading, measured: Any = No
 
 
 def name_of(data: Any) -> str:
-    """Return the name of data in stored scores: its own, else its class's."""
     name = optional(data, DescribedDataset, "name")
     return name if isinstance(name, str) and name else type(data).__name__
 
 
 def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | TensorDataset:
-    """Images uint8 [N, C, H, W] and points float32 [N, D] with classes or without labels as examples; else as they are.
-
-    NumPy's float64 becomes float32, torch's default; texts become their classes' numbers.
-    """
+    """Images uint8 [N, C, H, W] and points float32 [N, D] (from float64, too) as examples; else as they are."""
     arrays, names = [*data] if isinstance(data, tuple) else [data], None
     if len(arrays) > 1 and not isinstance(arrays[1], Tensor):
         arrays[1] = np.array(arrays[1])  # a copy: of pandas it would be read-only
@@ -185,16 +180,12 @@ class Renumbered(Dataset[tuple[Tensor, int]]):
 
     @property
     def content_id(self) -> Callable[[], str]:
-        """The identity of these images, for data that know it without reading them."""
         found: Callable[[], str] = self._dataset.content_id
         return found
 
 
 def renumber(parts: Sequence[Part], own: Sequence[str], classes: Sequence[str], whose: str) -> list[Part]:
-    """The parts, with items whose labels are positions in `classes`.
-
-    Items of the kit's own data sets are renumbered; others are left alone, and a ValueError tells if they mean others.
-    """
+    """The parts, their labels as positions in `classes`; ValueError for parts of others that mean other classes."""
     wrong = next(((number, name) for number, name in enumerate(own) if classes[number] != name), None)
     if wrong is None:
         return list(parts)

@@ -182,11 +182,7 @@ def to_batch(examples: Examples, indices: Tensor) -> Batch:
 
 
 def draw_batches(count: int, batch_size: int, iterations: int, draws: torch.Generator) -> Tensor:
-    """Positions int64 [iterations, min(batch_size, count)] in 0..count-1 for a number of shuffled batches.
-
-    One random permutation after another, cut into full batches, so every example is seen equally often (to one)
-    however many iterations there are; a batch is never larger than the data.
-    """
+    """Positions int64 [iterations, min(batch_size, count)] in 0..count-1: permutations in a row, cut to batches."""
     size = min(batch_size, count)
     needed = iterations * size
     epochs = [torch.randperm(count, generator=draws) for _ in range(-(-needed // count))]

@@ -34,10 +34,7 @@ ImagesOf = Callable[..., Any]
 
 
 def collate_items(items: list[Any]) -> Any:
-    """Torch's `default_collate`, which takes Pillow images, too, as float32 [B, C, H, W] in [-1, 1].
-
-    ValueError for items that do not fit together, such as sequences of several lengths.
-    """
+    """Torch's `default_collate`, with Pillow images as float32 [B, C, H, W] in [-1, 1]; ValueError for misfits."""
     try:
         return default_collate([without_pillow(item) for item in items] if any(map(holds_pillow, items)) else items)
     except (RuntimeError, TypeError) as error:
@@ -99,11 +96,7 @@ def collate_levels(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
 
 
 def first_images(batch: Any) -> Tensor:
-    """Return the images of a batch, where nobody says which they are.
-
-    The batch itself, the first tensor of a tuple or list, the only tensor of a dictionary, or its entry "image",
-    "images", "img", "pixel_values" or "x". ValueError if there is none.
-    """
+    """The batch itself, its first tensor, its only entry, or that of `IMAGE_KEYS`; ValueError if there is none."""
     if isinstance(batch, Tensor):
         return batch
     if isinstance(batch, Mapping):
@@ -136,12 +129,10 @@ class Part:
 
 
 class Items:
-    """Data sets one after the other, from which batches are read, by `num_workers` processes or (0) by this one.
+    """Data sets one after the other, from which batches are read by `num_workers` processes or (0) by this one."""
 
-    What an item's transforms draw from torch, NumPy and Python follows from the task's seed of it alone, whoever reads
-    it; the process that trains has its own draws back after a batch. Generators that a data set keeps for itself are
-    its own affair. Workers start with the first batch and live until `close`.
-    """
+    # What an item's transforms draw follows from the task's seed of it alone, whoever reads it; the process that trains
+    # has its own draws back after a batch. Workers start with the first batch and live until `close`.
 
     def __init__(self, parts: Sequence[Part], num_workers: int = 0) -> None:
         self.parts, self.num_workers = list(parts), num_workers
@@ -155,11 +146,9 @@ class Items:
 
     @property
     def ahead(self) -> int:
-        """Batches that are read before they are asked for."""
         return AHEAD * self.num_workers
 
     def part_of(self, position: int) -> Part:
-        """The part that has a position."""
         return self.parts[bisect_right(self._ends, position)]
 
     def grouped(self, positions: Sequence[int]) -> list[tuple[Part, list[int]]]:
@@ -226,7 +215,6 @@ class Items:
         return self._pool.submit(_read_in_worker, task)
 
     def stream(self, tasks: Iterable[ReadTask]) -> Iterator[Any]:
-        """The batches of these tasks, in their order, read ahead."""
         reading = Stream(self, tasks)
         try:
             while reading.fill(max(1, self.ahead)):
@@ -235,7 +223,6 @@ class Items:
             reading.close()
 
     def close(self) -> None:
-        """Ends the workers; others start with the next batch."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
@@ -263,7 +250,6 @@ class Stream:
         self._begun: deque[Future[Any] | _Later] = deque()
 
     def fill(self, count: int) -> int:
-        """Begins tasks until so many wait to be taken, or none is left; how many wait."""
         while len(self._begun) < count:
             task = next(self._tasks, None)
             if task is None:
@@ -283,7 +269,6 @@ class Stream:
             ) from error
 
     def close(self) -> None:
-        """Leaves what was begun and not taken."""
         for one in self._begun:
             one.cancel()
         self._begun.clear()

@@ -28,12 +28,7 @@ class NoImagesError(ValueError):
 
 
 class ImageReader:
-    """Images or points of items, in the form in which they are measured.
-
-    uint8 images are taken as they are; float images in [-1, 1] are quantised; [N, D] are points, float32. `images_of`
-    gives a batch's images. `value_range` is that of float images, such as (0, 1); None finds [-1, 1] and refuses what
-    looks otherwise.
-    """
+    """Images (uint8, or floats in [-1, 1] or `value_range`) or points [N, D] of items, as they are measured."""
 
     def __init__(
         self,
@@ -50,9 +45,7 @@ class ImageReader:
 
     @property
     def probe(self) -> Tensor:
-        """The first image or point [1, ...] as it is measured; ValueError without images, or for floats of unknown
-        range.
-        """
+        """The first image or point [1, ...] as it is measured; ValueError without, or for floats of unknown range."""
         if self._probe is None:
             some = np.unique(np.linspace(0, len(self.items) - 1, min(PROBED, len(self.items)), dtype=np.int64))
             found = self._found(self.items.read_aside(measured_task([0])))
@@ -167,7 +160,6 @@ class LazyInputs:
         return LazyInputs(self.reader, positions)
 
     def split(self, size: int) -> "_Chunks":
-        """Chunks of so many images, each of them read when it is its turn."""
         chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
         return _Chunks(self.reader, [run for chunk in chunks for run in self.reader.items.runs(chunk)])
 
@@ -200,11 +192,7 @@ class _Chunks(Sequence[Tensor]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LazyExamples(Examples):
-    """Examples whose items are read when they are needed, with the interface of `Examples`.
-
-    `inputs` are `LazyInputs`, the images as they are measured: indexing reads them. Training reads `items`, with their
-    transforms, at `positions` (int64 [N]), and gets the batches that these make, of any structure.
-    """
+    """Examples that are read when needed: `inputs` as they are measured, `items` at `positions` for training."""
 
     inputs: Any
     items: Items = None  # type: ignore[assignment]
@@ -222,7 +210,6 @@ class LazyExamples(Examples):
 
     @property
     def is_images(self) -> bool:
-        """True for images, False for points and for data without images."""
         try:
             return bool(self.inputs.ndim == 4)
         except ValueError:
@@ -239,11 +226,7 @@ class LazyExamples(Examples):
     def tasks(
         self, positions: Tensor, base: int, visits: Tensor | None = None, places: Tensor | None = None
     ) -> ReadTask:
-        """The task of one batch at positions int64 [B], whose items draw by `base`.
-
-        `visits` says how often each was read before with this base (never by default), `places` by which numbers the
-        items' draws are known (the positions by default); both int64 [B].
-        """
+        """The task of a batch at positions int64 [B]: items draw by `base`, their visits so far, and their places."""
         known = (positions if places is None else places).tolist()
         counted = [0] * len(known) if visits is None else visits.tolist()
         seeds = [item_seed(base, place, visit) for place, visit in zip(known, counted)]
@@ -261,11 +244,7 @@ def make_lazy(
     images_of: ImagesOf | None = None,
     value_range: tuple[float, float] | None = None,
 ) -> LazyExamples:
-    """Lazy examples of all items.
-
-    `measured` are the same items as they are measured, such as without augmentation; by default those that are trained
-    on. ValueError if they are not as many. See `Examples` and `ImageReader` for the others.
-    """
+    """Lazy examples of all items; `measured` are the same ones without augmentation (ValueError if not as many)."""
     measured = measured or items
     if len(measured) != len(items):
         raise ValueError(
@@ -283,10 +262,7 @@ def measured_task(positions: Sequence[int]) -> ReadTask:
 
 
 def join_inputs(parts: Sequence[Any]) -> Any:
-    """Inputs one after the other: tensors, or views of data on disk, of which nothing is read.
-
-    Where tensors stand beside data on disk, or these say differently where a batch has its images, all are read.
-    """
+    """Inputs one after the other: tensors, or views of data on disk, of which nothing is read if all are alike."""
     if all(isinstance(part, Tensor) for part in parts):
         return torch.cat(list(parts))
     lazy = [part for part in parts if isinstance(part, LazyInputs)]
@@ -300,7 +276,6 @@ def join_inputs(parts: Sequence[Any]) -> Any:
 
 
 def _join_readers(readers: Sequence[ImageReader]) -> ImageReader:
-    """One reader of all their items, one reader's after the other's."""
     first = readers[0]
     workers = max(reader.items.num_workers for reader in readers)
     items = Items([part for reader in readers for part in reader.items.parts], workers)

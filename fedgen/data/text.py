@@ -25,11 +25,7 @@ def decode(tokens: Tensor) -> str:
 
 
 def cut_windows(tokens: Tensor, length: int) -> Tensor:
-    """The windows int64 [n, length + 1] of tokens int64 [T], one after the other without overlap.
-
-    A model predicts each token but the first from those before it in its window, so a window has `length` predictions.
-    What is left at the end is dropped.
-    """
+    """The windows int64 [n, length + 1] of tokens int64 [T] without overlap; the rest at the end is dropped."""
     count = len(tokens) // (length + 1)
     return tokens[: count * (length + 1)].view(count, length + 1)
 
@@ -41,11 +37,7 @@ def windows_of(
     kinds: Mapping[str, str] | None = None,
     classes: Iterable[str] = (),
 ) -> Examples:
-    """The windows of every owner's text as examples: tokens int64 [N, length + 1].
-
-    With `kinds`, each owner's class is among `classes`; without, windows have no labels. ValueError that names the
-    owner of a text shorter than one window.
-    """
+    """The windows of every owner's text, of the owner's class in `kinds`; ValueError for a text without a window."""
     parts = {owner: cut_windows(encode(text), length) for owner, text in texts.items()}
     for owner, part in parts.items():
         if not len(part):
@@ -61,7 +53,6 @@ def windows_of(
 
 
 def check_length(length: int) -> None:
-    """Raise ValueError for a window without a token to predict."""
     if length < 1:
         raise ValueError(f"length={length}: a window has at least one token to predict")
 

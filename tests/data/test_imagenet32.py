@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fedgen.data import ImageNet32
-from fedgen.data.sets.imagenet32 import FILES
 
 
 def write_batch(path, labels, size=32):
@@ -19,7 +18,7 @@ def write_batch(path, labels, size=32):
 
 
 def write_train(folder, labels=None, size=32):
-    for part, file in enumerate(FILES["train"]):
+    for part, file in enumerate(ImageNet32.train_files):
         write_batch(folder / file, labels or [part + 1, 1000 - part], size)
 
 

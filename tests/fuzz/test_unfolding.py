@@ -2,6 +2,7 @@
 
 import io
 import struct
+from functools import partial
 
 import numpy as np
 import pyarrow
@@ -97,7 +98,7 @@ def one_picture_under_many_names(path):
     (path / "0.png").write_bytes(BLANK)
     for number in range(1, 100):
         (path / f"{number}.png").symlink_to("0.png")
-    return read_images(sorted(path.iterdir()), "linked", 3, None)
+    return read_images(sorted(path.iterdir()), "linked", partial(read_image, channels=3))
 
 
 def list_of_faces(path):
@@ -197,7 +198,7 @@ def test_a_table_of_the_names_of_photographs_is_read(tmp_path):
 
 def test_photographs_listed_a_few_times_are_read(tmp_path):
     (tmp_path / "a.png").write_bytes(BLANK)
-    assert read_images([tmp_path / "a.png"] * 60, "listed", 3, None).shape == (60, 3, 100, 100)
+    assert read_images([tmp_path / "a.png"] * 60, "listed", partial(read_image, channels=3)).shape == (60, 3, 100, 100)
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "gif"])

@@ -5,11 +5,7 @@ from pathlib import Path
 
 
 def fetch(url: str, folder: Path, md5: str) -> Path:
-    """The path of a file downloaded into the folder; its checksum is verified, and a complete one is not fetched again.
-
-    OSError if the network or the server does not deliver it, RuntimeError if the checksum differs; then no empty folder
-    is left behind.
-    """
+    """The path of a file in the folder, downloaded unless it is there; OSError, or RuntimeError for its checksum."""
     from torchvision.datasets.utils import download_url
 
     made = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -35,7 +31,6 @@ def fetch_any(urls: Sequence[str], folder: Path, md5: str) -> Path:
 
 
 def missing(name: str, searched: Sequence[Path], remedy: str, cause: Exception | None = None) -> FileNotFoundError:
-    """The error for a data set that is in none of the folders and could not be downloaded."""
     places = ", ".join(str(folder.absolute()) for folder in searched)
     download = f"; downloading it failed ({cause})" if cause else ""
     return FileNotFoundError(f"{name} was not found in {places}{download}. To get it: {remedy}")

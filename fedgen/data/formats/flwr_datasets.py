@@ -13,8 +13,6 @@ from fedgen.data.optional_attributes import optional
 
 
 class FlowerPartitioner(Protocol):
-    """A partitioner of flwr-datasets, once it has a `datasets.Dataset`."""
-
     @property
     def num_partitions(self) -> int: ...
 

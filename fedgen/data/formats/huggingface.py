@@ -30,8 +30,6 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.parquet)")
 
 
 class ImageTable(DataSet):
-    """Images of tables; a subclass says which. See `HuggingFace` for the arguments."""
-
     def __init__(
         self,
         name: str,
@@ -128,7 +126,6 @@ class HuggingFace(ImageTable):
         return self.load_table(table, train, split, read_owners(table, self.owner_column), folder)
 
     def _open(self) -> dict[str, Table]:
-        """The splits on disk, or on the hub."""
         if self.hub is not None and not self.path.exists():
             return open_hub(self.hub, self.config, self.revision)
         return open_tables(self.path)

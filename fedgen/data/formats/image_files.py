@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,11 +45,9 @@ class Unread:
     brightest: int = 0  # the largest value of images of 16 bits; 0 without such images
 
     def add_frames(self, frames: int) -> None:
-        """Counts an image that has so many."""
         self.frames, self.animated = self.frames + frames - 1, self.animated + (frames > 1)
 
     def remarks(self) -> list[str]:
-        """Sentences for whoever uses the images; none if all was read."""
         total, kinds = self.files.total(), sorted(self.files.items(), key=lambda one: (-one[1], one[0]))
         named = ", ".join(f"{suffix} {count}" for suffix, count in kinds[:5]) + ", ..." * (len(kinds) > 5)
         parts = [f"{total} other file{'s' * (total > 1)} ({named})"] if total else []
@@ -64,7 +63,6 @@ class Unread:
 
 
 def total_unread(parts: Iterable[Unread]) -> Unread:
-    """All parts' together."""
     found = Unread()
     for part in parts:
         found.files += part.files
@@ -75,11 +73,8 @@ def total_unread(parts: Iterable[Unread]) -> Unread:
 
 
 def images_below(folder: Path, recursive: bool, unread: Unread | None = None) -> list[Path]:
-    """The image files of a folder, with those of its subfolders if asked, in the order of their paths.
-
-    Hidden files and folders are left out, and so is whatever has no image's suffix, which `unread` counts. A link to
-    nowhere counts: whoever reads it learns that it cannot be read.
-    """
+    """The image files of a folder in the order of their paths, none hidden; `unread` counts what else there is."""
+    # a link to nowhere is among them: whoever reads it learns that it cannot be read
     unread, found = unread or Unread(), []
     for path in folder.glob("**/*" if recursive else "*"):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
@@ -104,14 +99,9 @@ def check_form(channels: int, size: int | None) -> None:
 def read_image(
     source: Path | bytes, channels: int, size: int | None = None, upright: bool = True, unread: Unread | None = None
 ) -> Tensor:
-    """One image, a file or its content, as uint8 [channels, H, W]; the first frame or page of several.
-
-    Palettes are looked up, transparency is dropped, and deeper pixels become levels as `levels_of` says. With `size` it
-    is fitted (see `fit`); `upright` turns it as its EXIF tag says, which the peers' tools do not (Pillow turns TIFFs in
-    any case). `unread` counts further frames, and tells the range of 16 bits; without it a warning says so.
-
-    ValueError if it is damaged or of none of `FORMATS`, or `levels_of` refuses its pixels.
-    """
+    """One image, a file or its content, as uint8 [channels, H, W], its first frame; ValueError if it is damaged."""
+    # `upright` turns it as its EXIF tag says, which peers do not (Pillow turns TIFFs in any case). `unread` counts
+    # further frames, and learns the range of 16 bits; without it a warning says so.
     from PIL import Image, ImageOps
 
     known = unread or Unread()
@@ -179,6 +169,15 @@ def pad_images(images: Tensor, side: int | None) -> Tensor:
     return F.pad(images, (border,) * 4)
 
 
+def join(parts: list[Tensor]) -> Tensor:
+    """The parts after each other in one tensor; the list is emptied, so that memory never holds all of them twice."""
+    joined = torch.empty(sum(map(len, parts)), *parts[0].shape[1:], dtype=parts[0].dtype)
+    for start in accumulate([len(part) for part in parts[:-1]], initial=0):
+        part = parts.pop(0)
+        joined[start : start + len(part)] = part
+    return joined
+
+
 def to_tensor(image: Any) -> Tensor:
     """The uint8 pixels [C, H, W] of a Pillow image in mode L or RGB."""
     width, height = image.size
@@ -207,15 +206,9 @@ def eight_bits(image: Any, channels: int | None = None, unread: Unread | None = 
 
 
 def levels_of(pixels: np.ndarray, unread: Unread | None = None) -> np.ndarray:
-    """Grey levels uint8 of pixels of any type, in the same shape.
-
-    16 bits (uint16, or integers whose largest tells so) keep their high byte, v // 256: 0..255 for 0..65535, and x for
-    an 8-bit x that was stored as 257 x. Pillow does so for colour, and here grey follows. (Peers clip grey of 16 bits
-    at 255, which is nearly all white.) Floats from 0 to 1 are times 255, and others up to 255 are levels, both rounded.
-    Other ranges and NaN are a ValueError.
-
-    `unread` learns the largest value of 16 bits; without it a warning tells those that 16 bits leave dark.
-    """
+    """Grey levels uint8 of pixels of any type, in the same shape; ValueError for NaN and ranges of no meaning."""
+    # 16 bits keep their high byte, as Pillow does for colour: 257 x becomes x again. (Peers clip grey of 16 bits at
+    # 255, which is nearly all white.) Floats from 0 to 1 are times 255, others up to 255 are levels, both rounded.
     if pixels.dtype == np.uint8 or not pixels.size:
         return pixels.astype(np.uint8)
     low, high = pixels.min(), pixels.max()
@@ -246,7 +239,6 @@ def _warn(seen: Unread) -> None:
 
 @cache
 def _formats() -> list[str]:
-    """Those of `FORMATS` that this Pillow has."""
     from PIL import Image
 
     Image.init()

@@ -16,9 +16,9 @@ from torch.utils.data import Dataset
 
 from fedgen.data.annotations import find_labels, find_owners
 from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.image_files import SUFFIXES, Unread, check_form, images_below, read_image
+from fedgen.data.formats.image_files import SUFFIXES, Unread, check_form, images_below, join, read_image
 from fedgen.data.items import Items, Part, collate_levels
-from fedgen.data.lazy_examples import LazyExamples, make_lazy
+from fedgen.data.lazy_examples import make_lazy
 from fedgen.io.files import read_csv
 from fedgen.io.regular_files import check_unpacked, most_unpacked
 from fedgen.own_code import warn
@@ -76,7 +76,8 @@ class ImageFolder(DataSet):
         found = self._list(split, unread)
         if split == "test" and found.classes != (expected := self._list("train").classes):
             raise ValueError(f"{self.roots[split]} has the classes {found.classes}, but the train split has {expected}")
-        examples = load_images(found, f"{self.name}/{split}", self.channels, self.size, self.in_memory, unread)
+        read = partial(read_image, channels=self.channels, size=self.size)
+        examples = load_images(found, f"{self.name}/{split}", read, self.in_memory, unread)
         for remark in unread.remarks():
             warn(f"{self.roots[split]}: {remark}")
         return examples
@@ -132,7 +133,8 @@ class ImageManifest(DataSet):
             values = list(map(int, values))
         labels, classes = find_labels(None, values, len(files))
         found = Listing(files, labels, classes, *find_owners(None, columns["client"], len(files)))
-        return load_images(found, f"{self.name}/{split}", self.channels, self.size, self.in_memory)
+        read = partial(read_image, channels=self.channels, size=self.size)
+        return load_images(found, f"{self.name}/{split}", read, self.in_memory)
 
     def _place(self, path: str) -> Path:
         home = os.path.abspath(self.root)
@@ -173,30 +175,24 @@ class Listing:
 
 
 def load_images(
-    found: Listing, name: str, channels: int, size: int | None, in_memory: bool, unread: Unread | None = None
+    found: Listing, name: str, read: "partial[Tensor]", in_memory: bool, unread: Unread | None = None
 ) -> Examples:
-    """Examples of listed images, in memory or read when they are needed; see `read_images`."""
+    """Examples of listed images, in memory or read when they are needed; `read` gives a file's image."""
     owners = None if found.owners is None else torch.as_tensor(found.owners)
     known = torch.as_tensor(found.labels), name, found.classes, owners, found.owner_names
     if in_memory:
-        return Examples(read_images(found.files, name, channels, size, unread), *known)
-    return lazy_images(found.files, *known, partial(read_image, channels=channels, size=size))
+        return Examples(read_images(found.files, name, read, unread), *known)
+    return make_lazy(Items([Part(ImageFiles(found.files, known[0], read), collate_levels)]), name, known[0], *known[2:])
 
 
-def read_images(
-    files: Sequence[Path], name: str, channels: int, size: int | None, unread: Unread | None = None
-) -> Tensor:
-    """The images of these files, uint8 [N, channels, H, W]; see `ImageFolder` for channels and size.
-
-    `unread` learns what is not read of them; without it warnings say so. ValueError if files cannot be read (all are
-    listed), or sizes differ and none is asked for.
-    """
+def read_images(files: Sequence[Path], name: str, read: "partial[Tensor]", unread: Unread | None = None) -> Tensor:
+    """The images of these files, uint8 [N, C, H, W]; ValueError that names all that cannot be read, or the sizes."""
     images: list[Tensor] = []
     broken: list[str] = []
     made = Counter[tuple[int, int]]()  # bytes of each file's images, under whatever name it is listed again
     for file in track(files, f"reading {name}", len(files), "images"):
         try:
-            images.append(read_image(file, channels, size, unread=unread))
+            images.append(read(file, unread=unread)[None])
         except ValueError as error:
             broken.append(str(error))
             continue
@@ -208,15 +204,14 @@ def read_images(
     if broken:
         listing = "\n  ".join(broken)
         raise ValueError(f"{len(broken)} of {len(files)} images of {name} cannot be read:\n  {listing}")
-    shapes = {tuple(image.shape[1:]): file for image, file in zip(images, files)}
+    shapes = {tuple(image.shape[2:]): file for image, file in zip(images, files)}
     if len(shapes) > 1:
         found = ", ".join(f"{h} x {w} ({file})" for (h, w), file in list(shapes.items())[:5])
         raise ValueError(f"the images of {name} have {len(shapes)} sizes: {found}; give size= to resize them")
-    return torch.stack(images)
+    return join(images)
 
 
 def list_images(root: Path, unread: Unread | None = None) -> Listing:
-    """The images below a folder with their classes; hidden files and folders are left out."""
     classes = folders_in(root, "class", unread)
     groups = [images_below(root / name, recursive=True, unread=unread) for name in classes]
     groups = groups or [images_below(root, recursive=False)]
@@ -228,7 +223,6 @@ def list_images(root: Path, unread: Unread | None = None) -> Listing:
 
 
 def list_owned(root: Path, unread: Unread | None = None) -> Listing:
-    """The images below a folder of owners' folders with their owners and classes, owner by owner."""
     names = folders_in(root, "owner", unread)
     if not names:
         raise FileNotFoundError(f"{root.absolute()} has no folders; with owner_folders each owner's images lie in one")
@@ -282,17 +276,3 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
             known = Path(file).stat()
             digest.update(f"{file} {known.st_size} {known.st_mtime_ns}\n".encode())
         return digest.hexdigest()
-
-
-def lazy_images(
-    files: Sequence[Path],
-    labels: Tensor,
-    name: str,
-    classes: tuple[str, ...],
-    owners: Tensor | None,
-    owner_names: tuple[str, ...],
-    read: partial[Tensor],
-) -> LazyExamples:
-    """Examples of image files, read and decoded each time they are needed."""
-    items = Items([Part(ImageFiles(files, labels, read), collate_levels)])
-    return make_lazy(items, name, labels, classes, owners, owner_names)

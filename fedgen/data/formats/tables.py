@@ -26,8 +26,6 @@ SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}.*")
 
 @dataclass(frozen=True)
 class Table:
-    """One split on disk."""
-
     source: str  # where it is, for messages
     features: Mapping[str, Any]  # what each column holds, as types of `datasets`
     count: int  # rows
@@ -37,11 +35,7 @@ class Table:
 
 
 def open_tables(path: Path) -> dict[str, Table]:
-    """The splits at a path by name; a Dataset that was saved alone is "train".
-
-    Parquet files lie in the folder, in its folder data, or in a folder for each split; a file's split is its name
-    without "-00000-of-00002", or its folder's name if its own is a number. ValueError for other or damaged files.
-    """
+    """The splits at a path by name, of save_to_disk or in Parquet files; ValueError for other or damaged files."""
     import_datasets()
     if not path.exists():
         raise FileNotFoundError(
@@ -77,7 +71,6 @@ def open_hub(name: str, config: str | None = None, revision: str | None = None) 
 
 
 def import_datasets() -> Any:
-    """The library `datasets`; ImportError that says how to install it."""
     return need("datasets", "datasets", "HuggingFace's reader")
 
 
@@ -161,10 +154,8 @@ def _unpacked_bytes(metadata: Any) -> int:
 
 
 def _values(source: str, chunks: Iterable[Any], count: int, stored: int) -> Iterator[Any]:
-    """The values of Arrow chunks, so many in all; ValueError that names the source if one is damaged.
-
-    Arrow believes the offsets in a file that it maps into memory: unless they are compared first, it reads beyond.
-    """
+    """The values of Arrow chunks, `count` in all; ValueError that names the source if one is damaged."""
+    # Arrow believes the offsets in a file that it maps into memory: unless they are compared first, it reads beyond
     found, rows, unpacked, most = 0, 0, 0, most_unpacked(stored)
     try:
         for chunk in chunks:
@@ -190,7 +181,6 @@ def _bytes_of(value: Any) -> int:
 
 
 def _parquet_files(path: Path) -> dict[str, list[Path]]:
-    """The Parquet files of each split, in the order of their names."""
     if path.is_file():
         files = [path]
     else:
@@ -212,7 +202,6 @@ def _parquet_files(path: Path) -> dict[str, list[Path]]:
 
 
 def image_column(table: Table, given: str | None) -> str:
-    """The column of images, as given or found."""
     from datasets import Image, Value
 
     def holds_images(feature: Any) -> bool:
@@ -231,7 +220,6 @@ def image_column(table: Table, given: str | None) -> str:
 
 
 def label_column(table: Table, given: str | None) -> str | None:
-    """The column of labels, as given or found; None if there is none."""
     from datasets import ClassLabel
 
     if given is not None:

@@ -110,12 +110,10 @@ def _decompress(data: bytes) -> bytes:
 
 
 def decompress_lzw(data: bytes, max_bits: int = 16, limit: int | None = None) -> bytes:
-    """The bytes of an LZW stream as `compress` writes it (Welch 1984), which Python's own modules do not read.
-
-    Codes are packed from the lowest bit on, in groups of eight of one width; the width grows from 9 bits to `max_bits`
-    as the table does, and a group that it ends is filled up. The three bytes that a `.Z` file begins with are not part
-    of a stream. ValueError for a code that no stream can have there, or more than `limit` bytes.
-    """
+    """The bytes of an LZW stream of `compress`; ValueError for a code out of place, or more than `limit` bytes."""
+    # Welch 1984. Codes are packed from the lowest bit on, in groups of eight of one width; the width grows from 9 bits
+    # to `max_bits` as the table does, and a group that it ends is filled up. A `.Z` file has three bytes before its
+    # stream.
     singles = [bytes([value]) for value in range(256)] + [b""]
     table, found, size = list(singles), [], 0
     bits, group, place = FIRST_BITS, 0, 0  # width of codes; bit at which codes of this width begin; bit of the next

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import missing
-from fedgen.data.formats.image_files import check_form, fit, read_image, to_tensor
-from fedgen.data.formats.image_folder import lazy_images
+from fedgen.data.formats.image_files import Unread, check_form, fit, read_image, to_tensor
+from fedgen.data.formats.image_folder import Listing, load_images
 from fedgen.foreign_text import is_number
 from fedgen.io.regular_files import check_unpacked, read_regular, stored_bytes
-from fedgen.progress import track
 
 WIDTH, HEIGHT = 178, 218
 PARTITION = {"train": "0", "test": "2"}
@@ -77,12 +76,14 @@ class CelebA(DataSet):
             classes = (f"not {self.attribute}", self.attribute)
             labels = torch.tensor(read_attribute(self._find(ATTRIBUTES), self.attribute, names), dtype=torch.int64)
         owners, people = self._read_owners(names) if self.identities else (None, ())
-        known = labels, f"{self.name}/{split}", classes, owners, people
         folder = self._folder_of(names, split)
-        if not self.in_memory:
-            read = partial(read_face, crop=self.crop, size=self.size)
-            return lazy_images([folder / name for name in names], *known, read)
-        return Examples(self._read_faces(names, split, folder), *known)
+        files = [folder / name for name in names]
+        if self.in_memory:
+            check_unpacked(len(names) * 3 * self.size**2, stored_bytes(files), f"{len(names)} faces of {folder}:")
+        read = partial(read_face, crop=self.crop, size=self.size)
+        return load_images(
+            Listing(files, labels, classes, owners, people), f"{self.name}/{split}", read, self.in_memory
+        )
 
     def _read_owners(self, names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
         """Each image's place among the people of the split, and the people in order of their numbers."""
@@ -96,7 +97,6 @@ class CelebA(DataSet):
         return torch.tensor([places[number] for number in numbers]), tuple(f"person {number}" for number in people)
 
     def _find(self, name: str) -> Path:
-        """The place of the images' folder or of a list."""
         bases = [self.root / "celeba", self.root]
         for base in bases:
             for folder in (base, base / "Img", base / "Eval", base / "Anno"):
@@ -105,7 +105,6 @@ class CelebA(DataSet):
         raise missing(f"{name} of CelebA", bases, REMEDY.format(folder=bases[0]))
 
     def _folder_of(self, names: Sequence[str], split: Split) -> Path:
-        """The images' folder, once all of them are known to be there."""
         folder = self._find(IMAGES)
         if absent := sorted(set(names) - set(os.listdir(folder))):
             listed = ", ".join(absent[:5]) + (", ..." if len(absent) > 5 else "")
@@ -115,27 +114,12 @@ class CelebA(DataSet):
             )
         return folder
 
-    def _read_faces(self, names: Sequence[str], split: Split, folder: Path) -> Tensor:
-        stored = stored_bytes(folder / name for name in names)
-        check_unpacked(len(names) * 3 * self.size**2, stored, f"{len(names)} faces of {folder}:")
-        faces = torch.empty(len(names), 3, self.size, self.size, dtype=torch.uint8)
-        broken: list[str] = []
-        for row, name in enumerate(track(names, f"reading {self.name}/{split}", len(names), "images")):
-            try:
-                faces[row] = read_face(folder / name, self.crop, self.size)
-            except ValueError as error:
-                broken.append(str(error))
-        if broken:
-            listing = "\n  ".join(broken[:10])
-            raise ValueError(f"{len(broken)} of {len(names)} images of {self.name} cannot be read:\n  {listing}")
-        return faces
 
-
-def read_face(path: Path, crop: int, size: int) -> Tensor:
+def read_face(path: Path, crop: int, size: int, unread: Unread | None = None) -> Tensor:
     """An aligned face, cut to its centre of crop x crop pixels and resized: uint8 [3, size, size]."""
     from PIL import Image
 
-    pixels = read_image(path, channels=3)
+    pixels = read_image(path, channels=3, unread=unread)
     if pixels.shape != (3, HEIGHT, WIDTH):
         found = f"{pixels.shape[2]} x {pixels.shape[1]}"
         raise ValueError(f"{path} (it is {found} pixels, not {WIDTH} x {HEIGHT} as the aligned faces are)")

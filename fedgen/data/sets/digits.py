@@ -34,10 +34,7 @@ class Digits(DataSet):
 
 
 def _read_installed() -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Grey levels float64 [1797, 64] and labels of the package's file; None where it lies elsewhere.
-
-    Importing scikit-learn takes as long as importing torch, and nothing else of it is needed.
-    """
+    """Grey levels float64 [1797, 64] and labels of scikit-learn's file; importing it all takes seconds."""
     package = find_spec("sklearn")
     folders = package.submodule_search_locations if package is not None else None
     path = Path(folders[0]) / "datasets" / "data" / "digits.csv.gz" if folders else None
@@ -48,7 +45,6 @@ def _read_installed() -> tuple[torch.Tensor, torch.Tensor] | None:
 
 
 def _load() -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, from scikit-learn."""
     from sklearn.datasets import load_digits
 
     found = load_digits()

@@ -6,11 +6,12 @@ Fed-ISIC2019 of FLamby (Ogier du Terrail et al. 2022, arXiv 2210.04620): 23,247 
 
 import re
 from abc import abstractmethod
+from functools import partial
 from pathlib import Path
 
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import missing
-from fedgen.data.formats.image_files import check_form
+from fedgen.data.formats.image_files import check_form, read_image
 from fedgen.data.formats.image_folder import Listing, load_images
 from fedgen.io.files import read_csv
 
@@ -20,8 +21,6 @@ Row = dict[str, str]
 
 class HospitalImages(DataSet):
     """Colour images uint8 [N, 3, size, size] in the order of a table, whose owners are hospitals.
-
-    A subclass gives the attributes below, and `file_of`.
 
     Args:
         root: folder of data sets, or that of this one.
@@ -48,16 +47,14 @@ class HospitalImages(DataSet):
         self.name = f"{self.title}-{size}"
 
     def read(self, split: Split) -> Examples:
-        """The images of a split."""
         found = self._list(self._find(), split)
         name = f"{self.name}/{split}"
         if absent := [file for file in found.files if not file.is_file()]:
             missed = f"{len(absent)} of the {len(found.files)} images of {name}, first {absent[0].name},"
             raise missing(missed, [absent[0].parent], self.remedy)
-        return load_images(found, name, 3, self.size, self.in_memory)
+        return load_images(found, name, partial(read_image, channels=3, size=self.size), self.in_memory)
 
     def _find(self) -> Path:
-        """The folder with the table."""
         folders = [self.root / self.folder, self.root]
         for folder in folders:
             if (folder / self.table).is_file():

@@ -23,15 +23,7 @@ PREFIX = {"train": "train", "test": "t10k"}
 
 
 class IdxDataSet(DataSet):
-    """Grey images, uint8 [N, 1, H, W], from idx files, plain or gzipped; a subclass says which.
-
-    Looked for in `root`, in torchvision's place below it and in `more_folders`; then downloaded to torchvision's place,
-    where the network allows.
-
-    Args:
-        root: folder of data sets.
-        pad_to: side of the images after padding with black; then the name ends in it, e.g. "mnist-32".
-    """
+    """Grey images, uint8 [N, 1, H, W], from idx files, plain or gzipped; a subclass gives the attributes."""
 
     base_name: str
     classes: tuple[str, ...]
@@ -47,7 +39,6 @@ class IdxDataSet(DataSet):
         self.name = self.base_name if pad_to is None else f"{self.base_name}-{pad_to}"
 
     def read(self, split: Split) -> Examples:
-        """The images of a split."""
         folder = self._find(split)
         images, labels = (read_idx(_idx_file(folder, name)) for name in _file_names(split))
         if images.ndim != 3 or labels.shape != images.shape[:1]:
@@ -63,7 +54,7 @@ class IdxDataSet(DataSet):
         for folder in folders:
             if all(_idx_file(folder, name).exists() for name in _file_names(split)):
                 return folder
-        from torchvision import datasets
+        from torchvision import datasets  # slow to import, and it knows addresses and checksums
 
         source = getattr(datasets, self.torchvision_name)
         try:
@@ -133,7 +124,6 @@ class MNIST5k(DataSet):
 
 
 def _file_names(split: Split) -> tuple[str, str]:
-    """The names of the split's images and labels."""
     return f"{PREFIX[split]}-images-idx3-ubyte", f"{PREFIX[split]}-labels-idx1-ubyte"
 
 

@@ -106,7 +106,6 @@ class StyleShift(DataSet):
         return Examples(inputs, plain.labels, f"{self.name}/{split}", plain.classes, owners, names)
 
     def _plain(self, split: Split) -> Examples:
-        """The split's images of MNIST5k."""
         plain = MNIST5k(self.pad_to).load("train")
         if not self.held_out:
             return plain
@@ -115,10 +114,7 @@ class StyleShift(DataSet):
 
 
 def hold_out_evenly(labels: Tensor, fraction: float, seed: int) -> Tensor:
-    """Choose examples to hold out, at random by the seed: bool [N]; of n of a label floor(fraction n), at least one.
-
-    A larger fraction holds out what a smaller one does, and more.
-    """
+    """Examples to hold out, at random by the seed: bool [N]; of n of a label floor(fraction n), at least one."""
     order = torch.randperm(len(labels), generator=generator(seed, "held out"))
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
@@ -150,11 +146,7 @@ def draw_style(seed: int, writer: int, strength: float = 1.0) -> Style:
 
 
 def render(images: Tensor, style: Style) -> Tensor:
-    """White digits on black as the writer would have them: uint8 [N, 1, H, W] from the same.
-
-    Strokes are widened first, then slanted and scaled about the centre; what leaves the image is lost. Pixels are
-    divided into FINE x FINE, so that widths need not be whole, and averaged at the end.
-    """
+    """White digits on black in the writer's hand, uint8 [N, 1, H, W] from the same; what leaves the image is lost."""
     return torch.cat([_render(chunk, style) for chunk in images.split(CHUNK)])
 
 
@@ -170,12 +162,9 @@ def _render(images: Tensor, style: Style) -> Tensor:
 
 
 def widen(ink: Tensor, steps: float) -> Tensor:
-    """Bright strokes, float [..., H, W] of at least 0, widened at each side by `steps` of a pixel (narrowed if
-    negative).
-
-    Steps alternate between a pixel's four and eight neighbours, so that after several the brush is an octagon, nearly a
-    disc; a fraction of a step is that mixture of the images before and after it. Outside of the image there is no ink.
-    """
+    """Bright strokes, float [..., H, W] of at least 0, widened (narrowed) at each side by `steps` of a pixel."""
+    # Steps alternate between a pixel's four and eight neighbours, so that the brush is an octagon, nearly a disc; a
+    # fraction of a step mixes the images before and after it. Outside of the image there is no ink.
     sign = 1 if steps >= 0 else -1  # narrowing widens the background
     whole, bright = math.floor(abs(steps)), sign * ink
     for step in range(whole):

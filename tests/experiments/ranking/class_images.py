@@ -4,9 +4,8 @@ import pickle
 
 import numpy as np
 
-from fedgen.data import CIFAR10
+from fedgen.data import CIFAR10, ImageNet32
 from fedgen.data.sets.cifar import COARSE_OF_FINE
-from fedgen.data.sets.imagenet32 import FILES
 
 
 def rows(labels, seed):
@@ -39,7 +38,7 @@ def write_cifar100(folder, classes=range(0, 100, 20), train=16):
 
 def write_imagenet32(folder, classes=4, train=30, test=20):
     """The first classes and one that is not among the first hundred, `train` images each, a multiple of 10."""
-    each = dict.fromkeys(FILES["train"], train // 10) | dict.fromkeys(FILES["test"], test)
+    each = dict.fromkeys(ImageNet32.train_files, train // 10) | dict.fromkeys(ImageNet32.test_files, test)
     folder.mkdir(parents=True, exist_ok=True)
     for number, (file, count) in enumerate(each.items()):
         labels = [*range(1, classes + 1), 700] * count
