@@ -37,7 +37,6 @@ COMMANDS = {
 
 
 def usage() -> str:
-    """The text of `fedgen --help`."""
     longest = max(map(len, COMMANDS))
     lines = [f"  {name:<{longest}}  {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
@@ -86,10 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def tell(error: Exception) -> int:
-    """Prints an error, and returns the exit status; what nobody foresaw is raised again.
-
-    A mistake in the user's own code is told by its lines, with status 1; one in the input in a sentence, with status 2.
-    """
+    """Prints an error, and returns the status: 1 for the user's own code, 2 for the input; raises any other."""
     hint = "(FEDGEN_TRACEBACK=1 shows where it was raised)"
     if unfit := unfit_torchvision(error):
         print(f"fedgen: error: {unfit}\n{hint}", file=sys.stderr)

@@ -25,8 +25,7 @@ CLASSES = (
 
 
 def load_classes(folders: Sequence[str] = CLASSES) -> None:
-    """Loads the public names of folders of fedgen: only among loaded classes does jsonargparse find `Dirichlet`, a name
-    without its folder, and list what help calls known subclasses."""
+    """Loads public names: only among loaded classes does jsonargparse find `Dirichlet` without its folder."""
     for folder in folders:
         module = importlib.import_module(f"fedgen.{folder}")
         for name in module.__all__:
@@ -40,11 +39,7 @@ def is_class_path(text: str) -> bool:
 
 
 def import_by_path(path: str) -> Any:
-    """Return the object of a dotted name, of a module or of a class in one; the module is imported.
-
-    ValueError for no dotted name, a module that is not there or lacks a module itself, or a name that it does not hold,
-    with the nearest of those that it holds.
-    """
+    """Return the object of a dotted name, of a module or class; ValueError with the nearest name if there is none."""
     if not is_class_path(path):
         raise ValueError(f"{path!r} is no class path, such as my_package.MyClass")
     module, name = path.rsplit(".", 1)
@@ -119,7 +114,6 @@ def _initials(name: str) -> str:
 
 
 def public_names(module: Any) -> list[str]:
-    """The names that a module shows."""
     return [name for name in dir(module) if not name.startswith("_")]
 
 

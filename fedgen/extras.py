@@ -20,10 +20,7 @@ def need(module: str, extra: str, owner: str) -> Any:
 
 
 def unfit_torchvision(error: BaseException) -> str:
-    """Name the versions of torch and torchvision, with the remedy, if an error came from loading torchvision; else "".
-
-    It loads with the one release of torch that it was built for, and fails otherwise with errors of many kinds.
-    """
+    """Name both versions, and the remedy, if an error came from loading torchvision beside another torch; else ""."""
     frames = traceback.extract_tb(error.__traceback__)
     if not any(one.name == "<module>" and "torchvision" in Path(one.filename).parts for one in frames):
         return ""

@@ -18,8 +18,6 @@ ASK, ASK_ALL = ("-h", "--help"), "--help-all"
 
 
 class _HelpAll(argparse.Action):
-    """The option that prints every option and ends."""
-
     def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> NoReturn:
         print(parser.format_help(), end="")
         parser.exit()
@@ -42,12 +40,10 @@ class _WithScreen(argparse.ArgumentParser):
         )
 
     def print_help(self, file: Any = None) -> None:
-        """Prints help that fits a screen."""
         whole = self.screen or self.format_help()
         self._print_message(whole if len(whole.splitlines()) <= SCREEN else self._a_line_each(), file or sys.stdout)
 
     def _a_line_each(self) -> str:
-        """The usage and the description in short, and a line an option."""
         named = [
             (", ".join(one.option_strings[:1]) or one.dest, " ".join((one.help or "").replace("%%", "%").split()))
             for one in self._actions
@@ -74,7 +70,6 @@ class CommandParser(_WithScreen, ArgumentParser):
     """jsonargparse's parser, which suggests the nearest option for a mistyped one."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Ends the process with status 2, or raises where the parser was told to."""
         super().error(_suggesting(message, self._option_string_actions), ex)
 
 
@@ -82,7 +77,6 @@ class PlainCommandParser(_WithScreen):
     """argparse's parser, which suggests the nearest option for a mistyped one."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with status 2."""
         super().error(_suggesting(message, self._option_string_actions))
 
 
@@ -99,10 +93,7 @@ def run_function(function: Callable[..., Any], arguments: Sequence[str], prog: s
 
 
 def with_flags(function: Callable[..., Any] | type, arguments: Sequence[str]) -> list[str]:
-    """The arguments with "true" behind each yes-or-no option that stands alone: `--quick` is `--quick true`.
-
-    Options are those of the function, and of what it passes its own `**options` on to; or the fields of a class.
-    """
+    """The arguments with "true" behind each yes-or-no option of a function or class that stands alone."""
     parser = ArgumentParser()
     if isinstance(function, type):
         parser.add_class_arguments(function, as_positional=False)

@@ -14,11 +14,7 @@ def printable_lines(text: str) -> str:
 
 
 def printable(text: str, limit: int = 200) -> str:
-    r"""A text that shows on one line of at most `limit` characters and changes nothing else on the terminal.
-
-    Control characters, directions of writing, and whatever has no glyph are shown as escapes ("\x1b", "\u202e"); a
-    longer text is cut and ends in "...". Backslashes stay as they are: what is shown is for eyes.
-    """
+    """A text on one line of at most `limit` characters, hidden ones as escapes ("\\x1b"), cut by "..."."""
     if len(text) <= limit and text.isprintable():  # which nothing hidden is
         return text
     shown: list[str] = []

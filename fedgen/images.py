@@ -23,11 +23,8 @@ def _to_grey_levels(images: Tensor) -> Tensor:
 
 
 def to_uint8(images: Tensor) -> Tensor:
-    """Images as stored: uint8 of any shape from floats in [-1, 1]; values outside are clipped.
-
-    floor(clamp(x * 127.5 + 128, 0, 255)), the rule of StyleGAN2 and EDM, so a score of images in memory equals the
-    score of the same images saved as PNG. NaN and infinity, for which no grey level stands, are a ValueError.
-    """
+    """Images uint8 of any shape from floats in [-1, 1], others clipped; ValueError for NaN and infinity."""
+    # floor(clamp(x * 127.5 + 128, 0, 255)), the rule of StyleGAN2 and EDM: images score alike in memory and as PNG
     if not images.is_floating_point():
         raise ValueError(f"images must be floats in [-1, 1], got {images.dtype}; grey levels are stored as torch.uint8")
     if not torch.isfinite(images).all():
@@ -49,12 +46,11 @@ SURE = 50  # images without one value below mid-grey that are no chance of brigh
 
 @dataclass
 class SeenRange:
-    """The range of a set's float images, however they come in batches: finds [0, 1] and 0..255 where [-1, 1] is meant.
+    """The range of float images, seen in batches: finds [0, 1] and 0..255 where [-1, 1] is meant."""
 
-    In [-1, 1] a value of 0 is mid-grey: images none of whose pixels is darker, by the hundred, are none of [-1, 1] but
-    those of torchvision's `ToTensor()`, or of a generator that ends in a sigmoid. Images of one single value say
-    nothing either way, nor do values above 1. `whose` says what the images are, for the message: "samples of MyVAE".
-    """
+    # In [-1, 1] a value of 0 is mid-grey: images none of whose pixels is darker, by the hundred, are those of
+    # `ToTensor()`, or of a generator that ends in a sigmoid. Images of one value, or above 1, say nothing. `whose`:
+    # "samples of MyVAE".
 
     whose: str
     remedy: str = "pass images * 2 - 1, or uint8"
@@ -68,7 +64,6 @@ class SeenRange:
         self.images, self.low, self.high = 0, math.inf, -math.inf
 
     def see(self, images: Tensor) -> None:
-        """Takes note of a batch [N, ...]; of anything but floats, nothing."""
         if images.is_floating_point() and images.numel():
             low, high = torch.stack(torch.aminmax(images.detach())).tolist()
             self.images += len(images)
@@ -76,12 +71,10 @@ class SeenRange:
 
     @property
     def is_unit(self) -> bool:
-        """Whether all values so far lie in [0, 1], and not all are one."""
         return 0 <= self.low < self.high <= 1
 
     @property
     def complaint(self) -> str:
-        """The complaint: what was seen, what is expected, and the remedy."""
         count = "1 image" if self.images == 1 else f"{self.images:,} images"
         looks, remedy = (
             ("[0, 1]", self.remedy) if self.is_unit else ("grey levels", "pass images / 127.5 - 1, or uint8")
@@ -105,10 +98,7 @@ class SeenRange:
 
 
 def channels_first(images: Tensor) -> Tensor:
-    """Images [N, C, H, W] as they are, and those of [N, H, W, C] with 1, 3 or 4 channels with their axes in order.
-
-    Images of [N, C, H, W] have 1 or 3 channels, or else more than 4 rows do not stand where the channels are.
-    """
+    """Images [N, C, H, W] as they are, and those of [N, H, W, C] with 1, 3 or 4 channels with axes in order."""
     _, channels, height, last = images.shape
     has_channels_last = last in (1, 3, 4) and channels > 4 and height > 4
     return images.permute(0, 3, 1, 2).contiguous() if has_channels_last else images
@@ -137,12 +127,8 @@ def quantise(images: Tensor) -> Tensor:
 
 
 def tile(images: Tensor, columns: int | None = None, padding: int = 1, min_side: int = 0) -> Tensor:
-    """One uint8 picture [C, H', W'] of a batch of uint8 images [N, C, H, W], row by row with white borders of
-    `padding`.
-
-    A row has `columns` images, by default the ceiling of the square root of N. Small images are enlarged by a whole
-    factor (nearest) until their height reaches `min_side`.
-    """
+    """One uint8 picture [C, H', W'] of images uint8 [N, C, H, W], row by row with white borders of `padding`."""
+    # `columns`: by default the ceiling of the square root of N; `min_side`: small images are enlarged by a whole factor
     if images.dtype != torch.uint8 or images.ndim != 4 or len(images) == 0:
         raise ValueError(f"tile needs uint8 images [N, C, H, W], got {images.dtype} {tuple(images.shape)}")
     factor = max(1, -(-min_side // images.shape[2]))

@@ -20,7 +20,6 @@ def load_on_use(package: str) -> None:
 
 @cache
 def homes(package: str) -> dict[str, str]:
-    """The public names that a package, which is imported, loads on use, and the module that each comes from."""
     source = Path(str(import_module(package).__file__)).read_text(encoding="utf-8")
     blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
     found = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -40,7 +39,6 @@ def rooms(package: str) -> dict[str, list[str]]:
 
 
 def _listed(file: Path) -> list[str]:
-    """The names of a file's `__all__`; none if it has no such list."""
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
             return list(ast.literal_eval(node.value))

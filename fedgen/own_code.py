@@ -41,10 +41,7 @@ def own_frames(error: BaseException | None) -> list[traceback.FrameSummary]:
 
 
 def from_own_code(error: BaseException) -> str:
-    """The error's traceback from the first line of the user's own code on, with its notes; "" if there is none.
-
-    Of an error from another process the lines that `keep_lines` kept there come last.
-    """
+    """The error's traceback from the first line of the user's own code on, with its notes; "" if there is none."""
     lines = _lines(error)
     told = ["Traceback (from your code on):\n", *lines, *traceback.format_exception_only(error)]
     return "".join(told) if lines else ""
@@ -72,10 +69,7 @@ def _is_own(filename: str) -> bool:
 
 
 def program() -> str:
-    """Return the words that start the command line as its user did: "fedgen", "python -m fedgen", ".venv/bin/fedgen".
-
-    In other programs, such as a notebook, it is "fedgen".
-    """
+    """Return the words that start the command line as its user did: "fedgen", "python -m fedgen", ..."""
     started = Path(sys.argv[0] or "fedgen")
     if started.resolve() == Path(_COMMAND).resolve():
         return f"{shlex.quote(sys.orig_argv[0])} -m fedgen"

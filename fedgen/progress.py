@@ -39,11 +39,7 @@ class RateColumn(ProgressColumn):
 def track(
     items: Iterable[T], description: str, total: float, unit: str, step: float | Callable[[T], float] = 1
 ) -> Iterator[T]:
-    """Yields the items while a transient bar counts them on standard error; below the bars that are there already.
-
-    A bar is one line of the terminal, however narrow; where there is nothing to count there is none. It counts to
-    `total`, in a unit such as "images", of which each item stands for `step`, a number or a function of the item.
-    """
+    """Yields the items while a transient bar on standard error counts them to `total`, each as `step` units."""
     if not total:
         yield from items
         return
@@ -73,11 +69,7 @@ def track(
 
 
 class ForeignConsole(Console):
-    """A console on which no text of strangers acts: in records, names of clients, names of folders.
-
-    Characters that would move the cursor or hide text are shown as escapes, wherever they stand; texts that are printed
-    as they are hold no markup unless it is said.
-    """
+    """A console on which no text of strangers acts: hidden characters are escapes, and texts hold no markup."""
 
     def print(self, *objects: Any, markup: bool | None = None, **options: Any) -> None:
         """Print as rich does, without markup in texts by default; tables have theirs."""
@@ -102,7 +94,6 @@ def make_console(quiet: bool = False, emoji: bool = True) -> Console:
 def _count(
     display: Progress, task: TaskID, items: Iterable[T], total: float, step: float | Callable[[T], float]
 ) -> Iterator[T]:
-    """Yields the items while a line of the display counts them."""
     done = 0.0
     for item in items:
         yield item

@@ -35,11 +35,7 @@ def heard() -> Iterator[None]:
 
 
 class Ranks:
-    """The processes of a job, `size` many of which this is `rank`; one alone where torch.distributed is not in use.
-
-    Every method is a collective: all ranks call it, in the same order; it raises LostRankError where one of them has
-    ended.
-    """
+    """The `size` processes of a job; each method is a collective, and raises LostRankError where one has ended."""
 
     def __init__(self) -> None:
         started = dist.is_available() and dist.is_initialized()
@@ -84,7 +80,6 @@ class Ranks:
     @heard()
     @torch.no_grad()
     def copy_first(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrites tensors by rank 0's."""
         if self.size > 1:
             for tensor in tensors:
                 dense = tensor.detach().contiguous()
@@ -94,8 +89,7 @@ class Ranks:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within it torch.distributed knows this process only: the default group has world size 1 and rank 0, and for code
-    that asks `is_initialized()` is false, as in a job of one process. Other groups stay as they are."""
+    """Within it torch.distributed knows this process only, and `is_initialized()` is false; other groups stay."""
     if Ranks().size == 1:
         yield
         return
@@ -119,11 +113,9 @@ def _group_within(world: Any) -> Any:
 
 
 def leave_at_exit() -> None:
-    """Have this process leave its process group before Python ends; once, however often it is called.
-
-    Gloo's threads may hold tensors of the last exchange. Those that they free after Python has ended abort the process
-    ("terminate called without an active exception"), which then fails although its work was done.
-    """
+    """Have this process leave its process group before Python ends; once, however often it is called."""
+    # tensors that gloo's threads free after Python has ended abort the process, which then fails though its work was
+    # done
     atexit.unregister(_leave)
     atexit.register(_leave)
 
@@ -135,11 +127,9 @@ def _leave() -> None:
 
 
 def share_out(sizes: Sequence[int], ranks: int) -> list[list[int]]:
-    """Places of clients, rising, for each rank: largest first to the rank that has least, as many to each but for one.
-
-    `sizes` are the clients' examples. Equal numbers keep Lightning's loops in step, which exchange a word before every
-    batch where its handler of SIGTERM stays.
-    """
+    """Places of clients of these sizes for each rank, rising: largest first to the least loaded, numbers equal."""
+    # equal numbers keep Lightning's loops in step, which exchange a word before every batch where its SIGTERM handler
+    # stays
     room = -(-len(sizes) // ranks)
     found: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
@@ -152,9 +142,7 @@ def share_out(sizes: Sequence[int], ranks: int) -> list[list[int]]:
 
 @contextmanager
 def together(are: bool = True) -> Iterator[None]:
-    """Within it `spread` deals work out to the ranks, all of which must do the same; False: one rank's own stretch in
-    it.
-    """
+    """Within it `spread` deals work out to the ranks, all of which must do the same; False: this rank alone."""
     before = _together.set(are)
     try:
         yield
@@ -168,12 +156,9 @@ def agreed(fact: bool) -> bool:
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """The work's results in the items' order, each worked out by one rank where they are `together`.
-
-    Ranks take turns, so items, the same ones on each rank, should be about equal, or the long ones first. Results are
-    plain types and tensors on the CPU; they do not depend on the number of ranks, as far as each depends on its item
-    alone. What this rank's work raises comes here; another rank's is a RuntimeError that names it.
-    """
+    """The work's results in the items' order, each worked out by one rank where they are `together`."""
+    # Ranks take turns, so items should be about equal, or the long ones first. Results are plain types and tensors on
+    # the CPU. What this rank's work raises comes here; another rank's is a RuntimeError that names it.
     ranks = Ranks()
     if ranks.size == 1 or not _together.get():
         yield from map(work, items)

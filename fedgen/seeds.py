@@ -13,21 +13,16 @@ import torch
 
 
 def derive(seed: int, *path: int | str) -> int:
-    """A seed in [0, 2^63) from a base seed and a path of names, e.g. `derive(0, "turn", round, client)`.
-
-    Hashed (BLAKE2b), so neighbouring paths give unrelated streams and the result is the same in every process.
-    """
+    """A seed in [0, 2^63), hashed from a base seed and a path of names: `derive(0, "turn", round, client)`."""
     text = json.dumps([int(seed), *(part if isinstance(part, str) else int(part) for part in path)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def generator(seed: int, *path: int | str) -> torch.Generator:
-    """A CPU torch.Generator seeded by (seed, path)."""
     return torch.Generator().manual_seed(derive(seed, *path))
 
 
 def numpy_generator(seed: int, *path: int | str) -> np.random.Generator:
-    """A NumPy generator seeded by (seed, path)."""
     return np.random.default_rng(derive(seed, *path))
 
 
@@ -42,11 +37,8 @@ def subset(total: int, count: int | None, seed: int, *path: int | str) -> torch.
 
 
 def seed_all(seed: int, *path: int | str) -> None:
-    """Seeds the global generators of torch (CPU, and every accelerator in use), NumPy and Python at (seed, path).
-
-    Unlike `torch.manual_seed` it leaves a CUDA that nobody has used alone: that call would be queued with a stack trace
-    each time, and turns are many.
-    """
+    """Seeds the global generators of torch (CPU, and accelerators in use), NumPy and Python at (seed, path)."""
+    # `torch.manual_seed` would queue a call with a stack trace for a CUDA that nobody has used, each turn
     value = derive(seed, *path)
     torch.default_generator.manual_seed(value)
     for accelerator in (torch.cuda, torch.xpu):
@@ -59,9 +51,7 @@ def seed_all(seed: int, *path: int | str) -> None:
 
 
 def item_seed(base: int, place: int, visit: int = 0) -> int:
-    """A seed in [0, 2^63) of one example by its place and visits: cheaper than `derive`, which gives the `base` of a
-    turn.
-    """
+    """A seed in [0, 2^63) of an example by place and visits; `base` is what `derive` gives a turn."""
     digest = hashlib.blake2b(struct.pack("<qqq", base, place, visit), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 

@@ -44,7 +44,6 @@ fedgen benchmark --help-all has every option of both.
 
 
 def run_parser() -> PlainCommandParser:
-    """The arguments of `fedgen benchmark run`."""
     parser = PlainCommandParser(prog="fedgen benchmark run", description="Train a suite's cells and write entries.")
     parser.add_argument("suite", metavar="SUITE", help="the suite's name, e.g. tiny; an unknown one lists them")
     parser.add_argument(
@@ -64,7 +63,6 @@ def run_parser() -> PlainCommandParser:
 
 
 def table_parser() -> PlainCommandParser:
-    """The arguments of `fedgen benchmark table`."""
     parser = PlainCommandParser(
         prog="fedgen benchmark table", description="Check entries, print them in order, write leaderboard.html."
     )
@@ -78,7 +76,6 @@ def table_parser() -> PlainCommandParser:
 
 
 def benchmark(arguments: Sequence[str]) -> int:
-    """`fedgen benchmark`; ValueError for another first word than run and table."""
     if not arguments or arguments[0] in ASK:
         print(HELP, end="")
         return 0
@@ -131,7 +128,6 @@ def _cells(suite: "Suite", entry: str | None, names: str | None) -> "list[Cell]"
 
 
 def table(arguments: Sequence[str]) -> int:
-    """`fedgen benchmark table RESULTS ...`; status 1 if an entry was refused."""
     settings = table_parser().parse_args(list(arguments))
     from fedgen.benchmark.leaderboard import default_page, leaderboard_texts, read_all, write_leaderboard
 

@@ -106,7 +106,6 @@ def look_at_clients(asked: PartitionReport) -> None:
 
 
 def _measured(asked: PartitionReport, data: "FederatedDataModule") -> "Heterogeneity":
-    """Measure how unlike the clients are, and their entropy where it is asked for."""
     from fedgen.clients.heterogeneity.heterogeneity import measure_clients
     from fedgen.embeddings import FeatureCache, load_embedding
 
@@ -121,7 +120,6 @@ def _measured(asked: PartitionReport, data: "FederatedDataModule") -> "Heterogen
 
 
 def _report(data: "FederatedDataModule", summary: "PartitionSummary", found: "Heterogeneity", folder: Path) -> None:
-    """Prints the tables and remarks, and writes the numbers and the picture."""
     from fedgen.evaluation.tables.partition_table import partition_tables, remarks_on
     from fedgen.io.files import write_json
     from fedgen.progress import make_console

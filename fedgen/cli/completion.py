@@ -49,7 +49,6 @@ OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 
 
 def completion(arguments: Sequence[str]) -> int:
-    """`fedgen completion`."""
     if arguments and arguments[0] == "words":
         words = list(arguments[1:])
         print("".join(f"{word}\n" for word in candidates(words[1:] if words[:1] == ["--"] else words)), end="")

@@ -42,5 +42,4 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
 
 
 def convert(arguments: Sequence[str]) -> int:
-    """`fedgen convert SOURCE TARGET`."""
     return run_function(convert_networks, arguments, "fedgen convert")

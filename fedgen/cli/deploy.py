@@ -113,7 +113,6 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
 
 
 def deploy(arguments: Sequence[str]) -> int:
-    """`fedgen deploy RECIPE FOLDER [--option VALUE ...]`."""
     return run_function(deploy_recipe, arguments, "fedgen deploy")
 
 

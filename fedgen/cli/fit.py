@@ -98,7 +98,6 @@ def list_recipes() -> None:
 
 
 def recipes(arguments: Sequence[str]) -> int:
-    """`fedgen recipes`."""
     from fedgen.flags import run_function  # whose parsers `fedgen fit` does without
 
     return run_function(list_recipes, arguments, "fedgen recipes")

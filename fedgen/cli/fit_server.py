@@ -41,8 +41,6 @@ LATER = (
 
 @dataclass(frozen=True)
 class Call:
-    """A training that is asked for."""
-
     arguments: list[str]  # of `fedgen fit`
     folder: str  # to work in
     environment: dict[str, str]  # the caller's variables among `CHANGING`
@@ -58,9 +56,7 @@ class _Child:
 
 
 class FitServer:
-    """Forks for calls (a socket gives the caller's connection and the file for output), and tells callers the exit
-    status.
-    """
+    """Forks for calls, a connection and an output file each from a socket, and sends callers the exit status."""
 
     def __init__(self, calls: socket.socket) -> None:
         self._calls, self._open = calls, True
@@ -96,7 +92,6 @@ class FitServer:
         return min(3600.0, max(0.0, min(child.end for child in self._children.values()) - time.monotonic()))
 
     def _reap(self) -> None:
-        """Tells callers of forks that have ended."""
         for number in list(self._children):
             ended, status = os.waitpid(number, os.WNOHANG)
             if ended:
@@ -200,10 +195,7 @@ def _tell(line: Connection | None, what: bytes) -> None:
 
 
 def become(call: Call, module: str, finds: int) -> None:
-    """Becomes `python -m MODULE fit ...` for a call; raises SystemExit where that does.
-
-    The descriptor `finds` is told, at the end, which of `LATER` has been imported.
-    """
+    """Becomes `python -m MODULE fit ...` for a call; `finds` gets the names of `LATER` that it has imported."""
     for standard in (1, 2):
         os.dup2(call.output, standard)
     os.close(call.output)
@@ -224,7 +216,6 @@ def become(call: Call, module: str, finds: int) -> None:
 
 
 def import_kit() -> None:
-    """Imports what every training needs."""
     alias_if_unused()  # before anything imports the other package
     importlib.import_module("fedgen.training.fit")
     load_classes()

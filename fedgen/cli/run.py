@@ -389,7 +389,6 @@ def evaluate(arguments: Sequence[str]) -> int:
 
 
 def _parser_of_runs() -> CommandParser:
-    """The arguments of `fedgen evaluate RUN`."""
     parser = CommandParser(prog="fedgen evaluate", screen=HELP)
     parser.add_class_arguments(CheckpointScoring, as_positional=True, skip={"embeddings"})
     parser.add_argument(

@@ -35,7 +35,6 @@ def is_stored(arguments: Sequence[str]) -> bool:
 
 
 def build_parser() -> ArgumentParser:
-    """The command's arguments."""
     parser = CommandParser(prog="fedgen evaluate", description=DESCRIPTION)
     _add_sets(parser)
     _add_embedding(parser)
@@ -135,7 +134,6 @@ def _add_output(parser: ArgumentParser) -> None:
 
 
 def evaluate_stored(arguments: Sequence[str]) -> int:
-    """`fedgen evaluate --generated PATH --clients PATH ... | --reference PATH`."""
     settings = _parse(arguments)
     from fedgen.evaluation.stored.stored_evaluation import files_in, save_features, save_statistics
     from fedgen.evaluation.stored.stored_sets import FEATURES_OF, STATISTICS_OF
@@ -176,7 +174,6 @@ def _parse(arguments: Sequence[str]) -> Any:
 
 
 def _targets(settings: Any) -> list[Path]:
-    """The JSON file and, with clients, the figure."""
     if (settings.clients is None) == (settings.reference is None):
         raise ValueError("give either --clients (one path each) or --reference (one path)")
     if settings.clients and (settings.preset in get_args(Peer) or settings.kid_subset_size):

@@ -51,9 +51,7 @@ def model_class(name: str, owner: str) -> type[LightningModule]:
 
 
 def write_model(folder: Path, model: LightningModule) -> None:
-    """Writes weights and settings into a folder; ValueError for networks that are not the kit's: nobody could load
-    them.
-    """
+    """Writes weights and settings into a folder; ValueError for networks that are not the kit's."""
     kind = model_class(type(model).__name__, f"{type(model).__module__}.{type(model).__qualname__}")
     if type(model) is not kind:
         raise ValueError(f"{type(model).__module__}.{type(model).__qualname__} is not fedgen.models.{kind.__name__}")
@@ -79,7 +77,6 @@ def write_model(folder: Path, model: LightningModule) -> None:
 
 
 def read_model(folder: Path) -> LightningModule:
-    """The model of a folder, on the CPU and in eval mode."""
     path = folder / CONFIG
     config = read_json(path)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
@@ -97,7 +94,6 @@ def read_model(folder: Path) -> LightningModule:
 
 
 def _class_paths(value: Any) -> list[str]:
-    """All class paths in nested settings."""
     if isinstance(value, Mapping):
         own = [value["class_path"]] if isinstance(value.get("class_path"), str) else []
         return own + [path for part in value.values() for path in _class_paths(part)]
@@ -217,7 +213,6 @@ def push_to_hub(
 
 
 def _model_at(run: Path, round: int) -> LightningModule:
-    """The model of a run's checkpoint, of the class that its recipe names."""
     path = run / RECIPE
     described = read_recipe(path)["model"]
     name = described["class_path"] if isinstance(described, dict) else described

@@ -165,7 +165,6 @@ def card_of_run(model: LightningModule, run: str | Path, round: int | None, lice
 
 
 def facts_of_recipe(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The data, the partition and the privacy that a recipe tells of."""
     flat = flatten(settings)
     facts = {}
     for name in ("data", "partition"):

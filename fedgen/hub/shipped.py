@@ -21,7 +21,6 @@ LICENSE = "apache-2.0"
 
 
 def shipped_card(folder: Path) -> ModelCard:
-    """The card of the StyleGAN2, of the files that lie beside the weights in a folder."""
     path, recipe = folder / f"{STEM}.safetensors", folder / f"{STEM}.yaml"
     record = NetworkFile.read(path).record
     last = int(record["rounds"]) - 1
@@ -33,7 +32,6 @@ def shipped_card(folder: Path) -> ModelCard:
 
 
 def flow_card(folder: Path) -> ModelCard:
-    """The card of a federated flow, of the files that lie beside the weights in a folder of a name in `FLOWS`."""
     last = max(record.round for record in read_records(folder / SCORES_FILE) if record.round is not None)
     card = card_of_run(from_pretrained(folder), folder, last, LICENSE)
     card.facts["hash of the partition"] = FLOWS[folder.name]

@@ -165,9 +165,7 @@ class FedgenCLI(LightningCLI):
 
     @property
     def asked_recipe(self) -> str | None:
-        """The recipe by which `fedgen fit` trains this again: its name or path, or the run's own where options changed
-        it.
-        """
+        """The recipe by which `fedgen fit` trains this again: name or path, or the run's own where options differ."""
         paths = [str(path) for path in self.config.get("config") or []]
         if not paths:
             return None
@@ -178,7 +176,6 @@ class FedgenCLI(LightningCLI):
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The complete settings, controls applied, as plain types."""
         settings = plain_settings(self.parser, self.config)
         return {key: value for key, value in settings.items() if key not in _NOT_RECIPE}
 
@@ -209,21 +206,15 @@ class FedgenCLI(LightningCLI):
 
 
 def make_logger(folder: str | Path) -> Logger:
-    """Logs of a run: TensorBoard's in `logs` where it is installed, else CSV files in `logs/version_0`, ...
-
-    A CSVLogger deletes what a folder of its own held, so that a run that goes on gets the next version.
-    """
+    """Logs of a run: TensorBoard's in `logs` where it is installed, else CSV files in `logs/version_0`, ..."""
+    # a CSVLogger deletes what a folder of its own held, so that a run that goes on gets the next version
     if find_spec("tensorboard") is None:
         return CSVLogger(folder, name="logs")
     return TensorBoardLogger(folder, name="", version="logs", default_hp_metric=False)
 
 
 def train(cli: FedgenCLI) -> None:
-    """Trains under the run folder's rules, then prints the scores.
-
-    FileNotFoundError if a checkpoint is asked for that is not there; ValueError for a damaged one, with what to do;
-    OSError for a disk that is full or can only be read, or if another run is at work there.
-    """
+    """Trains under the run folder's rules, then prints the scores; errors of checkpoints and disks say what to do."""
     # of several processes one speaks and writes; Lightning's function has its rank where a launcher or Trainer set it
     first = not getattr(rank_zero_only, "rank", 0)
     trainer, console, recipe = cli.trainer, make_console(quiet=not first), cli.recipe
@@ -395,7 +386,6 @@ def has_results(recipe: dict[str, Any], folder: Path, scored: Path, last: Path) 
 
 
 def write_settings(cli: FedgenCLI, folder: Path, recipe: dict[str, Any]) -> None:
-    """Keeps the complete recipe, defaults included, and who has which examples beside what is made of them."""
     with atomic_write(folder / RECIPE) as file:
         file.write(yaml.safe_dump(recipe, sort_keys=False).encode())
     if isinstance(data := cli.datamodule, FederatedDataModule):
