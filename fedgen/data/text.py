@@ -82,15 +82,10 @@ class TextFolder(DataSet):
         files = sorted(self.root.rglob("*.txt")) if self.root.is_dir() else []
         if not files:
             raise FileNotFoundError(f"{self.root} is no folder with text files (*.txt), one an owner")
-        return windows_of(
-            {str(file.relative_to(self.root).with_suffix("")): _text_of(file) for file in files},
-            self.length,
-            f"{self.name}/{split}",
-        )
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return read_regular(file).decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 ({error}); convert it, or move it out of the folder") from error
+        texts = {}
+        for file in files:
+            try:
+                texts[str(file.relative_to(self.root).with_suffix(""))] = read_regular(file).decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{file} is not UTF-8 ({error}); convert it, or move it out of the folder") from error
+        return windows_of(texts, self.length, f"{self.name}/{split}")

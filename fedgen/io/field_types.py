@@ -112,7 +112,8 @@ def checker(hint: Any) -> FaultOf:
     if origin is NotRequired:
         return checker(parts[0])
     if is_typeddict(hint):
-        return partial(_typed, hint)
+        hints = get_type_hints(hint, include_extras=True).items()
+        return partial(_typed, hint.__required_keys__, {name: checker(one) for name, one in hints})
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
         return partial(_in_order, [checker(one) for one in get_type_hints(hint, include_extras=True).values()], hint)
     if origin is None:
@@ -174,16 +175,10 @@ def _in_order(checks: Sequence[FaultOf], hint: Any, value: Any) -> str:
     return next((wrong for item, check in zip(value, checks, strict=True) if (wrong := check(item))), "")
 
 
-def _typed(hint: Any, value: Any) -> str:
-    hints = _hints_of(hint)
-    if not isinstance(value, Mapping) or not hint.__required_keys__ <= value.keys() <= hints.keys():
-        return f"is {said(value)}, whose keys are not {', '.join(hints)}"
-    return next((f"has {key}, which {wrong}" for key in value if (wrong := hints[key](value[key]))), "")
-
-
-@cache
-def _hints_of(kind: Any) -> dict[str, FaultOf]:
-    return {name: checker(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+def _typed(required: frozenset[str], checks: Mapping[str, FaultOf], value: Any) -> str:
+    if not isinstance(value, Mapping) or not required <= value.keys() <= checks.keys():
+        return f"is {said(value)}, whose keys are not {', '.join(checks)}"
+    return next((f"has {key}, which {wrong}" for key in value if (wrong := checks[key](value[key]))), "")
 
 
 def _no(value: Any, hint: Any) -> str:

@@ -1,6 +1,7 @@
 """Whether values from elsewhere are what annotations say."""
 
 import math
+from collections import OrderedDict
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -60,3 +61,12 @@ SAID = [
 @pytest.mark.parametrize(("value", "hint", "said"), SAID, ids=[said for *_, said in SAID])
 def test_a_fault_names_the_value_and_what_is_accepted(value, hint, said):
     assert fault(value, hint) == said
+
+
+@pytest.mark.parametrize("kind", [list, dict, OrderedDict])
+def test_a_value_that_unfolds_without_end_is_shown_at_once(kind):
+    """Sixty lines that stand for 2 ** 60 parts."""
+    value = kind()
+    for _ in range(60):
+        value = [value, value] if kind is list else kind(a=value, b=value)
+    assert len(fault(value, int)) < 200

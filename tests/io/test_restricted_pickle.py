@@ -2,6 +2,7 @@ import io
 import pickle
 import random
 import struct
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from fedgen.io.restricted_pickle import (
     NUMBER_NAMES,
     Function,
     Name,
+    Natural,
     NotAllowedError,
     Unfinished,
     short,
@@ -112,6 +114,22 @@ def test_a_name_is_an_entry_of_the_table_or_an_error():
             load(content, names)
     with pytest.raises(ValueError, match="class"):
         load(b"chere\nadd\n)\x81.", names, opcodes=DATA_OPCODES | {"NEWOBJ"})
+
+
+def test_a_function_is_called_if_its_annotations_allow_the_arguments():
+    def half(number: Natural, way: Literal["up", "down"] = "down") -> int:
+        return number // 2 if way == "down" else -(-number // 2)
+
+    names = {("here", "half"): Function(half)}
+    assert load(b"chere\nhalf\n(K\3tR.", names) == 1
+    assert load(b"chere\nhalf\n(K\3X\2\0\0\0uptR.", names) == 2
+    for arguments, reason in {
+        b"J\xff\xff\xff\xff": "number of half is -1",
+        b"\x88": "number",
+        b"K\3K\1": "way",
+    }.items():
+        with pytest.raises(ValueError, match=reason):
+            load(b"chere\nhalf\n(" + arguments + b"tR.", names)
 
 
 def test_only_what_is_unfinished_takes_a_state():

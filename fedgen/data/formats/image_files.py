@@ -5,7 +5,8 @@ import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
@@ -102,23 +103,38 @@ def read_image(
     """One image, a file or its content, as uint8 [channels, H, W], its first frame; ValueError if it is damaged."""
     # `upright` turns it as its EXIF tag says, which peers do not (Pillow turns TIFFs in any case). `unread` counts
     # further frames, and learns the range of 16 bits; without it a warning says so.
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
     known = unread or Unread()
-    try:
-        with _opened(source) as stream, Image.open(stream, formats=_formats()) as file:
-            _check_pixels(file, stream)
-            _check_scans(file, stream)
-            known.add_frames(_frames(file, stream))
-            file.load()
-            turned = upright and file.getexif().get(ORIENTATION, 1) != 1  # else Pillow would copy it
-            image = eight_bits(ImageOps.exif_transpose(file) if turned else file, channels, known)
-    except Exception as error:  # what Pillow raises for damaged files may be anything
-        name = "the image cannot be read" if isinstance(source, bytes) else source
-        raise ValueError(f"{name} ({_reason(error)})") from error
+    with _opened(source) as (file, stream):
+        _check_scans(file, stream)
+        known.add_frames(_frames(file, stream))
+        file.load()
+        turned = upright and file.getexif().get(ORIENTATION, 1) != 1  # else Pillow would copy it
+        image = eight_bits(ImageOps.exif_transpose(file) if turned else file, channels, known)
     if unread is None:
         _warn(known)
     return to_tensor(image if size is None else fit(image, size))
+
+
+@contextmanager
+def _opened(source: Path | bytes) -> Iterator[tuple[Any, IO[bytes]]]:
+    """An image by Pillow, whose pixels are not read yet, and its stream; ValueError if it is damaged or enormous."""
+    from PIL import Image, UnidentifiedImageError
+
+    name = "the image cannot be read" if isinstance(source, bytes) else source
+    try:
+        with (
+            io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as stream,
+            Image.open(stream, formats=_formats()) as file,
+        ):
+            _check_pixels(file, stream)
+            yield file, stream
+    except UnidentifiedImageError as error:  # Pillow names its own stream there
+        known = f"{', '.join(_formats()[:-1])} or {_formats()[-1]}"
+        raise ValueError(f"{name} (no image of {known}, or damaged at its beginning)") from error
+    except Exception as error:  # what Pillow raises for damaged files may be anything
+        raise ValueError(f"{name} ({error})") from error
 
 
 @dataclass(frozen=True)
@@ -132,22 +148,16 @@ class ImageHeader:
 
 def read_header(path: Path, upright: bool = True, unread: Unread | None = None) -> ImageHeader:
     """The size and kind of an image by the file's first bytes, as `read_image` reads it; deep pixels are looked at."""
-    from PIL import Image
-
     known = unread or Unread()
-    try:
-        with _opened(path) as stream, Image.open(stream, formats=_formats()) as file:
-            _check_pixels(file, stream)
-            width, height = file.size
-            deep = _is_deep(file.mode)
-            # Pillow turns TIFFs by itself; for the tag of a PNG that has none it would decode all pixels
-            at_hand = upright and file.format != "TIFF" and (file.format != "PNG" or "exif" in file.info)
-            turned = at_hand and file.getexif().get(ORIENTATION) in SIDEWAYS  # which may be of any type
-            known.add_frames(_frames(file, stream))
-            if deep:
-                eight_bits(file, 1, known)
-    except Exception as error:
-        raise ValueError(f"{path} ({_reason(error)})") from error
+    with _opened(path) as (file, stream):
+        width, height = file.size
+        deep = _is_deep(file.mode)
+        # Pillow turns TIFFs by itself; for the tag of a PNG that has none it would decode all pixels
+        at_hand = upright and file.format != "TIFF" and (file.format != "PNG" or "exif" in file.info)
+        turned = at_hand and file.getexif().get(ORIENTATION) in SIDEWAYS  # which may be of any type
+        known.add_frames(_frames(file, stream))
+        if deep:
+            eight_bits(file, 1, known)
     return ImageHeader((width, height) if turned else (height, width), deep or file.mode in GREY, deep)
 
 
@@ -272,19 +282,6 @@ def _pages(stream: IO[bytes]) -> int:
 
 def _is_deep(mode: str) -> bool:
     return mode.startswith(("I", "F"))
-
-
-def _reason(error: Exception) -> str:
-    """Return why a file is no image; Pillow names its own stream there."""
-    from PIL import UnidentifiedImageError
-
-    if isinstance(error, UnidentifiedImageError):
-        return f"no image of {', '.join(_formats()[:-1])} or {_formats()[-1]}, or damaged at its beginning"
-    return str(error)
-
-
-def _opened(source: Path | bytes) -> IO[bytes]:
-    return io.BytesIO(source) if isinstance(source, bytes) else open_regular(source)
 
 
 def _check_pixels(image: Any, stream: IO[bytes]) -> None:
