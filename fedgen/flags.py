@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from textwrap import fill, shorten
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ UNKNOWN = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 SCREEN = 40
 """Lines of a screen, which has 80 columns."""
 ASK, ASK_ALL = ("-h", "--help"), "--help-all"
+OF_JSONARGPARSE = ("--config", "--print_config")
 
 
 class _HelpAll(argparse.Action):
@@ -23,8 +24,8 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-class _WithScreen(argparse.ArgumentParser):
-    """A parser whose --help fits a screen, and whose --help-all has every option."""
+class PlainCommandParser(argparse.ArgumentParser):
+    """argparse's parser, whose --help fits a screen, and whose errors name the nearest of a mistyped option."""
 
     def __init__(self, *arguments: Any, screen: str = "", **options: Any) -> None:
         """Makes a parser whose --help prints `screen`; by default the whole help, or if long a line an option."""
@@ -42,6 +43,11 @@ class _WithScreen(argparse.ArgumentParser):
     def print_help(self, file: Any = None) -> None:
         whole = self.screen or self.format_help()
         self._print_message(whole if len(whole.splitlines()) <= SCREEN else self._a_line_each(), file or sys.stdout)
+
+    def error(self, message: str, *cause: Exception | None) -> NoReturn:
+        if match := UNKNOWN.search(message):
+            message += nearest(match[1], list(self._option_string_actions))
+        super().error(message, *cause)
 
     def _a_line_each(self) -> str:
         named = [
@@ -63,26 +69,8 @@ class _WithScreen(argparse.ArgumentParser):
         )
 
 
-OF_JSONARGPARSE = ("--config", "--print_config")
-
-
-class CommandParser(_WithScreen, ArgumentParser):
-    """jsonargparse's parser, which suggests the nearest option for a mistyped one."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        super().error(_suggesting(message, self._option_string_actions), ex)
-
-
-class PlainCommandParser(_WithScreen):
-    """argparse's parser, which suggests the nearest option for a mistyped one."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(_suggesting(message, self._option_string_actions))
-
-
-def _suggesting(message: str, options: Iterable[str]) -> str:
-    match = UNKNOWN.search(message)
-    return f"{message}{nearest(match[1], list(options))}" if match else message
+class CommandParser(PlainCommandParser, ArgumentParser):
+    """jsonargparse's parser with the same help and errors."""
 
 
 def run_function(function: Callable[..., Any], arguments: Sequence[str], prog: str) -> int:

@@ -9,7 +9,7 @@ import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 
@@ -45,18 +45,6 @@ def _listed(file: Path) -> list[str]:
     return []
 
 
-def _elsewhere(package: str, name: str) -> str:
-    """Say how a name that packages below have is imported; "" if none has it."""
-    places = rooms(package).get(name, [])
-    return f"; write `from {places[0]} import {name}`" if places else ""  # the package may not be loaded yet
-
-
-def _is_import(frame: FrameType) -> bool:
-    """Whether a frame is that of Python's `from package import name`, which looks for the name before it imports."""
-    code = frame.f_code
-    return code.co_name == "_handle_fromlist" and code.co_filename == "<frozen importlib._bootstrap>"
-
-
 class _LazyPackage(ModuleType):
     """A package with names that are loaded on use, as are the packages below it."""
 
@@ -67,9 +55,12 @@ class _LazyPackage(ModuleType):
             below = Path(str(self.__file__)).parent / name
             if (below / "__init__.py").is_file():  # `fedgen.losses` after `import fedgen`
                 return import_module(f"{self.__name__}.{name}")
-            hint = _elsewhere(self.__name__, name)
-            # Python passes over an AttributeError's text in `from package import name`
-            if hint and _is_import(sys._getframe(1)) and not below.with_suffix(".py").is_file():
+            places = rooms(self.__name__).get(name)
+            hint = f"; write `from {places[0]} import {name}`" if places else ""  # it may not be loaded yet
+            # Python looks for a name before `from package import name`, and passes over an AttributeError's text
+            code = sys._getframe(1).f_code
+            is_import = (code.co_name, code.co_filename) == ("_handle_fromlist", "<frozen importlib._bootstrap>")
+            if hint and is_import and not below.with_suffix(".py").is_file():
                 raise ImportError(f"cannot import name {name!r} from {self.__name__!r}{hint}", name=self.__name__)
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{hint}")
         home = homes(self.__name__)[name]

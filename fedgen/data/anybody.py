@@ -13,7 +13,7 @@ from fedgen.data.annotations import Annotation, annotated, find_labels, find_own
 from fedgen.data.examples import DataSet, Examples
 from fedgen.data.formats.image_files import levels_of
 from fedgen.data.items import ImagesOf, Items, Part, collate_items, collate_levels
-from fedgen.data.lazy_examples import ImageReader, LazyExamples, LazyInputs, make_lazy
+from fedgen.data.lazy_examples import LazyExamples, make_lazy
 from fedgen.data.optional_attributes import DescribedDataset, optional
 from fedgen.images import channels_first
 
@@ -113,14 +113,11 @@ def with_reading(data: LazyExamples, reading: DatasetReading, measured: Any = No
     if reading.collate_fn is not None:
         parts = [replace(part, collate=reading.collate_fn) for part in parts]
     items = Items(parts, reading.num_workers or data.items.num_workers)
-    shown = (
-        items if measured is None else Items([Part(measured, reading.collate_fn or collate_items)], items.num_workers)
-    )
-    if len(shown) != len(items):
-        raise ValueError(f"evaluation_data has {len(shown)} items and data {len(items)}; they must be the same")
+    collate, images_of = reading.collate_fn or collate_items, reading.images_of or own.images_of
+    shown = None if measured is None else Items([Part(measured, collate)], items.num_workers)
     value_range = own.value_range if reading.value_range is None else reading.value_range
-    reader = ImageReader(shown, data.name, reading.images_of or own.images_of, value_range)
-    return replace(data, items=items, inputs=LazyInputs(reader, data.inputs.positions))
+    read = make_lazy(items, data.name, measured=shown, images_of=images_of, value_range=value_range)
+    return replace(data, items=items, inputs=read.inputs.view_of(data.inputs.positions))
 
 
 def name_of(data: Any) -> str:

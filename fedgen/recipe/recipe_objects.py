@@ -133,7 +133,7 @@ def plain_settings(parser: ArgumentParser, config: Namespace) -> dict[str, Any]:
         dumped = yaml.safe_load(parser.dump(config, skip_unset=False, format="yaml"))
     settings = _kept(dumped, config, dumped, _has_no_text)
     again = parser.parse_object(copy.deepcopy(settings))  # it changes what it is given
-    return dict(_kept(settings, config, again, lambda read, own: not _same(own, read)))
+    return dict(_kept(settings, config, again, _differ))
 
 
 @contextmanager
@@ -166,9 +166,7 @@ def _has_no_text(text: Any, own: Any) -> bool:
     return isinstance(text, str) and text.startswith(UNABLE) and not isinstance(own, str)
 
 
-def _same(own: Any, again: Any) -> bool:
-    """Whether two values are of one type and mean the same; arrays, which answer for each element, do not."""
-    if type(own) is not type(again):
-        return False
-    same = own is again or own == again
-    return same is True or (isinstance(own, float) and own != own)
+def _differ(again: Any, own: Any) -> bool:
+    """Whether two values are of two types or mean something else; arrays, which answer for each element, do."""
+    same = own is again or own == again if type(own) is type(again) else False
+    return same is not True and not (isinstance(own, float) and own != own)

@@ -65,7 +65,11 @@ def progress_from(path: Path | None, last: Path, previous: str) -> tuple[int, bo
     except ValueError as error:
         if path != last:
             raise
-        raise ValueError(f"{error}; {_remedy(last, previous)}") from error
+        try:
+            remedy = f"{previous} goes on from {previous_checkpoint(last.parent).name}, the one before it"
+        except FileNotFoundError:
+            remedy = f"no checkpoint before it is left: remove {last.parent} to train again"
+        raise ValueError(f"{error}; {remedy}") from error
 
 
 def put_in_place(finished: Path, last: Path) -> None:
@@ -74,14 +78,6 @@ def put_in_place(finished: Path, last: Path) -> None:
         read_checkpoint(last)
     except (OSError, ValueError):
         link_checkpoint(finished, last)
-
-
-def _remedy(last: Path, previous: str) -> str:
-    try:
-        before = previous_checkpoint(last.parent)
-    except FileNotFoundError:
-        return f"no checkpoint before it is left: remove {last.parent} to train again"
-    return f"{previous} goes on from {before.name}, the one before it"
 
 
 def resumes_at(last: Path) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from fedgen.__main__ import COMMANDS, main
 from fedgen.cli.completion import candidates
-from fedgen.flags import CommandParser, _WithScreen
+from fedgen.flags import CommandParser, PlainCommandParser
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w.-]*")
 OF_USAGE = {"--option", "--seed_everything"}  # any option; and a recipe's, which is read by no parser of the command
@@ -32,13 +32,13 @@ def shown(capsys, monkeypatch):
 def made(monkeypatch):
     """The parsers of commands that are made."""
     parsers = []
-    make = _WithScreen.__init__
+    make = PlainCommandParser.__init__
 
     def noted(parser, *arguments, **options):
         make(parser, *arguments, **options)
         parsers.append(parser)
 
-    monkeypatch.setattr(_WithScreen, "__init__", noted)
+    monkeypatch.setattr(PlainCommandParser, "__init__", noted)
     return parsers
 
 
