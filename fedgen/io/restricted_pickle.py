@@ -225,42 +225,37 @@ class _Machine:
                 self.stack = []
             case "POP":  # of a mark, if there is nothing above it
                 stack.pop() if stack else self._pop_mark()
-            case "POP_MARK":
-                self._pop_mark()
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                length = int(opcode[-1])
-                items = [stack.pop() for _ in range(length)]
-                stack.append(tuple(reversed(items)))
-            case "TUPLE":
-                items = self._pop_mark()
-                self.stack.append(tuple(items))
             case "EMPTY_LIST" | "EMPTY_DICT" | "EMPTY_SET":
                 stack.append({"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_SET": set}[opcode]())
-            case "LIST":
-                items = self._pop_mark()
-                self.stack.append(items)
-            case "DICT":
-                items = self._pop_mark()
-                self.stack.append({})
-                self._set_items(items)
-            case "APPEND":
-                items = [stack.pop()]
-                self._top(list).extend(items)
-            case "APPENDS":
-                items = self._pop_mark()
-                self._top(list).extend(items)
-            case "SETITEM":
-                items = [stack.pop(), stack.pop()][::-1]
-                self._set_items(items)
-            case "SETITEMS":
-                self._set_items(self._pop_mark())
-            case "ADDITEMS":
-                items = self._pop_mark()
-                add_items(self._top(set), items, self.key_types)
+            case "TUPLE1" | "TUPLE2" | "TUPLE3" | "APPEND" | "SETITEM":
+                count = {"APPEND": 1, "SETITEM": 2}.get(opcode) or int(opcode[-1])
+                self._put([stack.pop() for _ in range(count)][::-1], opcode)
+            case "TUPLE" | "LIST" | "DICT" | "APPENDS" | "SETITEMS" | "ADDITEMS" | "POP_MARK":
+                self._put(self._pop_mark(), opcode)
             case "PROTO" | "FRAME" | "STOP":
                 pass
             case _:
                 self._name_or_call(opcode, argument)
+
+    def _put(self, items: list[Any], opcode: str) -> None:
+        """Make a container of items from the stack, or fill the topmost one."""
+        match opcode.rstrip("123S"):
+            case "TUPLE":
+                self.stack.append(tuple(items))
+            case "LIST":
+                self.stack.append(items)
+            case "APPEND":
+                self._top(list).extend(items)
+            case "ADDITEM":
+                add_items(self._top(set), items, self.key_types)
+            case "DICT" | "SETITEM":
+                if opcode == "DICT":
+                    self.stack.append({})
+                target = self._top(dict, OrderedDict, Counter)
+                if len(items) % 2:
+                    raise ValueError("a dictionary has a key without a value")
+                for key, value in zip(items[::2], items[1::2]):  # a counter's update would add
+                    target[check_key(key, self.key_types, len(target))] = value
 
     def _name_or_call(self, opcode: str, argument: Any) -> None:
         stack = self.stack
@@ -305,13 +300,6 @@ class _Machine:
         if type(self.stack[-1]) not in kinds:
             raise ValueError(f"it adds items to something that is no {kinds[0].__name__}")
         return self.stack[-1]
-
-    def _set_items(self, items: list[Any]) -> None:
-        target = self._top(dict, OrderedDict, Counter)
-        if len(items) % 2:
-            raise ValueError("a dictionary has a key without a value")
-        for key, value in zip(items[::2], items[1::2]):  # a counter's update would add
-            target[check_key(key, self.key_types, len(target))] = value
 
     def _find(self, module: Any, name: Any) -> Any:
         if type(module) is not str or type(name) is not str:

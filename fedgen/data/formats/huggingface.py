@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.image_files import Unread, check_form, read_image
+from fedgen.data.examples import Examples, Split
+from fedgen.data.formats.image_files import Unread, read_image
+from fedgen.data.formats.image_folder import FittedImages
 from fedgen.data.formats.tables import (
     Table,
     image_column,
@@ -29,7 +30,7 @@ from fedgen.progress import track
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.parquet)")
 
 
-class ImageTable(DataSet):
+class ImageTable(FittedImages):
     def __init__(
         self,
         name: str,
@@ -39,10 +40,8 @@ class ImageTable(DataSet):
         channels: int,
         in_memory: bool,
     ) -> None:
-        check_form(channels, size)
-        self.name = name + (f"-{size}" if size else "")
+        super().__init__(name, size, channels, in_memory)
         self.image_column, self.label_column = image_column, label_column
-        self.size, self.channels, self.in_memory = size, channels, in_memory
 
     def load_table(
         self,

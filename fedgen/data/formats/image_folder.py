@@ -27,7 +27,21 @@ from fedgen.progress import track
 NUMBER = re.compile("0|[1-9][0-9]{0,3}")  # of a class, as a table of texts has it
 
 
-class ImageFolder(DataSet):
+class FittedImages(DataSet):
+    """Images that are converted to `channels` and fitted to `size`, at once or when they are needed."""
+
+    def __init__(self, name: str, size: int | None, channels: int, in_memory: bool) -> None:
+        check_form(channels, size)
+        self.name = name + (f"-{size}" if size else "")
+        self.size, self.channels, self.in_memory = size, channels, in_memory
+
+    def load_listed(self, found: "Listing", split: Split, unread: Unread | None = None) -> Examples:
+        """Examples of listed images; `unread` learns what is not read of them."""
+        read = partial(read_image, channels=self.channels, size=self.size)
+        return load_images(found, f"{self.name}/{split}", read, self.in_memory, unread)
+
+
+class ImageFolder(FittedImages):
     """Images below a folder, uint8 [N, C, H, W], in the order of their paths.
 
     If the folder has subfolders, each is a class with all images below it; otherwise all images lie in the folder
@@ -57,14 +71,10 @@ class ImageFolder(DataSet):
         owner_folders: bool = False,
         in_memory: bool = True,
     ) -> None:
-        check_form(channels, size)
+        super().__init__(name or Path(root).absolute().name, size, channels, in_memory)
         self.roots = {"train": Path(root)} | ({"test": Path(test_root)} if test_root else {})
         self.splits = tuple(self.roots)
-        self.size = size
-        self.channels = channels
         self.owner_folders = owner_folders
-        self.in_memory = in_memory
-        self.name = (name or Path(root).absolute().name) + (f"-{size}" if size else "")
 
     def read(self, split: Split) -> Examples:
         """The images of a split.
@@ -76,8 +86,7 @@ class ImageFolder(DataSet):
         found = self._list(split, unread)
         if split == "test" and found.classes != (expected := self._list("train").classes):
             raise ValueError(f"{self.roots[split]} has the classes {found.classes}, but the train split has {expected}")
-        read = partial(read_image, channels=self.channels, size=self.size)
-        examples = load_images(found, f"{self.name}/{split}", read, self.in_memory, unread)
+        examples = self.load_listed(found, split, unread)
         for remark in unread.remarks():
             warn(f"{self.roots[split]}: {remark}")
         return examples
@@ -89,7 +98,7 @@ class ImageFolder(DataSet):
         return (list_owned if self.owner_folders else list_images)(self.roots[split], unread)
 
 
-class ImageManifest(DataSet):
+class ImageManifest(FittedImages):
     """Images of a CSV file with the columns path, client and perhaps label, uint8 [N, C, H, W], in the order of rows.
 
     The clients are the images' owners, for the partition `Natural`; classes and owners stand in the order of their
@@ -116,13 +125,9 @@ class ImageManifest(DataSet):
         name: str | None = None,
         in_memory: bool = True,
     ) -> None:
-        check_form(channels, size)
         self.path = Path(path)
+        super().__init__(name or self.path.stem, size, channels, in_memory)
         self.root = self.path.parent if root is None else Path(root)
-        self.size = size
-        self.channels = channels
-        self.in_memory = in_memory
-        self.name = (name or self.path.stem) + (f"-{size}" if size else "")
 
     def read(self, split: Split) -> Examples:
         """The images listed; ValueError also for a path out of the folder, or if sizes differ and none is asked for."""
@@ -133,8 +138,7 @@ class ImageManifest(DataSet):
             values = list(map(int, values))
         labels, classes = find_labels(None, values, len(files))
         found = Listing(files, labels, classes, *find_owners(None, columns["client"], len(files)))
-        read = partial(read_image, channels=self.channels, size=self.size)
-        return load_images(found, f"{self.name}/{split}", read, self.in_memory)
+        return self.load_listed(found, split)
 
     def _place(self, path: str) -> Path:
         home = os.path.abspath(self.root)

@@ -6,20 +6,18 @@ Fed-ISIC2019 of FLamby (Ogier du Terrail et al. 2022, arXiv 2210.04620): 23,247 
 
 import re
 from abc import abstractmethod
-from functools import partial
 from pathlib import Path
 
-from fedgen.data.examples import DataSet, Examples, Split
+from fedgen.data.examples import Examples, Split
 from fedgen.data.formats.download import missing
-from fedgen.data.formats.image_files import check_form, read_image
-from fedgen.data.formats.image_folder import Listing, load_images
+from fedgen.data.formats.image_folder import FittedImages, Listing
 from fedgen.io.files import read_csv
 
 MOST = 10**9  # of coordinates and numbers of nodes
 Row = dict[str, str]
 
 
-class HospitalImages(DataSet):
+class HospitalImages(FittedImages):
     """Colour images uint8 [N, 3, size, size] in the order of a table, whose owners are hospitals.
 
     Args:
@@ -42,17 +40,15 @@ class HospitalImages(DataSet):
     hospitals: tuple[str, ...]
 
     def __init__(self, root: str | Path = "data", size: int = 64, in_memory: bool = True) -> None:
-        check_form(3, size)
-        self.root, self.size, self.in_memory = Path(root), size, in_memory
-        self.name = f"{self.title}-{size}"
+        super().__init__(self.title, size, 3, in_memory)
+        self.root = Path(root)
 
     def read(self, split: Split) -> Examples:
         found = self._list(self._find(), split)
-        name = f"{self.name}/{split}"
         if absent := [file for file in found.files if not file.is_file()]:
-            missed = f"{len(absent)} of the {len(found.files)} images of {name}, first {absent[0].name},"
+            missed = f"{len(absent)} of the {len(found.files)} images of {self.name}/{split}, first {absent[0].name},"
             raise missing(missed, [absent[0].parent], self.remedy)
-        return load_images(found, name, partial(read_image, channels=3, size=self.size), self.in_memory)
+        return self.load_listed(found, split)
 
     def _find(self) -> Path:
         folders = [self.root / self.folder, self.root]
