@@ -155,7 +155,6 @@ def tile_titled(parts: Sequence[tuple[str, Tensor]], columns: int, min_side: int
 
 
 def _heading(text: str, channels: int) -> Tensor:
-    """A text on white, uint8 [C, HEADING, its width]."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(12)

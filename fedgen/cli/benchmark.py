@@ -111,7 +111,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _cells(suite: "Suite", entry: str | None, names: str | None) -> "list[Cell]":
-    """The cells that are asked for; ValueError for a name that none of them has."""
     if entry is None:
         cells = list(suite.cells)
     else:

@@ -89,7 +89,6 @@ class PartitionReport:
 
 
 def look_at_clients(asked: PartitionReport) -> None:
-    """Measures the clients of a recipe, prints the tables, and writes the picture and the numbers."""
     from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.recipe_data import load_federation
 
@@ -150,7 +149,6 @@ def same_network(summary: "PartitionSummary", embedding: str) -> list[str]:
 
 
 def clients(arguments: Sequence[str]) -> int:
-    """`fedgen clients RECIPE [--data.SETTING VALUE ...] [--option VALUE ...]`."""
     own, overrides = split_arguments(with_flags(PartitionReport, arguments))
     parser = CommandParser(prog="fedgen clients", description=DESCRIPTION, screen=HELP)
     parser.add_class_arguments(PartitionReport, as_positional=True, skip={"overrides"})

@@ -354,7 +354,6 @@ def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:
 
 
 def ranking_table(ranking: "Sequence[Ranked]", by: str, title: str) -> "Table":
-    """Checkpoints, best first; with their standard errors over clients where there are some."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -435,7 +434,6 @@ def _audit_parser() -> PlainCommandParser:
 
 
 def audit(arguments: Sequence[str]) -> int:
-    """Attacks a run's checkpoints and prints a table of each."""
     settings = _audit_parser().parse_args(list(arguments))
     from fedgen.evaluation.panels import require_device
     from fedgen.evaluation.runs.scores_file import MEMBERSHIP, NEAREST, RECIPE, read_recipe
@@ -495,7 +493,6 @@ def _report_parser() -> PlainCommandParser:
 
 
 def report(arguments: Sequence[str]) -> int:
-    """Writes the page and prints its path."""
     settings = _report_parser().parse_args(list(arguments))
     from fedgen.reports.page import write_report
 

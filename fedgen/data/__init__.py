@@ -11,15 +11,14 @@ if TYPE_CHECKING:
     from fedgen.data.formats.image_folder import ImageFolder, ImageManifest
     from fedgen.data.sets.bible_text import BibleKJV
     from fedgen.data.sets.celeba import CelebA
-    from fedgen.data.sets.cifar import CIFAR10, CIFAR100
     from fedgen.data.sets.digits import Digits
     from fedgen.data.sets.femnist import FEMNIST
     from fedgen.data.sets.gaussian_mixture import GaussianMixture
     from fedgen.data.sets.hospital_images import Camelyon17, FedISIC2019
-    from fedgen.data.sets.imagenet32 import ImageNet32
     from fedgen.data.sets.medmnist import MedMNIST
     from fedgen.data.sets.mnist import MNIST, FashionMNIST, MNIST5k
     from fedgen.data.sets.photo_patches import PhotoPatches
+    from fedgen.data.sets.pickled_images import CIFAR10, CIFAR100, ImageNet32
     from fedgen.data.sets.style_shift import StyleShift
     from fedgen.data.text import TextFolder
 

@@ -95,7 +95,6 @@ def as_examples(data: Any, reading: DatasetReading, name: str = "data", measured
 
 
 def with_annotations(data: Examples, reading: DatasetReading) -> Examples:
-    """Examples with other labels and owners than their own, where those are given."""
     changed: dict[str, Any] = {}
     if reading.labels is not None:
         values = annotated(data, reading.labels, "labels", len(data))

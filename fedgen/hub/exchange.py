@@ -16,6 +16,7 @@ from fedgen.evaluation.runs.run_folder import select
 from fedgen.evaluation.runs.scores_file import RECIPE, read_recipe
 from fedgen.extras import need
 from fedgen.hub.model_card import CARD, PICTURE, ModelCard, card_of_run, draw_samples
+from fedgen.io.field_types import conforms
 from fedgen.io.files import atomic_write, read_json, write_json
 from fedgen.io.hub_folders import find_folder
 from fedgen.io.regular_files import read_regular
@@ -84,7 +85,7 @@ def read_model(folder: Path) -> LightningModule:
     if config.get("version") != VERSION:
         raise ValueError(f"{path} has version {config.get('version')!r} of {FORMAT}; this fedgen reads {VERSION}")
     arguments, used = config.get("arguments"), config.get(OPTIMISED_ON, [])
-    if not isinstance(arguments, dict) or not (isinstance(used, list) and all(isinstance(name, str) for name in used)):
+    if not conforms(arguments, dict[str, Any]) or not conforms(used, list[str]):
         raise ValueError(f"{path} is damaged: its arguments or {OPTIMISED_ON} are not what fedgen writes")
     kind = model_class(str(config.get("class")), str(path))
     state, _ = read_safetensors(folder / WEIGHTS)

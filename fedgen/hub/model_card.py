@@ -106,7 +106,6 @@ class ModelCard:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _scores(self) -> str:
-        """Both aggregates of each score with errors, and the floor of each."""
         own = [r for r in self.records if r.is_model]
         rows = list(dict.fromkeys((r.split, r.embedding, r.score) for r in own))
         if not rows:

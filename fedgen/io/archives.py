@@ -19,6 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fedgen.foreign_text import printable
+from fedgen.io.field_types import fault
 from fedgen.io.regular_files import check_unpacked, open_regular
 
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
@@ -83,8 +84,8 @@ def read_header(file: IO[bytes], size: int, name: str) -> Header:
         shape, fortran, dtype = read(file)
     except Exception as error:  # NumPy parses it as Python's literals, which may fail in any way
         raise ValueError(f"array {name} has a damaged header ({error})") from error
-    if not all(type(side) is int and 0 <= side < 2**63 for side in shape):
-        raise ValueError(f"array {name} has a shape of other than whole numbers")
+    if wrong := fault(shape, tuple[int, ...]):
+        raise ValueError(f"array {name} has a shape that {wrong}")
     header = Header(shape, dtype, fortran)
     held = size - file.tell()
     if not header.dtype.hasobject and held != header.bytes:

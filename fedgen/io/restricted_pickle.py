@@ -238,7 +238,6 @@ class _Machine:
                 self._name_or_call(opcode, argument)
 
     def _put(self, items: list[Any], opcode: str) -> None:
-        """Make a container of items from the stack, or fill the topmost one."""
         match opcode.rstrip("123S"):
             case "TUPLE":
                 self.stack.append(tuple(items))

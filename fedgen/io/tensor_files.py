@@ -24,6 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from fedgen.foreign_text import printable
 from fedgen.io.archives import DamageError, open_archive
+from fedgen.io.field_types import fault
 from fedgen.io.files import atomic_write, parse_json
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.regular_files import check_unpacked, open_regular, read_regular
@@ -110,8 +111,8 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
 
 def _metadata(content: bytes) -> dict[str, str]:
     found = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__") or {}
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise ValueError("its metadata are no texts")
+    if wrong := fault(found, dict[str, str]):
+        raise ValueError(f"its metadata {wrong}")
     return found
 
 

@@ -141,7 +141,7 @@ def read_old_file(content: bytes) -> Any:
 
     value = _read_value(stream, find, last=False)
     keys = unpickle(stream, {}, max_opcodes=4 * len(storages) + 100)
-    if type(keys) is not list or not all(type(key) is str for key in keys) or sorted(keys) != sorted(storages):
+    if not conforms(keys, list[str]) or sorted(keys) != sorted(storages):
         raise ValueError("it does not hold just the storages that its tensors need")
     for key in keys:
         found = storages[key]

@@ -80,7 +80,6 @@ class RecipeParser(LightningArgumentParser):
         refuse(explain(message, list(self.get_defaults().as_flat().__dict__)))
 
     def instantiate_classes(self, cfg: Any, **options: Any) -> Any:
-        """Makes the objects of the settings; an error of their constructors is raised as it was."""
         return instantiate(self, cfg)
 
 
@@ -393,7 +392,6 @@ def write_settings(cli: FedgenCLI, folder: Path, recipe: dict[str, Any]) -> None
 
 
 def fit(arguments: Sequence[str]) -> None:
-    """Trains as the arguments of `fedgen fit` say, with recipes by their paths."""
     # said by Lightning of every run on this torch; nothing that its user can change
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
     # Lightning recommends another of its products at every start

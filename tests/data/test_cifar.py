@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedgen.data import CIFAR10
-from fedgen.data.formats import pickled_batches
+from fedgen.data.sets import pickled_images
 from tests.data.published import write_cifar10
 
 
@@ -23,7 +23,7 @@ def test_the_archive_is_downloaded_and_unpacked(tmp_path, monkeypatch):
             archive.add(tmp_path / "source" / CIFAR10.folder, CIFAR10.folder)
         return folder / "cifar.tar.gz"
 
-    monkeypatch.setattr(pickled_batches, "fetch", fetch)
+    monkeypatch.setattr(pickled_images, "fetch", fetch)
     assert len(CIFAR10(tmp_path / "root").load()) == 10
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgen.data import CIFAR100
-from fedgen.data.sets.cifar import COARSE_CLASSES, COARSE_OF_FINE, FINE_CLASSES
+from fedgen.data.sets.pickled_images import COARSE_CLASSES, COARSE_OF_FINE, FINE_CLASSES
 
 # The mapping as the example labels of the published files have it, fine labels 0 to 99.
 PUBLISHED = """

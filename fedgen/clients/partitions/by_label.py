@@ -19,7 +19,7 @@ from fedgen.clients.partitions.partition import (
     require_labels,
 )
 from fedgen.data.examples import Examples
-from fedgen.data.sets.cifar import GROUPS
+from fedgen.data.sets.pickled_images import GROUPS
 from fedgen.seeds import numpy_generator
 
 BLOCK = 1024  # labels drawn at once

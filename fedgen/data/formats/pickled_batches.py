@@ -1,73 +1,16 @@
 """Pickled batches, the form in which CIFAR and the downsampled ImageNet are published, read so that nothing can run."""
 
 import io
-import tarfile
-from abc import abstractmethod
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from fedgen.data.examples import DataSet, Examples, Split
-from fedgen.data.formats.download import fetch, missing
-from fedgen.data.formats.image_files import join
+from fedgen.io.field_types import conforms
 from fedgen.io.regular_files import read_regular
 from fedgen.io.restricted_pickle import NUMBER_NAMES, DataType, Function, Name, Unfinished, make_array, unpickle
-from fedgen.progress import track
-
-
-class PickledImages(DataSet):
-    """Colour images uint8 [N, 3, side, side] in pickled batches; a subclass gives the attributes and `read_labels`."""
-
-    classes: tuple[str, ...]  # images of further ones are left out
-    train_files: tuple[str, ...]
-    test_files: tuple[str, ...]
-    folder: str  # in the archive
-    url: str  # of the archive, or where it can be had
-    md5: str = ""  # of an archive that can be downloaded
-    remedy = "download {url} and unpack it: tar xzf {archive} -C {root}"
-    side = 32
-
-    def __init__(self, root: str | Path = "data") -> None:
-        self.root = Path(root)
-
-    @abstractmethod
-    def read_labels(self, batch: "PickledBatch") -> np.ndarray:
-        """The labels of a batch, int64 [N], from 0."""
-
-    def read(self, split: Split) -> Examples:
-        """The images of a split, file by file; beside them memory holds up to three copies of one batch."""
-        images, labels, files = [], [], self._find(split)
-        for file in track(files, f"reading {self.name}/{split}", len(files), "batches"):
-            batch = PickledBatch.open(file, self.url)
-            pixels, numbers = batch.images(self.side), self.read_labels(batch)
-            kept = numbers < len(self.classes)
-            images.append(torch.from_numpy(pixels if kept.all() else pixels[kept]))
-            labels.append(torch.from_numpy(numbers[kept]))
-        return Examples(join(images), torch.cat(labels), f"{self.name}/{split}", self.classes)
-
-    def _find(self, split: Split) -> list[Path]:
-        names = self.train_files if split == "train" else self.test_files
-        folders, cause = [self.root / self._folder(split), self.root], None
-        for folder in folders:
-            if all((folder / name).is_file() for name in names):
-                return [folder / name for name in names]
-        try:
-            if self.md5:
-                with tarfile.open(fetch(self.url, self.root, self.md5)) as archive:
-                    archive.extractall(self.root, filter="data")
-                return [folders[0] / name for name in names]
-        except (OSError, RuntimeError, tarfile.TarError) as error:
-            cause = error
-        known = {"url": self.url, "archive": self.url.rpartition("/")[2], "root": self.root, "folder": folders[0]}
-        wanted = " to ".join(dict.fromkeys((names[0], names[-1])))
-        remedy = self.remedy.format(**known, side=self.side, files=wanted)
-        raise missing(f"{self.name}/{split}", folders, remedy, cause) from cause
-
-    def _folder(self, split: Split) -> str:
-        return self.folder
 
 
 @dataclass(frozen=True)
@@ -100,8 +43,8 @@ class PickledBatch:
 
     def labels(self, key: str, first: int, count: int) -> np.ndarray:
         """The labels under a key, int64 [N] in 0 .. count - 1; in the file the first class is number `first`."""
-        labels, expected = self.contents.get(key), len(self.contents["data"])
-        if not isinstance(labels, list) or len(labels) != expected or not all(type(label) is int for label in labels):
+        labels, expected = self.contents.get(key, ()), len(self.contents["data"])
+        if not conforms(labels, list[Integral]) or len(labels) != expected:
             raise ValueError(f"{self.path}: '{key}' must be a list of {expected} integers; get it again: {self.source}")
         shifted = np.array(labels, dtype=np.int64) - first
         if len(shifted) and not 0 <= shifted.min() <= shifted.max() < count:

@@ -14,6 +14,7 @@ import torch
 from fedgen.data.examples import DataSet, Examples, Split
 from fedgen.data.formats.download import missing
 from fedgen.data.formats.image_files import pad_images
+from fedgen.io.field_types import fault
 from fedgen.io.files import read_json
 from fedgen.progress import track
 
@@ -87,8 +88,8 @@ def read_writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
     try:
         content = read_json(path)
         users, data = content["users"], content["user_data"]
-        if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
-            raise TypeError("users must be a list of names")
+        if wrong := fault(users, list[str]):
+            raise TypeError(f"users {wrong}")
         if twice := next((user for user, times in Counter(users).items() if times > 1), ""):
             raise ValueError(f"users names {twice!r} twice")
     except (OSError, ValueError, KeyError, TypeError) as error:

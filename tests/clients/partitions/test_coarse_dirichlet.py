@@ -7,7 +7,7 @@ import torch
 from fedgen.clients.partitions import CoarseDirichlet
 from fedgen.clients.partitions.by_label import draw_shares, group_of_class
 from fedgen.data import Examples
-from fedgen.data.sets.cifar import COARSE_OF_FINE, FINE_CLASSES
+from fedgen.data.sets.pickled_images import COARSE_OF_FINE, FINE_CLASSES
 from tests.clients.partitions.test_dirichlet import label_counts
 from tests.clients.partitions.test_partition import labelled
 

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 
 from fedgen.data import CIFAR10, ImageNet32
-from fedgen.data.sets.cifar import COARSE_OF_FINE
+from fedgen.data.sets.pickled_images import COARSE_OF_FINE
 
 
 def rows(labels, seed):

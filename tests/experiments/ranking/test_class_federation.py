@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.data.sets.cifar import FINE_CLASSES
+from fedgen.data.sets.pickled_images import FINE_CLASSES
 from fedgen.experiments.ranking.class_federation import ClassChoice, ClassFederation
 from fedgen.statistics import Projection
 from tests.experiments.ranking.class_images import write_cifar10, write_cifar100, write_imagenet32
