@@ -8,7 +8,6 @@ import re
 import secrets
 import stat
 import tempfile
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO, TextIOWrapper
@@ -291,12 +290,10 @@ def read_headers(path: str | Path) -> dict[str, Header]:
 
 def read_npz(path: str | Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     """The arrays of an .npz or .npy file, or those of some names; object arrays (pickles) are refused by NumPy."""
+    found = {}
     with open_archive(path, ARRAYS) as archive:
-        return {name: _read_array(archive, name) for name in (array_names(archive) if names is None else names)}
-
-
-def _read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    member, _ = open_array(archive, name)
-    with member:
-        member.seek(0)
-        return npy.read_array(member, allow_pickle=False)
+        for name in array_names(archive) if names is None else names:
+            with open_array(archive, name)[0] as member:
+                member.seek(0)
+                found[name] = npy.read_array(member, allow_pickle=False)
+    return found

@@ -25,7 +25,11 @@ def open_regular(path: str | Path) -> BufferedReader:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         _require_regular(os.fstat(descriptor).st_mode, path)  # of what was opened: a name may change hands in between
-        if _place(descriptor, path).startswith(_KERNEL):
+        try:
+            place = os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:  # of systems that do not tell
+            place = os.path.realpath(path)
+        if place.startswith(_KERNEL):
             raise OSError(errno.EINVAL, "is a file of the kernel; give a regular file", str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
@@ -76,11 +80,3 @@ def _require_regular(mode: int, path: str | Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "is a pipe, a device or a socket; give a regular file", str(path))
-
-
-def _place(descriptor: int, path: str | Path) -> str:
-    """Return where an open file lies; on systems that do not tell, where its name leads."""
-    try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")
-    except OSError:
-        return os.path.realpath(path)

@@ -310,16 +310,12 @@ class _Machine:
 
 def _read_opcodes(stream: io.BytesIO) -> Iterator[tuple[str, Any, int]]:
     """(name, argument, position) of each opcode up to STOP."""
-    opcodes = pickletools.genops(stream)
-    while True:
-        try:
-            opcode, argument, position = next(opcodes)
-        except StopIteration:
-            return
-        except Exception as error:
-            reason = str(error) or type(error).__name__
-            raise ValueError(f"it is cut short or damaged: {reason[:120]}") from error  # some quote a line in full
-        yield opcode.name, argument, int(position or 0)
+    try:
+        for opcode, argument, position in pickletools.genops(stream):
+            yield opcode.name, argument, int(position or 0)
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"it is cut short or damaged: {reason[:120]}") from error  # some quote a line in full
 
 
 class DataType(Unfinished):
