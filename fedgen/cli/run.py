@@ -325,7 +325,7 @@ def _measuring(
 
     module, clients = model_and_clients(run.folder, model, data, device, record.sampling)
     score = {"name": record.score, **record.score_settings}
-    options = {"seed": record.seed, "weights": record.weights, "device": device}
+    options: dict[str, Any] = {"seed": record.seed, "weights": record.weights, "device": device}
     evaluator = Evaluator(clients, [record.embedding], number, [score], **options)
     made, split = evaluator.embeddings[0].fingerprint(), evaluator.splits[0].name
     if made != record.embedding_fingerprint or split != record.split:

@@ -8,7 +8,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -297,3 +297,7 @@ def read_npz(path: str | Path, names: Sequence[str] | None = None) -> dict[str, 
                 member.seek(0)
                 found[name] = npy.read_array(member, allow_pickle=False)
     return found
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
+    np.savez(file, **dict[str, Any](arrays))

@@ -29,7 +29,7 @@ from fedgen.evaluation.runs.scores_file import append_records, keep_records, rea
 from fedgen.evaluation.runs.selection import covariance_of
 from fedgen.evaluation.splits import Split
 from fedgen.federated import FedAvgStrategy
-from fedgen.io.files import atomic_write, read_npz
+from fedgen.io.files import atomic_write, read_npz, write_npz
 from fedgen.models.ema import averages_of
 from fedgen.models.optional_hooks import FederatedModule
 from fedgen.progress import track
@@ -363,7 +363,7 @@ def _features(
     features = torch.cat([before, features]) if len(before) else features
     kept.parent.mkdir(exist_ok=True)
     with atomic_write(kept) as file:
-        np.savez(file, **{key: features.numpy()})
+        write_npz(file, {key: features.numpy()})
     return features, len(images)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedgen.evaluation.names import list_checkpoints
 from fedgen.evaluation.records import ScoreRecord, unique
-from fedgen.io.files import atomic_write, parse_json, read_npz, read_yaml, remove_unfinished
+from fedgen.io.files import atomic_write, parse_json, read_npz, read_yaml, remove_unfinished, write_npz
 from fedgen.io.regular_files import read_regular
 from fedgen.own_code import warn
 from fedgen.recipe.recipe_files import check_lost
@@ -108,7 +108,7 @@ def _write_influences(folder: Path, records: Sequence[ScoreRecord]) -> None:
         folder.mkdir(exist_ok=True)
         with atomic_write(_influences_file(folder, round)) as file:
             kept = {name: known.get(name) if part is None else part for name, part in own.items()}
-            np.savez(file, **{name: part for name, part in kept.items() if part is not None})
+            write_npz(file, {name: part for name, part in kept.items() if part is not None})
 
 
 def drop_from(path: str | Path, round: int) -> str:

@@ -214,7 +214,9 @@ def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> 
     errors = [[record.generated_error for record in side] for side in sides]
     rounds = [record.round or 0 for record in sides[0]]
     inverted = rankings.inversions(values[0], values[1], errors[0], errors[1])
-    sure = set(rankings.inverted_pairs(*values, errors)) if any(pair.beyond_error for pair in inverted) else ()
+    sure = set[tuple[int, int]]()
+    if any(pair.beyond_error for pair in inverted):  # no other pair is sure
+        sure = set(rankings.inverted_pairs(values[0], values[1], (errors[0], errors[1])))
     found = [
         InvertedPair(first, second, rounds[i.first], rounds[i.second], i.beyond_error, (i.first, i.second) in sure)
         for i in inverted
