@@ -230,11 +230,9 @@ def _check_claims(entry: Entry, cell: Cell) -> None:
 
 
 def _advantage(runs: Sequence[MembershipForm]) -> IntervalForm:
-    """The attack's advantage, the mean over clients, each alike, and over runs, with its interval at 95 %.
-
-    Of one run clients' errors are independent, as their images are. All runs are attacked on the same images, so that
-    their errors do not average out: the ends of the interval are the means of the runs' ends.
-    """
+    """The attack's advantage, the mean over clients, each alike, and over runs, with its interval at 95 %."""
+    # of one run clients' errors are independent, as their images are; all runs are attacked on the same images, so that
+    # their errors do not average out: the ends of the interval are the means of the runs' ends
     means = []
     for run in runs:
         parts = [IntervalEstimate(**one["advantage"]) for one in run["clients"]]

@@ -205,11 +205,8 @@ def entry_files(places: Sequence[Path]) -> list[Path]:
 
 
 def measured(records: Sequence[ScoreRecord], last_round: int) -> list[ScoreRecord]:
-    """The records that an entry keeps of a run: of the last round and of the floor, avg and all.
-
-    Scores are those on held-out images, audits those on the images that clients trained on.
-    """
-    wanted = {SPLIT: (NUMBER, *BESIDE), SELECT: AUDIT}
+    """The records that an entry keeps of a run: of the last round and of the floor, avg and all."""
+    wanted = {SPLIT: (NUMBER, *BESIDE), SELECT: AUDIT}  # scores on held-out images, audits on those trained on
     return [
         record
         for record in records

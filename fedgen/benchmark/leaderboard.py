@@ -88,10 +88,7 @@ def standings_of(entries: Sequence[Entry]) -> list[Standing]:
 
 
 def answers_of(entries: Sequence[Entry]) -> list[SuiteAnswer]:
-    """The answers to the questions of the entries' suites, of those with two or more of their cells.
-
-    In an answer "<" stands where the left one is ahead of the right one, "~" where that cannot be told.
-    """
+    """The answers to the questions of the entries' suites, of those with two or more of their cells, see `ORDER`."""
     answers = []
     for suite in dict.fromkeys(entry.form["suite"] for entry in entries):
         known = {entry.name: entry for entry in entries if entry.form["suite"] == suite}

@@ -9,22 +9,8 @@ from typing import Any, cast
 import torch
 import yaml
 
+from fedgen.benchmark import entry as forms
 from fedgen.benchmark.claims import check, claims_of
-from fedgen.benchmark.entry import (
-    FOLDER,
-    FORMAT,
-    AttackForm,
-    Entry,
-    EntryForm,
-    ImagesForm,
-    IntervalForm,
-    MembershipForm,
-    OwnForm,
-    RunCost,
-    RunForm,
-    measured,
-    read_entry,
-)
 from fedgen.benchmark.provenance import provenance
 from fedgen.benchmark.suite import CACHE, PAIRS, Cell, OwnClass, Suite
 from fedgen.embeddings import FeatureCache
@@ -44,7 +30,7 @@ from fedgen.progress import make_console
 from fedgen.reports.contents import Pictures
 
 
-def run_cells(suite: Suite, cells: Sequence[Cell], output: Path, parallel: int = 1) -> list[Entry]:
+def run_cells(suite: Suite, cells: Sequence[Cell], output: Path, parallel: int = 1) -> list[forms.Entry]:
     """Trains cells with all seeds and writes their entries; what is done already is not done again."""
     require_place(output)
     console, pool = make_console(), ThreadPoolExecutor(parallel)
@@ -69,7 +55,7 @@ def run_cells(suite: Suite, cells: Sequence[Cell], output: Path, parallel: int =
         pool.shutdown(cancel_futures=True)
 
 
-def say(entry: Entry) -> str:
+def say(entry: forms.Entry) -> str:
     """An entry in a line: its name, number and interval."""
     claims = entry.claims
     if claims["number"] is None:
@@ -93,20 +79,20 @@ def trainings_of(suite: Suite, cell: Cell, output: Path) -> list[Training]:
     ]
 
 
-def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path) -> Entry:
+def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path) -> forms.Entry:
     """Writes the entry of a cell whose runs are done, and reads it back."""
     recipe = cell.recipe()
-    records = [measured(Run(run.place).records, cell.budget.rounds - 1) for run in runs]
+    records = [forms.measured(Run(run.place).records, cell.budget.rounds - 1) for run in runs]
     costs = [cost_of(run) for run in runs]
     audits = [audit_of(cell, run.place, picture=run is runs[0]) for run in runs]
     attacks = [attack for attack, _ in audits]
-    forms: list[RunForm] = [
+    stored: list[forms.RunForm] = [
         {"seed": run.seed, "records": [record.to_json() for record in found], "membership": attack, "costs": cost}
         for run, found, attack, cost in zip(runs, records, attacks, costs)
     ]
     pictures, _ = Pictures().samples(runs[0].place)
-    form: EntryForm = {
-        "format": FORMAT,
+    form: forms.EntryForm = {
+        "format": forms.FORMAT,
         "suite": suite.name,
         "cell": cell.name,
         "beside": cell.beside,
@@ -115,26 +101,26 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
         "recipe_hash": fingerprint(recipe),
         "seeds": list(suite.seeds),
         "provenance": provenance(),
-        "runs": forms,
+        "runs": stored,
         "claims": claims_of(cell, records, attacks, costs),
         "samples": pictures[-1].uri if pictures else "",
         "nearest": audits[0][1],
     }
-    path = output / FOLDER / f"{cell.slug}.json"
+    path = output / forms.FOLDER / f"{cell.slug}.json"
     write_json(path, form)
-    entry = read_entry(path)
+    entry = forms.read_entry(path)
     check(entry)
     return entry
 
 
-def _form(own: OwnClass) -> OwnForm:
-    form: OwnForm = {"class_path": own.class_path, "slot": own.slot}
+def _form(own: OwnClass) -> forms.OwnForm:
+    form: forms.OwnForm = {"class_path": own.class_path, "slot": own.slot}
     if own.images is not None:
-        form["images"] = cast("ImagesForm", asdict(own.images))
+        form["images"] = cast("forms.ImagesForm", asdict(own.images))
     return form
 
 
-def cost_of(run: Training) -> RunCost:
+def cost_of(run: Training) -> forms.RunCost:
     """The costs of a finished run: what its callback counted, and the bytes of a client's message."""
     path = run.place / LAST
     state = read_checkpoint(path)["callbacks"].get("RunCosts")
@@ -149,28 +135,25 @@ def cost_of(run: Training) -> RunCost:
     }
 
 
-def _known(suite: Suite, cell: Cell, output: Path) -> Entry | None:
+def _known(suite: Suite, cell: Cell, output: Path) -> forms.Entry | None:
     """The entry of a cell that is there already; None where it is of another recipe or other seeds."""
-    path = output / FOLDER / f"{cell.slug}.json"
+    path = output / forms.FOLDER / f"{cell.slug}.json"
     if not path.exists():
         return None
-    entry = read_entry(path)
+    entry = forms.read_entry(path)
     if entry.form["recipe_hash"] != fingerprint(cell.recipe()) or entry.form["seeds"] != list(suite.seeds):
         return None
     check(entry)
     return entry
 
 
-def audit_of(cell: Cell, folder: Path, picture: bool) -> tuple[MembershipForm, str]:
-    """Attacks a finished run, and draws its images that are nearest to training images where a picture is wanted.
-
-    Both also stay in the run's folder, `membership.json` and `nearest.png`.
-    """
+def audit_of(cell: Cell, folder: Path, picture: bool) -> tuple[forms.MembershipForm, str]:
+    """Attacks a finished run, and draws its images nearest to training images; both also stay in the run's folder."""
     data, (module, clients) = cell.data_part, rebuild(folder)
     module.to("cuda" if cell.budget.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
     options: dict[str, Any] = {"embedding": data.embeddings[0], "num_images": data.num_images, "seed": clients.seed}
     (audit,) = audit_run(folder, module, clients, **options, pairs=PAIRS)
-    attacks: list[AttackForm] = [
+    attacks: list[forms.AttackForm] = [
         {
             "name": one.name,
             "pairs": one.pairs,
@@ -187,5 +170,5 @@ def audit_of(cell: Cell, folder: Path, picture: bool) -> tuple[MembershipForm, s
     return {"signal": audit.signal, "clients": attacks}, uri
 
 
-def _interval_form(estimate: IntervalEstimate) -> IntervalForm:
+def _interval_form(estimate: IntervalEstimate) -> forms.IntervalForm:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}

@@ -188,9 +188,7 @@ class Suite:
     def cells_with(self, own: OwnClass) -> list[Cell]:
         """The cells of an own class: a generator's stand beside one of each task, an algorithm's beside all of FedAvg.
 
-        A task's first cell of FedAvg gives the generator its budget. A data set gets each generator and algorithm that
-        some cell has together, all with the budget of the suite's first cell, whose cohorts are all clients where there
-        are no more.
+        A data set gets each generator and algorithm that some cell has together, with the first cell's budget.
         """
         if own.images is not None:
             pairs = {cell.parts: cell for cell in reversed(self.cells)}
@@ -204,103 +202,85 @@ class Suite:
         return [replace(cell, own=own) for cell in averaged]
 
 
-_TRY = Budget(rounds=30, interval=2, cohort=5)
-TINY = Suite(
-    "tiny",
-    "three cells of 8 x 8 digits, two seeds: a try of the command, too short for generators to be good",
-    seeds=(0, 1),
-    cells=tuple(Cell("digits", "by-class", "wgan-gp", name, _TRY) for name in (AVERAGING, "local", "centralised")),
-    questions=(
-        SuiteQuestion(
-            "What does training together bring, and what does it cost beside pooled data?",
-            tuple(f"digits/by-class/wgan-gp/{name}" for name in (AVERAGING, "local", "centralised")),
-        ),
-    ),
-)
+def _suite(name: str, about: str, answers: dict[str, tuple[Cell, ...]], seeds: tuple[int, ...] = (0, 1, 2)) -> Suite:
+    """A suite by its questions, each with the cells that answer it."""
+    questions = tuple(SuiteQuestion(text, tuple(cell.name for cell in cells)) for text, cells in answers.items())
+    return Suite(name, about, seeds, tuple(cell for cells in answers.values() for cell in cells), questions)
 
 
 def _cells(task: str, budget: Budget, *parts: str) -> tuple[Cell, ...]:
     """Cells of a task, "data/partition", by "generator/algorithm"."""
-    data, partition = task.split("/")
-    pairs = (part.split("/") for part in parts)
-    return tuple(Cell(data, partition, generator, algorithm, budget) for generator, algorithm in pairs)
+    return tuple(Cell(*task.split("/"), *part.split("/"), budget) for part in parts)
 
 
-def _question(text: str, cells: tuple[Cell, ...]) -> SuiteQuestion:
-    return SuiteQuestion(text, tuple(cell.name for cell in cells))
-
-
-_GENERATORS = _cells(
-    "digits/by-class", Budget(rounds=600, interval=2, cohort=5), "stylegan2/fedavg", "ddpm/fedavg", "flow/fedavg"
+_AVERAGED = "flow-large/fedavg"
+_BESIDE_CONTROLS = (_AVERAGED, "flow-large/local", "flow-large/centralised")
+_TRY, _GPU = (
+    Budget(rounds=30, interval=2, cohort=5),
+    Budget(rounds=2000, interval=20, batch_size=64, accelerator="auto"),
 )
-_WRITERS = _cells("styles/natural", Budget(rounds=200, interval=4, cohort=10), "flow/fedavg", "flow/fedprox")
-_ALGORITHMS = _cells(
-    "mnist5k/by-class",
-    Budget(rounds=300, interval=5, cohort=5),
-    *("wgan-gp/fedavg", "wgan-gp/fedadam", "wgan-gp/scaffold"),
+TINY = _suite(
+    "tiny",
+    "three cells of 8 x 8 digits, two seeds: a try of the command, too short for generators to be good",
+    {
+        "What does training together bring, and what does it cost beside pooled data?": _cells(
+            "digits/by-class", _TRY, "wgan-gp/fedavg", "wgan-gp/local", "wgan-gp/centralised"
+        )
+    },
+    seeds=(0, 1),
 )
-_PHOTOS = _cells(
-    "photos/natural", Budget(rounds=100, interval=5, batch_size=16), "flow/fedavg", "flow/local", "flow/centralised"
-)
-_CLOTHES = _cells(
-    "fashion/dirichlet", Budget(rounds=200, interval=5, cohort=5, batch_size=16), "wgan-gp/fedavg", "flow/fedavg"
-)
-SMALL = Suite(
+SMALL = _suite(
     "small",
     "13 cells, three seeds, 39 runs: about four hours on two cores with --parallel 2",
-    seeds=(0, 1, 2),
-    cells=(*_GENERATORS, *_WRITERS, *_ALGORITHMS, *_PHOTOS, *_CLOTHES),
-    questions=(
-        _question("Which generator is nearest to real digits after as many rounds, a class a client?", _GENERATORS),
-        _question("Does a proximal term help over natural clients, writers of one style each?", _WRITERS),
-        _question("What do FedAdam and SCAFFOLD change where clients hold one class each?", _ALGORITHMS),
-        _question("Is training together better than alone where no two clients' images are alike?", _PHOTOS),
-        _question("Is flow matching ahead of a GAN on clothes, clients of a few classes each?", _CLOTHES),
-    ),
+    {
+        "Which generator is nearest to real digits after as many rounds, a class a client?": _cells(
+            "digits/by-class", Budget(600, 2, cohort=5), "stylegan2/fedavg", "ddpm/fedavg", "flow/fedavg"
+        ),
+        "Does a proximal term help over natural clients, writers of one style each?": _cells(
+            "styles/natural", Budget(200, 4, cohort=10), "flow/fedavg", "flow/fedprox"
+        ),
+        "What do FedAdam and SCAFFOLD change where clients hold one class each?": _cells(
+            "mnist5k/by-class", Budget(300, 5, cohort=5), "wgan-gp/fedavg", "wgan-gp/fedadam", "wgan-gp/scaffold"
+        ),
+        "Is training together better than alone where no two clients' images are alike?": _cells(
+            "photos/natural", Budget(100, 5, batch_size=16), "flow/fedavg", "flow/local", "flow/centralised"
+        ),
+        "Is flow matching ahead of a GAN on clothes, clients of a few classes each?": _cells(
+            "fashion/dirichlet", Budget(200, 5, cohort=5, batch_size=16), "wgan-gp/fedavg", "flow/fedavg"
+        ),
+    },
 )
-
-_GPU = Budget(rounds=2000, interval=20, batch_size=64, accelerator="auto")
-_CIFAR10 = _cells(
-    "cifar10/by-class",
-    _GPU,
-    *("wgan-gp-large/fedavg", "stylegan2-large/fedavg", "ddpm-large/fedavg", "flow-large/fedavg"),
-    *("flow-large/local", "flow-large/centralised"),
-)
-_CIFAR10_DIRICHLET = _cells("cifar10/dirichlet", _GPU, "flow-large/fedavg", "flow-large/fedadam", "flow-large/scaffold")
-_FEMNIST = _cells("femnist/natural-300", replace(_GPU, cohort=20), "flow-large/fedavg", "flow-large/fedprox")
-_CELEBA = _cells("celeba/natural-30", replace(_GPU, cohort=20), "wgan-gp-large/fedavg", "flow-large/fedavg")
-_PATHMNIST = _cells("pathmnist/dirichlet", _GPU, "wgan-gp-large/fedavg", "flow-large/fedavg")
-_HOSPITALS = [
-    _cells(task, _GPU, "flow-large/fedavg", "flow-large/local", "flow-large/centralised")
-    for task in ("camelyon17/natural", "fed-isic2019/natural")
-]
-_IMAGENET = _cells("imagenet64/by-class", replace(_GPU, cohort=10), "stylegan2-large/fedavg", "flow-large/fedavg")
-FULL = Suite(
+FULL = _suite(
     "full",
     "23 cells of published data sets, three seeds, 69 runs: days of a GPU; files that need an account are looked for",
-    seeds=(0, 1, 2),
-    cells=(
-        *_CIFAR10,
-        *_CIFAR10_DIRICHLET,
-        *_FEMNIST,
-        *_CELEBA,
-        *_PATHMNIST,
-        *_HOSPITALS[0],
-        *_HOSPITALS[1],
-        *_IMAGENET,
-    ),
-    questions=(
-        _question(
-            "Which generator is nearest to CIFAR-10, a class a client, and what does pooled data bring?", _CIFAR10
+    {
+        "Which generator is nearest to CIFAR-10, a class a client, and what does pooled data bring?": _cells(
+            "cifar10/by-class",
+            _GPU,
+            *("wgan-gp-large/fedavg", "stylegan2-large/fedavg", "ddpm-large/fedavg", *_BESIDE_CONTROLS),
         ),
-        _question("What do FedAdam and SCAFFOLD change where clients hold a few classes each?", _CIFAR10_DIRICHLET),
-        _question("Does a proximal term help over writers?", _FEMNIST),
-        _question("Is flow matching ahead of a GAN over people, some thirty faces each?", _CELEBA),
-        _question("Is flow matching ahead of a GAN on tissue of a few kinds a client?", _PATHMNIST),
-        _question("Is training together better than alone for five hospitals of one stain each?", _HOSPITALS[0]),
-        _question("Is training together better than alone for six centres of very unequal sizes?", _HOSPITALS[1]),
-        _question("Is flow matching ahead of a GAN on a hundred classes, one a client?", _IMAGENET),
-    ),
+        "What do FedAdam and SCAFFOLD change where clients hold a few classes each?": _cells(
+            "cifar10/dirichlet", _GPU, _AVERAGED, "flow-large/fedadam", "flow-large/scaffold"
+        ),
+        "Does a proximal term help over writers?": _cells(
+            "femnist/natural-300", replace(_GPU, cohort=20), _AVERAGED, "flow-large/fedprox"
+        ),
+        "Is flow matching ahead of a GAN over people, some thirty faces each?": _cells(
+            "celeba/natural-30", replace(_GPU, cohort=20), "wgan-gp-large/fedavg", _AVERAGED
+        ),
+        "Is flow matching ahead of a GAN on tissue of a few kinds a client?": _cells(
+            "pathmnist/dirichlet", _GPU, "wgan-gp-large/fedavg", _AVERAGED
+        ),
+        "Is training together better than alone for five hospitals of one stain each?": _cells(
+            "camelyon17/natural", _GPU, *_BESIDE_CONTROLS
+        ),
+        "Is training together better than alone for six centres of very unequal sizes?": _cells(
+            "fed-isic2019/natural", _GPU, *_BESIDE_CONTROLS
+        ),
+        "Is flow matching ahead of a GAN on a hundred classes, one a client?": _cells(
+            "imagenet64/by-class", replace(_GPU, cohort=10), "stylegan2-large/fedavg", _AVERAGED
+        ),
+    },
 )
 
 SUITES = {suite.name: suite for suite in (TINY, SMALL, FULL)}

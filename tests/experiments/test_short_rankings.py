@@ -14,8 +14,8 @@ from fedgen.experiments.engine import trainings
 from fedgen.experiments.ranking import critic_distance, sample_size
 from fedgen.experiments.ranking import paper_table as subset_kid
 from fedgen.experiments.ranking.paper_table import interval
-from fedgen.experiments.ranking.perfect_generator import classes_of, of_kind
 from fedgen.experiments.ranking.sample_size import REAL
+from fedgen.experiments.ranking.trained_checkpoints import classes_of, of_kind
 from fedgen.experiments.theory import fastfid as fastfid_error
 from fedgen.experiments.theory import fastfid as fastfid_speed
 from fedgen.experiments.theory.gaussian_toy import largest_z

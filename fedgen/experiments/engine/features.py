@@ -87,11 +87,7 @@ class Source:
 
 
 def open_source(
-    data: str,
-    root: Path,
-    split: Literal["train", "test"],
-    embedding: str | Embedding,
-    weights: Path | None = None,
+    data: str, root: Path, split: Literal["train", "test"], embedding: str | Embedding, weights: Path | None = None
 ) -> Source:
     """A split's images by the names that experiments take."""
     return Source(open_data(data, root), split, load_embedding(embedding, weights=weights))
@@ -172,10 +168,7 @@ class FeatureFederation:
         return Reference(self.parts(), scores, weights)
 
     def iid(self, seed: int, repeat: int = 0) -> "FeatureFederation":
-        """The control: the same images dealt at random to clients of the same sizes.
-
-        Whatever avg and all disagree about over these clients is the bias and noise of few images, not heterogeneity.
-        """
+        """The control: the same images at random; what avg and all disagree about there is bias and noise alone."""
         pooled = torch.cat(self.positions)
         order = torch.randperm(len(pooled), generator=generator(seed, "iid control", repeat))
         parts = tuple(part.sort().values for part in pooled[order].split(self.counts))
@@ -187,15 +180,11 @@ class FeatureFederation:
 
 
 def rows_of(scores: Sequence[FederatedScore]) -> dict[str, dict[str, Any]]:
-    """Scores of one generated set as plain numbers: {score: {"avg", "all", "worst", "errors": {...}, ...}}.
-
-    "errors" are those over generated images, which differences of two generators scored against the same clients have;
-    "total errors" those over both sides, and "over clients" those over other clients; each where it is there.
-    """
+    """Scores of one generated set as plain numbers: {score: {"avg", "all", "worst", "errors": {...}, ...}}."""
     rows: dict[str, dict[str, Any]] = {}
     for score in scores:
         row: dict[str, Any] = dict(score.values)
-        if score.errors:
+        if score.errors:  # "errors": over generated images alone, those of differences against the same clients
             row["errors"] = dict(score.error_parts.get("generated", score.errors))
             row["total errors"] = dict(score.errors)
         if score.errors_over_clients:

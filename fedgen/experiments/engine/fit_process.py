@@ -33,15 +33,10 @@ def environment_of_imports() -> dict[str, str]:
 
 
 class FitServerCalls:
-    """A server and the calls to it, by any number of threads at once.
-
-    Attributes:
-        environment: what it was started with.
-        process: the server's.
-    """
+    """A server and the calls to it, by any number of threads at once."""
 
     def __init__(self) -> None:
-        self.environment = environment_of_imports()
+        self.environment = environment_of_imports()  # of the server, all its life
         self._said = TemporaryFile()  # noqa: SIM115 - closed with the calls; no terminal, so as to buffer as for a log
         self._calls, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -102,17 +97,10 @@ class FitServerCalls:
 
 
 def run_fit(arguments: Sequence[str], output: IO[str]) -> int:
-    """Runs `fedgen fit` to its end, and returns its exit status as `subprocess` has it: -9 for one that was killed.
+    """Runs `fedgen fit` to its end; returns its exit status as `subprocess` has it: -9 for one that was killed.
 
-    The process has this one's working directory, environment and standard input. On Linux it is a fork of a server
-    (`fedgen.cli.fit_server`), which has imported what a training needs and computed nothing, so that of many trainings
-    only the first waits for that, some six seconds of a processor. Recipes' own modules are imported in each. The
-    numbers are to the bit those of a new process; its peak memory is smaller, as only those pages of libraries count
-    that it uses itself. Limits of resources and priorities are this process's as the server starts, which ends with
-    this process or after a minute without trainings.
-
-    A new process is started for each training on other systems, of which macOS's libraries break in forks, and where
-    there are GPUs, as a fork cannot use one that its parent has looked at.
+    On Linux it is a fork of a server (`fedgen.cli.fit_server`), which has imported what a training needs and computed
+    nothing: of many trainings only the first waits for that, and numbers are to the bit those of a new process.
     """
     status = _servers.run(arguments, output) if can_fork() else None
     return run_new_fit(arguments, output) if status is None else status
@@ -127,7 +115,7 @@ def run_new_fit(arguments: Sequence[str], output: IO[str]) -> int:
 @cache
 def can_fork() -> bool:
     """Whether a process that has imported PyTorch may be forked on this machine, and the forks train."""
-    if sys.platform != "linux":
+    if sys.platform != "linux":  # macOS's libraries break in forks
         return False
     import torch
 

@@ -84,11 +84,9 @@ def last(curve: Curve, place: str) -> float:
 
 
 def smallest_gap(values: Sequence[float], errors: Sequence[float], pairs: int, power: float = 0.8) -> float:
-    """The smallest gap that `gap_lines` finds with this power: whose interval then excludes 0.
-
-    Student's t of a gap that is there is not central: of three repetitions 5.7 errors of the mean are needed, of many
-    2.8. A repetition's error is that over its clients or, if that is more, what repetitions differ by.
-    """
+    """The smallest gap that `gap_lines` finds with this power: whose interval then excludes 0."""
+    # Student's t of a gap that is there is not central: of three repetitions 5.7 errors of the mean are needed, of many
+    # 2.8. A repetition's error is that over its clients or, if that is more, what repetitions differ by
     count = len(values)
     error = statistics.mean(error**2 for error in errors or [0.0]) ** 0.5
     if count > 2:
@@ -137,13 +135,9 @@ class GapScores:
         return [[last(curve, place) for curve in self.of(arm, column)] for arm in arms]
 
     def beyond(self, arm: str, column: str, gap: str = PARTICIPATION) -> list[float]:
-        """Return an arm's last gap less the floor's on the same clients and images, a number a seed.
-
-        The floor's gap is what the draw of clients makes of one for a generator of everybody's images, 0 in
-        expectation: so the difference is the same gap in expectation, without most of what the draw adds. KID's is
-        linear in the generator, so that its differences are the same in avg and in all. Nothing where a run has no
-        floor for this column.
-        """
+        """Return an arm's last gap less the floor's on the same clients, a number a seed; nothing without a floor."""
+        # the floor's gap is what the draw of clients makes of one for a generator of everybody's images, 0 in
+        # expectation: the difference is the same gap in expectation, without most of what the draw adds
         seeds, controls = self.curves[arm], self.controls.get(arm, {})
         floors = [controls.get(seed, {}).get(FLOOR, {}).get(column, {}).get(gap) for seed in seeds]
         known = [floor for floor in floors if floor is not None]
@@ -151,10 +145,7 @@ class GapScores:
         return [gap - floor for gap, floor in zip(gaps, known)]
 
     def table(self, column: str, title: str, control: str | None = None) -> Table:
-        """Return the arms' last scores of one column: three splits, two gaps with intervals, the change from a control.
-
-        Where the floor has a score, also the participation gap beyond the floor's.
-        """
+        """Return the arms' last scores of one column: splits, gaps with intervals, the change from a control."""
         beyond = {arm: self.beyond(arm, column) for arm in self.curves}
         has_floor = any(beyond.values())
         caption = "gaps: mean over seeds with 95 % intervals over clients and seeds"
@@ -179,13 +170,10 @@ class GapScores:
         return make_table(f"{title}: {column}", headings + beside, rows, caption)
 
     def outcome(self, arm: str, gap: str, column: str, hidden: bool) -> str:
-        """Say whether an arm's last gap is above 0 as expected, or there is one where none should be.
-
-        An interval around 0 says neither: it may be wide.
-        """
+        """Say whether an arm's last gap is above 0 as expected, or there is one where none should be."""
         mean, low, high = gap_lines(self.of(arm, column), gap)
         text = f"{arm}: the {gap_title(gap)} in {column} is {mean:+.3g} ({low:+.3g} to {high:+.3g})"
-        if low <= 0 <= high:
+        if low <= 0 <= high:  # it may be wide
             return f"cannot be told from 0{', where none was expected' if hidden else ''}: {text}"
         return expectation(f"{text}, {'none' if hidden else 'above 0'}", low > 0 and not hidden)
 
@@ -232,7 +220,7 @@ class GapChoice(ArmsChoice):
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "checks": 2, "num_images": 60}
     APART: ClassVar[tuple[str, ...]] = ("weights",)
-    LEAST: ClassVar[Mapping[str, int]] = {**ArmsChoice.LEAST, "checks": 1, "num_images": 10}
+    LEAST: ClassVar[Mapping[str, float]] = {**ArmsChoice.LEAST, "checks": 1, "num_images": 10}
     scores: ClassVar[tuple[str, ...]] = ("loss", "kid", "fid")
 
     recipe: Path = Path("recipes/ddpm_style_shift.yaml")
@@ -353,9 +341,8 @@ FIRST = 1 / 3  # of the rounds, left out where scores are drawn: the start is fa
 
 
 def draw_arms(found: GapScores, columns: Sequence[str], path: Path, title: str) -> Path:
-    """A row a column: the three splits over rounds in a panel an arm, and the last gaps of all arms.
-
-    Where the floor has a score, also the participation gaps beyond the floor's.
+    """A row a column: the splits over rounds in a panel an arm, and the last gaps of all arms, by themselves and
+    beyond the floor's where it has a score.
     """
     from matplotlib.figure import Figure
 

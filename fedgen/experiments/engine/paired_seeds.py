@@ -93,11 +93,7 @@ def holds(row: Row, claim: Claim) -> bool | None:
 
 
 def verdict(text: str, row: Row, claim: Claim) -> str:
-    """A line that says whether what was expected is so: "as expected", "not seen" or "cannot be told", and the change.
-
-    The first two are beyond doubt, by the interval of the paired difference. What one seed shows cannot be told apart
-    from chance.
-    """
+    """A line on what was expected: "as expected" or "not seen" beyond the paired interval, or "cannot be told"."""
     line, told = f"{text}: {change_of(row)}", holds(row, claim)
     if told is not None:
         return expectation(line, told)

@@ -10,7 +10,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.experiments.engine.study import expectation, make_table, panels
+from fedgen.experiments.engine.study import Numbers, expectation, make_table, panels
 from fedgen.reports.figures.aggregate_panels import draw_aggregates, draw_gap
 from fedgen.scores import ExcessInversions, excess_inversions, inversions, kendall_tau
 from fedgen.scores.rankings import Inversion, Z
@@ -70,10 +70,7 @@ def errors_of(rows: Rows, score: str, aggregate: str) -> list[float]:
 
 
 def compare(
-    rows: Rows,
-    controls: Sequence[Rows],
-    score: str,
-    between: tuple[Collection[int], Collection[int]] | None = None,
+    rows: Rows, controls: Sequence[Rows], score: str, between: tuple[Collection[int], Collection[int]] | None = None
 ) -> dict[str, Any]:
     """Compare avg and all of one score over the same generators, as numbers for `results.json`.
 
@@ -124,10 +121,10 @@ def gap_of(rows: Rows, score: str) -> dict[str, float]:
     return {"mean": statistics.mean(gaps), "min": min(gaps), "max": max(gaps), "spread": max(gaps) - min(gaps)}
 
 
-def agreement_table(found: Mapping[str, Mapping[str, Any]], title: str) -> Table:
+def agreement_table(found: Numbers, title: str) -> Table:
     """Return what `compare` found of several scores, a line each."""
 
-    def cells(name: str, row: Mapping[str, Any]) -> list[Any]:
+    def cells(name: str, row: Numbers) -> list[Any]:
         excess, controls = row["excess beyond error"], (row["control inverted"], row["control beyond error"])
         iid = "{:.3g} ({:.3g})".format(*map(statistics.mean, controls)) if controls[0] else None
         more = None if excess is None else f"{excess:+.0f}" if abs(excess) >= 100 else f"{excess:+.3g}"
@@ -145,10 +142,8 @@ def agreement_table(found: Mapping[str, Mapping[str, Any]], title: str) -> Table
     )
 
 
-def inversion_lines(own: str, row: Mapping[str, Any]) -> list[str]:
-    """Say whether avg and all order more pairs differently than over IID clients: all such pairs, and those beyond
-    error; nothing where there are no controls.
-    """
+def inversion_lines(own: str, row: Numbers) -> list[str]:
+    """Say whether avg and all order more pairs differently than over IID clients; nothing without controls."""
     if not row["control inverted"]:
         return []
     inverted, control = count(row["inverted"]), statistics.mean(row["control inverted"])
@@ -159,13 +154,9 @@ def inversion_lines(own: str, row: Mapping[str, Any]) -> list[str]:
     return [expectation(text, inverted > control), expectation(clear, row["excess beyond error"] > 0)]
 
 
-def ranking_lines(
-    found: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str], scale: float | None = None
-) -> list[str]:
-    """Say what the papers found of each score, and whether it was seen.
-
-    A kernel score's avg - all is one number for every generator, so it ranks in one way. Another's differs by more, and
-    more pairs are ordered differently, than over IID clients.
+def ranking_lines(found: Numbers, titles: Mapping[str, str], scale: float | None = None) -> list[str]:
+    """Say what the papers found of each score, and whether it was seen: a kernel's avg - all is one number for every
+    generator, another's differs by more, and more pairs are ordered differently, than over IID clients.
     """
     lines = []
     for score, title in titles.items():
@@ -184,7 +175,7 @@ def ranking_lines(
     return lines
 
 
-def tau_of(row: Mapping[str, Any]) -> str | None:
+def tau_of(row: Numbers) -> str | None:
     return None if row["tau"] is None else f"{row['tau']:.3f}"
 
 
@@ -193,9 +184,7 @@ def count(pairs: int | Sequence[Any]) -> int:
     return pairs if isinstance(pairs, int) else len(pairs)
 
 
-def better_than_real(
-    rows: Rows, real: Mapping[str, Any], what: str, than: str = "real images", named: bool = False
-) -> list[str]:
+def better_than_real(rows: Rows, real: Numbers, what: str, than: str = "real images", named: bool = False) -> list[str]:
     """Count the generators that each aggregate of FID calls better than real images; nothing where there are none."""
     lines = []
     for how in BOTH if real else ():
@@ -322,7 +311,7 @@ def valley(
     return found
 
 
-def valley_line(title: str, low: Mapping[str, Any], size: str, note: str = "") -> str:
+def valley_line(title: str, low: Numbers, size: str, note: str = "") -> str:
     """Say whether a curve falls and rises."""
     ends = " and ".join(f"{low[side][0]:.4g} ± {low[side][1]:.2g}" for side in ("left", "right"))
     text = f"{title} falls and rises, least at {size} = {low['least at']:,} ({low['least']:.4g}), its ends {ends} above"

@@ -22,21 +22,9 @@ from fedgen.evaluation.records import sampling_of
 from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.runs.evaluate_run import mixture_of_local
 from fedgen.evaluation.runs.rebuild import RECIPE, local_models, personal_tensors, rebuild
+from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.features import FeatureFederation, Source, chosen, rows_of
-from fedgen.experiments.engine.study import Choice, at_least, runs_folder
-from fedgen.experiments.engine.trainings import (
-    Plan,
-    Protocol,
-    Series,
-    TrainedRun,
-    Training,
-    all_runs,
-    fingerprints,
-    protocol_of,
-    require_each_once,
-    require_intervals,
-    train_runs,
-)
+from fedgen.experiments.engine.study import Choice, runs_folder
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.compression import Compressor
@@ -92,12 +80,8 @@ def require_same_clients(first: Path, clients: FederatedDataModule, second: Path
 PCA = "fid pca"  # FID on principal components of public images, beside "fid"
 
 
-def message_bytes(training: Training) -> dict[str, int]:
-    """Bytes of "weights" (with buffers that turns change), averaged "optimizer states" and "control variates".
-
-    Where the recipe compresses updates, trained parameters count as compressed. Control variates stand for all that the
-    recipe's client algorithm sends beside the model (`ClientAlgorithm.num_bytes`).
-    """
+def message_bytes(training: trainings.Training) -> dict[str, int]:
+    """Bytes of "weights" as sent, averaged "optimizer states" and "control variates", all that an algorithm adds."""
     module, _ = rebuild(training.place)
     settings = read_yaml(training.place / RECIPE)["trainer"]["strategy"].get("init_args") or {}
     checkpoint = read_checkpoint(training.place / LAST)
@@ -128,7 +112,7 @@ def _part(settings: Mapping[str, Any], name: str) -> Any:
 class Checkpoint:
     """The state of a run after a round."""
 
-    run: TrainedRun
+    run: trainings.TrainedRun
     round: int
     path: Path
 
@@ -149,7 +133,7 @@ class Checkpoint:
         return {"series": run.series, "run": run.name, **numbers, "control": run.training.control}
 
 
-def checkpoints_of(runs: Sequence[TrainedRun]) -> dict[str, Checkpoint]:
+def checkpoints_of(runs: Sequence[trainings.TrainedRun]) -> dict[str, Checkpoint]:
     found: dict[str, Checkpoint] = {}
     for run in runs:
         for round, path in kept_checkpoints(run.folder).items():
@@ -163,7 +147,7 @@ class Trained:
 
     def __init__(
         self,
-        runs: Sequence[TrainedRun],
+        runs: Sequence[trainings.TrainedRun],
         embedding: Embedding,
         seed: int = 0,
         client_images: int | None = None,
@@ -201,10 +185,7 @@ class Trained:
         return FeatureFederation(self.source.features, tuple(own), self.names)
 
     def projection(self, components: int) -> Projection | None:
-        """Principal components of the data's test split, which no client holds; None where there is no such split.
-
-        None too where the embedding has hardly more features than components.
-        """
+        """Principal components of the test split, no client's; None without one, or of hardly more features."""
         data_set = self.source.data
         if "test" not in data_set.splits or self.source.features.shape[1] < 2 * components:
             return None
@@ -212,15 +193,13 @@ class Trained:
         return Projection.fit(public.features, components, self.embedding.name, public.examples.name)
 
     def images(self, checkpoint: Checkpoint, count: int) -> Tensor:
-        """Generated images uint8 [count, C, H, W], drawn as evaluations do: the first n are the same for any count.
-
-        Of training without exchange they come from the mixture of the clients' own models, by their training images.
-        """
+        """Generated images uint8 [count, C, H, W], drawn as evaluations do: the first n are the same for any count."""
         model = self._models[checkpoint.run.name]
         saved = load_weights(model, checkpoint.path)
         own = local_models(model, saved)
         if not own:
             self._require_one_model(model, personal_tensors(model, saved), checkpoint)
+        # of training without exchange: from the mixture of the clients' own models, by their training images
         counts = torch.tensor([len(client.train) for client in self.data.clients], dtype=torch.float64)
         sample = mixture_of_local(model, own, counts / counts.sum()) if own else sampler_of(model)
         return draw_images(sample, count, self.seed, checkpoint.round, description=f"sampling {checkpoint.name}")
@@ -250,10 +229,7 @@ class Trained:
 
 
 class Scorers:
-    """The clients' side of all scores, over the clients and over IID dealings of the same images.
-
-    Kernel scores are measured over the clients alone: over a control their avg - all is another constant, and no more.
-    """
+    """The clients' side of all scores, over the clients and, but for kernels', over IID dealings of the same images."""
 
     def __init__(
         self,
@@ -264,7 +240,9 @@ class Scorers:
         projection: Projection | None = None,
     ) -> None:
         self.projection = projection
-        sides = federation.dealt(seed, dealings).values()
+        sides = federation.dealt(
+            seed, dealings
+        ).values()  # over which a kernel's avg - all is another constant, no more
         self._plain = [side.reference(("fid", *kernels) if side is federation else ("fid",)) for side in sides]
         self._projected = [
             Reference([projection.project(part) for part in side.parts()], ("fid",), "examples")
@@ -311,11 +289,11 @@ class TrainedChoice(Choice):
         seed: of the first training, the clients' held-out images, generated images and dealings.
         quick: one seed, a twentieth of the rounds, five checkpoints, one IID control, few images.
         by_network: whether the data's own embedding is its network.
-        output: of the experiment, or None.
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "checkpoints": 5, "dealings": 1}
     APART: ClassVar[tuple[str, ...]] = ("by_network",)
+    LEAST: ClassVar[Mapping[str, float]] = {"dealings": 0, "components": 1, "client_images": 2}
 
     data: str = "digits"
     embedding: str | None = None
@@ -331,20 +309,16 @@ class TrainedChoice(Choice):
     parallel: int = 1
     device: str = "cpu"
     by_network: bool = False
-    output: Path | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, dealings=self.dealings)
-        at_least(1, components=self.components)
-        at_least(2, client_images=self.client_images)
-        require_intervals(self.protocol.series[0].intervals)
+        trainings.require_intervals(self.protocol.series[0].intervals)
         require_device(self.device)
         _ = self.plan  # refuses its own numbers
 
     @cached_property
-    def protocol(self) -> Protocol:
-        own = protocol_of(self.data)
+    def protocol(self) -> trainings.Protocol:
+        own = trainings.protocol_of(self.data)
         first = own.series[0] if self.intervals is None else replace(own.series[0], intervals=tuple(self.intervals))
         return replace(
             own,
@@ -356,8 +330,8 @@ class TrainedChoice(Choice):
         )
 
     @cached_property
-    def plan(self) -> Plan:
-        return Plan(
+    def plan(self) -> trainings.Plan:
+        return trainings.Plan(
             tuple(range(self.seed, self.seed + self.protocol.seeds)),
             self.protocol.checkpoints,
             self.seed,
@@ -372,22 +346,22 @@ class TrainedChoice(Choice):
         own = ("embedding", "seeds", "checkpoints", "held_out", "client_images")
         return {name: getattr(protocol, name) for name in own} | {
             "intervals": list(protocol.series[0].intervals),
-            "recipes": fingerprints(self.recipes / one.recipe for one in self.series(kinds)),
+            "recipes": trainings.fingerprints(self.recipes / one.recipe for one in self.series(kinds)),
         }
 
-    def series(self, kinds: Sequence[str] | None = None) -> list[Series]:
+    def series(self, kinds: Sequence[str] | None = None) -> list[trainings.Series]:
         known = [one.kind for one in self.protocol.series]
         wanted = known if kinds is None else [kind.lower() for kind in kinds]
-        require_each_once("kinds", wanted, known)
+        trainings.require_each_once("kinds", wanted, known)
         return [one for one in self.protocol.series if one.kind in wanted]
 
-    def planned(self, kinds: Sequence[str] | None = None) -> list[TrainedRun]:
-        return all_runs(self.protocol, self.plan, self.series(kinds))
+    def planned(self, kinds: Sequence[str] | None = None) -> list[trainings.TrainedRun]:
+        return trainings.all_runs(self.protocol, self.plan, self.series(kinds))
 
-    def train(self, runs: list[TrainedRun]) -> Trained:
+    def train(self, runs: list[trainings.TrainedRun]) -> Trained:
         """Trains what is missing of the runs; then they, and the clients they were trained with."""
         network = load_embedding(self.protocol.embedding, weights=self.weights).to(self.device)
-        train_runs(runs, self.plan)
+        trainings.train_runs(runs, self.plan)
         return Trained(runs, network, self.seed, self.protocol.client_images, self.device)
 
     def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",)) -> Scorers:

@@ -26,6 +26,8 @@ from fedgen.progress import make_console, track
 from fedgen.reports.contents import CONCLUSIONS
 
 T = TypeVar("T")
+Numbers = Mapping[str, Any]
+"""what an experiment measured, as `results.json` has it"""
 FOLDER = Path("checkpoints")  # where experiments go that are not told otherwise
 SEEDS = 2**32  # NumPy takes no others
 EVERY = 5.0  # seconds between writes of a step's items
@@ -135,10 +137,7 @@ def save_results(folder: str | Path, name: str, settings: dict[str, Any], number
 
 
 def read_results(folder: str | Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The numbers that the same settings left in a folder; None if there are none.
-
-    An option that was not there yet when they were stored counts as off, 0 or None.
-    """
+    """The numbers that the same settings left in a folder; None if there are none."""
     path = Path(folder) / RESULTS
     if not path.exists():
         return None
@@ -150,7 +149,7 @@ def read_results(folder: str | Path, settings: dict[str, Any]) -> dict[str, Any]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); remove it to run the experiment again") from error
     now = json.loads(json.dumps(settings))  # tuples as lists, as they are stored
-    alone = {
+    alone = {  # an option that was not there yet when they were stored counts as off, 0 or None
         key: value for one, other in ((before, now), (now, before)) for key, value in one.items() if key not in other
     }
     changed = sorted(key for key in before.keys() | now.keys() if alone.get(key, before.get(key) != now.get(key)))
@@ -183,7 +182,6 @@ def make_table(
     """A table of texts, numbers in some digits, and None, shown as "-"; an empty row begins a section.
 
     The first `left` columns stand to the left and do not wrap; with `names`, those of such headings stand to the left.
-    Others stand to the right, at most `max_width` characters wide. `look` goes to rich's `Table`.
     """
     caption = notes if isinstance(notes, str) else "\n".join(notes)
     table = Table(title=escape(title), caption=caption or None, caption_justify="left", **look)
@@ -291,13 +289,16 @@ class Choice:
     """Options that several experiments share; its fields are options of their commands.
 
     Args:
+        output: folder of results.json, the figures and all else that is kept; below checkpoints/ by default.
         seed: of all draws.
         quick: takes the smaller options of a quick run, to see that it runs.
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {}  # see `at_most`
     APART: ClassVar[tuple[str, ...]] = ()  # fields that are no settings, beside `PLACES`
+    LEAST: ClassVar[Mapping[str, float]] = {}  # of fields that are numbers, or None, where an experiment has them
 
+    output: Path | None = None
     seed: int = 0
     quick: bool = False
 
@@ -305,6 +306,12 @@ class Choice:
         if self.quick:
             for name, most in self.QUICK.items():
                 object.__setattr__(self, name, at_most(getattr(self, name), most))
+        for name in (field.name for field in fields(self) if field.name in self.LEAST):
+            at_least(self.LEAST[name], **{name: getattr(self, name)})
+
+    def study(self, name: str, *which: Any, **more: Any) -> Study:
+        """Return the experiment's study, whose numbers depend on these options and more settings."""
+        return Study(name, self.output, self.settings(*which) | more)
 
     def settings(self, *which: Any) -> dict[str, Any]:
         """Return all that the numbers depend on, as plain types."""
@@ -316,9 +323,7 @@ class Choice:
 
 
 def runs_folder(runs: Path | None, output: Path | None) -> Path:
-    """Return where an experiment's run folders lie: as asked, else below its output if that is given, else the shared
-    one.
-    """
+    """Return where run folders lie: as asked, else below an output that is given, else the shared one."""
     return runs or (RUNS if output is None else output / "runs")
 
 
@@ -332,18 +337,10 @@ class ArmsChoice(Choice):
         quick: a minute or two, to see that it runs.
     """
 
-    LEAST: ClassVar[Mapping[str, int]] = {  # of fields that are numbers, or None, where an experiment has them
-        "seeds": 1, "parallel": 1, "rounds": 1, "num_images": 2,
-    }  # fmt: skip
+    LEAST: ClassVar[Mapping[str, float]] = {"seeds": 1, "parallel": 1, "rounds": 1, "num_images": 2}
 
     seeds: int = 3
     parallel: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in (field.name for field in fields(self) if field.name in self.LEAST):
-            if (value := getattr(self, name)) is not None and value < self.LEAST[name]:
-                raise ValueError(f"{name}={value}: must be at least {self.LEAST[name]}")
 
     @property
     def seeds_of(self) -> range:
@@ -359,14 +356,12 @@ class ScoredArmsChoice(ArmsChoice):
         weights: a local file of its weights.
         runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
         recipes: folder of the recipes.
-        output: of the experiment, or None.
     """
 
     embedding: str | None = None
     weights: Path | None = None
     runs: Path | None = None
     recipes: Path = Path("recipes")
-    output: Path | None = None
 
     @property
     def folder(self) -> Path:

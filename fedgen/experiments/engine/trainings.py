@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 from fedgen.evaluation.names import LAST
 from fedgen.experiments.engine.fit_process import run_fit, run_new_fit
-from fedgen.experiments.engine.study import RUNS, at_least
+from fedgen.experiments.engine.study import RUNS, ArmsChoice, Numbers, Study, at_least
 from fedgen.io.files import read_yaml
 from fedgen.progress import track
 
@@ -74,7 +75,7 @@ def component(class_path: str, **options: Any) -> dict[str, Any]:
     return {"class_path": class_path, **({"init_args": options} if options else {})}
 
 
-def embedded_loss(loss: Mapping[str, Any], embeddings: Sequence[str], **options: Any) -> list[dict[str, Any]]:
+def embedded_loss(loss: Numbers, embeddings: Sequence[str], **options: Any) -> list[dict[str, Any]]:
     """`generator_losses` as recipes have it: one loss in some embeddings, with more arguments of `EmbeddedLoss`."""
     return [component("fedgen.losses.EmbeddedLoss", loss=loss, embeddings=list(embeddings), **options)]
 
@@ -102,10 +103,8 @@ class Training:
         return self.folder.with_name(f"{self.folder.name}-{self.control}") if self.control else self.folder
 
     def run(self) -> Path:
-        """Trains unless the folder holds the finished run; a stopped one goes on. Returns `place`.
-
-        A finished run leaves `FOLDER.done` beside its folder, so that it is known without starting a process for it.
-        """
+        """Trains unless the folder holds the finished run; a stopped one goes on. Returns `place`."""
+        # a finished run leaves `FOLDER.done` beside its folder: it is known without starting a process for it
         log, done = (self.place.with_name(f"{self.place.name}.{end}") for end in ("log", "done"))
         asked = json.dumps([start_of(self.recipe), *self._arguments()])
         if (self.place / LAST).exists() and done.exists() and done.read_text() == asked:
@@ -140,28 +139,6 @@ class Arm:
     rounds: float = 1.0  # as a multiple of the recipe's
 
 
-def trainings_of(
-    recipe: Path,
-    arms: Sequence[Arm],
-    seeds: Sequence[int],
-    place: Callable[[Arm, int], Path],
-    common: Mapping[str, Any],
-) -> dict[str, list[Training]]:
-    """Return each arm's runs, one a seed, by the arm's name."""
-    return {
-        arm.name: [
-            Training(recipe, place(arm, seed), seed, arguments({**common, **arm.settings}), arm.control)
-            for seed in seeds
-        ]
-        for arm in arms
-    }
-
-
-def by_seed(runs: Mapping[str, Sequence[Training]]) -> list[Training]:
-    """Return the runs of all arms, the first seed's first: of a stopped experiment all arms have as many seeds."""
-    return [run for one_seed in zip(*runs.values()) for run in one_seed]
-
-
 def arguments(given: Mapping[str, Any]) -> tuple[str, ...]:
     """Arguments of `fedgen fit` from options, without their dashes, and values: texts and paths as they are."""
     texts = {key: str(value) if isinstance(value, str | Path) else json.dumps(value) for key, value in given.items()}
@@ -187,10 +164,7 @@ def kept_rounds(
 
 
 def train_all(trainings: Sequence[Training], parallel: int = 1) -> list[Path]:
-    """The run folders of trainings, some at once, with a progress bar; after a failure or Ctrl-C no further one starts.
-
-    Runs at once share the CPU's cores.
-    """
+    """The run folders of trainings, some at once on shares of the cores; after a failure or Ctrl-C no more start."""
     for recipe in {training.recipe for training in trainings}:
         read_recipe(recipe)
     threads = max(1, (os.cpu_count() or 1) // parallel) if parallel > 1 else None
@@ -200,6 +174,50 @@ def train_all(trainings: Sequence[Training], parallel: int = 1) -> list[Path]:
         return list(track(pool.map(Training.run, jobs), "training", total=len(jobs), unit="runs"))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class RecipeChoice(ArmsChoice):
+    """Options common to experiments that train arms of one recipe; its fields are options of their commands.
+
+    Args:
+        recipe: of a federation.
+    """
+
+    recipe: Path = Path("recipes/quickstart.yaml")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        local_iterations(self.recipe)
+
+    def resolved(self) -> dict[str, Any]:
+        return {"recipes": fingerprints([self.recipe])}
+
+
+def slug(name: str) -> str:
+    return "-".join(re.findall(r"\w+", name))
+
+
+def train_arms(
+    study: Study,
+    step: str,
+    choice: RecipeChoice,
+    arms: Sequence[Arm],
+    common: Mapping[str, Any],
+    place: Callable[[Arm, int], Path] | None = None,
+) -> dict[str, list[Training]]:
+    """Return each arm's runs, one a seed, by the arm's name; trained, unless the step that measures them is known."""
+    place = place or (lambda arm, seed: study.path(f"{slug(arm.name)}-{seed}"))
+    runs = {
+        arm.name: [
+            Training(choice.recipe, place(arm, seed), seed, arguments({**common, **arm.settings}), arm.control)
+            for seed in choice.seeds_of
+        ]
+        for arm in arms
+    }
+    if study.missing(step):  # the first seed's first: of a stopped experiment all arms have as many seeds
+        train_all([run for one_seed in zip(*runs.values()) for run in one_seed], choice.parallel)
+    return runs
 
 
 QUICK = 20  # a quick run trains for 1 / 20 of the iterations
@@ -247,10 +265,7 @@ INCEPTION = "inception-v3-compat"
 PROTOCOLS: dict[str, Protocol] = {
     # 64 pixels: as few as can be told from 90 images of a client; 896 images: all that the clients hold out
     "digits": Protocol(
-        (
-            Series("WGAN-GP", "quickstart.yaml", (2, 8)),
-            Series("DDPM", "ddpm_digits.yaml", (2,), checkpoints=10),
-        ),
+        (Series("WGAN-GP", "quickstart.yaml", (2, 8)), Series("DDPM", "ddpm_digits.yaml", (2,), checkpoints=10)),
         "pixels",
         f"{LITE0}-32",
         896,
@@ -281,10 +296,7 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     # the paper's: interval 160, Inception, every image that a client trains on
     "cifar10": Protocol(
-        (
-            Series("WGAN-GP", "wgan_gp_cifar10.yaml", (160,)),
-            Series("DDPM", "ddpm_cifar10.yaml", (160,), seeds=1),
-        ),
+        (Series("WGAN-GP", "wgan_gp_cifar10.yaml", (160,)), Series("DDPM", "ddpm_cifar10.yaml", (160,), seeds=1)),
         INCEPTION,
         INCEPTION,
         10_000,

@@ -22,25 +22,14 @@ from torch import Tensor
 
 from fedgen.embeddings import Embedding, embed, load_embedding
 from fedgen.evaluation.panels import require_device
+from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, Picture, Styles, draw_panels, draw_pictures
 from fedgen.experiments.engine.features import chosen
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_and_spread
 from fedgen.experiments.engine.rankings import FLAT, ScoredRows, agreement_table, compare, gap_of
 from fedgen.experiments.engine.scored_arms import REAL_IMAGES
 from fedgen.experiments.engine.scored_checkpoints import Checkpoint, Scorers, Trained, checkpoints_of, title_of
-from fedgen.experiments.engine.study import ScoredArmsChoice, Study, expectation, make_table
-from fedgen.experiments.engine.trainings import (
-    SHARE_HELD_OUT,
-    Control,
-    Plan,
-    Series,
-    TrainedRun,
-    fingerprints,
-    require_each_once,
-    require_intervals,
-    runs_of,
-    train_runs,
-)
+from fedgen.experiments.engine.study import Numbers, ScoredArmsChoice, Study, expectation, make_table
 from fedgen.images import save_png, tile
 from fedgen.reports.figures.curves import COLOURS
 
@@ -49,7 +38,7 @@ CLIENTS = 10  # a class each
 PIXELS = "pixels"
 # of controls: how often the DDPM's moving average of weights moves, which it does at round ends, and nothing else
 CONTROL_INTERVAL = 40
-CONTROLS: tuple[Control, ...] = ("local_only", "centralised")
+CONTROLS: tuple[trainings.Control, ...] = ("local_only", "centralised")
 
 
 @dataclass(frozen=True)
@@ -102,7 +91,7 @@ class IntervalChoice(ScoredArmsChoice):
         "parallel": lambda number: max(2, number),
     }  # fmt: skip
 
-    LEAST: ClassVar[Mapping[str, int]] = {**ScoredArmsChoice.LEAST, "dealings": 1, "checkpoints": 2}
+    LEAST: ClassVar[Mapping[str, float]] = {**ScoredArmsChoice.LEAST, "dealings": 1, "checkpoints": 2}
 
     kinds: tuple[str, ...] = tuple(KINDS)
     intervals: tuple[int, ...] = INTERVALS
@@ -115,8 +104,8 @@ class IntervalChoice(ScoredArmsChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_each_once("kinds", self.kinds, KINDS)
-        require_intervals(self.intervals)
+        trainings.require_each_once("kinds", self.kinds, KINDS)
+        trainings.require_intervals(self.intervals)
         for iterations in (self.iterations_of(kind) for kind in self.kinds):
             for interval in self.intervals:
                 if iterations % interval or iterations < 2 * interval:
@@ -132,40 +121,42 @@ class IntervalChoice(ScoredArmsChoice):
         return KINDS[kind].iterations if self.iterations is None else self.iterations
 
     @cached_property
-    def plan(self) -> Plan:
-        return Plan(tuple(self.seeds_of), self.checkpoints, self.seed, self.folder, self.recipes, self.parallel)
+    def plan(self) -> trainings.Plan:
+        return trainings.Plan(
+            tuple(self.seeds_of), self.checkpoints, self.seed, self.folder, self.recipes, self.parallel
+        )
 
     def resolved(self) -> dict[str, Any]:
         return {
             "intervals": sorted(self.intervals),
             "iterations": {kind: self.iterations_of(kind) for kind in self.kinds},
-            "recipes": fingerprints(self.recipes / KINDS[kind].recipe for kind in self.kinds),
+            "recipes": trainings.fingerprints(self.recipes / KINDS[kind].recipe for kind in self.kinds),
         }
 
-    def planned(self) -> list[TrainedRun]:
+    def planned(self) -> list[trainings.TrainedRun]:
         return [
             run
             for kind in self.kinds
             for series in series_of(kind, tuple(sorted(self.intervals)), self.iterations_of(kind))
-            for run in runs_of(series, SHARE_HELD_OUT, self.plan)
+            for run in trainings.runs_of(series, trainings.SHARE_HELD_OUT, self.plan)
         ]
 
     def embeddings(self) -> list[Embedding]:
         return [load_embedding(PIXELS), load_embedding(self.embedding, weights=self.weights).to(self.device)]
 
 
-def series_of(kind: str, intervals: tuple[int, ...], iterations: int) -> list[Series]:
-    """The series of a kind: over intervals, all clients in every cohort; and a series for each control.
-
-    The centralised one takes as many images an iteration as all clients together.
-    """
+def series_of(kind: str, intervals: tuple[int, ...], iterations: int) -> list[trainings.Series]:
+    """The series of a kind: over intervals, all clients in every cohort; and a series for each control."""
     own = KINDS[kind]
 
-    def series(variant: str, intervals: tuple[int, ...], batch: int, control: Control | None) -> Series:
+    def series(
+        variant: str, intervals: tuple[int, ...], batch: int, control: trainings.Control | None
+    ) -> trainings.Series:
         given = ("--trainer.strategy.init_args.cohort_size", "null", "--data.init_args.batch_size", str(batch))
-        return Series(own.title, own.recipe, intervals, (*given, *own.settings), variant, iterations, control)
+        return trainings.Series(own.title, own.recipe, intervals, (*given, *own.settings), variant, iterations, control)
 
     every = max(one for one in range(1, min(CONTROL_INTERVAL, iterations // 2) + 1) if not iterations % one)
+    # the centralised one takes as many images an iteration as all clients together
     sizes = {"local_only": own.batch_size, "centralised": CLIENTS * own.batch_size}
     controls = [series("whole-cohort", (every,), sizes[name], name) for name in CONTROLS]
     return [series("whole-cohort", intervals, own.batch_size, None), *controls]
@@ -174,17 +165,13 @@ def series_of(kind: str, intervals: tuple[int, ...], iterations: int) -> list[Se
 Side = Mapping[str, Mapping[str, Scorers]]  # embedding -> reference -> scorers
 
 
-def communication_interval(output: Path | None = None, **options: Any) -> None:
+def communication_interval(**options: Any) -> None:
     """Trains generators of digits by FedAvg at several communication intervals, and their controls; scores checkpoints.
 
-    Controls: --local_only (the mixture of the clients' own models is scored) and --centralised. Finished runs are kept
-    and not trained again; stopped ones go on.
-
-    Args:
-        output: folder of results.json, communication_interval.png, samples.png and the grids of images in it.
+    Controls: --local_only (the mixture of the clients' own models is scored) and --centralised.
     """
-    choice = IntervalChoice(output=output, **options)
-    study = Study("communication-interval", output, choice.settings())
+    choice = IntervalChoice(**options)
+    study = choice.study("communication-interval")
     if study.missing("found") or not all(study.path(grid_of(*key)).exists() for key in grids_in(study.numbers)):
         measure(study, choice)
     numbers = study.numbers
@@ -196,7 +183,7 @@ def communication_interval(output: Path | None = None, **options: Any) -> None:
 def measure(study: Study, choice: IntervalChoice) -> None:
     """The steps: trains what is missing, scores the checkpoints, and compares avg with all at every interval."""
     planned, embeddings = choice.planned(), choice.embeddings()  # both refuse what is not there, before any training
-    train_runs(planned, choice.plan)
+    trainings.train_runs(planned, choice.plan)
     trained = Trained(planned, embeddings[0], choice.seed, device=choice.device)
     sides = {embedding.name: trained.with_embedding(embedding) for embedding in embeddings}
     scorers = {
@@ -243,7 +230,7 @@ def measure_real(sides: Mapping[str, Trained], scorers: Side, count: int) -> dic
     return found
 
 
-def grids_in(numbers: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+def grids_in(numbers: Numbers) -> dict[tuple[str, str], str]:
     """The last checkpoint of the first seed by kind and group, of which a grid of images is kept."""
     about = numbers.get("checkpoints", {})
     first = min((one["seed"] for one in about.values()), default=0)
@@ -267,19 +254,19 @@ STYLES: Styles = {
 PANELS = (("fid", "avg"), ("fid", "all"), ("kid", "all"))
 
 
-def group_of(about: Mapping[str, Any]) -> str:
+def group_of(about: Numbers) -> str:
     return about["control"].replace("_", " ") if about["control"] else f"interval {about['interval']}"
 
 
-def kinds_in(numbers: Mapping[str, Any]) -> list[str]:
+def kinds_in(numbers: Numbers) -> list[str]:
     return list(dict.fromkeys(one["series"] for one in numbers["checkpoints"].values()))
 
 
-def rows_in(numbers: Mapping[str, Any], names: Sequence[str], embedding: str, reference: str) -> ScoredRows:
+def rows_in(numbers: Numbers, names: Sequence[str], embedding: str, reference: str) -> ScoredRows:
     return ScoredRows({name: numbers["scores"][name][embedding][reference] for name in names})
 
 
-def quality_of(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def quality_of(numbers: Numbers) -> dict[str, Any]:
     """Scores of the runs' last checkpoints by seed: {embedding: {reference: {kind: {group: {"fid avg": [...]}}}}}."""
     last = {(one["series"], group_of(one), one["seed"]): name for name, one in numbers["checkpoints"].items()}
     found: dict[str, Any] = {}
@@ -294,13 +281,9 @@ def quality_of(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def compare_intervals(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare how avg and all rank checkpoints: {embedding: {reference: {kind: {"interval 1": {score: as
-    `compare`}}}}}.
-
-    Seeds are pooled. "all" holds the intervals of a kind together, without the controls; the "gap" of KID over all
-    checkpoints, both kinds and the controls, stands beside the kinds.
-    """
+def compare_intervals(numbers: Numbers) -> dict[str, Any]:
+    """Compare how avg and all rank: {embedding: {reference: {kind: {"interval 1", ..., "all": as `compared`}}}}."""
+    # seeds are pooled; the gap of KID over all checkpoints, both kinds and the controls, stands beside the kinds
     about = numbers["checkpoints"]
     found: dict[str, Any] = {}
     for embedding, references in numbers["real"].items():
@@ -323,7 +306,7 @@ def compare_intervals(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def tables_of(numbers: Mapping[str, Any]) -> list[Table]:
+def tables_of(numbers: Numbers) -> list[Table]:
     """Return the quality by embedding and reference; then by kind and embedding how avg and all agree."""
     tables = [
         quality_table(numbers, embedding, reference)
@@ -339,7 +322,7 @@ def tables_of(numbers: Mapping[str, Any]) -> list[Table]:
     return tables
 
 
-def quality_table(numbers: Mapping[str, Any], embedding: str, reference: str) -> Table:
+def quality_table(numbers: Numbers, embedding: str, reference: str) -> Table:
     """The last checkpoints: mean and spread over seeds by kind and interval or control; real images below."""
     real, rows = numbers["real"][embedding][reference], []
     for kind, groups in numbers["quality"][embedding][reference].items():
@@ -354,7 +337,7 @@ def quality_table(numbers: Mapping[str, Any], embedding: str, reference: str) ->
     return make_table(title, headings, rows, note, left=2)
 
 
-def lines_of(numbers: Mapping[str, Any]) -> list[str]:
+def lines_of(numbers: Numbers) -> list[str]:
     """Return what was expected and whether it was seen, and what quality does with the interval."""
     lines = []
     for embedding, references in numbers["found"].items():
@@ -370,7 +353,7 @@ def lines_of(numbers: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def gap_line(found: Mapping[str, Any], where: str, checkpoints: int) -> str:
+def gap_line(found: Numbers, where: str, checkpoints: int) -> str:
     """Say whether KID's avg - all is one number over all intervals, kinds and controls, and no pair is inverted."""
     gap, inverted = found["gap"], found["pairs of kid inverted"]
     relative = gap["spread"] / max(abs(gap["mean"]), 1e-300)
@@ -381,7 +364,7 @@ def gap_line(found: Mapping[str, Any], where: str, checkpoints: int) -> str:
     return expectation(text, relative < FLAT and not inverted)
 
 
-def inversion_line(found: Mapping[str, Any], where: str) -> str:
+def inversion_line(found: Numbers, where: str) -> str:
     """Say whether FID's avg and all invert more pairs than over IID clients, at every interval."""
     own = {group.removeprefix("interval "): row["fid"] for group, row in found.items() if group != ALL}
     counts = [
@@ -418,10 +401,7 @@ def grid_of(kind: str, group: str) -> str:
 
 
 def draw(study: Study) -> Path:
-    """A row for each kind and embedding, a panel for each score against held-out images: means and seeds by interval.
-
-    Controls are bands as high as their seeds lie apart, a line at the mean.
-    """
+    """A row for each kind and embedding, a panel for each score against held-out images: means, seeds by interval."""
     numbers, seeds = study.numbers, study.settings["seeds"]
     intervals = sorted({one["interval"] for one in numbers["checkpoints"].values() if not one["control"]})
 

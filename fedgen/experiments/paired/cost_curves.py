@@ -1,21 +1,17 @@
-"""Ways to train over clients, scored against what they cost: simulated seconds, bytes, rounds.
+"""Ways to train over clients, scored against what they cost: simulated seconds, bytes.
 
 - FedAvg and FedBuff (Nguyen et al. 2022, arXiv 2106.06639) on one simulated clock, with slow and fast clients. As many
   turns of clients in both, so that work and bytes are equal: what differs is how long they take, how late updates
   arrive, and how often each client is heard.
 - Scores by the bytes that clients have sent, with updates whole and compressed; as many rounds in all arms.
-- Server optimizers and client algorithms: rounds and bytes to a given KID. FedAvg, FedAvgM, FedAdam, FedAdagrad and
-  FedYogi (Reddi et al. 2021), FedProx (Li et al. 2020) and SCAFFOLD (Karimireddy et al. 2020), each with one setting.
-  "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216) says that the
-  participation gap is about the same for all server optimizers.
+- One choice of a federated flow changed at a time, as many local iterations in all: what its quality depends on.
 """
 
-import re
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,21 +19,17 @@ from rich.table import Table
 
 from fedgen.evaluation import Run, by_column
 from fedgen.evaluation.marks import title_of
-from fedgen.evaluation.tables.gap_table import SPLITS
-from fedgen.experiments.engine.gaps import PARTICIPATION, GapChoice, last, report_arms, run_arms
-from fedgen.experiments.engine.gaps import Curve as GapCurve
-from fedgen.experiments.engine.paired_seeds import mean_and_spread, verdict_on
+from fedgen.experiments.engine.paired_seeds import by_chance, change_of, compare_pairs, mean_and_spread, verdict_on
 from fedgen.experiments.engine.scored_checkpoints import message_bytes
-from fedgen.experiments.engine.study import ArmsChoice, Study, at_least, make_table, panels
+from fedgen.experiments.engine.study import Study, make_table, panels, rising
 from fedgen.experiments.engine.trainings import (
     Arm,
+    RecipeChoice,
     Training,
-    by_seed,
+    cohort_of,
     component,
-    fingerprints,
-    local_iterations,
-    train_all,
-    trainings_of,
+    interval_of,
+    train_arms,
 )
 from fedgen.federated.run_files import read_times
 from fedgen.io.files import in_bytes
@@ -51,45 +43,47 @@ Curves = Mapping[str, Sequence[Curve]]
 
 
 @dataclass(frozen=True)
-class CurvesChoice(ArmsChoice):
+class CurvesChoice(RecipeChoice):
     """Options common to experiments that train arms of one recipe, and score them by FID while they train.
 
     Args:
-        recipe: of a federation.
+        num_images: that each evaluation generates.
     """
 
-    recipe: Path = Path("recipes/quickstart.yaml")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        local_iterations(self.recipe)
-
-    def resolved(self) -> dict[str, Any]:
-        return {"recipes": fingerprints([self.recipe])}
+    num_images: int = 1000
 
     def arms(self) -> list[Arm]:
         raise NotImplementedError
 
-
-def trained_curves(
-    study: Study, choice: CurvesChoice, num_images: int, curve_of: Callable[[Training], Curve]
-) -> dict[str, list[Curve]]:
-    """Train all arms with all seeds, unless their curves are known, and return each arm's curves, one a seed."""
-    common: dict[str, Any] = {f"{EVALUATION}.num_images": num_images, f"{EVALUATION}.scores": ["fid"]}
-    if choice.quick:
-        common[f"{EVALUATION}.embeddings"] = ["pixels"]
-
-    def place(arm: Arm, seed: int) -> Path:
-        return study.path(f"{folder_of(arm.name)}-{seed}")
-
-    runs = trainings_of(choice.recipe, choice.arms(), choice.seeds_of, place, common)
-    if study.missing("curves"):
-        train_all(by_seed(runs), choice.parallel)
-    return study.step("curves", lambda: {arm: [curve_of(run) for run in own] for arm, own in runs.items()})
+    def trained(self, study: Study, curve_of: Callable[[Training], Curve]) -> dict[str, list[Curve]]:
+        """Train all arms with all seeds, unless their curves are known, and return each arm's curves, one a seed."""
+        common: dict[str, Any] = {f"{EVALUATION}.num_images": self.num_images, f"{EVALUATION}.scores": ["fid"]}
+        if self.quick:
+            common[f"{EVALUATION}.embeddings"] = ["pixels"]
+        runs = train_arms(study, "curves", self, self.arms(), common)
+        return study.step("curves", lambda: {arm: [curve_of(run) for run in own] for arm, own in runs.items()})
 
 
-def folder_of(arm: str) -> str:
-    return "-".join(re.findall(r"\w+", arm))
+@dataclass(frozen=True)
+class CheckedChoice(CurvesChoice):
+    """Options common to experiments whose arms are scored on the way.
+
+    Args:
+        rounds: of every arm; FedBuff takes as many turns in more rounds.
+        interval: local iterations of a turn.
+        checks: evaluations of a run.
+        quick: two seeds of 4 rounds at most, scored twice by 100 images' pixels, to see that it runs.
+    """
+
+    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 2, "rounds": 4, "checks": 2, "num_images": 100}
+    LEAST: ClassVar[Mapping[str, float]] = {
+        **RecipeChoice.LEAST, "under_way": 1, "buffer_size": 1, "cohort": 1, "interval": 1, "checks": 1, "spread": 0,
+        "staleness_power": 0,
+    }  # fmt: skip
+
+    rounds: int = 600
+    interval: int = 2
+    checks: int = 30
 
 
 def scores_of(training: Training, columns: Sequence[str] = ("fid_all", "fid_avg")) -> dict[str, Any]:
@@ -143,40 +137,28 @@ def draw_against(axes: Any, curves: Curves, cost: str, label: str, colours: Mapp
 
 FEDAVG, FEDBUFF = "FedAvg", "FedBuff"
 CLOCK_COLOURS = {FEDAVG: "0.35", FEDBUFF: "#1f5fa8"}
-CLOCK_COLUMNS = ("fid_all", "fid_avg", "fid_worst")
+SHOWN = ("fid_all", "fid_avg", "fid_worst")
 
 
 @dataclass(frozen=True)
-class AsynchronousChoice(CurvesChoice):
+class AsynchronousChoice(CheckedChoice):
     """Options of asynchronous-rounds; its fields are options of the command.
 
     Args:
-        rounds: of FedAvg; FedBuff takes as many turns in more rounds.
         under_way: clients that train at once: FedAvg's cohort, and FedBuff's concurrency.
         buffer_size: updates to a step of FedBuff's server.
         staleness_power: of the discount of late updates; 0 for none.
-        interval: local iterations of a turn.
         spread: standard deviation of the logarithm of clients' seconds an iteration, whose median is 1.
-        checks: evaluations of a run.
-        num_images: that each evaluation generates.
-        quick: two seeds of 4 rounds at most, scored twice by 100 images' pixels, to see that it runs.
     """
 
-    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 2, "rounds": 4, "checks": 2, "num_images": 100}
-
-    rounds: int = 600
+    checks: int = 10
     under_way: int = 5
     buffer_size: int = 2
-    interval: int = 2
     staleness_power: float = 0.5
     spread: float = 1.0
-    checks: int = 10
-    num_images: int = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, under_way=self.under_way, buffer_size=self.buffer_size, interval=self.interval, checks=self.checks)
-        at_least(0, spread=self.spread, staleness_power=self.staleness_power)
         if self.rounds % self.checks or self.rounds // self.checks * self.under_way % self.buffer_size:
             raise ValueError(
                 f"rounds={self.rounds}, checks={self.checks}: {self.checks} evaluations are to come after as many turns"
@@ -209,17 +191,11 @@ class AsynchronousChoice(CurvesChoice):
         return Arm(name, settings)
 
 
-def asynchronous_rounds(output: Path | None = None, **options: Any) -> None:
-    """Trains FedAvg and FedBuff with as many turns of slow and fast clients, and compares scores by simulated time.
-
-    Finished runs are kept and not run again; stopped ones go on.
-
-    Args:
-        output: folder of the runs, results.json and the figure; checkpoints/asynchronous-rounds by default.
-    """
+def asynchronous_rounds(**options: Any) -> None:
+    """Trains FedAvg and FedBuff with as many turns of slow and fast clients, and compares scores by simulated time."""
     choice = AsynchronousChoice(**options)
-    study = Study("asynchronous-rounds", output, choice.settings())
-    curves = trained_curves(study, choice, choice.num_images, clock_curve)
+    study = choice.study("asynchronous-rounds")
+    curves = choice.trained(study, clock_curve)
     title = f"{choice.under_way} clients at once, {FEDBUFF} steps with {choice.buffer_size}; a line a seed"
     with panels(study.figure, (9, 3.8), 1, 2, title, sharey=True) as (_, ((left, right),)):
         draw_against(left, curves, "seconds", "simulated seconds", CLOCK_COLOURS)
@@ -233,7 +209,7 @@ def clock_curve(training: Training) -> dict[str, Any]:
     """Return a run's scores by simulated "seconds" and "turns" of clients, and its mean "staleness"."""
     times, rounds = read_times(training.place), rounds_of(training)
     every = [one.turns for one in times.values()]
-    return scores_of(training, CLOCK_COLUMNS) | {
+    return scores_of(training, SHOWN) | {
         "seconds": [times[round].seconds for round in rounds],
         "staleness": sum(one.staleness * one.turns for one in times.values()) / sum(every),
         "turns": [sum(times[before].turns for before in range(round + 1)) for round in rounds],
@@ -241,25 +217,16 @@ def clock_curve(training: Training) -> dict[str, Any]:
 
 
 def clock_lines(curves: Curves) -> list[str]:
-
-    def both(name: str) -> list[list[float]]:
-        return [ends(curves[arm], name) for arm in (FEDAVG, FEDBUFF)]
-
+    seconds, fids, worst = ([ends(curves[arm], name) for arm in (FEDAVG, FEDBUFF)] for name in ("seconds", *SHOWN[::2]))
     early = at_the_end_of(curves, FEDAVG, FEDBUFF, "fid_all", "seconds")
-    shares = [own / other for other, own in zip(*both("seconds"))]
+    shares = [own / other for other, own in zip(*seconds)]
+    time = f"{FEDBUFF} takes less simulated time for as many turns, as a share of {FEDAVG}'s less 1,"
+    then = f"when {FEDBUFF} is through, its FID-all is lower than {FEDAVG}'s of that moment"
     return [
-        verdict_on(
-            f"{FEDBUFF} takes less simulated time for as many turns, as a share of {FEDAVG}'s less 1,",
-            [[1.0] * len(early), shares],
-            "less",
-        ),
-        verdict_on(
-            f"when {FEDBUFF} is through, its FID-all is lower than {FEDAVG}'s of that moment",
-            [early, ends(curves[FEDBUFF])],
-            "less",
-        ),
-        verdict_on(f"FID-all after as many turns, {FEDBUFF} less {FEDAVG},", both("fid_all")),
-        verdict_on(f"FID of the worst client after as many turns, {FEDBUFF} less {FEDAVG},", both("fid_worst")),
+        verdict_on(time, [[1.0] * len(early), shares], "less"),
+        verdict_on(then, [early, fids[1]], "less"),
+        verdict_on(f"FID-all after as many turns, {FEDBUFF} less {FEDAVG},", fids),
+        verdict_on(f"FID of the worst client after as many turns, {FEDBUFF} less {FEDAVG},", worst),
     ]
 
 
@@ -269,9 +236,9 @@ def clock_table(curves: Curves) -> Table:
     for arm, own in curves.items():
         early = shown(at_the_end_of(curves, arm, FEDBUFF, "fid_all", "seconds"))
         staleness = f"{statistics.mean(curve['staleness'] for curve in own):.2f}"
-        scores = (shown(ends(own, column)) for column in CLOCK_COLUMNS)
+        scores = (shown(ends(own, column)) for column in SHOWN)
         rows.append((arm, shown(ends(own, "seconds")), staleness, early, *scores))
-    headings = ("arm", "seconds", "staleness", f"{FID} all then", *(f"{FID} {name[4:]}" for name in CLOCK_COLUMNS))
+    headings = ("arm", "seconds", "staleness", f"{FID} all then", *(f"{FID} {name[4:]}" for name in SHOWN))
     note = (
         f"; seconds: simulated, to the end; then: when {FEDBUFF} is"
         " through; the last three: at the end, after as many turns of clients"
@@ -294,29 +261,17 @@ MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
-class CompressedChoice(CurvesChoice):
+class CompressedChoice(CheckedChoice):
     """Options of compressed-updates; its fields are options of the command.
 
     Args:
-        rounds: of every arm.
         cohort: clients of a round.
-        interval: local iterations of a turn.
-        checks: evaluations of a run.
-        num_images: that each evaluation generates.
-        quick: two seeds of 4 rounds at most, scored twice by 100 images' pixels, to see that it runs.
     """
 
-    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 2, "rounds": 4, "checks": 2, "num_images": 100}
-
-    rounds: int = 600
     cohort: int = 5
-    interval: int = 2
-    checks: int = 30
-    num_images: int = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, cohort=self.cohort, interval=self.interval, checks=self.checks)
         if self.rounds % self.checks:
             raise ValueError(
                 f"rounds={self.rounds}, checks={self.checks}: evaluations come after as many rounds each; give e.g."
@@ -336,17 +291,11 @@ class CompressedChoice(CurvesChoice):
         ]
 
 
-def compressed_updates(output: Path | None = None, **options: Any) -> None:
-    """Trains a federation with updates whole and compressed, and compares scores by the bytes that clients have sent.
-
-    Finished runs are kept and not run again; stopped ones go on.
-
-    Args:
-        output: folder of the runs, results.json and the figure; checkpoints/compressed-updates by default.
-    """
+def compressed_updates(**options: Any) -> None:
+    """Trains a federation with updates whole and compressed, and compares scores by the bytes that clients sent."""
     choice = CompressedChoice(**options)
-    study = Study("compressed-updates", output, choice.settings())
-    curves = trained_curves(study, choice, choice.num_images, partial(bytes_curve, cohort=choice.cohort))
+    study = choice.study("compressed-updates")
+    curves = choice.trained(study, lambda run: bytes_curve(run, choice.cohort))
     with panels(study.figure, (6.5, 4)) as (_, ((axes,),)):
         draw_against(axes, curves, "megabytes", "MB sent by all clients", BYTES_COLOURS)
         axes.set_xscale("log")
@@ -386,94 +335,146 @@ def bytes_table(curves: Curves) -> Table:
     return make_table("updates whole and compressed, as many rounds", headings, rows, spread_note(curves, note))
 
 
-SERVER, ALGORITHM = (f"trainer.strategy.init_args.{name}" for name in ("server_optimizer", "client_algorithm"))
-REACHED = "kid all"
-CONTROL = "FedAvg"
-ADAPTIVE = ("FedAdam", "FedAdagrad", "FedYogi")
+# ---- choices of a flow ----
+
+CONTROL = "the recipe"
+MODEL, NETWORK = "model.init_args", "model.init_args.network.init_args"
+STRATEGY, INTERVAL = "trainer.strategy.init_args", "communication_interval"
+CHANGED: Mapping[str, Mapping[str, Any]] = {
+    "no moving average": {f"{MODEL}.ema_decay": None},
+    "BatchNorm": {f"{NETWORK}.normalisation": "batch"},
+    "optimizer kept": {f"{STRATEGY}.optimizer_state": "keep"},
+    "optimizer reset": {f"{STRATEGY}.optimizer_state": "reset"},
+    "independent noise": {f"{MODEL}.coupling": "independent"},
+    "uniform times": {f"{MODEL}.times": "uniform"},
+    # an option of its own would read null as a word
+    "without labels": {"config": {"model": {"init_args": {"network": {"init_args": {"num_classes": None}}}}}},
+}
 
 
-def arms_of(momentum_lr: float, adaptive_lr: Mapping[str, float], mu: float) -> list[Arm]:
-    """FedAvg and what is compared with it; the adaptive ones in the form of Reddi et al. 2021."""
-    momentum = Arm("FedAvgM", {SERVER: component("fedgen.federated.FedAvgM", lr=momentum_lr)})
-    adaptive = [
-        Arm(name, {SERVER: component(f"fedgen.federated.{name}", lr=rate, convention="reddi")})
-        for name, rate in adaptive_lr.items()
-    ]
-    proximal = Arm("FedProx", {ALGORITHM: component("fedgen.federated.FedProx", mu=mu)})
-    scaffold = Arm("SCAFFOLD", {ALGORITHM: component("fedgen.federated.Scaffold")})
-    return [Arm(CONTROL), momentum, *adaptive, proximal, scaffold]
-
-
-def server_optimizers(
-    output: Path | None = None,
-    checks: int = 10,
-    kid: float | None = None,
-    momentum_lr: float = 0.1,
-    adaptive_lr: Sequence[float] = (0.005, 0.01, 0.005),
-    mu: float = 0.1,
-    **options: Any,
-) -> None:
-    """Rounds and bytes to a KID on unseen clients, and the gaps, by server optimizer and client algorithm.
+@dataclass(frozen=True)
+class FlowChoice(CurvesChoice):
+    """Options of flow-choices; its fields are options of the command.
 
     Args:
-        output: folder of results.json and the figure.
-        checks: evaluations of a run, evenly spaced: rounds are counted in these steps.
-        kid: KID-all to be reached; by default the median of what all end with in the same repetition, so that at
-            least half of them reach it.
-        momentum_lr: FedAvgM's server learning rate; by default one with which a constant update moves the server as
-            far as FedAvg's.
-        adaptive_lr: those of FedAdam, FedAdagrad and FedYogi; the defaults did best in short runs of another seed.
-        mu: FedProx's weight.
+        recipe: of a federated flow with a cohort, a moving average, labels, GroupNorm, optimal-transport coupling and
+            logit-normal times.
+        intervals: communication intervals besides the recipe's.
+        cohorts: sizes besides the recipe's.
+        iterations: of all clients together, the same in all arms: a whole number of rounds of each.
+        widths: of the network, a smaller one than the recipe's.
+        quick: two seeds of a few rounds, scored by 100 images' pixels, to see that it runs.
     """
-    if len(adaptive_lr) != len(ADAPTIVE):
-        raise ValueError(f"adaptive_lr={list(adaptive_lr)}: give three rates, of {', '.join(ADAPTIVE)}")
-    choice = GapChoice(checks=checks, **options)
-    own = {"kid": kid, "momentum_lr": momentum_lr, "adaptive_lr": list(adaptive_lr), "mu": mu}
-    study = Study("server-optimizers", output, choice.settings() | own)
-    arms = arms_of(momentum_lr, dict(zip(ADAPTIVE, adaptive_lr)), mu)
-    found = run_arms(study, choice, arms)
-    sizes = study.step("bytes", lambda: {arm.name: message_bytes(choice.training(arm, choice.seed)) for arm in arms})
-    rounds = study.step("reached", lambda: reached(found.curves, kid))
-    study.console.print(reach_table(rounds, sizes, "the median of what all end with" if kid is None else f"{kid:g}"))
-    report_arms(study, found, "server optimizers", found.differences(CONTROL, (PARTICIPATION,)), CONTROL)
+
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "seeds": 2, "intervals": (1, 4), "cohorts": (4,), "iterations": 24, "widths": (8,), "num_images": 100,
+    }  # fmt: skip
+    LEAST: ClassVar[Mapping[str, float]] = {**CurvesChoice.LEAST, "widths": 1}
+
+    recipe: Path = Path("recipes/flow_fashion_mnist.yaml")
+    intervals: tuple[int, ...] = (1, 50)
+    cohorts: tuple[int, ...] = (5,)
+    iterations: int = 5000
+    widths: tuple[int, ...] = (16, 32, 32)
+    num_images: int = 2000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rising(1, intervals=self.intervals, cohorts=self.cohorts)
+        for name, own in (("intervals", self.own_interval), ("cohorts", self.own_cohort)):
+            if own in (others := getattr(self, name)):
+                raise ValueError(f"{name}={list(others)}: the recipe has {own}; name others")
+        for interval, cohort in self._turns().values():
+            if self.iterations % (interval * cohort):
+                raise ValueError(
+                    f"iterations={self.iterations} are no rounds of {cohort} clients x {interval} iterations: give a"
+                    " multiple of all"
+                )
+
+    @cached_property
+    def own_interval(self) -> int:
+        """The recipe's communication interval, in a quick run 2."""
+        return 2 if self.quick else interval_of(self.recipe)
+
+    @cached_property
+    def own_cohort(self) -> int:
+        return cohort_of(self.recipe)
+
+    def _turns(self) -> dict[str, tuple[int, int]]:
+        """Interval and cohort size of the recipe, and by arm those that differ from it."""
+        own, cohort = self.own_interval, self.own_cohort
+        return {
+            CONTROL: (own, cohort),
+            **{f"interval {interval}": (interval, cohort) for interval in self.intervals},
+            **{f"cohort of {size}": (own, size) for size in self.cohorts},
+        }
+
+    def arms(self) -> list[Arm]:
+        """The recipe, its other intervals and cohorts, and the recipe with each other choice changed."""
+        turns = self._turns()
+        return [
+            *(self._arm(name, *turn, {}) for name, turn in turns.items()),
+            *(self._arm(name, *turns[CONTROL], settings) for name, settings in CHANGED.items()),
+        ]
+
+    def _arm(self, name: str, interval: int, cohort: int, settings: Mapping[str, Any]) -> Arm:
+        rounds = self.iterations // (interval * cohort)
+        length = {"trainer.max_epochs": rounds, f"{EVALUATION}.every_n_rounds": rounds}
+        small = {f"{NETWORK}.widths": list(self.widths)}
+        turns = {f"{STRATEGY}.{INTERVAL}": interval, f"{STRATEGY}.cohort_size": cohort}
+        return Arm(name, {**length, **small, **turns, **settings})
 
 
-def reached(
-    found: Mapping[str, Mapping[str, Mapping[str, GapCurve]]], target: float | None
-) -> dict[str, list[int | None]]:
-    """By arm, a number a repetition: the round, counted from 1, that is the first evaluated one to reach a target."""
-
-    def target_of(seed: str) -> float:
-        ends = [last(seeds[seed][REACHED], SPLITS[2]) for seeds in found.values()]
-        return statistics.median_high(ends) if target is None else target
-
-    return {
-        arm: [reached_after(by_column[REACHED], target_of(seed)) for seed, by_column in seeds.items()]
-        for arm, seeds in found.items()
-    }
+def flow_choices(**options: Any) -> None:
+    """Trains a federated flow with one choice changed at a time, and compares scores with the recipe's."""
+    choice = FlowChoice(**options)
+    study = choice.study("flow-choices")
+    curves = choice.trained(study, scores_of)
+    draw_changes(curves, study.figure)
+    study.report([flow_table(curves), *flow_lines(curves)], study.figure)
 
 
-def reached_after(curve: GapCurve, target: float) -> int | None:
-    """The first evaluated round, counted from 1, whose score on unseen clients is no worse than a target."""
-    for round, value in zip(curve["rounds"], curve["values"][SPLITS[2]]):
-        if value <= target:
-            return int(round) + 1
-    return None
+def changes_of(curves: Curves) -> dict[str, dict[str, Any]]:
+    """Return FID-all of each changed arm beside the recipe's, as `compare_pairs` gives it."""
+    control = ends(curves[CONTROL])
+    return {arm: compare_pairs(control, ends(own)) for arm, own in curves.items() if arm != CONTROL}
 
 
-def reach_table(
-    reached_at: Mapping[str, Sequence[int | None]], sizes: Mapping[str, Mapping[str, int]], target: str
-) -> Table:
-    """Rounds and bytes to a target, by arm; a repetition that does not reach it has none."""
-    rows = []
-    for arm, found in reached_at.items():
-        there = [round for round in found if round is not None]
-        message = sum(sizes[arm].values())
-        sent = in_bytes(round(statistics.mean(there) * message)) if there else ""
-        rows.append((arm, ", ".join("-" if one is None else str(one) for one in found), in_bytes(message), sent))
-    title = f"to {REACHED} on unseen clients of {target}"
-    note = (
-        "rounds: of every seed, - where it is not reached; sent: by a client that is in all of them, the mean of the"
-        " seeds that reach it"
-    )
-    return make_table(title, ("trained", "rounds", "a message", "sent"), rows, note)
+def flow_lines(curves: Curves) -> list[str]:
+    """Return of each change whether FID-all is the worse for it, as is expected of all but a shorter interval."""
+    control = ends(curves[CONTROL])
+    lines = [
+        verdict_on(f"{arm}: FID-all, beside {CONTROL},", [control, row["values"]])
+        if arm == "interval 1"
+        else verdict_on(f"{arm}: FID-all is higher than {CONTROL}'s", [control, row["values"]], "more")
+        for arm, row in changes_of(curves).items()
+    ]
+    return [*lines, by_chance(len(lines))]
+
+
+def flow_table(curves: Curves) -> Table:
+    """Scores of each arm, means and standard deviations over seeds, and paired differences."""
+    changes = {CONTROL: "", **{arm: change_of(row) for arm, row in changes_of(curves).items()}}
+    rows = [
+        (arm, *(shown(ends(own, column)) for column in ("fid_all", "fid_avg")), changes[arm])
+        for arm, own in curves.items()
+    ]
+    note = spread_note(curves, f"; difference: in {FID} all, paired, its 95 % interval")
+    headings = ("changed", f"{FID} all", f"{FID} avg", "difference")
+    return make_table("one choice changed at a time, as many local iterations", headings, rows, note)
+
+
+def draw_changes(curves: Curves, path: Path) -> None:
+    """Paired differences in FID-all: a point a seed, a bar for the mean and its interval."""
+    control, rows = ends(curves[CONTROL]), changes_of(curves)
+    with panels(path, (7, 0.6 + 0.4 * len(rows))) as (_, ((axes,),)):
+        for place, row in enumerate(rows.values()):
+            axes.plot(row["interval"] if "interval" in row else [row["difference"]] * 2, [place, place], color="0.35")
+            axes.plot(row["difference"], place, "|", color="0.1", markersize=12)
+            differences = [own - other for own, other in zip(row["values"], control)]
+            axes.plot(differences, [place] * len(differences), "o", color="#1f5fa8", markersize=4)
+        axes.axvline(0, color="0.6", linewidth=0.8)
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.invert_yaxis()
+        axes.set_xlabel(f"{FID} all, less that of {CONTROL}; a point a seed, 95 % interval")
+        axes.grid(axis="x", alpha=0.25)

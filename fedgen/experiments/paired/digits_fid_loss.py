@@ -16,8 +16,8 @@ from fedgen.evaluation.marks import direction_of, mark_of, say_marks, title_of
 from fedgen.evaluation.names import REPORT, SELECT
 from fedgen.experiments.engine.arm_panels import ArmPanel, draw_panels, pairs_panel
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_of
-from fedgen.experiments.engine.study import ArmsChoice, Study, make_table
-from fedgen.experiments.engine.trainings import Arm, by_seed, fingerprints, local_iterations, train_all, trainings_of
+from fedgen.experiments.engine.study import Numbers, make_table
+from fedgen.experiments.engine.trainings import Arm, RecipeChoice, train_arms
 
 LOSSES = "model.init_args.generator_losses"
 ARMS = (Arm("without", {LOSSES: None}), Arm("with"))
@@ -30,7 +30,7 @@ Scores = Mapping[str, ScoreRecord]
 
 
 @dataclass(frozen=True)
-class DigitsChoice(ArmsChoice):
+class DigitsChoice(RecipeChoice):
     """Options of digits-fid-loss; its fields are options of the command.
 
     Args:
@@ -40,44 +40,25 @@ class DigitsChoice(ArmsChoice):
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 2, "rounds": 20}
-    LEAST: ClassVar[Mapping[str, int]] = {**ArmsChoice.LEAST, "seeds": 2}  # a comparison needs two pairs
+    LEAST: ClassVar[Mapping[str, float]] = {**RecipeChoice.LEAST, "seeds": 2}  # a comparison needs two pairs
 
     recipe: Path = Path("recipes/wgan_gp_digits_fid.yaml")
     seeds: int = 5
     rounds: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        local_iterations(self.recipe)
 
-    def resolved(self) -> dict[str, Any]:
-        return {"recipes": fingerprints([self.recipe])}
-
-
-def digits_fid_loss(output: Path | None = None, **options: Any) -> None:
-    """Trains the recipe with and without its generator losses for each seed and compares the last checkpoints.
-
-    Finished runs are kept and not run again; stopped ones go on. What was compared is printed again at once.
-
-    Args:
-        output: folder of the runs, results.json and pairs.png; checkpoints/digits-fid-loss by default.
-    """
+def digits_fid_loss(**options: Any) -> None:
+    """Trains the recipe with and without its generator losses for each seed and compares the last checkpoints."""
     choice = DigitsChoice(**options)
-    study = Study("digits-fid-loss", output, choice.settings())
+    study = choice.study("digits-fid-loss")
     common = ({} if choice.rounds is None else {"trainer.max_epochs": choice.rounds}) | (QUICK if choice.quick else {})
-    runs = trainings_of(
-        choice.recipe, ARMS, choice.seeds_of, lambda arm, one: folder_of(study.folder, arm.name, one), common
-    )
-    if study.missing("compared"):
-        train_all(by_seed(runs), choice.parallel)
-    compared = study.step(
-        "compared", lambda: compare(*([last_scores(run.folder, choice.rounds) for run in own] for own in runs.values()))
-    )
+    runs = train_arms(study, "compared", choice, ARMS, common)
+
+    def measure() -> dict[str, Any]:
+        return compare(*([last_scores(run.folder, choice.rounds) for run in own] for own in runs.values()))
+
+    compared = study.step("compared", measure)
     study.report([table_of(compared)], draw_pairs(compared, study.path("pairs.png")))
-
-
-def folder_of(output: Path, arm: str, seed: int) -> Path:
-    return output / f"{arm}-{seed}"
 
 
 def last_scores(folder: Path, rounds: int | None = None) -> dict[str, ScoreRecord]:
@@ -92,11 +73,7 @@ def last_scores(folder: Path, rounds: int | None = None) -> dict[str, ScoreRecor
 
 
 def compare(control: Sequence[Scores], treated: Sequence[Scores]) -> dict[str, Any]:
-    """Every column of two arms, by seed, as numbers for `results.json`.
-
-    Keys: "without" (the control's values) and those of `compare_pairs`, "title", "mark" (see `fedgen.evaluation.marks`)
-    and "better" (which way).
-    """
+    """Every column of two arms as `compare_pairs` has it, with "without" (the control's values), "title" and marks."""
     found: dict[str, Any] = {}
     for column, record in treated[0].items():
 
@@ -114,7 +91,7 @@ def compare(control: Sequence[Scores], treated: Sequence[Scores]) -> dict[str, A
     return found
 
 
-def table_of(compared: Mapping[str, Any]) -> Table:
+def table_of(compared: Numbers) -> Table:
     count = len(next(iter(compared.values()))["values"])
     rows = []
     for column, row in compared.items():
@@ -126,7 +103,7 @@ def table_of(compared: Mapping[str, Any]) -> Table:
     return make_table(title, headings, rows, say_marks(row["mark"] for row in compared.values()))
 
 
-def draw_pairs(compared: Mapping[str, Any], path: Path) -> Path:
+def draw_pairs(compared: Numbers, path: Path) -> Path:
     """One panel for each column of `all`: the seeds' scores without and with the loss, joined, and their means."""
     panels = []
     for row in (row for column, row in compared.items() if column.endswith("_all")):

@@ -5,52 +5,173 @@ aggregates differ by a number of the real data alone and so have one gradient. F
 the optima are known and KID-avg is the mean of what each client computes for itself; then on digits, as the second loss
 of a federated GAN, where KID-all stands for both: one code gives their gradient. No client's data reach a FID loss:
 moments do, their total for "all" and each client's for "avg". KID's loss needs the clients' points: it is simulated.
+The quickstart's ten clients hold one class of digits each; all losses have a fixed weight.
 """
 
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from rich.table import Table
 from torch import Tensor
 
+from fedgen.embeddings import embed, load_embedding
+from fedgen.evaluation import Columns, Run
 from fedgen.evaluation.marks import SAME, mark_in, mark_of, say_marks
 from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, draw_panels, pairs_panel
 from fedgen.experiments.engine.paired_seeds import change_of, mean_and_spread, verdict_on
 from fedgen.experiments.engine.scored_checkpoints import client_images, generated_images
-from fedgen.experiments.engine.study import Study, expectation, make_table
-from fedgen.experiments.engine.trainings import Training, by_seed, train_all
-from fedgen.experiments.paired.digits_fid_loss import compare, last_scores
-from fedgen.experiments.paired.distributed_digits import (
-    ARMS,
-    CONTROL,
-    OBJECTIVES,
-    OPTIMA,
-    OPTIMISED,
-    UNRELATED,
-    DistributedChoice,
+from fedgen.experiments.engine.study import Numbers, Study, expectation, make_table
+from fedgen.experiments.engine.trainings import Arm, Training, component, embedded_loss, train_arms
+from fedgen.experiments.paired.digits_fid_loss import LOSSES, DigitsChoice, compare, last_scores
+from fedgen.experiments.theory.distributed_toy import COLOURS as OBJECTIVE_COLOURS
+from fedgen.experiments.theory.distributed_toy import (
+    ROUNDING,
     ToySettings,
-    floors,
-    messages_against_images,
-    real_traces,
-    traces,
+    draw_toy,
+    toy_outcomes,
+    toy_table,
     train_toy,
-    trainings,
 )
+from fedgen.experiments.theory.distributed_toy import name_of as name_of_objective
 from fedgen.images import save_png, tile
+from fedgen.losses import FastFIDLoss
+from fedgen.statistics import (
+    Gaussian,
+    Message,
+    add,
+    gaussian_from_message,
+    gaussian_to_sums,
+    message_size,
+    pool,
+    summarize,
+)
 
-COLOURS = {CONTROL: "0.45", "fid_all": "#1f5fa8", "fid_avg": "#c4560b", "kid_all": "#3a8a3a", "kid_avg": "#7a4fa0"}
+CONTROL = "without"
+ARMS = (CONTROL, "fid_all", "fid_avg", "kid_all")
+OPTIMISED, UNRELATED = "pixels", "efficientnet-lite0-32"
+EMBEDDINGS = (UNRELATED, OPTIMISED)
+SIZES = (64, 1280, 2048)  # features whose messages are weighed: of pixels, of EfficientNet-Lite0 and of Inception
+
+
+@dataclass(frozen=True)
+class DistributedChoice(DigitsChoice):
+    """Options of distributed-fid-loss; its fields are options of the command.
+
+    Args:
+        recipe: of a federation on digits with `generator_losses`.
+        seeds: runs of the toy and of each arm on digits.
+        fid_weight: factor of FID beside the adversarial loss.
+        kid_weight: factor of KID: its values are about 3 / D of the squared distance of means, FID's all of it.
+        seed: of the first runs and of the images drawn; the others follow it.
+        quick: a minute, to see that it runs; scored in pixels alone.
+    """
+
+    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "rounds": 2, "parallel": lambda _: 2}
+    LEAST: ClassVar[Mapping[str, float]] = {**DigitsChoice.LEAST, "seeds": 1}
+
+    seeds: int = 3
+    fid_weight: float = 10.0
+    kid_weight: float = 200.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.fid_weight, self.kid_weight) <= 0:
+            raise ValueError(
+                f"fid_weight={self.fid_weight:g}, kid_weight={self.kid_weight:g}: a loss needs a positive weight"
+            )
+
+    @property
+    def embeddings(self) -> tuple[str, ...]:
+        return (OPTIMISED,) if self.quick else EMBEDDINGS
+
+
+def trainings(study: Study, choice: DistributedChoice) -> dict[str, list[Training]]:
+    common: dict[str, Any] = {}
+    if choice.rounds is not None:
+        options = {"every_n_rounds": choice.rounds, "num_images": 1000, "grid": 100}
+        evaluation = component("fedgen.callbacks.FederatedEvaluation", embeddings=choice.embeddings, **options)
+        common = {"trainer.max_epochs": choice.rounds, "trainer.callbacks": [evaluation]}
+    return train_arms(study, "digits", choice, [Arm(name, {LOSSES: losses_of(name, choice)}) for name in ARMS], common)
+
+
+def losses_of(arm: str, choice: DistributedChoice) -> list[dict[str, Any]] | None:
+    if arm == CONTROL:
+        return None
+    score, aggregate = arm.split("_")
+    if score == "kid":
+        loss, weight = component("fedgen.losses.MMD2Loss", aggregate=aggregate), choice.kid_weight
+    else:
+        moments = component("fedgen.losses.EMAMoments", decay=0.9)
+        loss = component("fedgen.losses.FastFIDLoss", moments=moments, aggregate=aggregate)
+        weight = choice.fid_weight
+    return embedded_loss(loss, [OPTIMISED], weight=weight)
+
+
+def traces(images: Tensor, embeddings: Sequence[str]) -> dict[str, float]:
+    """Trace of the images' covariance in each embedding."""
+    return {name: float(_summary(images, name).trace()) for name in embeddings}
+
+
+def real_traces(folder: Path, embeddings: Sequence[str]) -> dict[str, dict[str, float]]:
+    """In each embedding the trace of the pool of the clients' training images, and the mean of the clients' own."""
+    found, parts = {}, client_images(folder)
+    for name in embeddings:
+        summaries = [_summary(part, name) for part in parts]
+        pooled = pool(summaries)
+        within = sum(one.count * float(one.trace()) for one in summaries) / pooled.count
+        found[name] = {"pool": float(pooled.trace()), "within": within}
+    return found
+
+
+def floors(folder: Path) -> dict[str, float]:
+    """By column, what held-out real images score."""
+    records = Run(folder).records
+    names = Columns.of(records)
+    return {names.name(record): record.value for record in records if record.is_floor}
+
+
+def messages_against_images(folder: Path) -> dict[str, Any]:
+    """Measure clients' messages for FID in "bytes" by D, and how far the loss from them is from that of images."""
+    parts = [_features(part, OPTIMISED) for part in client_images(folder)]
+    messages = [Message.from_bytes(gaussian_to_sums(summarize(part)).to_bytes(), "sums") for part in parts]
+    found: dict[str, Any] = {"value": {}, "gradient": {}}
+    batch = torch.cat([part[:4] for part in parts]).flip(1).double()  # any images that are not the clients'
+    for aggregate, received in (("all", [add(*messages)]), ("avg", messages)):
+        sides = [list(map(gaussian_from_message, received)), parts]
+        results = [_value_and_gradient(aggregate, side, batch) for side in sides]
+        found["value"][aggregate] = abs(results[0][0] / results[1][0] - 1)
+        found["gradient"][aggregate] = float((results[0][1] - results[1][1]).norm() / results[1][1].norm())
+    sizes = {dim: gaussian_to_sums(summarize(torch.zeros(2, dim))) for dim in SIZES}
+    return found | {"bytes": {str(dim): message_size(message) for dim, message in sizes.items()}}
+
+
+def _value_and_gradient(aggregate: Any, clients: Any, batch: Tensor) -> tuple[float, Tensor]:
+    features = batch.clone().requires_grad_()
+    value = FastFIDLoss(aggregate=aggregate).set_references(clients)(features)
+    return float(value.detach()), torch.autograd.grad(value, features)[0]
+
+
+def _features(images: Tensor, embedding: str) -> Tensor:
+    return embed(load_embedding(embedding), images, description=f"embedding with {embedding}")
+
+
+def _summary(images: Tensor, embedding: str) -> Gaussian:
+    return summarize(_features(images, embedding))
+
+
+COLOURS = {CONTROL: "0.45", **OBJECTIVE_COLOURS}
 MARKERS = {CONTROL: "s", "fid_all": "o", "fid_avg": "o", "kid_all": "^"}
-LINES = {"fid_all": "-", "fid_avg": "-", "kid_all": "-", "kid_avg": (0, (4, 3))}  # KID's two lines are one
 FLOOR = "held-out real images"
 SIDE = 6  # pictures of a grid's side
 
 
 def name_of(arm: str) -> str:
-    return "no loss" if arm == CONTROL else arm.upper().replace("_ALL", "-all").replace("_AVG", "-avg")
+    return "no loss" if arm == CONTROL else name_of_objective(arm)
 
 
 STYLES = {
@@ -71,23 +192,7 @@ def save_samples(images: Mapping[str, Tensor | Sequence[Tensor]], paths: Mapping
         save_png(path, tile(side[: SIDE * SIDE], SIDE, min_side=32))
 
 
-def draw_toy(toy: Mapping[str, Mapping[str, Any]], path: Path) -> Path:
-    """The generator's variance along x against steps of training: each seed, and their mean; lines at the optima."""
-    steps = next(iter(toy.values()))["steps"]
-    arms = {
-        name_of(name): dict(zip(steps, zip(*(run["variance"][name] for run in toy.values())))) for name in OBJECTIVES
-    }
-    optima = {
-        f"optimum of {', '.join(name_of(name) for name in OBJECTIVES if OPTIMA[name] == optimum)}": [optimum]
-        for optimum in sorted(set(OPTIMA.values()))
-    }
-    panel = ArmPanel(arms, optima, label="variance of the generator along x", bottom=0)
-    styles = {name_of(name): {"color": COLOURS[name], "linestyle": LINES[name]} for name in OBJECTIVES}
-    title = "Two clients N((±1, 0), I), one Gaussian generator"
-    return draw_panels([[panel]], styles | dict.fromkeys(optima, REAL), path, title, "steps of training", (6.4, 4))
-
-
-def draw_digits(digits: Mapping[str, Any], samples: Mapping[str, Path], path: Path) -> Path:
+def draw_digits(digits: Numbers, samples: Mapping[str, Path], path: Path) -> Path:
     """Above: FID-avg against FID-all where it was trained on and where not, the covariance's trace; below: images."""
     real = digits["real traces"][OPTIMISED]
     shares = {name_of(arm): [value / real["pool"] for value in digits["traces"][OPTIMISED][arm]] for arm in ARMS}
@@ -104,13 +209,13 @@ def draw_digits(digits: Mapping[str, Any], samples: Mapping[str, Path], path: Pa
     return draw_panels([panels], STYLES, path, "", "FID-avg, or the loss", (3.6, 3.4), pictures)
 
 
-def trained_prefix(digits: Mapping[str, Any]) -> str:
+def trained_prefix(digits: Numbers) -> str:
     """Return what stands before "fid_all" in the column of the images and the embedding that losses were trained on."""
     trained = (name for name, mark in digits["marks"].items() if mark == SAME and name.endswith("fid_all"))
     return next(trained).removesuffix("fid_all")
 
 
-def _columns(digits: Mapping[str, Any]) -> dict[str, str]:
+def _columns(digits: Numbers) -> dict[str, str]:
     """Prefix of the columns that are shown -> title: the embedding trained on, then another on held-out images."""
     found = {trained_prefix(digits): f"{OPTIMISED}, training images\n(trained on)"}
     if UNRELATED in digits["traces"]:
@@ -118,7 +223,7 @@ def _columns(digits: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _against(digits: Mapping[str, Any], prefix: str, title: str) -> ArmPanel:
+def _against(digits: Numbers, prefix: str, title: str) -> ArmPanel:
     avg, pooled = (digits["scores"][f"{prefix}fid_{how}"] for how in ("avg", "all"))
     arms = {name_of(arm): {x: [y] for x, y in zip(avg[arm], pooled[arm])} for arm in ARMS}
     floor = digits["floor"]
@@ -127,44 +232,7 @@ def _against(digits: Mapping[str, Any], prefix: str, title: str) -> ArmPanel:
     return ArmPanel(arms, title=title, label="FID-all")
 
 
-TOLERANCE = 0.1  # of the toy's variances, whose clients are drawn
-ROUNDING = 1e-6  # relative difference of values, or gradients, that rounding may make
-
-
-def toy_table(toy: Mapping[str, Mapping[str, Any]]) -> Table:
-    headings = (
-        "objective",
-        "optimum of the variance along x",
-        "reached",
-        "variance along y (1)",
-        "mean x (0)",
-        "y (0)",
-    )
-    rows = []
-    for name in OBJECTIVES:
-        mean_x, mean_y, along_x, along_y = map(mean_and_spread, zip(*(run["end"][name] for run in toy.values())))
-        rows.append((name_of(name), f"{OPTIMA[name]:g}", along_x, along_y, mean_x, mean_y))
-    sent = next(iter(toy.values()))["bytes"]
-    note = f"what a client sends for FID, once: {sent} bytes; for KID its points stand beside the generator"
-    title = f"Gaussian toy, mean ± standard deviation of {len(toy)} seed(s)"
-    return make_table(title, headings, rows, note)
-
-
-def toy_outcomes(toy: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    reached = {name: statistics.mean(run["end"][name][2] for run in toy.values()) for name in OBJECTIVES}
-    lines = [
-        expectation(
-            f"{name_of(name)} leads to the variance {reached[name]:.3f}, its optimum is {OPTIMA[name]:g}",
-            abs(reached[name] - OPTIMA[name]) < TOLERANCE,
-        )
-        for name in OBJECTIVES
-    ]
-    worst = max(run["kid gradients"] for run in toy.values())
-    text = f"the mean of the gradients of the clients' own KIDs is that of KID-all, within {worst:.1e}"
-    return [*lines, expectation(text, worst < ROUNDING)]
-
-
-def digits_table(digits: Mapping[str, Any]) -> Table:
+def digits_table(digits: Numbers) -> Table:
     """Scores and traces by what was trained on, mean and standard deviation over seeds."""
     seeds = len(next(iter(digits["scores"].values()))[CONTROL])
     rows: list[Sequence[str]] = []
@@ -185,7 +253,7 @@ def digits_table(digits: Mapping[str, Any]) -> Table:
     return make_table(title, headings, rows, [note, *say_marks(digits["marks"].values())])
 
 
-def difference_table(digits: Mapping[str, Any]) -> Table:
+def difference_table(digits: Numbers) -> Table:
     """Return what each loss changes on held-out images in embeddings that it was not trained on: paired differences."""
     against = digits["against no loss"]
     columns = [name for name, row in next(iter(against.values())).items() if name.startswith("report/")]
@@ -195,7 +263,7 @@ def difference_table(digits: Mapping[str, Any]) -> Table:
     return make_table(title, ("trained on", *(name.removeprefix("report/") for name in shown)), rows)
 
 
-def digits_outcomes(digits: Mapping[str, Any]) -> list[str]:
+def digits_outcomes(digits: Numbers) -> list[str]:
     lines = []
     prefix = trained_prefix(digits)
     for how in ("all", "avg"):
@@ -230,10 +298,7 @@ def digits_outcomes(digits: Mapping[str, Any]) -> list[str]:
 
 
 def apart(row: Mapping[str, Sequence[float]]) -> tuple[float, float | None]:
-    """Mean distances of a score: of the models of FID-all and FID-avg of one seed, and of two seeds of one of them.
-
-    The second, None for a single seed, is what a difference of the first kind must exceed to say anything.
-    """
+    """Mean distances of a score: of FID-all's and FID-avg's models of one seed, and of two seeds of one, if any."""
     arms = row["fid_all"], row["fid_avg"]
     within = [abs(a - b) for values in arms for a, b in itertools.combinations(values, 2)]
     return statistics.mean(abs(a - b) for a, b in zip(*arms)), statistics.mean(within) if within else None
@@ -248,20 +313,15 @@ KID_AVG = (
 )
 
 
-def distributed_fid_loss(output: Path | None = None, **options: Any) -> None:
+def distributed_fid_loss(**options: Any) -> None:
     """Trains the toy by four objectives and the digits' GAN by three of them and by none, and compares where they end.
 
-    Finished runs are kept and not run again; stopped ones go on. 12 runs of two minutes, and three minutes for the toy.
-
-    Args:
-        output: folder of the runs, results.json and two figures; checkpoints/distributed-fid-loss by default.
+    12 runs of two minutes, and three minutes for the toy.
     """
     choice = DistributedChoice(**options)
-    study, toy_settings = Study("distributed-fid-loss", output, choice.settings()), QUICK_TOY if choice.quick else TOY
+    study, toy_settings = choice.study("distributed-fid-loss"), QUICK_TOY if choice.quick else TOY
     toy = study.each("toy", {f"seed {one}": one for one in choice.seeds_of}, lambda one: train_toy(toy_settings, one))
-    runs = trainings(choice, study.folder)
-    if study.missing("digits"):
-        train_all(by_seed(runs), choice.parallel)
+    runs = trainings(study, choice)
     digits = study.step("digits", lambda: measure(runs, choice))
     samples = {arm: study.path(f"samples-{arm}.png") for arm in (*ARMS, "real")}
     if not all(path.exists() for path in samples.values()):
@@ -274,12 +334,7 @@ def distributed_fid_loss(output: Path | None = None, **options: Any) -> None:
 
 
 def measure(runs: Mapping[str, Sequence[Training]], choice: DistributedChoice) -> dict[str, Any]:
-    """Measure what the digits' runs left, as numbers for `results.json`.
-
-    Keys: "scores" (column -> arm -> values by seed), "marks" (column -> mark), "floor" (column -> value), "against no
-    loss" (arm -> `digits_fid_loss.compare`, from two seeds on), "traces" (embedding -> arm -> values by seed), "real
-    traces" (embedding -> pool, within), "messages" (see `messages_against_images`).
-    """
+    """Measure what the digits' runs left, by column or embedding and arm, as numbers for `results.json`."""
     scored = {arm: [last_scores(run.folder, choice.rounds) for run in own] for arm, own in runs.items()}
     columns = [name for name in scored[CONTROL][0] if name.endswith(("_all", "_avg"))]
     found: dict[str, Any] = {

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.names import LAST, checkpoint_name
+from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.arm_panels import REAL, draw_images, draw_panels
 from fedgen.experiments.engine.features import CACHE
 from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
@@ -34,20 +35,6 @@ from fedgen.experiments.engine.scored_arms import (
 )
 from fedgen.experiments.engine.scored_checkpoints import TrainedChoice
 from fedgen.experiments.engine.study import ScoredArmsChoice, Study
-from fedgen.experiments.engine.trainings import (
-    Plan,
-    TrainedRun,
-    Training,
-    component,
-    embedded_loss,
-    fingerprints,
-    kept_rounds,
-    protocol_of,
-    runs_of,
-    start_of,
-    train_all,
-    train_runs,
-)
 from fedgen.images import to_uint8
 from fedgen.models.checkpoint_file import read_generator
 from fedgen.models.sampling import decode
@@ -125,12 +112,14 @@ class TuningChoice(ScoredArmsChoice):
 
     def resolved(self) -> dict[str, Any]:
         steps = {arm: self.length(arm) for arm in ARMS}
-        return {"unrelated": self.judge, "steps": steps, "recipes": fingerprints(self.files())}
+        return {"unrelated": self.judge, "steps": steps, "recipes": trainings.fingerprints(self.files())}
 
     @cached_property
-    def plan(self) -> Plan:
-        kept = TrainedChoice.QUICK["checkpoints"] if self.quick else protocol_of(self.data).checkpoints
-        return Plan(tuple(self.seeds_of), kept, self.seed, self.folder, self.recipes, self.parallel, self.quick)
+    def plan(self) -> trainings.Plan:
+        kept = TrainedChoice.QUICK["checkpoints"] if self.quick else trainings.protocol_of(self.data).checkpoints
+        return trainings.Plan(
+            tuple(self.seeds_of), kept, self.seed, self.folder, self.recipes, self.parallel, self.quick
+        )
 
     @property
     def checkpoints(self) -> int:
@@ -144,16 +133,16 @@ class TuningChoice(ScoredArmsChoice):
         return steps // self.checkpoints * self.checkpoints
 
     @cached_property
-    def bases(self) -> list[TrainedRun]:
+    def bases(self) -> list[trainings.TrainedRun]:
         """The GANs whose generators are fine-tuned, which other experiments share; one a seed."""
-        protocol = protocol_of(self.data)
+        protocol = trainings.protocol_of(self.data)
         series = replace(protocol.series[0], intervals=protocol.series[0].intervals[:1])
-        return runs_of(series, protocol.held_out, self.plan)
+        return trainings.runs_of(series, protocol.held_out, self.plan)
 
-    def training(self, arm: str, base: TrainedRun) -> Training:
+    def training(self, arm: str, base: trainings.TrainedRun) -> trainings.Training:
         """An arm's run from the last checkpoint of a GAN."""
-        own, held_out = self.tuning, protocol_of(self.data).held_out
-        losses = embedded_loss(component("fedgen.losses.FastFIDLoss"), ARMS[arm], cache=str(CACHE))
+        own, held_out = self.tuning, trainings.protocol_of(self.data).held_out
+        losses = trainings.embedded_loss(trainings.component("fedgen.losses.FastFIDLoss"), ARMS[arm], cache=str(CACHE))
         given: dict[str, Any] = {
             "model.init_args.generator": base.folder / LAST,
             "model.init_args.layers": own.first if arm == FIRST else ["*"],
@@ -165,19 +154,19 @@ class TuningChoice(ScoredArmsChoice):
         if self.quick:
             sizes = {"batch": 200, "chunk": 50, "fixed_latents": 200}
             given |= {f"model.init_args.{name}": size for name, size in sizes.items()}
-        settings = kept_rounds(self.checkpoints, 1, self.seed, held_out, given)
-        return Training(self.recipes / own.recipe, self._folder(arm, base), base.seed, settings)
+        settings = trainings.kept_rounds(self.checkpoints, 1, self.seed, held_out, given)
+        return trainings.Training(self.recipes / own.recipe, self._folder(arm, base), base.seed, settings)
 
     def files(self) -> list[Path]:
-        return [self.recipes / name for name in (protocol_of(self.data).series[0].recipe, self.tuning.recipe)]
+        return [self.recipes / name for name in (trainings.protocol_of(self.data).series[0].recipe, self.tuning.recipe)]
 
-    def _folder(self, arm: str, base: TrainedRun) -> Path:
+    def _folder(self, arm: str, base: trainings.TrainedRun) -> Path:
         # the base by its place and by what its recipe says: one trained anew by another recipe is another start
         own, steps = self.tuning.recipe.removesuffix(".yaml"), f"steps{self.length(arm)}"
         how = [arm.replace(" ", "-"), steps, *([self.precision] if self.precision else [])]
-        return self.folder / "-".join([own, *how, base.folder.name, start_of(self.files()[0])])
+        return self.folder / "-".join([own, *how, base.folder.name, trainings.start_of(self.files()[0])])
 
-    def states(self, arm: str, base: TrainedRun) -> dict[int, Path]:
+    def states(self, arm: str, base: trainings.TrainedRun) -> dict[int, Path]:
         """The checkpoints of a finished run by steps of fine-tuning; 0 is what it started from."""
         each, folder = self.length(arm) // self.checkpoints, self._folder(arm, base)
         later = {each * (k + 1): folder / checkpoint_name(k) for k in range(self.checkpoints)}
@@ -210,17 +199,14 @@ STYLES = {
 PANELS = {"fid, held out": "FID to held-out images", "coverage": "coverage of held-out images"}
 
 
-def fid_finetune(output: Path | None = None, **options: Any) -> None:
+def fid_finetune(**options: Any) -> None:
     """Fine-tunes trained generators on FID alone in three ways and scores them before, on the way and after.
 
-    Finished runs are kept and not run again; stopped ones go on. With digits a quarter of an hour on one core, beside
-    the generators themselves: two minutes each, shared with other experiments.
-
-    Args:
-        output: folder of results.json and two figures; checkpoints/fid-finetune-... by default.
+    With digits a quarter of an hour on one core, beside the generators themselves: two minutes each, shared with other
+    experiments.
     """
-    choice = TuningChoice(output=output, **options)
-    study = Study("fid-finetune", output, choice.settings())
+    choice = TuningChoice(**options)
+    study = choice.study("fid-finetune")
     states = {  # the arms of a seed share their start
         _key(arm, base.seed, steps): path
         for base in choice.bases
@@ -244,9 +230,9 @@ def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> N
     """Trains what is missing, and scores every state and real images in all embeddings."""
     judge = load_embedding(choice.judge, weights=choice.weights)
     embeddings = [load_embedding(PIXELS), load_embedding(NETWORK), judge]
-    train_runs(choice.bases, choice.plan)
+    trainings.train_runs(choice.bases, choice.plan)
     tunings = [choice.training(arm, base) for base in choice.bases for arm in ARMS]
-    train_all(tunings, choice.parallel)
+    trainings.train_all(tunings, choice.parallel)
     scores, held_out = real_side(
         [*(base.folder for base in choice.bases), *(one.folder for one in tunings)], embeddings
     )

@@ -35,7 +35,7 @@ from fedgen.experiments.engine.scored_arms import (
     states_in,
 )
 from fedgen.experiments.engine.scored_checkpoints import kept_checkpoints
-from fedgen.experiments.engine.study import ScoredArmsChoice, Study, make_table
+from fedgen.experiments.engine.study import Numbers, ScoredArmsChoice, Study, make_table
 from fedgen.experiments.engine.trainings import Training, fingerprints, kept_rounds, start_of, train_all
 from fedgen.images import from_uint8, save_png, tile
 from fedgen.models.glow import require_normflows
@@ -113,14 +113,10 @@ class ArtifactChoice(ScoredArmsChoice):
         return {GAN: long.before + long.after, REMOVED: long.after}.get(arm, long.flow)
 
     def run_folder(self, arm: str, seed: int) -> Path:
-        """E.g. "glow_digits_fid-likelihood-split0-rounds200-seed0".
-
-        That without the critic names its start, by rounds and by what the GAN's recipe says: one trained anew by
-        another recipe is another start.
-        """
+        """E.g. "glow_digits_fid-likelihood-split0-rounds200-seed0"; the one without the critic names its start."""
         recipe, slug = RECIPES[arm].removesuffix(".yaml"), arm.replace(" + ", "-").replace(" ", "-").lower()
         start = ""
-        if arm == REMOVED:
+        if arm == REMOVED:  # a GAN trained anew by another recipe is another start
             start = f"-after{self.lengths.before}-of-{start_of(self.recipes / RECIPES[GAN])}"
         name = f"{recipe}-{slug}-split{self.seed}-rounds{self.rounds(arm)}{start}-seed{seed}"
         return self.folder / name
@@ -169,19 +165,16 @@ CONTROL_STYLE, TREATED_STYLE = ({"color": colour, "marker": "o"} for colour in (
 STYLES = {arm: style for pair in FAMILIES.values() for arm, style in zip(pair, (CONTROL_STYLE, TREATED_STYLE))}
 
 
-def fid_loss_artifacts(output: Path | None = None, **options: Any) -> None:
+def fid_loss_artifacts(**options: Any) -> None:
     """Trains four generators of digits, with FID in pixels as a loss, and scores what they make in another embedding.
 
     The GAN with a FID loss with its critic and, from a point on, without it; a Glow with and without a FID loss. Needs
-    the extra `flows`. Finished runs are kept and not run again; stopped ones go on.
-
-    Args:
-        output: folder of results.json and fid_loss_artifacts.png; checkpoints/fid-loss-artifacts-... by default.
+    the extra `flows`.
     """
-    choice = ArtifactChoice(output=output, **options)
+    choice = ArtifactChoice(**options)
     require_normflows()
     load_embedding(choice.embedding, weights=choice.weights)  # refused before any training
-    study = Study("fid-loss-artifacts", output, choice.settings())
+    study = choice.study("fid-loss-artifacts")
     names = [name for family in FAMILIES for name in (family, f"floor of {family}")]
     if study.missing(*names, BITS) or not all(study.path(grid_of(arm)).exists() for arm in ARMS):
         # the GANs without their critic start from those with it
@@ -225,7 +218,7 @@ def key_of(arm: str, seed: int, steps: int) -> str:
     return f"{arm}, seed {seed}, {steps} rounds"
 
 
-def scored(numbers: Mapping[str, Any], name: str, choice: ArtifactChoice) -> ScoredArms:
+def scored(numbers: Numbers, name: str, choice: ArtifactChoice) -> ScoredArms:
     """Return the scores of a family's arms along their rounds, the treated beside its control."""
     control, treated = FAMILIES[name]
     places: dict[str, list[int]] = {}
@@ -237,7 +230,7 @@ def scored(numbers: Mapping[str, Any], name: str, choice: ArtifactChoice) -> Sco
     return ScoredArms(states, [numbers[f"floor of {name}"]["scores"]], TITLES, used, {treated: (control, None)})
 
 
-def _table(name: str, found: ScoredArms, floor: Mapping[str, Any], embedding: str) -> Table:
+def _table(name: str, found: ScoredArms, floor: Numbers, embedding: str) -> Table:
     control, treated = FAMILIES[name]
     count = len(found.at(control))
     note = f"{floor['samples']} samples each; real: {floor['real']} real images, scored against as many others"
@@ -253,9 +246,7 @@ def bits_of(found: Mapping[str, float]) -> dict[str, Row]:
 
 
 def outcomes(found: Mapping[str, ScoredArms], bits: Mapping[str, Row], judge: str) -> list[str]:
-    """Return what the paper's figure says, as far as numbers can, and whether it is so beyond the interval of paired
-    seeds.
-    """
+    """Return what the paper's figure says, as far as numbers can, and whether it is so over paired seeds."""
     lines = []
     for name, (control, treated) in FAMILIES.items():
         text = f"{name}, {treated}: FID in {OPTIMISED}, which is optimised, is not above that of {control}"

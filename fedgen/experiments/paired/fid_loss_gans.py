@@ -19,6 +19,7 @@ import torch
 from rich.table import Table
 
 from fedgen.embeddings import Embedding, load_embedding
+from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.arm_panels import REAL, Picture, draw_panels, draw_pictures, pairs_panel
 from fedgen.experiments.engine.features import CACHE
 from fedgen.experiments.engine.paired_seeds import by_chance, change_of, verdict_on
@@ -34,16 +35,6 @@ from fedgen.experiments.engine.scored_arms import (
 )
 from fedgen.experiments.engine.scored_checkpoints import generated_images
 from fedgen.experiments.engine.study import ScoredArmsChoice, Study
-from fedgen.experiments.engine.trainings import (
-    Training,
-    component,
-    embedded_loss,
-    fingerprints,
-    kept_rounds,
-    require_each_once,
-    rounds_of,
-    train_all,
-)
 from fedgen.images import save_png, tile
 
 WITHOUT, MINIBATCH, QUEUE, EMA = "without", "minibatch", "queue", "ema"
@@ -84,12 +75,15 @@ def losses_of(arm: str, bench: Bench) -> list[dict[str, Any]] | None:
     if arm == WITHOUT:
         return None
     moments = {
-        QUEUE: component("fedgen.losses.QueueMoments", size=bench.queue),
-        EMA: component("fedgen.losses.EMAMoments", decay=bench.decay),
+        QUEUE: trainings.component("fedgen.losses.QueueMoments", size=bench.queue),
+        EMA: trainings.component("fedgen.losses.EMAMoments", decay=bench.decay),
     }
     options = {"moments": moments[arm], "refresh_every": bench.refresh_every} if arm in moments else {}
-    fid, weight = component("fedgen.losses.FastFIDLoss", **options), component("fedgen.losses.AdaptiveWeight")
-    return embedded_loss(fid, [bench.optimised], weight=weight, cache=str(CACHE))
+    fid, weight = (
+        trainings.component("fedgen.losses.FastFIDLoss", **options),
+        trainings.component("fedgen.losses.AdaptiveWeight"),
+    )
+    return trainings.embedded_loss(fid, [bench.optimised], weight=weight, cache=str(CACHE))
 
 
 @dataclass(frozen=True)
@@ -109,7 +103,7 @@ class GanChoice(ScoredArmsChoice):
     QUICK: ClassVar[Mapping[str, Any]] = {
         "networks": lambda names: names[:1], "seeds": 1, "rounds": 1, "picture_rounds": 1, "parallel": lambda _: 2
     }  # fmt: skip
-    LEAST: ClassVar[Mapping[str, int]] = {**ScoredArmsChoice.LEAST, "picture_rounds": 1}
+    LEAST: ClassVar[Mapping[str, float]] = {**ScoredArmsChoice.LEAST, "picture_rounds": 1}
     APART: ClassVar[tuple[str, ...]] = ("networks", "arms", "seeds", "pictures")  # what is measured of some joins
 
     networks: tuple[str, ...] = tuple(NETWORKS)
@@ -122,8 +116,8 @@ class GanChoice(ScoredArmsChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_each_once("networks", self.networks, NETWORKS)
-        require_each_once("arms", self.arms, FORMS)
+        trainings.require_each_once("networks", self.networks, NETWORKS)
+        trainings.require_each_once("arms", self.arms, FORMS)
         require_unrelated(self.embedding, [DIGITS.optimised], DIGITS.data)
 
     @property
@@ -132,21 +126,23 @@ class GanChoice(ScoredArmsChoice):
         return (WITHOUT, *(arm for arm in FORMS if arm in self.arms))
 
     def resolved(self) -> dict[str, Any]:
-        return {"recipes": fingerprints(self.recipe_of(one, bench) for bench in BENCHES for one in NETWORKS)}
+        return {"recipes": trainings.fingerprints(self.recipe_of(one, bench) for bench in BENCHES for one in NETWORKS)}
 
     def recipe_of(self, network: str, bench: Bench) -> Path:
         return self.recipes / f"{network}_{bench.data}.yaml"
 
-    def training(self, bench: Bench, network: str, arm: str, seed: int) -> Training:
+    def training(self, bench: Bench, network: str, arm: str, seed: int) -> trainings.Training:
         """An arm's run: the recipe, with other losses. Nothing is scored while it trains; the last round is kept."""
         recipe = self.recipe_of(network, bench)
-        usual, asked = rounds_of(recipe), self.rounds
+        usual, asked = trainings.rounds_of(recipe), self.rounds
         if bench is not DIGITS:
             usual, asked = NETWORKS[network].picture_rounds, self.picture_rounds
         rounds = asked or usual
         name = f"{recipe.stem}-{arm}-split{self.seed}-rounds{rounds}-seed{seed}"
         losses = {"model.init_args.generator_losses": losses_of(arm, bench)}
-        return Training(recipe, self.folder / name, seed, kept_rounds(rounds, rounds, self.seed, more=losses))
+        return trainings.Training(
+            recipe, self.folder / name, seed, trainings.kept_rounds(rounds, rounds, self.seed, more=losses)
+        )
 
 
 HEADINGS = {"fid": "FID", HELD_OUT: "FID, held out", "recall": "recall", "coverage": "coverage", "trace": "trace"}
@@ -245,10 +241,7 @@ def grid_of(network: str, arm: str = "") -> str:
 
 
 def draw_scores(found: ScoredArms, judge: str, networks: Sequence[str], arms: Sequence[str], path: Path) -> Path:
-    """A column for each network: FID-all to held-out images in both embeddings, and the trace where it was optimised.
-
-    A point is a run; thin lines join the runs of a seed, bars are means, dashes are what real images score.
-    """
+    """A column for each network: FID-all to held-out images in both embeddings, the trace where it was optimised."""
     rows = [
         (judge, HELD_OUT, f"FID-all, held-out images\n{judge}\n(no loss used it)"),
         (DIGITS.optimised, HELD_OUT, f"FID-all, held-out images\n{DIGITS.optimised}\n(optimised)"),
@@ -290,21 +283,18 @@ UNRELATED = "pixels"  # to the pictures' loss; the classifier was trained on ima
 GRID, REAL_GRID = (10, 5), (20, 2)  # pictures across and down
 
 
-def fid_loss_gans(output: Path | None = None, **options: Any) -> None:
+def fid_loss_gans(**options: Any) -> None:
     """Trains GANs of digits without and with FID in three forms, and pairs on MNIST-5k for pictures; scores them all.
 
-    66 runs of one to fifteen minutes each: about two hours with --parallel 2. Finished runs are kept and not run again;
-    stopped ones go on. What was measured of some networks, arms or seeds joins what is measured of others later.
-
-    Args:
-        output: folder of results.json and two figures; checkpoints/fid-loss-gans by default.
+    66 runs of one to fifteen minutes each: about two hours with --parallel 2. What was measured of some networks, arms
+    or seeds joins what is measured of others later.
     """
-    choice = GanChoice(output=output, **options)
+    choice = GanChoice(**options)
     for network in choice.networks:  # refuses recipes that are not there before any training
         for bench in (DIGITS, PICTURES) if choice.pictures else (DIGITS,):
             choice.training(bench, network, WITHOUT, choice.seed)
     judge = load_embedding(choice.embedding, weights=choice.weights)
-    study = Study("fid-loss-gans", output, choice.settings())
+    study = choice.study("fid-loss-gans")
     for seed in choice.seeds_of:  # a stopped experiment has all arms of the first seeds
         measure(study, choice, DIGITS, choice.trained, seed, [load_embedding(DIGITS.optimised), judge])
     about = choice.networks, choice.trained
@@ -353,7 +343,7 @@ def measure(
     }
     if not missing:
         return
-    train_all(list(missing.values()), choice.parallel)
+    trainings.train_all(list(missing.values()), choice.parallel)
     number = QUICK_IMAGES if choice.quick else None
     scores, held_out = real_side([one.folder for one in missing.values()], embeddings, number)
     study.step(f"images of {data}", lambda: len(held_out))

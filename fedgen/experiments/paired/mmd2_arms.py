@@ -73,9 +73,9 @@ class Mmd2Choice(ArmsChoice):
         "centres": lambda centres: centres and centres[:3], "local_steps": 1, "parallel": 1,
     }  # fmt: skip
     APART: ClassVar[tuple[str, ...]] = ("network",)
-    LEAST: ClassVar[Mapping[str, int]] = {
+    LEAST: ClassVar[Mapping[str, float]] = {
         **ArmsChoice.LEAST, "clients": 2, "client_images": 24, "rounds": CHECKPOINTS, "iterations": 1, "batch": 1,
-        "local_steps": 1,
+        "local_steps": 1, "client_truncation": 0,
     }  # fmt: skip
 
     network: Path = NETWORK
@@ -109,11 +109,8 @@ class Mmd2Choice(ArmsChoice):
             )
         if self.centres is not None and len(set(self.centres)) != self.clients:
             raise ValueError(f"centres={list(self.centres)}: give {self.clients} different ones, one a client")
-        if self.client_truncation < 0 or self.weight <= 0 or self.local_lr <= 0:
-            raise ValueError(
-                f"client_truncation={self.client_truncation} lies from 0 on; weight={self.weight} and"
-                f" local_lr={self.local_lr} above 0"
-            )
+        if self.weight <= 0 or self.local_lr <= 0:
+            raise ValueError(f"weight={self.weight}, local_lr={self.local_lr}: give numbers above 0")
         require_device(self.device)
 
     def server(self, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -214,10 +211,7 @@ class _Side:
 
 
 class HeldOutScores:
-    """KID, recall and coverage to the clients' held-out images, and FID to the server's, in several embeddings.
-
-    Recall and coverage are those of the clients' pool.
-    """
+    """KID to the clients' held-out images, recall and coverage of their pool, and FID to the server's, by embedding."""
 
     def __init__(self, data: FederatedDataModule, public: Examples, embeddings: Sequence[Embedding]) -> None:
         self._sides = []

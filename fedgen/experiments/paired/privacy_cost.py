@@ -15,21 +15,11 @@ from rich.table import Table
 from fedgen.evaluation import Run
 from fedgen.evaluation.names import REPORT
 from fedgen.evaluation.records import FLOOR, MODEL
+from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, Styles, draw_panels
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_of, verdict
 from fedgen.experiments.engine.scored_arms import REAL_IMAGES
-from fedgen.experiments.engine.study import ArmsChoice, Study, expectation, make_table
-from fedgen.experiments.engine.trainings import (
-    Arm,
-    by_seed,
-    component,
-    fingerprint,
-    read_recipe,
-    rounds_of,
-    start_of,
-    train_all,
-    trainings_of,
-)
+from fedgen.experiments.engine.study import Study, expectation, make_table
 from fedgen.federated.aggregators.private_mean import Participations
 from fedgen.statistics.private import federated_epsilon
 
@@ -47,7 +37,7 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
-class PrivacyChoice(ArmsChoice):
+class PrivacyChoice(trainings.RecipeChoice):
     """Options of privacy-cost; its fields are options of the command.
 
     Args:
@@ -77,30 +67,24 @@ class PrivacyChoice(ArmsChoice):
 
     @property
     def total(self) -> int:
-        return self.rounds or rounds_of(self.recipe)
+        return self.rounds or trainings.rounds_of(self.recipe)
 
     def resolved(self) -> dict[str, Any]:
-        return {"rounds": self.total, "recipe": start_of(self.recipe)}
+        return {"rounds": self.total, "recipe": trainings.start_of(self.recipe)}
 
 
-def privacy_cost(output: Path | None = None, **options: Any) -> None:
-    """Scores of a generator trained with clipped updates and more and more noise, and the epsilon that each has spent.
-
-    Args:
-        output: folder of results.json and the figure.
-    """
+def privacy_cost(**options: Any) -> None:
+    """Scores of a generator trained with clipped updates and more and more noise, and the epsilon that each spent."""
     choice = PrivacyChoice(**options)
     recipe, delta, noise = choice.recipe, choice.delta, choice.noise
-    study, common = Study("privacy-cost", output, choice.settings()), common_settings(choice.total, choice.num_images)
-    arms = [Arm(name, {AGGREGATOR: one}) for name, one in arms_of(noise, choice.max_norm, delta).items()]
+    study, common = choice.study("privacy-cost"), common_settings(choice.total, choice.num_images)
+    arms = [trainings.Arm(name, {AGGREGATOR: one}) for name, one in arms_of(noise, choice.max_norm, delta).items()]
 
-    def place(arm: Arm, seed: int) -> Path:
-        own = fingerprint({**common, **arm.settings})[:8]
-        return choice.runs / f"{recipe.stem}-{start_of(recipe)}-{own}-seed{seed}"
+    def place(arm: trainings.Arm, seed: int) -> Path:
+        own = trainings.fingerprint({**common, **arm.settings})[:8]
+        return choice.runs / f"{recipe.stem}-{trainings.start_of(recipe)}-{own}-seed{seed}"
 
-    trained = trainings_of(recipe, arms, choice.seeds_of, place, common)
-    if study.missing("scores"):
-        train_all(by_seed(trained), choice.parallel)
+    trained = trainings.train_arms(study, "scores", choice, arms, common, place)
     found = study.step(
         "scores", lambda: {name: [_last_scores(run.place) for run in own] for name, own in trained.items()}
     )
@@ -111,10 +95,10 @@ def privacy_cost(output: Path | None = None, **options: Any) -> None:
 
 
 def arms_of(noise: Sequence[float], max_norm: float, delta: float) -> dict[str, dict[str, Any]]:
-    found = {PLAIN: component("fedgen.federated.Mean")}
+    found = {PLAIN: trainings.component("fedgen.federated.Mean")}
     for multiplier in (0.0, *noise):
         options = {"max_norm": max_norm, "noise_multiplier": multiplier, "delta": delta}
-        found[named(multiplier)] = component("fedgen.federated.PrivateMean", **options)
+        found[named(multiplier)] = trainings.component("fedgen.federated.PrivateMean", **options)
     return found
 
 
@@ -123,10 +107,8 @@ def named(multiplier: float) -> str:
 
 
 def epsilons(recipe: Path, noise: Sequence[float], delta: float, rounds: int, seeds: Sequence[int]) -> dict[str, float]:
-    """Return what each noise has spent after so many rounds of a recipe's federation, by the seed that draws a client
-    most.
-    """
-    settings = read_recipe(recipe)
+    """Return what each noise has spent after so many rounds, by the seed that draws a client most."""
+    settings = trainings.read_recipe(recipe)
     clients = int(settings["data"]["init_args"]["partition"]["init_args"]["num_clients"])
     cohort = int(settings["trainer"]["strategy"]["init_args"]["cohort_size"])
     counts = [Participations(clients, cohort, seed) for seed in seeds]
@@ -140,7 +122,7 @@ def common_settings(rounds: int, num_images: int) -> dict[str, Any]:
     evaluation = {"every_n_rounds": rounds, "num_images": num_images, "embeddings": ["efficientnet-lite0-32"]}
     return {
         "trainer.max_epochs": rounds,
-        "trainer.callbacks": [component("fedgen.callbacks.FederatedEvaluation", **evaluation, grid=64)],
+        "trainer.callbacks": [trainings.component("fedgen.callbacks.FederatedEvaluation", **evaluation, grid=64)],
         "trainer.logger": False,
     }
 

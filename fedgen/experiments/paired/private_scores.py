@@ -18,16 +18,9 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.arm_panels import ArmPanel, draw_panels
-from fedgen.experiments.engine.study import Choice, Study, expectation, make_table
+from fedgen.experiments.engine.study import Choice, Numbers, expectation, make_table
 from fedgen.io.files import in_bytes
-from fedgen.scores import (
-    FrechetReference,
-    KernelReference,
-    PolynomialKernel,
-    RBFKernel,
-    kid_from_messages,
-    kid_message,
-)
+from fedgen.scores import FrechetReference, KernelReference, PolynomialKernel, RBFKernel, kid_from_messages, kid_message
 from fedgen.seeds import derive, generator
 from fedgen.statistics import (
     CubicSketch,
@@ -237,28 +230,18 @@ class PrivateScoresChoice(Choice):
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {"images": 5_000, "draws": 2}
+    LEAST: ClassVar[Mapping[str, float]] = {"images": 100 * CLIENTS, "draws": 2}
 
     images: int = 50_000
     draws: int = 5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.images < 100 * CLIENTS or self.draws < 2:
-            raise ValueError(
-                f"images={self.images}, draws={self.draws}: give at least {100 * CLIENTS} images and 2 draws"
-            )
 
-
-def private_scores(output: Path | None = None, **options: Any) -> None:
-    """Measures messages, their sums' exactness and what rounding, sketches and noise change of FID-all and KID-all.
-
-    Args:
-        output: folder of results.json and private_scores.png; checkpoints/private-scores by default.
-    """
+def private_scores(**options: Any) -> None:
+    """Measures messages, their sums' exactness and what rounding, sketches and noise change of FID-all and KID-all."""
     choice = PrivateScoresChoice(**options)
     images, draws, seed = choice.images, choice.draws, choice.seed
     dims, numbers = (DIMS[:2], SKETCHES[:2]) if choice.quick else (DIMS, SKETCHES)
-    study = Study("private-scores", output, choice.settings())
+    study = choice.study("private-scores")
     sizes = study.each("bytes", {str(dim): dim for dim in SIZES}, message_sizes, unit="sizes of features")
     exact = study.step("exact", lambda: exactness(Toy(64, "flat", min(images, 5_000), seed)))
     toys = {f"{spectrum} {dim}": Toy(dim, spectrum, images, seed) for spectrum in SPECTRA for dim in dims}
@@ -274,9 +257,7 @@ def private_scores(output: Path | None = None, **options: Any) -> None:
     study.report([*tables, *outcomes(exact, multipliers, noise, sketches)], draw(noise, sketches, study.figure))
 
 
-def outcomes(
-    exact: Mapping[str, Any], multipliers: Mapping[str, Any], noise: Mapping[str, Any], sketches: Mapping[str, Any]
-) -> list[str]:
+def outcomes(exact: Numbers, multipliers: Numbers, noise: Numbers, sketches: Numbers) -> list[str]:
     sums, fixed = exact["fid_all"]["float64 sums"], exact["fid_all"]["fixed point, 24 bits"]
     ratios = [rms(row["stated"]) / row["rms"] for row in sketches.values()]
     gain = min(
@@ -313,7 +294,7 @@ def size_table(sizes: Mapping[str, Mapping[str, int]]) -> Table:
     return make_table("size of one client's message", ("message", *(f"D = {dim}" for dim in sizes)), rows)
 
 
-def noise_table(noise: Mapping[str, Mapping[str, Any]], images: int, draws: int) -> Table:
+def noise_table(noise: Numbers, images: int, draws: int) -> Table:
     """FID-all without noise, and by epsilon what noise adds: its mean and standard deviation over the draws."""
     rows: list[Sequence[str]] = []
     for name, row in noise.items():
@@ -336,7 +317,7 @@ def noise_table(noise: Mapping[str, Mapping[str, Any]], images: int, draws: int)
     return make_table(title, ("spectrum, D", "eps", "same trace", "clamped", "unprojected", "lost"), rows, note)
 
 
-def sketch_table(sketches: Mapping[str, Mapping[str, Any]], seeds: int) -> Table:
+def sketch_table(sketches: Numbers, seeds: int) -> Table:
     rows = [
         (name, f"{row['exact']:.4f}", *(f"{error / row['exact']:.1e}" for error in (row["rms"], rms(row["stated"]))))
         for name, row in sketches.items()
@@ -345,7 +326,7 @@ def sketch_table(sketches: Mapping[str, Mapping[str, Any]], seeds: int) -> Table
     return make_table(title, ("sketch, q", "KID-all", "error", "stated"), rows)
 
 
-def draw(noise: Mapping[str, Any], sketches: Mapping[str, Any], path: Path) -> Path:
+def draw(noise: Numbers, sketches: Numbers, path: Path) -> Path:
     """Left and middle: error of FID-all against epsilon by D, a spectrum each; right: error of KID-all against q."""
     styles = {
         f"{form}, {kind}": {"color": FORM_COLOURS[form], "linestyle": line, "marker": "."}

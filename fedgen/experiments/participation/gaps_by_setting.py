@@ -1,10 +1,12 @@
-"""Gaps of a generator on clients that never train, by one setting: turns, rates, clients that train, their diversity.
+"""Gaps of a generator on clients that never train, by one setting: turns, rates, optimizers, clients, their diversity.
 
 After "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), there of
 classifiers: Figure 7, more clients train, with as many of them in a round and as many rounds; Figure 8, images of more
 and more clients at an equal total, 5 % x 128 images to 80 % x 8 there; Figure 12, 1 to 10 local epochs, which leave the
 gaps as they are; Appendix C and Figures 11, 13 and 14, rates chosen by the sum of the scores on seen and on unseen
-clients, so that neither is favoured.
+clients, so that neither is favoured. It also says that the participation gap is about the same for all server
+optimizers: FedAvg, FedAvgM, FedAdam, FedAdagrad and FedYogi (Reddi et al. 2021), FedProx (Li et al. 2020) and SCAFFOLD
+(Karimireddy et al. 2020) have one setting each here, and are compared by rounds and bytes to a given KID too.
 
 An arm scores as many unseen clients as seen ones, so an arm with more participants is scored on more clients: its
 averages are over another set, and its pool's score falls with the clients in it. Unseen clients are the same in all
@@ -13,8 +15,7 @@ arms of a seed, so averages over those that every arm scores compare.
 
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from pathlib import Path
+from itertools import pairwise, product
 from typing import Any
 
 from rich.table import Table
@@ -26,15 +27,19 @@ from fedgen.experiments.engine.gaps import (
     MAIN,
     OUT_OF_SAMPLE,
     PARTICIPATION,
+    Curve,
     GapChoice,
     GapScores,
+    last,
     named_by_clients,
     report_arms,
     run_arms,
 )
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, verdict_on
-from fedgen.experiments.engine.study import Study, make_table
-from fedgen.experiments.engine.trainings import Arm, component, local_iterations, rounds_of
+from fedgen.experiments.engine.scored_checkpoints import message_bytes
+from fedgen.experiments.engine.study import Numbers, Study, make_table
+from fedgen.experiments.engine.trainings import Arm, component, interval_of
+from fedgen.io.files import in_bytes
 
 UNSEEN = SPLITS[-1]
 
@@ -70,7 +75,7 @@ def means_on_common(records: Mapping[str, Sequence[ScoreRecord]], column: str) -
     return {arm: statistics.mean(by_name[name] for name in common) for arm, by_name in single.items()}, len(common)
 
 
-def common_table(found: Mapping[str, Any]) -> Table:
+def common_table(found: Numbers) -> Table:
     """The scores on common clients, arm by arm: means over seeds, and the change from the first arm with intervals."""
     first, rows = next(iter(found[MAIN])), []
     for arm in found[MAIN]:
@@ -87,26 +92,22 @@ def common_table(found: Mapping[str, Any]) -> Table:
 
 
 SPLIT = "data.init_args.split.init_args"
+SERVER, ALGORITHM = (f"trainer.strategy.init_args.{name}" for name in ("server_optimizer", "client_algorithm"))
 
 
 def client_diversity(
-    output: Path | None = None,
-    participating: Sequence[float] = (0.16, 0.31, 0.62, 1.0),
-    images: Sequence[int] = (50, 25, 12, 8),
-    **options: Any,
+    participating: Sequence[float] = (0.16, 0.31, 0.62, 1.0), images: Sequence[int] = (50, 25, 12, 8), **options: Any
 ) -> None:
     """Scores on seen and unseen clients at about one number of training images, of few clients or of many.
 
     Args:
-        output: folder of results.json and the figure.
         participating: fractions of the clients that may train; a cohort must fit into the least.
         images: of each of them at most, in the same order.
     """
     if len(participating) != len(images):
         raise ValueError(f"{len(images)} numbers of images for {len(participating)} fractions of clients; give as many")
     choice = GapChoice(**options)
-    own = {"participating": list(participating), "images": list(images)}
-    study = Study("client-diversity", output, choice.settings() | own)
+    study = choice.study("client-diversity", participating=list(participating), images=list(images))
     arms = [
         Arm(f"x {count}", {f"{SPLIT}.participating": rate, f"{SPLIT}.max_examples": count})
         for rate, count in zip(participating, images)
@@ -122,19 +123,15 @@ def client_diversity(
     report_arms(study, found, "as many images of more clients", lines, columns=AVERAGES)
 
 
-def number_of_clients(
-    output: Path | None = None, participating: Sequence[float] = (0.16, 0.25, 0.5, 1.0), **options: Any
-) -> None:
+def number_of_clients(participating: Sequence[float] = (0.16, 0.25, 0.5, 1.0), **options: Any) -> None:
     """Scores on seen and unseen clients by the number of clients that train.
 
     Args:
-        output: folder of results.json and the figure.
         participating: fractions of the clients that may train; a cohort must fit into the least.
     """
     choice = GapChoice(**options)
-    study = Study("number-of-clients", output, choice.settings() | {"participating": list(participating)})
-    key = "data.init_args.split.init_args.participating"
-    arms = named_by_clients(choice, [Arm("", {key: rate}) for rate in sorted(participating)])
+    study = choice.study("number-of-clients", participating=list(participating))
+    arms = named_by_clients(choice, [Arm("", {f"{SPLIT}.participating": rate}) for rate in sorted(participating)])
     found = run_arms(study, choice, arms)
     names, common = [arm.name for arm in arms], common_scores(study, choice, arms)
     lines: list[Table | str] = [common_table(common)]
@@ -152,30 +149,22 @@ BEST = 4
 
 
 def learning_rates(
-    output: Path | None = None,
-    client: Sequence[float] = (0.0005, 0.002, 0.008),
-    server: Sequence[float] = (0.1, 0.3),
-    **options: Any,
+    client: Sequence[float] = (0.0005, 0.002, 0.008), server: Sequence[float] = (0.1, 0.3), **options: Any
 ) -> None:
     """Scores on seen and unseen clients by client and server learning rate, under FedAvgM.
 
     Args:
-        output: folder of results.json and the figure.
         client: learning rates of the model's own optimizer.
         server: learning rates of the server's, whose momentum is 0.9, so that 0.1 moves it as far as FedAvg does.
     """
     choice = GapChoice(**options)
-    study = Study("learning-rates", output, choice.settings() | {"client": list(client), "server": list(server)})
+    study = choice.study("learning-rates", client=list(client), server=list(server))
     arms = [
         Arm(
             f"client {rate:g}, server {step:g}",
-            {
-                "model.init_args.lr": rate,
-                "trainer.strategy.init_args.server_optimizer": component("fedgen.federated.FedAvgM", lr=step),
-            },
+            {"model.init_args.lr": rate, SERVER: component("fedgen.federated.FedAvgM", lr=step)},
         )
-        for rate in client
-        for step in server
+        for rate, step in product(client, server)
     ]
     found = run_arms(study, choice, arms)
     ranking = sorted(found.curves, key=lambda arm: chosen_by(found, arm))
@@ -193,18 +182,106 @@ def chosen_by(found: GapScores, arm: str) -> float:
     return statistics.mean(val + unseen for val, unseen in zip(*sums))
 
 
-def local_epochs(output: Path | None = None, lengths: Sequence[int] = (1, 2, 5, 10), **options: Any) -> None:
+def local_epochs(lengths: Sequence[int] = (1, 2, 5, 10), **options: Any) -> None:
     """Scores on seen and unseen clients by the length of a turn, at equal local iterations.
 
     Args:
-        output: folder of results.json and the figure.
         lengths: of a turn, as multiples of the recipe's communication interval; others are compared with the first.
     """
     choice = GapChoice(**options)
-    study = Study("local-epochs", output, choice.settings() | {"lengths": list(lengths)})
-    interval = local_iterations(choice.recipe) // rounds_of(choice.recipe)
+    study, interval = choice.study("local-epochs", lengths=list(lengths)), interval_of(choice.recipe)
     key = "trainer.strategy.init_args.communication_interval"
     arms = [Arm(f"{interval * times} iterations", {key: interval * times}, rounds=1 / times) for times in lengths]
     found = run_arms(study, choice, arms)
     lines = found.differences(arms[0].name, (OUT_OF_SAMPLE, PARTICIPATION))
     report_arms(study, found, "length of a turn", lines, arms[0].name)
+
+
+REACHED = "kid all"
+CONTROL = "FedAvg"
+ADAPTIVE = ("FedAdam", "FedAdagrad", "FedYogi")
+
+
+def arms_of(momentum_lr: float, adaptive_lr: Mapping[str, float], mu: float) -> list[Arm]:
+    """FedAvg and what is compared with it; the adaptive ones in the form of Reddi et al. 2021."""
+    momentum = Arm("FedAvgM", {SERVER: component("fedgen.federated.FedAvgM", lr=momentum_lr)})
+    adaptive = [
+        Arm(name, {SERVER: component(f"fedgen.federated.{name}", lr=rate, convention="reddi")})
+        for name, rate in adaptive_lr.items()
+    ]
+    proximal = Arm("FedProx", {ALGORITHM: component("fedgen.federated.FedProx", mu=mu)})
+    scaffold = Arm("SCAFFOLD", {ALGORITHM: component("fedgen.federated.Scaffold")})
+    return [Arm(CONTROL), momentum, *adaptive, proximal, scaffold]
+
+
+def server_optimizers(
+    checks: int = 10,
+    kid: float | None = None,
+    momentum_lr: float = 0.1,
+    adaptive_lr: Sequence[float] = (0.005, 0.01, 0.005),
+    mu: float = 0.1,
+    **options: Any,
+) -> None:
+    """Rounds and bytes to a KID on unseen clients, and the gaps, by server optimizer and client algorithm.
+
+    Args:
+        checks: evaluations of a run, evenly spaced: rounds are counted in these steps.
+        kid: KID-all to be reached; by default the median of what all end with in the same repetition, so that at
+            least half of them reach it.
+        momentum_lr: FedAvgM's server learning rate; by default one with which a constant update moves the server as
+            far as FedAvg's.
+        adaptive_lr: those of FedAdam, FedAdagrad and FedYogi; the defaults did best in short runs of another seed.
+        mu: FedProx's weight.
+    """
+    if len(adaptive_lr) != len(ADAPTIVE):
+        raise ValueError(f"adaptive_lr={list(adaptive_lr)}: give three rates, of {', '.join(ADAPTIVE)}")
+    choice = GapChoice(checks=checks, **options)
+    own = {"kid": kid, "momentum_lr": momentum_lr, "adaptive_lr": list(adaptive_lr), "mu": mu}
+    study = choice.study("server-optimizers", **own)
+    arms = arms_of(momentum_lr, dict(zip(ADAPTIVE, adaptive_lr)), mu)
+    found = run_arms(study, choice, arms)
+    sizes = study.step("bytes", lambda: {arm.name: message_bytes(choice.training(arm, choice.seed)) for arm in arms})
+    rounds = study.step("reached", lambda: reached(found.curves, kid))
+    study.console.print(reach_table(rounds, sizes, "the median of what all end with" if kid is None else f"{kid:g}"))
+    report_arms(study, found, "server optimizers", found.differences(CONTROL, (PARTICIPATION,)), CONTROL)
+
+
+def reached(
+    found: Mapping[str, Mapping[str, Mapping[str, Curve]]], target: float | None
+) -> dict[str, list[int | None]]:
+    """By arm, a number a repetition: the round, counted from 1, that is the first evaluated one to reach a target."""
+
+    def target_of(seed: str) -> float:
+        ends = [last(seeds[seed][REACHED], SPLITS[2]) for seeds in found.values()]
+        return statistics.median_high(ends) if target is None else target
+
+    return {
+        arm: [reached_after(by_column[REACHED], target_of(seed)) for seed, by_column in seeds.items()]
+        for arm, seeds in found.items()
+    }
+
+
+def reached_after(curve: Curve, target: float) -> int | None:
+    """The first evaluated round, counted from 1, whose score on unseen clients is no worse than a target."""
+    for round, value in zip(curve["rounds"], curve["values"][SPLITS[2]]):
+        if value <= target:
+            return int(round) + 1
+    return None
+
+
+def reach_table(
+    reached_at: Mapping[str, Sequence[int | None]], sizes: Mapping[str, Mapping[str, int]], target: str
+) -> Table:
+    """Rounds and bytes to a target, by arm; a repetition that does not reach it has none."""
+    rows = []
+    for arm, found in reached_at.items():
+        there = [round for round in found if round is not None]
+        message = sum(sizes[arm].values())
+        sent = in_bytes(round(statistics.mean(there) * message)) if there else ""
+        rows.append((arm, ", ".join("-" if one is None else str(one) for one in found), in_bytes(message), sent))
+    title = f"to {REACHED} on unseen clients of {target}"
+    note = (
+        "rounds: of every seed, - where it is not reached; sent: by a client that is in all of them, the mean of the"
+        " seeds that reach it"
+    )
+    return make_table(title, ("trained", "rounds", "a message", "sent"), rows, note)

@@ -67,9 +67,7 @@ class GroupNormClassifier(LightningModule):
 
     @torch.no_grad()
     def example_losses(self, images: Tensor, labels: Tensor | None, seed: int = 0) -> Tensor:
-        """Return for each image whether it is classified wrongly, float [N] of 0 and 1: the mean is the error rate, 1 -
-        accuracy.
-        """
+        """Return 1 for each image that is classified wrongly, else 0, float [N]: the mean is the error rate."""
         if labels is None:
             raise ValueError("a classifier's errors need the images' labels, and these data have none")
         was = self.training

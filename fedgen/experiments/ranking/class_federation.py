@@ -121,11 +121,9 @@ class ClassChoice(ImageChoice):
 
 
 class ClassFederation:
-    """The images of a choice: which are clients', which generators', and which are public.
+    """The images of a choice: which are clients', which generators', which public, for floor and projection.
 
-    Public images come from the test split; of data without one, a fifth of each class of the train split at random,
-    which then nobody else has. Those of the clients' classes give the real floor, the rest the projection. No
-    features are computed before they are asked for.
+    Public ones are the test split; without one, a fifth of each class of the train split at random.
     """
 
     def __init__(self, choice: ClassChoice) -> None:

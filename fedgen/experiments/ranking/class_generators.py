@@ -6,7 +6,6 @@ classes of other data, as in the papers: CIFAR-100's on clients with a class of 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -15,7 +14,7 @@ from torch import Tensor
 from fedgen.experiments.engine.features import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, FLAT, RankingStudy, best_of, gap_of
 from fedgen.experiments.engine.scored_checkpoints import PCA, title_of
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, quickly
+from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, quickly
 from fedgen.experiments.ranking.class_federation import CLIENTS_IMAGES, KINDS, ClassChoice, measure_all
 from fedgen.scores import FrechetReference, KernelReference
 from fedgen.statistics import Projection
@@ -24,19 +23,18 @@ SCORES = ("fid", PCA, "kid")
 
 
 @quickly(controls=1)
-def class_generators(output: Path | None = None, controls: int = 3, **options: Any) -> None:
+def class_generators(controls: int = 3, **options: Any) -> None:
     """Scores the generators by FID, FID on few components and KID, avg and all; prints and draws how they are ranked.
 
     The papers' settings are `--data cifar10 --generators cifar100` and `--data imagenet32 --generators cifar100`, with
     `--embedding inception-v3-compat`.
 
     Args:
-        output: folder of results.json and class_generators.png.
         controls: IID dealings of the clients' images.
     """
     choice = ClassChoice(total_images=CLIENTS_IMAGES, **options)
     at_least(1, controls=controls, components=choice.components)
-    study = Study("class-generators", output, {**choice.settings(), "controls": controls})
+    study = choice.study("class-generators", controls=controls)
     titles = {score: title_of(score, choice.components) for score in SCORES}
     ranking = measure_all(
         study, choice, titles, "kernel", lambda places, dealt: ClassMeasure(places.projection, dealt), controls
@@ -54,11 +52,7 @@ def class_generators(output: Path | None = None, controls: int = 3, **options: A
 
 
 class ClassMeasure:
-    """Every score of a generator, over the clients and over IID dealings of their images.
-
-    Over the dealings, FID's errors are those of the pool, which is the same: to first order an IID client is the pool,
-    and the error over generated images costs three times the distance itself (measured: within 1 percent of it).
-    """
+    """Every score of a generator, over the clients and over IID dealings of their images."""
 
     def __init__(self, projection: Projection, dealt: Mapping[str, FeatureFederation]) -> None:
         self.projection = projection
@@ -85,18 +79,15 @@ class ClassMeasure:
         return found
 
 
-def dealt(control: FrechetReference, generated: Tensor, row: Mapping[str, Any]) -> dict[str, Any]:
+def dealt(control: FrechetReference, generated: Tensor, row: Numbers) -> dict[str, Any]:
     """FID over IID clients: avg is computed; all, and the errors of both, are those of the clients' pool."""
+    # to first order an IID client is the pool, and errors cost three times the distance (measured: within 1 percent)
     avg, error = float(control.weights @ control.per_client(generated)), row["errors"]["all"]
     return {"avg": avg, "all": row["all"], "errors": {"avg": error, "all": error}}
 
 
 def summarise(ranking: RankingStudy) -> dict[str, Any]:
-    """Return what `compare` finds of each score, the gap of FID's mean term, and inverted pairs beyond error by kinds
-    of generators.
-
-    KID has no control: its gap is one number for every generator over any clients.
-    """
+    """Return what `compare` finds of each score, the gap of FID's mean term, and pairs beyond error by kinds."""
     rows, kinds, found = ranking.rows.clients, list((ranking.kinds or {}).values()), ranking.compared()
     means = {name: {"mean term": row["fid"]["terms"]["mean"]} for name, row in rows.items()}
     whose: dict[str, dict[str, int]] = {}

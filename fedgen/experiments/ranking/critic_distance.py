@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedgen.experiments.engine.features import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, RankingStudy, inversion_lines
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly
+from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels, quickly
 from fedgen.experiments.ranking.class_federation import ClassChoice, ClassFederation, measure_all
 from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference, wasserstein_critic
 from fedgen.seeds import generator
@@ -111,7 +111,6 @@ QUICK_STEPS = 60
 
 @quickly(count=6, controls=1, projections=50)
 def wasserstein(
-    output: Path | None = None,
     count: int = 16,
     last_activation: bool = True,
     tolerance: float = 0.01,
@@ -124,7 +123,6 @@ def wasserstein(
     The papers' setting is `--components 0 --data cifar10 --generators cifar100 --embedding inception-v3-compat`.
 
     Args:
-        output: folder of results.json and wasserstein.png.
         count: of the generators, evenly from all kinds; at most six with --quick.
         last_activation: whether the papers' network also ends in a ReLU.
         tolerance: of the critics' stop rule.
@@ -136,7 +134,7 @@ def wasserstein(
     at_least(1, controls=controls)
     at_least(0, components=choice.components)
     own = {"count": count, "last_activation": last_activation, "tolerance": tolerance, "projections": projections}
-    study = Study("wasserstein", output, {**choice.settings(), **own, "controls": controls})
+    study = choice.study("wasserstein", **own, controls=controls)
     critics = critics_of(last_activation, tolerance, choice)
 
     def make(places: ClassFederation, dealt: dict[str, FeatureFederation]) -> CriticMeasure:
@@ -214,9 +212,7 @@ def distance_of_means(parts: list[Tensor], generated: Tensor) -> dict[str, float
 
 
 def summarise(ranking: RankingStudy) -> dict[str, Any]:
-    """Return what `compare` finds of each score, and its mean share of the distance of the means, which W1 is never
-    below.
-    """
+    """Return what `compare` finds of each score, and its share of the distance of the means, a lower bound of W1."""
     rows = ranking.rows.clients.values()
     shares = {
         score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows) for how in BOTH}
@@ -262,7 +258,7 @@ def values_table(ranking: RankingStudy) -> Table:
     )
 
 
-def outcomes(found: Mapping[str, Any], shares: Mapping[str, Mapping[str, float]]) -> list[str]:
+def outcomes(found: Numbers, shares: Mapping[str, Mapping[str, float]]) -> list[str]:
     least = min(row[SORTED] for case, row in shares.items() if case.startswith("shift"))
     wide = max(row[RELU] for row in shares.values() if RELU in row and SLICED not in row)
     lines = [
@@ -277,12 +273,7 @@ def outcomes(found: Mapping[str, Any], shares: Mapping[str, Mapping[str, float]]
     return lines + inversion_lines(TITLES[SLICED], found["scores"][SLICED])
 
 
-def draw(
-    ranking: RankingStudy,
-    found: Mapping[str, Mapping[str, Any]],
-    shares: Mapping[str, Mapping[str, float]],
-    path: Path,
-) -> Path:
+def draw(ranking: RankingStudy, found: Numbers, shares: Mapping[str, Mapping[str, float]], path: Path) -> Path:
     """avg against all of both critics and of the sliced distance, real images too, and the calibration."""
     with panels(path, (9.2, 8), 2, 2, ranking.heading.replace("; ", "\n")) as (_, axes):
         for panel, score in zip(axes.flat, TITLES):

@@ -22,7 +22,7 @@ from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.features import FeatureFederation, ImageChoice, Source, halves
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, CONTROLS, Rows, ScoredRows, tau_of, valley
-from fedgen.experiments.engine.study import Study, at_least, make_table, panels, rising
+from fedgen.experiments.engine.study import Numbers, Study, at_least, make_table, panels, rising
 from fedgen.models.empirical import nearest
 from fedgen.progress import track
 from fedgen.reports.figures.aggregate_panels import (
@@ -61,11 +61,7 @@ class NeighbourChoice(ImageChoice):
 
 
 class Neighbourhoods:
-    """The images of a choice, and the clients and generators made of them.
-
-    Clients come from the test split and generators from the train split. Of data without a test split each class is
-    halved at random. With overlap both come from the train split.
-    """
+    """The images of a choice, and the clients and generators made of them."""
 
     def __init__(self, choice: NeighbourChoice) -> None:
         self.choice = choice
@@ -126,10 +122,8 @@ class Neighbourhoods:
 
     @cached_property
     def orders(self) -> Tensor:
-        """The position of each anchor and its neighbours', nearest first, int64 [anchors, largest size + 1].
-
-        A generator is the beginning of a row, so that those of one anchor hold each other.
-        """
+        """Positions of each anchor and its neighbours, nearest first, int64 [anchors, largest size + 1]."""
+        # a generator is the beginning of a row, so that those of one anchor hold each other
         draws = generator(self.choice.seed, "generators' images")
         anchors = torch.randperm(len(self.generator_source.examples), generator=draws)[: self.anchors].tolist()
         near = self._near(self.generator_source)
@@ -156,7 +150,7 @@ class Neighbourhoods:
 
 
 def open_sides(choice: NeighbourChoice) -> tuple[Source, Source, Source | None]:
-    """The images of clients and of generators, and public ones, if these are others than the clients'."""
+    """The images of clients (test) and of generators (train), and public ones, if they are others than clients'."""
     train = choice.source()
     test = Source(train.data, "test", train.embedding) if "test" in train.data.splits else None
     if choice.overlap:
@@ -227,10 +221,7 @@ def grow(places: Neighbourhoods, order: Tensor, summaries: bool) -> Iterator[tup
 
 
 def measure_anchors(
-    study: Study,
-    places: Neighbourhoods,
-    make_scorers: Callable[[], Mapping[str, Scorer]],
-    summaries: bool = True,
+    study: Study, places: Neighbourhoods, make_scorers: Callable[[], Mapping[str, Scorer]], summaries: bool = True
 ) -> Scores:
     """The scores of every generator over every federation, those that are known not measured again."""
     anchors = [str(number) for number in range(places.anchors)]
@@ -306,9 +297,7 @@ class Anchored:
         return found
 
     def valley(self, score: str, aggregate: str, where: str | None = None) -> dict[str, Any]:
-        """`valley` of the mean curve, its differences paired by anchors; under "anchors" how many anchors' own curves
-        are least at a size that is neither the first nor the last.
-        """
+        """`valley` of the mean curve, paired by anchors, and of how many "anchors" the own curve is least inside."""
         values = self.curves(score, aggregate, where)
 
         def difference(end: int, place: int) -> tuple[float, float]:
@@ -327,7 +316,7 @@ class Anchored:
             "gaps": {name: spread_of(self.gaps(name)) for name in names},
         }
 
-    def size_table(self, titles: Mapping[str, str], floor: Mapping[str, Any], title: str, caption: str) -> Table:
+    def size_table(self, titles: Mapping[str, str], floor: Numbers, title: str, caption: str) -> Table:
         """Mean scores by size, avg / all (avg - all), and the real images' in the last line."""
         columns = {score: [means(self.curves(score, how)) for how in BOTH] for score in titles}
         pairs = {f"{size:,}": [[side[place] for side in own] for own in columns.values()]
@@ -338,7 +327,7 @@ class Anchored:
         return make_table(title, ("M", *titles.values()), lines, notes=text, names=())
 
 
-def rank_cells(row: Mapping[str, Any]) -> list[str | None]:
+def rank_cells(row: Numbers) -> list[str | None]:
     """Return a comparison of single generators as cells: pairs, tau, inverted ones, and those over IID clients."""
     controls = ", ".join(f"{number:,}" for number in row["control inverted"]) or None
     return [f"{row['pairs']:,}", tau_of(row), f"{row['inverted']:,}", controls]

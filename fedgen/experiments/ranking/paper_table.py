@@ -16,18 +16,8 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from fedgen.experiments.engine.rankings import (
-    BOTH,
-    CLIENTS,
-    RankingStudy,
-    Rows,
-    ScoredRows,
-    column,
-    compare,
-    draw_ranking,
-    gaps_of,
-)
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly
+from fedgen.experiments.engine import rankings
+from fedgen.experiments.engine.study import Numbers, Study, at_least, expectation, make_table, panels, quickly
 from fedgen.experiments.ranking.class_federation import ClassChoice, ClassFederation
 from fedgen.io.files import read_csv
 from fedgen.reports.figures.aggregate_panels import draw_gap
@@ -43,10 +33,10 @@ def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
     """KID by way of computing it, over generators made of digits; clients hold five of the ten. Gives what to print."""
     rows = measure(study, seed, quick)
     titles = {EXACT: "all images", ROUNDED: "all images, rounded to 3 digits", DRAWN: f"{SUBSETS} random subsets"}
-    scored, count = ScoredRows({name: {CLIENTS: row} for name, row in rows.items()}), len(rows)
+    scored, count = rankings.ScoredRows({name: {rankings.CLIENTS: row} for name, row in rows.items()}), len(rows)
     found = scored.compared()
     inverted = {kind: len(row["inverted"]) for kind, row in found.items()}
-    values = {kind: column(rows, kind, "all") for kind in found}
+    values = {kind: rankings.column(rows, kind, "all") for kind in found}
     ties = {kind: sum(a == b for place, a in enumerate(own) for b in own[place + 1 :]) for kind, own in values.items()}
     table = make_table(
         f"{count} generators made of digits, {count * (count - 1) // 2} pairs, five clients of one digit each",
@@ -60,7 +50,7 @@ def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
     shown = {kind: f"KID of {titles[kind]}," for kind in (EXACT, DRAWN)}
     gap = found[DRAWN]["gap"]  # whose noise is to be seen
     limits = gap["min"] - 0.1 * gap["spread"], gap["max"] + 0.1 * gap["spread"]
-    figure = RankingStudy(scored, shown).draw(found, study.path("subset_kid.png"), limits)
+    figure = rankings.RankingStudy(scored, shown).draw(found, study.path("subset_kid.png"), limits)
     return [
         table,
         expectation(f"all images invert {inverted[EXACT]} pairs by KID", inverted[EXACT] == 0),
@@ -70,7 +60,7 @@ def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
     ]
 
 
-def measure(study: Study, seed: int, quick: bool) -> Rows:
+def measure(study: Study, seed: int, quick: bool) -> rankings.Rows:
     """avg and all of every generator, with the exact ones rounded to three digits beside."""
     choice = ClassChoice("digits", embedding="pixels", components=8, seed=seed, quick=quick)
     places = ClassFederation(choice)
@@ -84,12 +74,12 @@ def measure(study: Study, seed: int, quick: bool) -> Rows:
             exact = reference.score(generated, errors=False).values
             own = torch.tensor([subset_kid(generated, part) for part in parts], dtype=torch.float64)
             subsets = {"avg": float(reference.weights @ own), "all": subset_kid(generated, pool)}
-            return {EXACT: {how: exact[how] for how in BOTH}, DRAWN: subsets}
+            return {EXACT: {how: exact[how] for how in rankings.BOTH}, DRAWN: subsets}
 
         study.each("subsets", names, score, "generators")
     rows = {name: study.numbers["subsets"][name] for name in names}
     return {
-        name: {EXACT: row[EXACT], ROUNDED: {how: round(row[EXACT][how], 3) for how in BOTH}, DRAWN: row[DRAWN]}
+        name: {EXACT: row[EXACT], ROUNDED: {how: round(row[EXACT][how], 3) for how in rankings.BOTH}, DRAWN: row[DRAWN]}
         for name, row in rows.items()
     }
 
@@ -107,11 +97,7 @@ PAPER = {"generators": 100, "fid": 136, "kid": 81}  # inverted pairs counted in 
 
 @quickly(repeats=50)
 def paper_table(
-    table: Path | None = None,
-    output: Path | None = None,
-    repeats: int = 1000,
-    seed: int = 0,
-    quick: bool = False,
+    table: Path | None = None, output: Path | None = None, repeats: int = 1000, seed: int = 0, quick: bool = False
 ) -> None:
     """Shows how random subsets invert pairs by KID; with the table, counts its pairs and what noise explains of them.
 
@@ -136,7 +122,7 @@ def paper_table(
     rows = rows_of_table(columns)
     printed = study.step("printed", lambda: describe(rows))
     digits = max(len(text.partition(".")[2]) for name in ("kid_all", "kid_avg") for text in columns[name])
-    kid = column(rows, "kid", "avg"), column(rows, "kid", "all")
+    kid = rankings.column(rows, "kid", "avg"), rankings.column(rows, "kid", "all")
     explained = study.step("explained", lambda: explain(*kid, digits, repeats, seed))
     lines += [table_of(printed), source_table(printed["kid"], explained, digits), *outcomes(printed, explained)]
     study.report(lines, draw(rows, printed, explained, study.figure))
@@ -170,18 +156,18 @@ def is_number(text: str | None) -> bool:
         return False
 
 
-def rows_of_table(columns: Mapping[str, Sequence[str]]) -> Rows:
+def rows_of_table(columns: Mapping[str, Sequence[str]]) -> rankings.Rows:
     return {
-        name: {score: {how: float(columns[f"{score}_{how}"][place]) for how in BOTH} for score in SCORES}
+        name: {score: {how: float(columns[f"{score}_{how}"][place]) for how in rankings.BOTH} for score in SCORES}
         for place, name in enumerate(columns["class"])
     }
 
 
-def describe(rows: Rows) -> dict[str, Any]:
+def describe(rows: rankings.Rows) -> dict[str, Any]:
     """Return what `compare` finds of each score, and the standard deviation of avg - all, "sd"."""
-    found = {score: compare(rows, [], score) for score in SCORES}
+    found = {score: rankings.compare(rows, [], score) for score in SCORES}
     for score, row in found.items():
-        row["gap"]["sd"] = statistics.stdev(gaps_of(rows, score))
+        row["gap"]["sd"] = statistics.stdev(rankings.gaps_of(rows, score))
     return found
 
 
@@ -219,7 +205,7 @@ def interval(counts: Sequence[int]) -> tuple[int, int]:
     return ordered[cut], ordered[-1 - cut]
 
 
-def outcomes(printed: Mapping[str, Any], explained: Mapping[str, Any]) -> list[str]:
+def outcomes(printed: Numbers, explained: Numbers) -> list[str]:
     found = {score: len(printed[score]["inverted"]) for score in SCORES}
     low, high = interval(explained["noisy"])
     lines = [
@@ -239,7 +225,7 @@ def outcomes(printed: Mapping[str, Any], explained: Mapping[str, Any]) -> list[s
     return lines
 
 
-def table_of(printed: Mapping[str, Any]) -> Table:
+def table_of(printed: Numbers) -> Table:
     return make_table(
         "the printed table",
         ("score", "inverted", "pairs", "Kendall tau", "avg - all", "sd", "min", "max"),
@@ -252,7 +238,7 @@ def table_of(printed: Mapping[str, Any]) -> Table:
     )
 
 
-def source_table(printed: Mapping[str, Any], explained: Mapping[str, Any], digits: int) -> Table:
+def source_table(printed: Numbers, explained: Numbers, digits: int) -> Table:
     low, high = interval(explained["noisy"])
     noisy = f"{statistics.mean(explained['noisy']):.0f} ({low} to {high})"
     rows = [
@@ -265,16 +251,16 @@ def source_table(printed: Mapping[str, Any], explained: Mapping[str, Any], digit
     return make_table("pairs that KID's avg and all order differently", names, rows, names=names[:1])
 
 
-def draw(rows: Rows, printed: Mapping[str, Any], explained: Mapping[str, Any], path: Path) -> Path:
+def draw(rows: rankings.Rows, printed: Numbers, explained: Numbers, path: Path) -> Path:
     """Above: avg against all; below: FID's and KID's gaps, and how many pairs noise inverts by KID."""
     with panels(path, (9.6, 6.6), rows=0) as (figure, _):
         grid = figure.add_gridspec(2, 6)
         above = [figure.add_subplot(grid[0, 3 * place : 3 * place + 3]) for place in range(2)]
         *below, last = [figure.add_subplot(grid[1, 2 * place : 2 * place + 2]) for place in range(3)]
         for panel, gap_panel, score in zip(above, below, SCORES):
-            draw_ranking(panel, rows, score, score.upper(), printed[score])
-            everyone = column(rows, score, "all")
-            draw_gap(gap_panel, everyone, gaps_of(rows, score), score.upper(), f"{score.upper()} all")
+            rankings.draw_ranking(panel, rows, score, score.upper(), printed[score])
+            everyone = rankings.column(rows, score, "all")
+            draw_gap(gap_panel, everyone, rankings.gaps_of(rows, score), score.upper(), f"{score.upper()} all")
         last.hist(explained["noisy"], bins=20, color="0.7", label="noise as in the gaps")
         last.axvline(len(printed["kid"]["inverted"]), color="#c0203a", label="printed")
         last.axvline(explained["rounded"], color="#1f5fa8", label="exact, rounded")

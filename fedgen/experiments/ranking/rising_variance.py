@@ -1,7 +1,8 @@
 """Clients of little variance, generators of more and more: where FID's avg and all part, and KID's do not.
 
 A client is an image of a class and its K nearest neighbours; a generator G_M a random image and its M nearest, from
-the images of one object to those of the whole data. Of one K, and of several: how much a client may vary.
+the images of one object to those of the whole data. Of one K, and of several: how much a client may vary. Of one K
+also precision, recall, density and coverage, avg and all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from fedgen.experiments.engine.rankings import (
     valley_line,
 )
 from fedgen.experiments.engine.scored_checkpoints import PCA
-from fedgen.experiments.engine.study import Study, expectation, make_table
+from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table
 from fedgen.experiments.ranking.neighbourhoods import (
     SIZE,
     Anchored,
@@ -33,6 +34,7 @@ from fedgen.experiments.ranking.neighbourhoods import (
     NeighbourChoice,
     Neighbourhoods,
     Scorer,
+    Scores,
     about,
     draw_mean_gap,
     heading_of,
@@ -44,7 +46,8 @@ from fedgen.experiments.ranking.neighbourhoods import (
 )
 from fedgen.reports.figures.aggregate_panels import scale_by_size
 from fedgen.reports.figures.curves import COLOURS
-from fedgen.scores import FrechetReference, KernelReference
+from fedgen.scores import FrechetReference, KernelReference, ManifoldReference
+from fedgen.scores.aggregate import Weights
 from fedgen.statistics import Projection, summarize
 
 KERNEL_IMAGES = 1000  # of a generator that has more, for KID
@@ -55,11 +58,7 @@ TERMS = {"mean": ":", "covariance": "-"}
 
 
 class FrechetAndKernel:
-    """FID in four ways, and KID, over one federation.
-
-    "fid" is of all the generator's images, so that nothing of it is due to drawing; "fid pca" the same on principal
-    components; "fid equal" and "fid pca equal" are of as many images of every generator; "kid" of at most 1,000.
-    """
+    """FID over one federation, of all images and of as many of every generator, also on components, and KID."""
 
     def __init__(self, federation: FeatureFederation, projection: Projection, equal: int, kernel: bool = True) -> None:
         parts = federation.parts()
@@ -81,9 +80,7 @@ class FrechetAndKernel:
         return rows_of(scores)
 
     def of_images(self, features: Tensor) -> dict[str, Any]:
-        """The scores of real images in the generator's place, at equal numbers of no more than there are; and how many
-        they are, under "images".
-        """
+        """The scores of real images in the generator's place, and how many they are, under "images"."""
         made = Generated(features, torch.arange(len(features)), summarize(features), 0)
         return {"images": len(features), **self(made)}
 
@@ -105,22 +102,18 @@ def measure_floor(places: Neighbourhoods, neighbours: int, projection: Projectio
     return scorer.of_images(places.floor(neighbours))
 
 
-def variance_limited(
-    output: Path | None = None, clients: int = 20, components: int = 64, controls: int = 3, **options: Any
-) -> None:
+def variance_limited(clients: int = 20, components: int = 64, controls: int = 3, **options: Any) -> None:
     """Scores generators of rising variance against clients of little; prints and draws avg, all and their gap.
 
     The papers' setting is --overlap --neighbours NAME with the name that --embedding has.
 
     Args:
-        output: folder of results.json and variance_limited.png.
         clients: neighbours K of a client, which holds K + 1 images; 19 is the papers' other reading.
         components: principal components of the second FID.
         controls: IID dealings of the clients' images.
     """
     choice = NeighbourChoice(**options)
-    settings = {**choice.settings(), "clients": clients, "components": components, "controls": controls}
-    study = Study("variance-limited", output, settings)
+    study = choice.study("variance-limited", clients=clients, components=components, controls=controls)
     places = Neighbourhoods(choice)
     places.check(clients, controls)
     names = [f"IID {number}" for number in range(controls)]
@@ -159,7 +152,7 @@ def find(rows: Anchored) -> dict[str, Any]:
     }
 
 
-def expected(found: Mapping[str, Any], anchors: int) -> list[str]:
+def expected(found: Numbers, anchors: int) -> list[str]:
     lines = []
     titles = {"fid": "FID-avg", PCA: "FID-avg on principal components", EQUAL: "FID-avg of as many images each"}
     for name, title in titles.items():
@@ -177,16 +170,14 @@ def expected(found: Mapping[str, Any], anchors: int) -> list[str]:
     return [*lines, constant_line("KID", found)]
 
 
-def constant_line(title: str, found: Mapping[str, Any]) -> str:
+def constant_line(title: str, found: Numbers) -> str:
     """Say whether KID's avg - all is one number over all anchors and sizes, and inverts no pair of generators."""
     spread, inverted = found["gaps"]["kid"]["relative spread"], found["generators"]["kid"]["inverted"]
     text = f"{title}: avg - all is one number for every generator, to {spread:.1e} of it; {inverted} pairs are inverted"
     return expectation(text, spread < FLAT and inverted == 0)
 
 
-def draw(
-    rows: Anchored, floor: Mapping[str, Any], found: Mapping[str, Any], places: Neighbourhoods, path: Path
-) -> Path:
+def draw(rows: Anchored, floor: Numbers, found: Numbers, places: Neighbourhoods, path: Path) -> Path:
     """A column a score, see `rising_panels`, FID of equal numbers of images among them; below, FID's terms."""
     titles = {"fid": "FID", PCA: "FID, PCA", EQUAL: f"FID, {places.equal} images of each", "kid": "KID"}
     columns = [Column(rows, score, title, floor) for score, title in titles.items()]
@@ -211,25 +202,19 @@ def draw_terms(axes: Any, sizes: Sequence[int], found: Mapping[str, Mapping[str,
 
 
 def intra_client_variance(
-    output: Path | None = None,
-    clients: tuple[int, ...] = (5, 10, 20, 50),
-    components: int = 64,
-    controls: int = 1,
-    **options: Any,
+    clients: tuple[int, ...] = (5, 10, 20, 50), components: int = 64, controls: int = 1, **options: Any
 ) -> None:
     """Scores the same generators against clients of several numbers of neighbours; prints and draws each.
 
     The papers' setting is --overlap --neighbours NAME with the name that --embedding has.
 
     Args:
-        output: folder of results.json and intra_client_variance.png.
         clients: neighbours K of a client; those of more hold those of fewer.
         components: principal components of the second FID.
         controls: IID dealings of the clients' images, for each K.
     """
     choice = NeighbourChoice(**options)
-    settings = {**choice.settings(), "clients": list(clients), "components": components, "controls": controls}
-    study = Study("intra-client-variance", output, settings)
+    study = choice.study("intra-client-variance", clients=list(clients), components=components, controls=controls)
     if not clients or len(set(clients)) < len(clients):
         raise ValueError(f"clients={list(clients)}: give numbers of neighbours, each once")
     places = Neighbourhoods(choice)
@@ -257,7 +242,7 @@ def intra_client_variance(
     study.report([intra_table(found, places), *lines], figure)
 
 
-def expected_of(title: str, found: Mapping[str, Any], anchors: int) -> list[str]:
+def expected_of(title: str, found: Numbers, anchors: int) -> list[str]:
     """Say whether the papers' outcomes were seen for one number of neighbours, a line each."""
     avg = found["valleys"]["fid"]["avg"]
     note = f"; {avg['anchors']} of {anchors} anchors' own curves do"
@@ -265,10 +250,10 @@ def expected_of(title: str, found: Mapping[str, Any], anchors: int) -> list[str]
     return [valley_line(f"{title}: the mean FID-avg", avg, "M", note), *inverted, constant_line(f"{title}: KID", found)]
 
 
-def intra_table(found: Mapping[str, Any], places: Neighbourhoods) -> Table:
+def intra_table(found: Numbers, places: Neighbourhoods) -> Table:
     """A line for each number of neighbours and score."""
 
-    def cells(own: Mapping[str, Any], score: str) -> list[Any]:
+    def cells(own: Numbers, score: str) -> list[Any]:
         lows, gap = [own["valleys"][score][how] for how in BOTH], own["sizes"][score]["gap"]
         least = [f"{low['least at']:,}" for low in lows] + [low["anchors"] for low in lows]
         return [*least, *rank_cells(own["generators"][score])[1:], f"{gap['min']:.4g} to {gap['max']:.4g}"]
@@ -287,9 +272,7 @@ def intra_table(found: Mapping[str, Any], places: Neighbourhoods) -> Table:
     )
 
 
-def draw_intra(
-    rows: Mapping[str, Anchored], floors: Mapping[str, Mapping[str, Any]], places: Neighbourhoods, path: Path
-) -> Path:
+def draw_intra(rows: Mapping[str, Anchored], floors: Numbers, places: Neighbourhoods, path: Path) -> Path:
     """A column for each number of neighbours: FID as `rising_panels` has it, and below KID's gap."""
     columns = [
         Column(one, "fid", "FID", floors[count], f"K = {count}: {int(count) + 1} images a client")
@@ -299,4 +282,160 @@ def draw_intra(
     with rising_panels(path, columns, title, more=1) as (below,):
         for axes, one in zip(below, rows.values()):
             draw_mean_gap(axes, one, "kid", "KID")
+    return path
+
+
+UNEQUAL, UNIFORM = "unequal, n_i / n", "unequal, uniform"
+NAMES = ("precision", "recall", "density", "coverage")
+MOSTLY, ALWAYS = 0.1, 0.01  # shares of inverted pairs below which ranks are mostly, and always, consistent
+
+
+class Manifold:
+    """The four scores over one federation."""
+
+    def __init__(self, parts: Sequence[Tensor], k: int, images: int, weights: Weights = "examples") -> None:
+        self._reference = ManifoldReference.from_features(parts, k=k, weights=weights)
+        self.images = images
+
+    def __call__(self, generated: Generated) -> dict[str, dict[str, Any]]:
+        return rows_of(list(self._reference.score(generated.draw(self.images), errors=False).values()))
+
+
+def manifold_metrics(clients: int = 20, k: int = 5, images: int = 1000, controls: int = 2, **options: Any) -> None:
+    """Measures both aggregates of the four scores on the variance-limited federation; prints and draws their ranks.
+
+    The papers' setting is --overlap --neighbours NAME with the name that --embedding has.
+
+    Args:
+        clients: neighbours K of a client, which holds K + 1 images.
+        k: balls reach to the k-th nearest other image.
+        images: drawn from a generator that has more; radii shrink with their number.
+        controls: IID dealings of the clients' images.
+    """
+    choice = NeighbourChoice(**options)
+    study = choice.study("manifold-metrics", clients=clients, k=k, images=images, controls=controls)
+    places = Neighbourhoods(choice)
+    check_counts(places, clients, k, images)
+    places.check(clients, controls, k + 1)
+    names = [f"IID {number}" for number in range(controls)]
+    scores = measure_anchors(study, places, lambda: make_scorers(places, clients, k, images, names), summaries=False)
+    rows = Anchored(scores, places.sizes, CLIENTS, names)
+    floor = study.step("floor", lambda: manifold_floor(places, clients, k))
+    found = study.step("found", lambda: summarise_manifold(rows, images))
+    titles = {name: name for name in NAMES}
+    table = rows.size_table(titles, floor, about(places), f"at most {images:,} images of a generator")
+    figure = draw_manifold(rows, floor, places, images, study.figure)
+    study.report([table, rank_table(found), *manifold_lines(found)], figure)
+
+
+def check_counts(places: Neighbourhoods, clients: int, k: int, images: int) -> None:
+    """Raises ValueError unless every set has k + 1 images: half of a client, the smallest generator, what is drawn."""
+    at_least(1, k=k)
+    counts = {"half a client's": clients // 2 + 1, "the smallest generator's": places.equal, "the drawn": images}
+    for what, count in counts.items():
+        if count < k + 1:
+            raise ValueError(
+                f"k={k} needs {k + 1} images, and {what} are {count};"
+                " give a smaller k, or more --clients, --sizes, --images"
+            )
+
+
+def unequal(federation: FeatureFederation) -> FeatureFederation:
+    """The clients with every second one cut to the half of its images that is nearest to its first."""
+    parts = [part[: (len(part) + 1) // 2] if number % 2 else part for number, part in enumerate(federation.positions)]
+    return FeatureFederation(federation.features, tuple(parts), federation.names)
+
+
+def make_scorers(
+    places: Neighbourhoods, clients: int, k: int, images: int, controls: Sequence[str]
+) -> dict[str, Scorer]:
+    """The four scores over the clients, their controls, and clients of unequal sizes under two weights."""
+    federation = places.federation(clients)
+    dealt = federation.dealt(places.choice.seed, len(controls))
+    found: dict[str, Scorer] = {name: Manifold(one.parts(), k, images) for name, one in dealt.items()}
+    for name, weights in ((UNEQUAL, "examples"), (UNIFORM, "uniform")):
+        found[name] = Manifold(unequal(federation).parts(), k, images, weights)
+    return found
+
+
+def manifold_floor(places: Neighbourhoods, clients: int, k: int) -> dict[str, Any]:
+    images = places.floor(clients)
+    reference = ManifoldReference.from_features(places.federation(clients).parts(), k=k)
+    return {"images": len(images), **rows_of(list(reference.score(images, errors=False).values()))}
+
+
+def summarise_manifold(rows: Anchored, images: int) -> dict[str, Any]:
+    """Return how avg and all rank: all generators, those that as many images were drawn from, and recall's equality."""
+    drawn = {str(size) for size in rows.sizes if size + 1 >= images}
+    every = replace(rows, scores=rounded(rows.scores))
+    full = {
+        anchor: {name: {size: row for size, row in one.items() if size in drawn} for name, one in own.items()}
+        for anchor, own in every.scores.items()
+    }
+    return {
+        "generators": every.compared(NAMES, single=True),
+        "as many images": replace(rows, scores=full).compared(NAMES, single=True) if len(drawn) > 1 else None,
+        "sizes": every.compared(NAMES),
+        "recall avg - all": {
+            name: max(abs(gap) for own in rows.gaps("recall", name) for gap in own)
+            for name in (CLIENTS, UNEQUAL, UNIFORM)
+        },
+    }
+
+
+def rounded(scores: Scores) -> Scores:
+    """The scores to 12 digits: they are counts over numbers of images, and equal counts should be ties."""
+    return {
+        anchor: {
+            name: {
+                size: {score: {how: round(row[score][how], 12) for how in BOTH} for score in NAMES}
+                for size, row in rows.items()
+            }
+            for name, rows in own.items()
+        }
+        for anchor, own in scores.items()
+    }
+
+
+def rank_table(found: Numbers) -> Table:
+    parts = found["generators"], found["as many images"]
+    return make_table(
+        "every generator for itself; right: those that as many images were drawn from",
+        ("score", "pairs", "tau", "inverted", "over IID clients", "pairs ", "tau ", "inverted ", "IID "),
+        [
+            [name, *(cell for part in parts for cell in (rank_cells(part[name]) if part else [None] * 4))]
+            for name in NAMES
+        ],
+        names=("score",),
+    )
+
+
+def manifold_lines(found: Numbers) -> list[str]:
+    differences = found["recall avg - all"]
+    same = max(differences[CLIENTS], differences[UNEQUAL])
+    text = f"recall's avg equals its all under n_i / n, also at unequal sizes: at most {same:.1e} apart"
+    lines = [expectation(text, same < 1e-12)]
+    text = f"under uniform weights at unequal sizes it does not: up to {differences[UNIFORM]:.3g} apart"
+    lines.append(expectation(text, differences[UNIFORM] > 1e-6))
+    rows = found["generators"]
+    shares = {name: row["inverted"] / row["pairs"] for name, row in rows.items()}
+    text = f"precision ranks in two ways: {shares['precision']:.1%} of pairs inverted"
+    lines.append(expectation(text, shares["precision"] > ALWAYS))
+    if inverted := rows["precision"]["control inverted"]:
+        control = max(inverted) / rows["precision"]["pairs"]
+        text = f"more than the clients' few images explain: precision inverts {control:.1%} over IID clients"
+        lines.append(expectation(text, shares["precision"] > control))
+    for name, limit, word in (("density", MOSTLY, "mostly alike"), ("coverage", ALWAYS, "alike")):
+        text = f"{name} ranks {word}: {shares[name]:.1%} of pairs inverted, at most {limit:.0%} asked"
+        lines.append(expectation(text, shares[name] <= limit))
+    return lines
+
+
+def draw_manifold(rows: Anchored, floor: Numbers, places: Neighbourhoods, images: int, path: Path) -> Path:
+    """A column for each score: by size, avg against all, rank against rank."""
+    columns = [Column(rows, name, name, floor) for name in NAMES]
+    who = "an image of each class and its nearest neighbours"
+    title = heading_of(places, who, f"; {images:,} images drawn of a generator; higher is better")
+    with rising_panels(path, columns, title, gap=False, rings=False):
+        pass
     return path

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedgen.experiments.engine.features import FeatureFederation, ImageChoice, Source, halves, rows_of
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, CONTROLS, FLAT, Rows, ScoredRows
 from fedgen.experiments.engine.scored_checkpoints import PCA
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, rising
+from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels, quickly, rising
 from fedgen.scores import FrechetReference, KernelReference, fid_infinity
 from fedgen.seeds import generator
 from fedgen.statistics import Projection
@@ -113,27 +113,21 @@ COLOURS = {"fid": "#c4560b", PCA: "#1f5fa8", INFINITY: "#7a4fa0", "kid": "#3a8a3
 
 @quickly(sizes=lambda sizes: tuple(size for size in sizes if size <= 200) or sizes[:1], controls=1)
 def sample_size(
-    output: Path | None = None,
-    sizes: tuple[int, ...] = (20, 60, 200, 600, 2000),
-    components: int = 64,
-    controls: int = 2,
-    **options: Any,
+    sizes: tuple[int, ...] = (20, 60, 200, 600, 2000), components: int = 64, controls: int = 2, **options: Any
 ) -> None:
     """Scores the classes as generators over clients of rising size, one a class and IID, by FID in three ways and KID.
 
     Generators are the classes of the data's test split; where there is none, half of the train split.
 
     Args:
-        output: folder of results.json and sample_size.png.
         sizes: images of a client; at most 200 with --quick.
         components: principal components of the second FID, of train images that no client has.
         controls: IID dealings of the same images.
     """
     choice = ImageChoice(**options)
-    settings = {**choice.settings(), "sizes": list(sizes), "components": components, "controls": controls}
     rising(2, sizes=sizes)
     at_least(1, components=components, controls=controls)
-    study = Study("sample-size", output, settings)
+    study = choice.study("sample-size", sizes=list(sizes), components=components, controls=controls)
     names = (CLASSES, *(f"IID {number}" for number in range(controls)))
     cells = {f"{size} {name}": (size, number - 1) for size in sizes for number, name in enumerate(names)}
     if study.missing("scores") or len(study.numbers["scores"]) < len(cells):
@@ -197,7 +191,7 @@ def summarise(scores: Mapping[str, Rows], sizes: Sequence[int], names: Sequence[
     return found
 
 
-def outcomes(found: Mapping[str, Any]) -> list[str]:
+def outcomes(found: Numbers) -> list[str]:
     gaps = {score: iid_gaps(found, score) for score in SCORES}
     fid, sizes, lines = list(gaps["fid"].values()), list(found), []
     inverted = [statistics.mean(row["fid"]["control inverted"]) for row in found.values()]
@@ -223,18 +217,18 @@ def outcomes(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def iid_gaps(found: Mapping[str, Any], score: str) -> dict[str, float]:
+def iid_gaps(found: Numbers, score: str) -> dict[str, float]:
     """A score's mean gap over IID clients, by size, where it is known."""
     rows = {size: row[score] for size, row in found.items() if score in row}
     return {size: statistics.mean(gap["mean"] for gap in row["control gap"]) for size, row in rows.items()}
 
 
-def share_of_bias(row: Mapping[str, Any], score: str) -> float:
+def share_of_bias(row: Numbers, score: str) -> float:
     """Return which part of a score's gap over classes its gap over IID clients of the same size is."""
     return statistics.mean(gap["mean"] for gap in row[score]["control gap"]) / row[score]["gap"]["mean"]
 
 
-def table_of(found: Mapping[str, Any], components: int) -> Table:
+def table_of(found: Numbers, components: int) -> Table:
     cells: list[list[Any] | None] = []
     for size, row in found.items():
         for score, one in row.items():
@@ -254,11 +248,11 @@ def table_of(found: Mapping[str, Any], components: int) -> Table:
     )
 
 
-def floor_table(found: Mapping[str, Any], components: int) -> Table:
+def floor_table(found: Numbers, components: int) -> Table:
     """Return what held-out real images of all classes score in the generators' place, over IID clients: bias alone."""
     scores = [score for score in SCORES if any(score in row for row in found.values())]
 
-    def shown(row: Mapping[str, Any], score: str) -> str | None:
+    def shown(row: Numbers, score: str) -> str | None:
         return "{avg:.3g} / {all:.3g}".format(**row[score]["real, IID"]) if score in row else None
 
     return make_table(
@@ -273,7 +267,7 @@ def label(score: str, components: int) -> str:
     return SCORES[score].replace("PCA", f"PCA-{components}")
 
 
-def draw(found: Mapping[str, Any], components: int, path: Path) -> Path:
+def draw(found: Numbers, components: int, path: Path) -> Path:
     """Gaps of three scores against n_i, of classes and IID clients with their range; then the inverted pairs."""
     sizes = [int(size) for size in found]
     with panels(path, (9.6, 7), 2, 2) as (_, grid):
@@ -290,7 +284,7 @@ def draw(found: Mapping[str, Any], components: int, path: Path) -> Path:
     return path
 
 
-def draw_gaps(axes: Any, found: Mapping[str, Any], score: str) -> None:
+def draw_gaps(axes: Any, found: Numbers, score: str) -> None:
     """One score's gap by n_i: over classes (full) and IID clients (dashed), with the range over generators."""
     sizes = [int(size) for size in found]
     for name, style in (("one client a class", "-"), ("IID clients", "--")):
@@ -305,7 +299,7 @@ def draw_gaps(axes: Any, found: Mapping[str, Any], score: str) -> None:
     axes.legend(fontsize=8)
 
 
-def draw_inversions(axes: Any, found: Mapping[str, Any], components: int) -> None:
+def draw_inversions(axes: Any, found: Numbers, components: int) -> None:
     """Pairs ordered differently by n_i and score: over classes (full) and IID clients (dashed)."""
     for score, colour in COLOURS.items():
         rows = {int(size): row[score] for size, row in found.items() if score in row}

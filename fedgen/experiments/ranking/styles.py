@@ -18,7 +18,7 @@ from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.embeddings.embed import embed_batches
 from fedgen.evaluation.panels import require_device
 from fedgen.experiments.engine.features import CACHE, FeatureFederation
-from fedgen.experiments.engine.study import Choice, at_least, rising
+from fedgen.experiments.engine.study import Choice, rising
 from fedgen.images import to_uint8
 from fedgen.io.hashing import hash_tensors
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
@@ -33,10 +33,7 @@ MEAN_STYLES = 10_000  # from which the mean is estimated where the network has n
 
 
 class TruncatedStyles:
-    """A network of styles and the images it makes around any centre.
-
-    The style of a latent, w, becomes centre + truncation * (w - centre), in every layer; noise is drawn image by image.
-    """
+    """A network and its images around any centre: of styles centre + truncation * (w - centre), in every layer."""
 
     def __init__(self, network: StyleGAN2Generator, device: str = "cpu") -> None:
         if network.num_classes is not None:
@@ -127,6 +124,7 @@ class TruncationChoice(Choice):
         "num_images": 400, "clients": 20, "client_images": 30, "components": 16, "controls": 1,
     }  # fmt: skip
     APART: ClassVar[tuple[str, ...]] = ("network",)
+    LEAST: ClassVar[Mapping[str, float]] = {"client_truncation": 0, "clients": 2, "client_images": 2, "controls": 1}
 
     network: Path = NETWORK
     embedding: str = "efficientnet-lite0"
@@ -143,9 +141,6 @@ class TruncationChoice(Choice):
     def __post_init__(self) -> None:
         super().__post_init__()
         rising(0, count=3, taus=self.taus)
-        at_least(0, client_truncation=self.client_truncation)
-        at_least(2, clients=self.clients, client_images=self.client_images)
-        at_least(1, controls=self.controls)
         if not 1 <= self.components < self.num_images:
             raise ValueError(
                 f"components={self.components}: at least 1, of {self.num_images} public images, which must be more"
@@ -154,11 +149,8 @@ class TruncationChoice(Choice):
 
     @property
     def pooled_truncation(self) -> float:
-        """The truncation t at which one generator's styles vary as those of all clients together.
-
-        A client's style is (1 - c) centre + c w, of two independent latents' styles: t^2 = (1 - c)^2 + c^2. For images
-        linear in styles FD-all is least there and FD-avg at c.
-        """
+        """The truncation t at which one generator's styles vary as those of all clients together."""
+        # a client's style is (1 - c) centre + c w, of two independent latents' styles: t^2 = (1 - c)^2 + c^2
         return float(math.hypot(1 - self.client_truncation, self.client_truncation))
 
     def resolved(self) -> dict[str, Any]:
@@ -166,17 +158,10 @@ class TruncationChoice(Choice):
 
 
 class StyleFederation:
-    """The clients, generators and public images that a network makes of a choice, as features.
-
-    Features are kept on disk by network, embedding and draws; images are not kept, nor all in memory at once.
-    """
+    """The clients, generators and public images that a network makes of a choice, as features, kept on disk."""
 
     def __init__(
-        self,
-        styles: TruncatedStyles,
-        embedding: Embedding,
-        choice: TruncationChoice,
-        cache: Path = CACHE,
+        self, styles: TruncatedStyles, embedding: Embedding, choice: TruncationChoice, cache: Path = CACHE
     ) -> None:
         self.styles, self.embedding, self.choice = styles, embedding, choice
         self._cache, self._network = FeatureCache(cache), styles.fingerprint()

@@ -15,21 +15,9 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.embeddings import load_embedding
-from fedgen.experiments.engine.rankings import (
-    BOTH,
-    RankingStudy,
-    Rows,
-    ScoredRows,
-    better_than_real,
-    column,
-    draw_gaps,
-    draw_ranking,
-    errors_of,
-    valley,
-    valley_line,
-)
+from fedgen.experiments.engine import rankings
 from fedgen.experiments.engine.scored_checkpoints import PCA, Scorers, title_of
-from fedgen.experiments.engine.study import Study, expectation, make_table, panels
+from fedgen.experiments.engine.study import Numbers, Study, expectation, make_table, panels
 from fedgen.experiments.ranking.styles import (
     MEAN_STYLES,
     StyleFederation,
@@ -52,25 +40,22 @@ REAL = "the clients' further images"
 TAU = "truncation of the generator"
 
 
-def truncation(output: Path | None = None, **options: Any) -> None:
+def truncation(**options: Any) -> None:
     """Scores a StyleGAN2's truncated generators over clients around centres of their own; prints and draws the scores.
 
     Without --network it is the kit's own network of Fashion-MNIST. The papers' settings are --network ffhq.safetensors
     or afhqwild.safetensors with --embedding inception-v3-compat --num_images 50000, and a GPU.
-
-    Args:
-        output: folder of results.json, truncation.png and truncation_samples.png.
     """
     choice = TruncationChoice(**options)
     styles = read_styles(choice.network, choice.device)
-    study = Study("truncation", output, {**choice.settings(), "network": styles.fingerprint()})
+    study = choice.study("truncation", network=styles.fingerprint())
     if study.missing("found"):
         score_all(study, choice, styles)
     draw_samples(styles, choice, study.path(SAMPLES))
-    rows, found, real = ScoredRows(study.numbers["scores"]), study.numbers["found"], study.numbers["real"]
+    rows, found, real = rankings.ScoredRows(study.numbers["scores"]), study.numbers["found"], study.numbers["real"]
     titles = {score: title_of(score, choice.components) for score in SCORES}
-    ranking = RankingStudy(rows, titles, heading(choice, styles), real)
-    lines = [*expected(found, ranking, choice), *better_than_real(rows.clients, real, "generators", REAL)]
+    ranking = rankings.RankingStudy(rows, titles, heading(choice, styles), real)
+    lines = [*expected(found, ranking, choice), *rankings.better_than_real(rows.clients, real, "generators", REAL)]
     if styles.mean_estimated:
         lines.append(f"the file keeps no mean of styles: tau pulls to that of {MEAN_STYLES:,} styles")
     lines.append(f"images: {study.path(SAMPLES)}")
@@ -87,10 +72,10 @@ def score_all(study: Study, choice: TruncationChoice, styles: TruncatedStyles) -
     study.step("real", lambda: scorers.score(places.floor())["clients"])
     taus = {f"{tau:g}": tau for tau in choice.taus}
     scored = study.each("scores", taus, lambda tau: scorers.score(places.generated(tau)), "generators")
-    study.step("found", lambda: summarise(ScoredRows(scored), choice.taus))
+    study.step("found", lambda: summarise(rankings.ScoredRows(scored), choice.taus))
 
 
-def summarise(rows: ScoredRows, taus: Sequence[float]) -> dict[str, Any]:
+def summarise(rows: rankings.ScoredRows, taus: Sequence[float]) -> dict[str, Any]:
     """Return what the scores say: avg beside all, where each is least, and the same of FID over IID clients."""
     return {
         "scores": rows.compared(SCORES),
@@ -101,14 +86,14 @@ def summarise(rows: ScoredRows, taus: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def valleys_of(rows: Rows, score: str, taus: Sequence[float]) -> dict[str, Any]:
+def valleys_of(rows: rankings.Rows, score: str, taus: Sequence[float]) -> dict[str, Any]:
     """`valley` of both aggregates, with errors over generated images."""
 
     def difference(values: Sequence[float], errors: Sequence[float], end: int, place: int) -> tuple[float, float]:
         return values[end] - values[place], (errors[end] ** 2 + errors[place] ** 2) ** 0.5
 
-    sides = {how: (column(rows, score, how), errors_of(rows, score, how)) for how in BOTH}
-    return {how: valley(values, taus, partial(difference, values, errors)) for how, (values, errors) in sides.items()}
+    sides = {how: (rankings.column(rows, score, how), rankings.errors_of(rows, score, how)) for how in rankings.BOTH}
+    return {how: rankings.valley(own[0], taus, partial(difference, *own)) for how, own in sides.items()}
 
 
 def heading(choice: TruncationChoice, styles: TruncatedStyles) -> str:
@@ -119,15 +104,15 @@ def heading(choice: TruncationChoice, styles: TruncatedStyles) -> str:
     )
 
 
-def score_table(ranking: RankingStudy) -> Table:
+def score_table(ranking: rankings.RankingStudy) -> Table:
     """A line for each truncation, the least of each column in bold, and real images in the last line."""
     rows, columns = ranking.rows, dict[str, list[float]]()
     last: list[Any] = ["clients"]
     for score, title in ranking.titles.items():
-        columns |= {f"{title}\n{how}": column(rows.clients, score, how) for how in BOTH}
-        last += [ranking.real[score][how] for how in BOTH]
+        columns |= {f"{title}\n{how}": rankings.column(rows.clients, score, how) for how in rankings.BOTH}
+        last += [ranking.real[score][how] for how in rankings.BOTH]
         if controls := rows.controls(score):
-            dealt = zip(*(column(one, score, "avg") for one in controls))
+            dealt = zip(*(rankings.column(one, score, "avg") for one in controls))
             columns[f"{title}\nIID"] = [statistics.mean(values) for values in dealt]
             last.append(None)
     lines = [
@@ -144,7 +129,7 @@ def score_table(ranking: RankingStudy) -> Table:
     )
 
 
-def expected(found: Mapping[str, Any], ranking: RankingStudy, choice: TruncationChoice) -> list[str]:
+def expected(found: Numbers, ranking: rankings.RankingStudy, choice: TruncationChoice) -> list[str]:
     lines = []
     for score in ("fid", PCA):
         lines += valley_lines(ranking.titles[score], found["valleys"][score], found["control valleys"][score], choice)
@@ -154,15 +139,10 @@ def expected(found: Mapping[str, Any], ranking: RankingStudy, choice: Truncation
 
 
 def valley_lines(
-    own: str,
-    valleys: Mapping[str, Mapping[str, Any]],
-    controls: Sequence[Mapping[str, Mapping[str, Any]]],
-    choice: TruncationChoice,
+    own: str, valleys: Numbers, controls: Sequence[Mapping[str, Mapping[str, Any]]], choice: TruncationChoice
 ) -> list[str]:
-    """Say whether a score's avg falls and rises, is least near the clients' own spread, and all at a larger truncation.
-
-    Over IID clients avg turns up too, where the generator varies more than the pool; so its place counts, not its form.
-    """
+    """Say whether a score's avg falls and rises, is least near the clients' own spread, and all at a larger one."""
+    # over IID clients avg turns up too, where the generator varies more than the pool: its place counts, not its form
     avg, everyone = valleys["avg"], valleys["all"]
     spread, pooled = choice.client_truncation, choice.pooled_truncation
     near = f"{own}: avg's is nearer to the clients' own truncation, {spread:g}, than to their pool's, {pooled:.2g}"
@@ -171,14 +151,14 @@ def valley_lines(
     places = ", ".join(f"{one['least at']:g}" for one in dealt)
     iid = f"{own}: avg over IID clients is least at tau = {places}, larger"
     return [
-        valley_line(f"{own}: avg", avg, "tau"),
+        rankings.valley_line(f"{own}: avg", avg, "tau"),
         expectation(near, abs(avg["least at"] - spread) < abs(avg["least at"] - pooled)),
         expectation(larger, everyone["place"] > avg["place"]),
         expectation(f"{iid} than avg's", all(one["place"] > avg["place"] for one in dealt)),
     ]
 
 
-def draw(ranking: RankingStudy, found: Mapping[str, Any], choice: TruncationChoice, path: Path) -> Path:
+def draw(ranking: rankings.RankingStudy, found: Numbers, choice: TruncationChoice, path: Path) -> Path:
     """A row a score: avg and all over truncations, avg against all, rank against rank, and avg - all."""
     title = f"{ranking.heading}\ntruncation of generators to the mean style; bands: two standard errors"
     with panels(path, (15, 3.4 * len(SCORES) + 0.5), len(SCORES), 4, title) as (figure, axes):
@@ -186,7 +166,7 @@ def draw(ranking: RankingStudy, found: Mapping[str, Any], choice: TruncationChoi
             _draw_over(over, ranking, score, choice)
             points = _draw_path(path_axes, ranking, score, choice.taus)
             _draw_ranks(ranks, ranking, score, found["scores"][score], choice.taus)
-            draw_gaps(gap, choice.taus, ranking.rows, score, ranking.titles[score], TAU)
+            rankings.draw_gaps(gap, choice.taus, ranking.rows, score, ranking.titles[score], TAU)
             figure.colorbar(points, ax=gap, label=TAU, aspect=30)
         handles, labels = (
             [one for panel in axes[0][:2] for one in panel.get_legend_handles_labels()[i]] for i in (0, 1)
@@ -197,14 +177,15 @@ def draw(ranking: RankingStudy, found: Mapping[str, Any], choice: TruncationChoi
     return path
 
 
-def _draw_over(axes: Any, ranking: RankingStudy, score: str, choice: TruncationChoice) -> None:
+def _draw_over(axes: Any, ranking: rankings.RankingStudy, score: str, choice: TruncationChoice) -> None:
     """avg and all over truncations with a ring at the least, avg over IID clients, and real images as lines."""
     rows, real = ranking.rows, ranking.real[score]
     for number, control in enumerate(rows.controls(score)):
         label = None if number else "avg over IID clients of the same sizes"
-        axes.plot(choice.taus, column(control, score, "avg"), color=CONTROL, linestyle="--", linewidth=1.1, label=label)
+        avg = rankings.column(control, score, "avg")
+        axes.plot(choice.taus, avg, color=CONTROL, linestyle="--", linewidth=1.1, label=label)
     for how, colour in COLOURS.items():
-        values, errors = column(rows.clients, score, how), errors_of(rows.clients, score, how)
+        values, errors = rankings.column(rows.clients, score, how), rankings.errors_of(rows.clients, score, how)
         low, high = ([value + sign * Z * error for value, error in zip(values, errors)] for sign in (-1, 1))
         axes.fill_between(choice.taus, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(choice.taus, values, color=colour, marker=".", linewidth=1.6, label=how)
@@ -216,9 +197,9 @@ def _draw_over(axes: Any, ranking: RankingStudy, score: str, choice: TruncationC
     axes.grid(alpha=0.25)
 
 
-def _draw_path(axes: Any, ranking: RankingStudy, score: str, taus: Sequence[float]) -> Any:
+def _draw_path(axes: Any, ranking: rankings.RankingStudy, score: str, taus: Sequence[float]) -> Any:
     """avg against all, joined in the order of truncations, some of which are written beside; gives the points."""
-    avg, everyone = (column(ranking.rows.clients, score, how) for how in BOTH)
+    avg, everyone = (rankings.column(ranking.rows.clients, score, how) for how in rankings.BOTH)
     axes.plot(avg, everyone, color="0.4", linewidth=1.0, zorder=2)
     points = ranking.scatter(axes, score, colours=taus, real_title=REAL, errors=False)
     axes.margins(0.12)
@@ -238,15 +219,15 @@ def _apart(across: Sequence[float], up: Sequence[float]) -> list[int]:
     return taken
 
 
-def _draw_ranks(axes: Any, ranking: RankingStudy, score: str, found: Mapping[str, Any], taus: Sequence[float]) -> None:
+def _draw_ranks(axes: Any, ranking: rankings.RankingStudy, score: str, found: Numbers, taus: Sequence[float]) -> None:
     """Each generator's rank by avg (across) and by all (up), 1 the least; on the diagonal where both rank alike."""
     from scipy.stats import rankdata
 
     rows = ranking.rows.clients
-    sides = [rankdata(column(rows, score, how)).tolist() for how in BOTH]
-    ranks = {name: {score: dict(zip(BOTH, pair))} for name, *pair in zip(rows, *sides)}
+    sides = [rankdata(rankings.column(rows, score, how)).tolist() for how in rankings.BOTH]
+    ranks = {name: {score: dict(zip(rankings.BOTH, pair))} for name, *pair in zip(rows, *sides)}
     axes.plot([1, len(taus)], [1, len(taus)], color="0.6", linewidth=0.8, zorder=1)
-    draw_ranking(axes, ranks, score, f"rank by {ranking.titles[score]}", colours=taus)
+    rankings.draw_ranking(axes, ranks, score, f"rank by {ranking.titles[score]}", colours=taus)
     for tau, across, up in zip(taus, *sides):
         _write(axes, tau, across, up)
     axes.margins(0.12)

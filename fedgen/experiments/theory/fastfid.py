@@ -27,7 +27,16 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torchmetrics.image.fid import _compute_fid
 
-from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
+from fedgen.experiments.engine.study import (
+    Numbers,
+    Study,
+    at_least,
+    expectation,
+    make_table,
+    panels,
+    quickly,
+    settings_of,
+)
 from fedgen.losses import FastFIDLoss
 from fedgen.losses.fastfid import FrechetTargets
 from fedgen.losses.moments import BatchMoments
@@ -38,11 +47,8 @@ Score = Callable[[Tensor], Tensor]  # features [m, D] to a scalar
 
 
 def small_trace(gram: Tensor) -> Tensor:
-    """tr sqrt(C1 C2) from root C2 root^T [m, m], a scalar that autograd differentiates.
-
-    Algorithm 1 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075): that matrix has the
-    eigenvalues of C1 C2. Centred rows have rank m - 1, so the smallest one is left out.
-    """
+    """tr sqrt(C1 C2) from root C2 root^T [m, m], a scalar that autograd differentiates: the paper's Algorithm 1."""
+    # that matrix has the eigenvalues of C1 C2; centred rows have rank m - 1, so the smallest one is left out
     return torch.linalg.svdvals(gram)[: len(gram) - 1].sqrt().sum()
 
 
@@ -342,9 +348,7 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def speed_outcomes(
-    found: Mapping[str, Mapping[str, Any]], dims: Sequence[int], batch_sizes: Sequence[int], dtype: str
-) -> list[str]:
+def speed_outcomes(found: Numbers, dims: Sequence[int], batch_sizes: Sequence[int], dtype: str) -> list[str]:
     sides = list(itertools.product(dims, batch_sizes))
     values = [[found[name]["value"] for name in cells_of([d], [m])] for d, m in sides]
     worst = max((max(own) - min(own)) / min(map(abs, own)) for own in values)
@@ -365,14 +369,12 @@ def speed_outcomes(
     ]
 
 
-def ratio(
-    found: Mapping[str, Mapping[str, Any]], slow: tuple[str, str], fast: tuple[str, str], dim: int, size: int
-) -> float:
+def ratio(found: Numbers, slow: tuple[str, str], fast: tuple[str, str], dim: int, size: int) -> float:
     above, below = (found[name_of(dim, size, *side)]["seconds"][0] for side in (slow, fast))
     return above / below
 
 
-def speed_table(found: Mapping[str, Mapping[str, Any]], dim: int, batch_sizes: Sequence[int]) -> Table:
+def speed_table(found: Numbers, dim: int, batch_sizes: Sequence[int]) -> Table:
     """One D: m by methods and passes, milliseconds with their deviation; in the caption what a product takes."""
     cells = cells_of([dim], batch_sizes)
     product = statistics.median(found[name]["seconds"][0] / found[name]["products"][0] for name in cells)
@@ -393,7 +395,7 @@ def speed_table(found: Mapping[str, Mapping[str, Any]], dim: int, batch_sizes: S
     )
 
 
-def draw(found: Mapping[str, Mapping[str, Any]], dims: Sequence[int], batch_sizes: Sequence[int], path: Path) -> Path:
+def draw(found: Numbers, dims: Sequence[int], batch_sizes: Sequence[int], path: Path) -> Path:
     """A panel for each D: seconds against m, both on logarithmic axes, with bars of one standard deviation."""
     with panels(path, (max(8.0, 1.2 + 4.4 * len(dims)), 4.6), 1, len(dims), sharey=True) as (figure, (axes,)):
         for panel, dim in zip(axes, dims):

@@ -84,11 +84,7 @@ def make_loss(form: str, deviations: Tensor, queue: int, decay: float, seed: int
     if form == "mmd2":
         sample = torch.randn(REFERENCES, dim, generator=generator(seed, "references"), dtype=torch.float64)
         return MMD2Loss().set_references([sample * deviations])
-    moments = {
-        "batch": BatchMoments,
-        "queue": lambda: QueueMoments(queue),
-        "ema": lambda: EMAMoments(decay),
-    }[form]()
+    moments = {"batch": BatchMoments, "queue": lambda: QueueMoments(queue), "ema": lambda: EMAMoments(decay)}[form]()
     count = 10.0 * dim  # any: the scatter is made for the loss's divisor, so that the covariance is C
     scatter = (count - 1) * deviations.square().diag()
     data = Gaussian(count, torch.zeros(dim, dtype=torch.float64), scatter=scatter)

@@ -21,10 +21,10 @@ class Own(ArmsChoice):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seeds": 1}, "seeds=1: must be at least 2"),
-        ({"depth": 2}, "depth=2: must be at least 3"),
-        ({"rounds": 0}, "rounds=0: must be at least 1"),
-        ({"parallel": 0}, "parallel=0: must be at least 1"),
+        ({"seeds": 1}, "seeds=1: give at least 2"),
+        ({"depth": 2}, "depth=2: give at least 3"),
+        ({"rounds": 0}, "rounds=0: give at least 1"),
+        ({"parallel": 0}, "parallel=0: give at least 1"),
     ],
 )
 def test_a_number_below_its_least_is_refused(options, message):

@@ -1,6 +1,7 @@
 """What whole and compressed updates are compared by, on curves that can be read off."""
 
-from fedgen.experiments.paired.cost_curves import COMPRESSORS, WHOLE, CompressedChoice, bytes_lines, folder_of
+from fedgen.experiments.engine.trainings import slug
+from fedgen.experiments.paired.cost_curves import COMPRESSORS, WHOLE, CompressedChoice, bytes_lines
 
 SENT = {"megabytes": [10.0, 20.0], "fid_all": [8.0, 4.0], "fid_avg": [9.0, 6.0], "message": 1000}
 LESS = {"megabytes": [5.0, 10.0], "fid_all": [8.0, 5.0], "fid_avg": [9.0, 6.0], "message": 500}
@@ -20,5 +21,5 @@ def test_lines_say_what_was_seen_at_as_many_bytes_and_after_as_many_rounds():
 
 
 def test_arms_have_folders_of_their_own():
-    names = [folder_of(arm.name) for arm in CompressedChoice().arms()]
+    names = [slug(arm.name) for arm in CompressedChoice().arms()]
     assert names == ["whole", "QSGD-8-bits", "QSGD-4-bits", "top-5", "signs", "rank-2"]

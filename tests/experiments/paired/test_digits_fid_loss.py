@@ -51,7 +51,7 @@ def test_of_a_score_that_is_better_when_higher_more_is_an_improvement():
 def test_a_folder_of_other_results_is_refused_before_any_run(tmp_path):
     before = save_results(tmp_path, "digits-fid-loss", {"recipe": str(RECIPE), "seeds": 3, "rounds": None}, {"a": 1})
     with pytest.raises(ValueError, match="settings"):
-        digits_fid_loss(tmp_path, recipe=RECIPE)
+        digits_fid_loss(output=tmp_path, recipe=RECIPE)
     assert list(tmp_path.iterdir()) == [before]
 
 

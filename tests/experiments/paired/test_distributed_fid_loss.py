@@ -10,11 +10,11 @@ import torch
 from fedgen.evaluation import ScoreRecord, append_records
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.experiments.engine.scored_checkpoints import client_images
+from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Training
-from fedgen.experiments.paired.distributed_digits import (
+from fedgen.experiments.paired.distributed_fid_loss import (
     ARMS,
     DistributedChoice,
-    ToySettings,
     losses_of,
     messages_against_images,
     real_traces,
@@ -24,7 +24,6 @@ from fedgen.experiments.paired.distributed_digits import (
 from tests.experiments.tiny_runs import settings_of, untrained, write_recipe
 
 CHOICE = DistributedChoice(recipe=Path(__file__).parents[3] / "recipes" / "wgan_gp_digits_fid.yaml", seeds=2, seed=3)
-FEW = ToySettings(points=50, kernel_points=20, batch=16, queue=32, steps=5)
 ROUNDS = 4  # of the runs that `tiny_runs` makes
 
 
@@ -65,11 +64,13 @@ def test_each_arm_trains_on_its_score_and_aggregate_with_a_fixed_weight():
 
 
 def test_trainings_differ_in_loss_and_seed_and_are_scored_at_their_end_where_rounds_are_given(tmp_path):
-    plain = trainings(CHOICE, tmp_path)
+    study = Study("toy", tmp_path, {})
+    study.numbers["digits"] = {"known": True}  # so that nothing is trained
+    plain = trainings(study, CHOICE)
     assert list(plain) == list(ARMS)
     assert [run.folder.name for run in plain["kid_all"]] == ["kid_all-3", "kid_all-4"]
     assert settings_of(plain["without"][0]) == {"--model.init_args.generator_losses": "null"}
-    given = settings_of(trainings(replace(CHOICE, rounds=7), tmp_path)["fid_all"][1])
+    given = settings_of(trainings(study, replace(CHOICE, rounds=7))["fid_all"][1])
     assert given["--trainer.max_epochs"] == "7"
     assert json.loads(given["--trainer.callbacks"])[0]["init_args"]["every_n_rounds"] == 7
 

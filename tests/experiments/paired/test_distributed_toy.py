@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.experiments.paired.distributed_digits import (
+from fedgen.experiments.theory.distributed_toy import (
     OPTIMA,
     ToySettings,
     frechet_objective,

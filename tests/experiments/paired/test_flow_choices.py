@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedgen.experiments.paired.flow_choices import CONTROL, FlowChoice, flow_lines, flow_table
+from fedgen.experiments.paired.cost_curves import CONTROL, FlowChoice, flow_lines, flow_table
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 

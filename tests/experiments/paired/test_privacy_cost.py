@@ -50,7 +50,7 @@ def test_a_finished_experiment_prints_the_present_epsilons(tmp_path, capsys):
     save_results(
         tmp_path, "privacy-cost", settings, {"scores": kept, "real": scores([0.1])[0], "epsilon": {"noise 1": 9e9}}
     )
-    privacy_cost(tmp_path, noise=(1.0,), recipe=RECIPE, rounds=10, seeds=1, num_images=9, runs=tmp_path / "runs")
+    privacy_cost(output=tmp_path, noise=(1.0,), recipe=RECIPE, rounds=10, seeds=1, num_images=9, runs=tmp_path / "runs")
     present = epsilons(RECIPE, [1.0], 1e-3, 10, [0])
     assert f"epsilon {present['noise 1']:.3g}" in capsys.readouterr().out
     assert read_results(tmp_path, settings)["epsilon"] == present

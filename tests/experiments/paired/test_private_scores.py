@@ -62,9 +62,9 @@ def test_interrupted_in_its_noise_it_goes_on_where_it_was(tmp_path, capsys, monk
 
     monkeypatch.setattr(experiment, "noise_bias", noise_bias)
     with pytest.raises(KeyboardInterrupt):
-        experiment.private_scores(tmp_path / "stopped", quick=True)
-    experiment.private_scores(tmp_path / "stopped", quick=True)
+        experiment.private_scores(output=tmp_path / "stopped", quick=True)
+    experiment.private_scores(output=tmp_path / "stopped", quick=True)
     assert [(toy.spectrum, toy.dim) for toy in seen[2:]] == [("falling", 4), ("falling", 4), ("falling", 8)]
-    experiment.private_scores(tmp_path / "whole", quick=True)
+    experiment.private_scores(output=tmp_path / "whole", quick=True)
     stopped, whole = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("stopped", "whole"))
     assert stopped["numbers"]["noise"] == whole["numbers"]["noise"]

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from fedgen.experiments.paired.communication_interval import communication_interval
-from fedgen.experiments.paired.cost_curves import asynchronous_rounds, compressed_updates, server_optimizers
+from fedgen.experiments.paired.cost_curves import asynchronous_rounds, compressed_updates, flow_choices
 from fedgen.experiments.paired.digits_fid_loss import digits_fid_loss
 from fedgen.experiments.paired.distributed_fid_loss import distributed_fid_loss
 from fedgen.experiments.paired.fid_finetune import fid_finetune
 from fedgen.experiments.paired.fid_loss_artifacts import fid_loss_artifacts
 from fedgen.experiments.paired.fid_loss_gans import fid_loss_gans
-from fedgen.experiments.paired.flow_choices import flow_choices
 from fedgen.experiments.paired.mmd2_finetune import mmd2_finetune
 from fedgen.experiments.paired.privacy_cost import privacy_cost
 from fedgen.experiments.paired.private_scores import private_scores
+from fedgen.experiments.participation.gaps_by_setting import server_optimizers
 
 NAMED = Path("recipes/nowhere.yaml")
 
@@ -37,7 +37,7 @@ def _recipes(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("experiment", "options", "message"),
     [
-        (digits_fid_loss, {"seeds": 1}, "seeds=1: must be at least 2"),
+        (digits_fid_loss, {"seeds": 1}, "seeds=1: give at least 2"),
         (digits_fid_loss, {"seed": -1}, "seed=-1"),
         (digits_fid_loss, {"recipe": NAMED}, r"nowhere.yaml does not exist.*--recipe"),
         (digits_fid_loss, {"recipe": Path("text.yaml")}, "text.yaml must say max_epochs"),
@@ -75,9 +75,9 @@ def _recipes(tmp_path, monkeypatch):
         (communication_interval, {"intervals": (2, 2)}, r"intervals=\[2, 2\]"),
         (communication_interval, {"iterations": 640}, "iterations=640 are no two or more rounds of 640: .* 1280"),
         (communication_interval, {"iterations": 1285, "intervals": (1, 10)}, "no two or more rounds of 10"),
-        (communication_interval, {"num_images": 1}, "num_images=1: must be at least 2"),
-        (communication_interval, {"dealings": 0}, "dealings=0: must be at least 1"),
-        (communication_interval, {"checkpoints": 1}, "checkpoints=1: must be at least 2"),
+        (communication_interval, {"num_images": 1}, "num_images=1: give at least 2"),
+        (communication_interval, {"dealings": 0}, "dealings=0: give at least 1"),
+        (communication_interval, {"checkpoints": 1}, "checkpoints=1: give at least 2"),
         (communication_interval, {"embedding": "pixels"}, "name another"),
         (communication_interval, {"embedding": "nothing"}, "unknown embedding 'nothing'"),
         (communication_interval, {"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
@@ -89,13 +89,13 @@ def _recipes(tmp_path, monkeypatch):
         (mmd2_finetune, {"network": Path("none.safetensors")}, r"no file none.safetensors; to make one"),
         (mmd2_finetune, {"network": Path("text.yaml")}, r"text\.yaml"),
         (privacy_cost, {"noise": (0.0,)}, "noise=.* positive multiples"),
-        (private_scores, {"images": 500}, "images=500, draws=5: give at least 1000 images and 2 draws"),
+        (private_scores, {"images": 500}, "images=500: give at least 1000"),
         (server_optimizers, {"adaptive_lr": (0.1,)}, "give three rates, of FedAdam, FedAdagrad, FedYogi"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_any_work(experiment, options, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        experiment(Path("out"), **options)
+        experiment(output=Path("out"), **options)
     assert not Path("out").exists()
     assert not Path("checkpoints").exists()
 
@@ -103,5 +103,5 @@ def test_options_that_cannot_be_are_refused_before_any_work(experiment, options,
 def test_without_the_extra_no_flow_is_trained(monkeypatch):
     monkeypatch.setitem(sys.modules, "normflows", None)
     with pytest.raises(ModuleNotFoundError, match="fedgen"):
-        fid_loss_artifacts(Path("out"))
+        fid_loss_artifacts(output=Path("out"))
     assert not Path("out").exists()

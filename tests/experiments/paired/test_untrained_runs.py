@@ -17,14 +17,13 @@ from fedgen.experiments.engine.scored_checkpoints import Scorers
 from fedgen.experiments.paired import (
     communication_interval,
     digits_fid_loss,
-    distributed_digits,
     distributed_fid_loss,
     fid_finetune,
     fid_loss_artifacts,
     fid_loss_gans,
 )
-from fedgen.experiments.paired.distributed_digits import ToySettings
 from fedgen.experiments.paired.fid_loss_artifacts import FLOW, FLOW_FID
+from fedgen.experiments.theory.distributed_toy import ToySettings
 from tests.experiments.paired.test_digits_fid_loss import record
 from tests.experiments.paired.test_distributed_fid_loss import ROUNDS, make
 from tests.experiments.paired.test_fid_finetune import save_generator
@@ -203,11 +202,11 @@ def run(tmp_path, monkeypatch, capsys):
                 if not training.place.exists():
                     leave(training)
 
-        monkeypatch.setattr(distributed_digits, "EMBEDDINGS", ("pixels",))
+        monkeypatch.setattr(distributed_fid_loss, "EMBEDDINGS", ("pixels",))
         for name, value in {**patches, "train_all": train_all, "load_embedding": pick}.items():
             monkeypatch.setattr(module, name, value, raising=name not in ("train_all", "load_embedding"))
         monkeypatch.setattr("fedgen.experiments.engine.trainings.train_all", train_all)
-        getattr(module, module.__name__.rpartition(".")[2])(Path("out"), **{**options, **changes})
+        getattr(module, module.__name__.rpartition(".")[2])(output=Path("out"), **{**options, **changes})
         return json.loads(Path("out/results.json").read_text())["numbers"], trained, capsys.readouterr().out
 
     return go

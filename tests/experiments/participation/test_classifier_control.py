@@ -9,12 +9,12 @@ from fedgen.data import Examples
 from fedgen.evaluation import evaluate
 from fedgen.experiments.engine.gaps import GapScores
 from fedgen.experiments.participation.group_norm_classifier import GroupNormClassifier
-from fedgen.experiments.participation.natural_gaps import (
+from fedgen.experiments.participation.participation_gap import (
     CENTRAL,
     PLAIN,
     ClassifierChoice,
     classifier_outcomes,
-    tails,
+    natural_tails,
     verdicts,
 )
 from tests.trainers import quiet_trainer
@@ -103,6 +103,6 @@ def test_what_the_paper_says_is_held_against_what_was_found():
 def test_tails_compare_seen_and_unseen_clients():
     own = {"part_val": {"pct95": [0.2], "pct50": [0.1]}, "unpart": {"pct95": [0.5], "pct50": [0.1]}}
     spread = {arm: {"0": {"loss": own}, "1": {"loss": own}} for arm in ("natural", CENTRAL)}
-    said = tails(spread, "errors")
+    said = natural_tails(spread, "errors")
     assert said[0].startswith("as expected: natural: the 95th percentile")
     assert said[1].startswith("not seen: natural: the median")

@@ -8,10 +8,8 @@ import yaml
 from fedgen.__main__ import main
 from fedgen.experiments.engine.gaps import GapChoice, GapScores, named_by_clients
 from fedgen.experiments.engine.trainings import Arm
-from fedgen.experiments.paired.cost_curves import arms_of, reach_table, reached, reached_after
-from fedgen.experiments.participation.gaps_by_setting import chosen_by
-from fedgen.experiments.participation.natural_gaps import ClassifierChoice
-from fedgen.experiments.participation.participation_gap import PartitionChoice
+from fedgen.experiments.participation.gaps_by_setting import arms_of, chosen_by, reach_table, reached, reached_after
+from fedgen.experiments.participation.participation_gap import ClassifierChoice, PartitionChoice
 from tests.experiments.participation.tiny_recipes import digits_recipe
 
 ROOT = Path(__file__).parents[3]

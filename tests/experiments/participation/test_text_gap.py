@@ -4,7 +4,13 @@ import pytest
 import yaml
 
 from fedgen.experiments.engine.gaps import GapScores
-from fedgen.experiments.participation.natural_gaps import CENTRAL, TextChoice, tails, text_outcomes, verdicts
+from fedgen.experiments.participation.participation_gap import (
+    CENTRAL,
+    TextChoice,
+    natural_tails,
+    text_outcomes,
+    verdicts,
+)
 from tests.experiments.participation.test_classifier_control import curves
 from tests.experiments.participation.tiny_recipes import BOOKS, text_recipe
 
@@ -67,6 +73,6 @@ def test_what_was_published_is_held_against_what_was_found():
 def test_percentiles_compare_seen_and_unseen_books():
     own = {"part_val": {"pct95": [2.2], "pct50": [2.1]}, "unpart": {"pct95": [2.5], "pct50": [2.1]}}
     spread = {arm: {"0": {"loss": own}, "1": {"loss": own}} for arm in ("natural", CENTRAL)}
-    said = tails(spread, "losses")
+    said = natural_tails(spread, "losses")
     assert said[0].startswith("as expected: natural: the 95th percentile of the clients' losses")
     assert said[1].startswith("not seen: natural: the median")

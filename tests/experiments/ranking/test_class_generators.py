@@ -68,7 +68,7 @@ def test_inception_takes_local_weights(tmp_path):
     write_cifar100(Path("data"), classes=(0, 50), train=4)
     weights = save_inception(tmp_path)
     experiment.class_generators(
-        Path("out"), data="cifar10", embedding="inception-v3-compat", weights=weights, generators="cifar100",
+        output=Path("out"), data="cifar10", embedding="inception-v3-compat", weights=weights, generators="cifar100",
         components=3, controls=1, num_images=4, classes=("cat", "dog"),
     )  # fmt: skip
     found = numbers_of()["found"]["scores"]
@@ -106,7 +106,7 @@ def test_what_ranks_nothing_is_refused():
     write_cifar100(Path("data"), classes=(0,))
     with pytest.raises(ValueError, match="cifar100"):
         experiment.class_generators(
-            Path("out"), data="cifar10", embedding="pixels", components=4, generators="cifar100"
+            output=Path("out"), data="cifar10", embedding="pixels", components=4, generators="cifar100"
         )
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedgen.experiments.engine.features import FeatureFederation
-from fedgen.experiments.ranking.manifold_metrics import NAMES, Manifold, expected, manifold_metrics, unequal
 from fedgen.experiments.ranking.neighbourhoods import Generated
+from fedgen.experiments.ranking.rising_variance import NAMES, Manifold, manifold_lines, manifold_metrics, unequal
 
 TINY = {
     "data": "digits",
@@ -30,7 +30,7 @@ def _here(tmp_path, monkeypatch):
 def test_nothing_is_said_of_controls_that_were_not_asked_for():
     rows = {name: {"pairs": 10, "inverted": 2, "control inverted": []} for name in NAMES}
     differences = {"clients": 0.0, "unequal, n_i / n": 0.0, "unequal, uniform": 0.1}
-    lines = expected({"recall avg - all": differences, "generators": rows})
+    lines = manifold_lines({"recall avg - all": differences, "generators": rows})
     assert len(lines) == 5
     assert not any("IID" in line for line in lines)
 

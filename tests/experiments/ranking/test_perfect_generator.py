@@ -10,7 +10,7 @@ from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.rankings import ScoredRows
 from fedgen.experiments.engine.scored_checkpoints import Scorers, Trained
 from fedgen.experiments.engine.trainings import Plan, Series, runs_of
-from fedgen.experiments.ranking.perfect_generator import (
+from fedgen.experiments.ranking.trained_checkpoints import (
     REAL,
     class_images,
     compare_groups,
@@ -122,11 +122,11 @@ def test_a_picture_that_was_lost_comes_back_and_nothing_is_scored_again(tmp_path
     monkeypatch.setattr(trainings.Training, "run", untrained)  # weights at random, and no training
     recipes = write_recipe(tmp_path / "r")
     options = {"embedding": "pixels", "intervals": (2,), "seeds": 1, "dealings": 1, "recipes": recipes}
-    perfect_generator(tmp_path / "out", kinds=("wgan-gp",), **options)
+    perfect_generator(output=tmp_path / "out", kinds=("wgan-gp",), **options)
     (tmp_path / "out" / "wgan-gp-checkpoint.png").rename(tmp_path / "before.png")
     monkeypatch.setattr(trainings.Training, "run", lambda training: training.folder)
     monkeypatch.setattr(Scorers, "score", None)
-    perfect_generator(tmp_path / "out", kinds=("wgan-gp",), **options)
+    perfect_generator(output=tmp_path / "out", kinds=("wgan-gp",), **options)
     assert (tmp_path / "out" / "wgan-gp-checkpoint.png").read_bytes() == (tmp_path / "before.png").read_bytes()
 
 
@@ -135,15 +135,15 @@ def test_a_kind_may_be_left_out_and_another_is_refused(runs, tmp_path, monkeypat
     monkeypatch.setattr(trainings.Training, "run", untrained)
     recipes = write_recipe(tmp_path / "r")  # without a DDPM's
     options = {"embedding": "pixels", "intervals": (2,), "seeds": 1, "dealings": 0, "recipes": recipes}
-    perfect_generator(tmp_path / "out", kinds=("wgan-gp",), **options)
+    perfect_generator(output=tmp_path / "out", kinds=("wgan-gp",), **options)
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
     assert list(numbers["pairs"]) == ["WGAN-GP"]
     assert all(one["sampling"] == {} for one in numbers["checkpoints"].values())
     with pytest.raises(ValueError, match="kinds"):
-        perfect_generator(tmp_path / "other", kinds=("gan",), **options)
+        perfect_generator(output=tmp_path / "other", kinds=("gan",), **options)
     write_recipe(recipes, "ddpm_digits.yaml")
     with pytest.raises(ValueError, match="settings"):
-        perfect_generator(tmp_path / "out", **options)
+        perfect_generator(output=tmp_path / "out", **options)
 
 
 def test_a_client_of_several_classes_is_named(runs):

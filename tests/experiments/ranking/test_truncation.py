@@ -180,7 +180,7 @@ def test_another_network_in_the_same_file_is_refused_and_a_stopped_run_goes_on(m
 
 def test_a_missing_network_says_how_to_make_one():
     with pytest.raises(FileNotFoundError, match="stylegan2_fashion_mnist"):
-        experiment.truncation(Path("out"))
+        experiment.truncation(output=Path("out"))
     assert not Path("out").exists()
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedgen.experiments.engine.rankings import ScoredRows
-from fedgen.experiments.ranking.wgan_gp_checkpoints import (
+from fedgen.experiments.ranking.trained_checkpoints import (
     inverted_text,
     run_table,
     wgan_gp_checkpoints,
@@ -39,16 +39,16 @@ def test_the_table_names_the_round_that_each_score_calls_best():
 
 def test_options_out_of_range_are_refused_before_any_training(tmp_path):
     with pytest.raises(ValueError, match="num_images"):
-        wgan_gp_checkpoints(tmp_path, num_images=1)
+        wgan_gp_checkpoints(output=tmp_path, num_images=1)
     with pytest.raises(FileNotFoundError, match="quickstart"):
-        wgan_gp_checkpoints(tmp_path, recipes=tmp_path)
+        wgan_gp_checkpoints(output=tmp_path, recipes=tmp_path)
 
 
 @pytest.mark.slow
 def test_a_quick_experiment_trains_its_runs_and_leaves_its_numbers(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     recipes = write_recipe(tmp_path / "recipes")
-    wgan_gp_checkpoints(tmp_path / "out", intervals=(2, 4), seeds=1, recipes=recipes, parallel=2, quick=True)
+    wgan_gp_checkpoints(output=tmp_path / "out", intervals=(2, 4), seeds=1, recipes=recipes, parallel=2, quick=True)
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
     assert {one["interval"] for one in numbers["checkpoints"].values()} == {2, 4}
     assert all(one["round"] in (1, 2) for one in numbers["checkpoints"].values())
