@@ -176,16 +176,11 @@ def standing_table(standing: Standing) -> Table:
     return table
 
 
-def answer_lines(answers: Sequence[SuiteAnswer]) -> list[str]:
-    """The questions with their answers."""
-    lines = [f"{answer.question}\n  {answer.order}" for answer in answers]
-    return [*lines, ORDER] if lines else []
-
-
 def leaderboard_texts(entries: Sequence[Entry]) -> list[RenderableType]:
     """Everything that a terminal shows of entries."""
     tables: list[RenderableType] = [standing_table(standing) for standing in standings_of(entries)]
-    return [*tables, *(escape(line) for line in answer_lines(answers_of(entries)))]
+    lines = [f"{answer.question}\n  {answer.order}" for answer in answers_of(entries)]
+    return [*tables, *map(escape, [*lines, ORDER] if lines else [])]
 
 
 KIND = HtmlPage("leaderboard", ("theme.js", "leaderboard.js"))

@@ -210,7 +210,9 @@ def _suite(name: str, about: str, answers: dict[str, tuple[Cell, ...]], seeds: t
 
 def _cells(task: str, budget: Budget, *parts: str) -> tuple[Cell, ...]:
     """Cells of a task, "data/partition", by "generator/algorithm"."""
-    return tuple(Cell(*task.split("/"), *part.split("/"), budget) for part in parts)
+    data, partition = task.split("/")
+    pairs = (part.split("/") for part in parts)
+    return tuple(Cell(data, partition, generator, algorithm, budget) for generator, algorithm in pairs)
 
 
 _AVERAGED = "flow-large/fedavg"

@@ -9,18 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedgen.data import (
-    CIFAR10,
-    CIFAR100,
-    MNIST,
-    DataSet,
-    Digits,
-    Examples,
-    FashionMNIST,
-    ImageFolder,
-    ImageNet32,
-    MNIST5k,
-)
+from fedgen import data as data_sets
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.evaluation.reference import Reference
 from fedgen.experiments.engine.rankings import CLIENTS, IID
@@ -31,23 +20,23 @@ from fedgen.seeds import generator, subset
 
 CACHE = Path("checkpoints/features")  # shared by all experiments
 
-DATA: dict[str, Callable[[Path], DataSet]] = {
-    "digits": lambda root: Digits(),
-    "mnist5k": lambda root: MNIST5k(),
-    "mnist": MNIST,
-    "fashion-mnist": FashionMNIST,
-    "cifar10": CIFAR10,
-    "cifar100": CIFAR100,
-    "imagenet32": lambda root: ImageNet32(root, classes=100),  # the papers' first 100 classes
+DATA: dict[str, Callable[[Path], data_sets.DataSet]] = {
+    "digits": lambda root: data_sets.Digits(),
+    "mnist5k": lambda root: data_sets.MNIST5k(),
+    "mnist": data_sets.MNIST,
+    "fashion-mnist": data_sets.FashionMNIST,
+    "cifar10": data_sets.CIFAR10,
+    "cifar100": data_sets.CIFAR100,
+    "imagenet32": lambda root: data_sets.ImageNet32(root, classes=100),  # the papers' first 100 classes
 }
 
 
-def open_data(name: str, root: Path = Path("data")) -> DataSet:
+def open_data(name: str, root: Path = Path("data")) -> data_sets.DataSet:
     """The data set of a name in DATA, its files in `root`; or the images of a folder with a folder for each class."""
     if name in DATA:
         return DATA[name](root)
     if Path(name).is_dir():
-        return ImageFolder(name)
+        return data_sets.ImageFolder(name)
     raise ValueError(f"no data {name!r}: it is no folder of images, and the names are {', '.join(DATA)}")
 
 
@@ -55,12 +44,12 @@ class Source:
     """A split's images and their features, each read or computed when first asked for, and kept."""
 
     def __init__(
-        self, data: DataSet, split: Literal["train", "test"], embedding: Embedding, cache: Path | None = None
+        self, data: data_sets.DataSet, split: Literal["train", "test"], embedding: Embedding, cache: Path | None = None
     ) -> None:
         self.data, self.split, self.embedding, self.cache = data, split, embedding, cache or CACHE
 
     @cached_property
-    def examples(self) -> Examples:
+    def examples(self) -> data_sets.Examples:
         return self.data.load(self.split)
 
     @cached_property

@@ -57,7 +57,8 @@ class Study:
     def step(self, name: str, run: Callable[[], T]) -> T:
         """The numbers of one step (JSON values), which is run unless they are known."""
         if name not in self.numbers:
-            self._say(name)
+            if sys.stderr.isatty():
+                Console(stderr=True).print(f"{self.name}: {name}", style="dim")
             self.numbers[name] = run()
             self._save()
         return self.numbers[name]
@@ -100,10 +101,6 @@ class Study:
 
     def path(self, file: str) -> Path:
         return self.folder / file
-
-    def _say(self, step: str) -> None:
-        if sys.stderr.isatty():
-            Console(stderr=True).print(f"{self.name}: {step}", style="dim")
 
     def _save(self) -> None:
         save_results(self.folder, self.name, self.settings, self.numbers)

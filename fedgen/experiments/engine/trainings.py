@@ -32,16 +32,11 @@ def rounds_of(path: Path) -> int:
 
 def local_iterations(path: Path) -> int:
     """Rounds x communication interval of a recipe: what a client that is in every cohort trains."""
-    return rounds_of(path) * interval_of(path)
+    return rounds_of(path) * of_strategy(path)
 
 
-def interval_of(path: Path) -> int:
-    keys = ("trainer", "strategy", "init_args", "communication_interval")
-    return _number(path, "the communication_interval of a FedAvgStrategy", *keys)
-
-
-def cohort_of(path: Path) -> int:
-    return _number(path, "the cohort_size of a FedAvgStrategy", "trainer", "strategy", "init_args", "cohort_size")
+def of_strategy(path: Path, name: str = "communication_interval") -> int:
+    return _number(path, f"the {name} of a FedAvgStrategy", "trainer", "strategy", "init_args", name)
 
 
 def _number(path: Path, what: str, *keys: str) -> int:

@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -72,8 +73,7 @@ class IntervalChoice(ScoredArmsChoice):
     Args:
         kinds: of generators: wgan-gp, ddpm.
         intervals: communication intervals: local iterations between two averagings.
-        iterations: of each client in all, a multiple of every interval and twice the longest at least; 2,560 of WGAN-GP
-            and 1,280 of DDPM by default.
+        iterations: of each client in all, a multiple of every interval; 2,560 of WGAN-GP, 1,280 of DDPM by default.
         checkpoints: about how many of each run are kept and scored, at equal local iterations; of intervals that are
             too long for that, fewer. Another number is another training.
         embedding: to score in besides pixels.
@@ -82,8 +82,7 @@ class IntervalChoice(ScoredArmsChoice):
         dealings: IID controls of scores.
         device: where to sample and embed, e.g. cuda.
         seed: of the first training, the clients' held-out images, generated images and dealings.
-        quick: one seed and IID control, an interval of 4, 8 iterations, few images, two runs at once: to see that it
-            works.
+        quick: one seed and IID control, an interval of 4, 8 iterations, few images, two runs at once.
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {
@@ -262,6 +261,10 @@ def kinds_in(numbers: Numbers) -> list[str]:
     return list(dict.fromkeys(one["series"] for one in numbers["checkpoints"].values()))
 
 
+def sides_of(numbers: Numbers) -> list[tuple[str, str]]:
+    return [(embedding, reference) for embedding, references in numbers["real"].items() for reference in references]
+
+
 def rows_in(numbers: Numbers, names: Sequence[str], embedding: str, reference: str) -> ScoredRows:
     return ScoredRows({name: numbers["scores"][name][embedding][reference] for name in names})
 
@@ -270,49 +273,41 @@ def quality_of(numbers: Numbers) -> dict[str, Any]:
     """Scores of the runs' last checkpoints by seed: {embedding: {reference: {kind: {group: {"fid avg": [...]}}}}}."""
     last = {(one["series"], group_of(one), one["seed"]): name for name, one in numbers["checkpoints"].items()}
     found: dict[str, Any] = {}
-    for embedding, references in numbers["real"].items():
-        for reference in references:
-            for (kind, group, _), name in last.items():
-                row = numbers["scores"][name][embedding][reference]["clients"]
-                place = found.setdefault(embedding, {}).setdefault(reference, {}).setdefault(kind, {})
-                own = place.setdefault(group, {f"{score} {how}": [] for score, how in SCORES})
-                for score, how in SCORES:
-                    own[f"{score} {how}"].append(row[score][how])
+    for (embedding, reference), ((kind, group, _), name) in product(sides_of(numbers), last.items()):
+        row = numbers["scores"][name][embedding][reference]["clients"]
+        place = found.setdefault(embedding, {}).setdefault(reference, {}).setdefault(kind, {})
+        own = place.setdefault(group, {f"{score} {how}": [] for score, how in SCORES})
+        for score, how in SCORES:
+            own[f"{score} {how}"].append(row[score][how])
     return found
 
 
 def compare_intervals(numbers: Numbers) -> dict[str, Any]:
     """Compare how avg and all rank: {embedding: {reference: {kind: {"interval 1", ..., "all": as `compared`}}}}."""
     # seeds are pooled; the gap of KID over all checkpoints, both kinds and the controls, stands beside the kinds
-    about = numbers["checkpoints"]
-    found: dict[str, Any] = {}
-    for embedding, references in numbers["real"].items():
-        for reference in references:
-            own: dict[str, Any] = {}
-            for kind in kinds_in(numbers):
-                names = {name: one for name, one in about.items() if one["series"] == kind and not one["control"]}
-                pools = {
-                    group: [name for name, one in names.items() if group_of(one) == group]
-                    for group in dict.fromkeys(map(group_of, names.values()))
-                }
-                own[kind] = {
-                    group: rows_in(numbers, pool, embedding, reference).compared()
-                    for group, pool in {**pools, ALL: list(names)}.items()
-                }
-            everything = rows_in(numbers, list(about), embedding, reference)
-            own["gap"] = gap_of(everything.clients, "kid")
-            own["pairs of kid inverted"] = len(compare(everything.clients, [], "kid")["inverted"])
-            found.setdefault(embedding, {})[reference] = own
+    about, found = numbers["checkpoints"], dict[str, Any]()
+    for embedding, reference in sides_of(numbers):
+        own: dict[str, Any] = {}
+        for kind in kinds_in(numbers):
+            names = {name: one for name, one in about.items() if one["series"] == kind and not one["control"]}
+            pools = {
+                group: [name for name, one in names.items() if group_of(one) == group]
+                for group in dict.fromkeys(map(group_of, names.values()))
+            }
+            own[kind] = {
+                group: rows_in(numbers, pool, embedding, reference).compared()
+                for group, pool in {**pools, ALL: list(names)}.items()
+            }
+        everything = rows_in(numbers, list(about), embedding, reference)
+        own["gap"] = gap_of(everything.clients, "kid")
+        own["pairs of kid inverted"] = len(compare(everything.clients, [], "kid")["inverted"])
+        found.setdefault(embedding, {})[reference] = own
     return found
 
 
 def tables_of(numbers: Numbers) -> list[Table]:
     """Return the quality by embedding and reference; then by kind and embedding how avg and all agree."""
-    tables = [
-        quality_table(numbers, embedding, reference)
-        for embedding, references in numbers["quality"].items()
-        for reference in references
-    ]
+    tables = [quality_table(numbers, *side) for side in sides_of(numbers)]
     for kind in kinds_in(numbers):
         for embedding in numbers["quality"]:
             own = numbers["found"][embedding][TRAINING][kind]
@@ -339,17 +334,15 @@ def quality_table(numbers: Numbers, embedding: str, reference: str) -> Table:
 
 def lines_of(numbers: Numbers) -> list[str]:
     """Return what was expected and whether it was seen, and what quality does with the interval."""
-    lines = []
-    for embedding, references in numbers["found"].items():
-        for reference, own in references.items():
-            lines.append(gap_line(own, f"{embedding}, {reference}", len(numbers["checkpoints"])))
-    for kind in kinds_in(numbers):
-        for embedding, references in numbers["found"].items():
-            for reference, own in references.items():
-                lines.append(inversion_line(own[kind], f"{kind}, {embedding}, {reference}"))
-    for kind in kinds_in(numbers):
-        for embedding, references in numbers["quality"].items():
-            lines.append(trend_line(references[HELD_OUT][kind], f"{kind}, {embedding}, {HELD_OUT}"))
+    found, sides, kinds = numbers["found"], sides_of(numbers), kinds_in(numbers)
+    count = len(numbers["checkpoints"])
+    lines = [gap_line(found[one][other], f"{one}, {other}", count) for one, other in sides]
+    lines += [
+        inversion_line(found[one][other][kind], f"{kind}, {one}, {other}")
+        for kind, (one, other) in product(kinds, sides)
+    ]
+    for kind, (embedding, references) in product(kinds, numbers["quality"].items()):
+        lines.append(trend_line(references[HELD_OUT][kind], f"{kind}, {embedding}, {HELD_OUT}"))
     return lines
 
 

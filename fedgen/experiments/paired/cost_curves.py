@@ -22,15 +22,7 @@ from fedgen.evaluation.marks import title_of
 from fedgen.experiments.engine.paired_seeds import by_chance, change_of, compare_pairs, mean_and_spread, verdict_on
 from fedgen.experiments.engine.scored_checkpoints import message_bytes
 from fedgen.experiments.engine.study import Study, make_table, panels, rising
-from fedgen.experiments.engine.trainings import (
-    Arm,
-    RecipeChoice,
-    Training,
-    cohort_of,
-    component,
-    interval_of,
-    train_arms,
-)
+from fedgen.experiments.engine.trainings import Arm, RecipeChoice, Training, component, of_strategy, train_arms
 from fedgen.federated.run_files import read_times
 from fedgen.io.files import in_bytes
 
@@ -357,8 +349,7 @@ class FlowChoice(CurvesChoice):
     """Options of flow-choices; its fields are options of the command.
 
     Args:
-        recipe: of a federated flow with a cohort, a moving average, labels, GroupNorm, optimal-transport coupling and
-            logit-normal times.
+        recipe: of a federated flow with a cohort, moving average, labels, GroupNorm, OT coupling, logit-normal times.
         intervals: communication intervals besides the recipe's.
         cohorts: sizes besides the recipe's.
         iterations: of all clients together, the same in all arms: a whole number of rounds of each.
@@ -394,11 +385,11 @@ class FlowChoice(CurvesChoice):
     @cached_property
     def own_interval(self) -> int:
         """The recipe's communication interval, in a quick run 2."""
-        return 2 if self.quick else interval_of(self.recipe)
+        return 2 if self.quick else of_strategy(self.recipe)
 
     @cached_property
     def own_cohort(self) -> int:
-        return cohort_of(self.recipe)
+        return of_strategy(self.recipe, "cohort_size")
 
     def _turns(self) -> dict[str, tuple[int, int]]:
         """Interval and cohort size of the recipe, and by arm those that differ from it."""

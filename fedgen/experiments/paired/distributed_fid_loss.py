@@ -28,16 +28,7 @@ from fedgen.experiments.engine.scored_checkpoints import client_images, generate
 from fedgen.experiments.engine.study import Numbers, Study, expectation, make_table
 from fedgen.experiments.engine.trainings import Arm, Training, component, embedded_loss, train_arms
 from fedgen.experiments.paired.digits_fid_loss import LOSSES, DigitsChoice, compare, last_scores
-from fedgen.experiments.theory.distributed_toy import COLOURS as OBJECTIVE_COLOURS
-from fedgen.experiments.theory.distributed_toy import (
-    ROUNDING,
-    ToySettings,
-    draw_toy,
-    toy_outcomes,
-    toy_table,
-    train_toy,
-)
-from fedgen.experiments.theory.distributed_toy import name_of as name_of_objective
+from fedgen.experiments.theory import distributed_toy as toys
 from fedgen.images import save_png, tile
 from fedgen.losses import FastFIDLoss
 from fedgen.statistics import (
@@ -164,14 +155,14 @@ def _summary(images: Tensor, embedding: str) -> Gaussian:
     return summarize(_features(images, embedding))
 
 
-COLOURS = {CONTROL: "0.45", **OBJECTIVE_COLOURS}
+COLOURS = {CONTROL: "0.45", **toys.COLOURS}
 MARKERS = {CONTROL: "s", "fid_all": "o", "fid_avg": "o", "kid_all": "^"}
 FLOOR = "held-out real images"
 SIDE = 6  # pictures of a grid's side
 
 
 def name_of(arm: str) -> str:
-    return "no loss" if arm == CONTROL else name_of_objective(arm)
+    return "no loss" if arm == CONTROL else toys.name_of(arm)
 
 
 STYLES = {
@@ -294,7 +285,7 @@ def digits_outcomes(digits: Numbers) -> list[str]:
     worst = max(max(sent[part].values()) for part in ("value", "gradient"))
     sizes = ", ".join(f"{size:,} at D = {dim}" for dim, size in sent["bytes"].items())
     text = f"FID's loss from the clients' messages ({sizes} bytes) is that from their images within {worst:.1e}"
-    return [*lines, expectation(text, worst < ROUNDING)]
+    return [*lines, expectation(text, worst < toys.ROUNDING)]
 
 
 def apart(row: Mapping[str, Sequence[float]]) -> tuple[float, float | None]:
@@ -304,8 +295,8 @@ def apart(row: Mapping[str, Sequence[float]]) -> tuple[float, float | None]:
     return statistics.mean(abs(a - b) for a, b in zip(*arms)), statistics.mean(within) if within else None
 
 
-TOY = ToySettings()
-QUICK_TOY = ToySettings(points=2000, kernel_points=500, batch=256, queue=1024, steps=200)
+TOY = toys.ToySettings()
+QUICK_TOY = toys.ToySettings(points=2000, kernel_points=500, batch=256, queue=1024, steps=200)
 FIGURES = ("distributed_fid_toy.png", "distributed_fid_digits.png")
 KID_AVG = (
     "KID-avg is not trained on digits: the loss has one gradient for it and KID-all, by the same code; that this is the"
@@ -320,16 +311,18 @@ def distributed_fid_loss(**options: Any) -> None:
     """
     choice = DistributedChoice(**options)
     study, toy_settings = choice.study("distributed-fid-loss"), QUICK_TOY if choice.quick else TOY
-    toy = study.each("toy", {f"seed {one}": one for one in choice.seeds_of}, lambda one: train_toy(toy_settings, one))
+    toy = study.each(
+        "toy", {f"seed {one}": one for one in choice.seeds_of}, lambda one: toys.train_toy(toy_settings, one)
+    )
     runs = trainings(study, choice)
     digits = study.step("digits", lambda: measure(runs, choice))
     samples = {arm: study.path(f"samples-{arm}.png") for arm in (*ARMS, "real")}
     if not all(path.exists() for path in samples.values()):
         images = {arm: generated_images(own[0].folder, seed=choice.seed) for arm, own in runs.items()}
         save_samples(images | {"real": client_images(runs[CONTROL][0].folder)}, samples)
-    tables: list[Table | str] = [toy_table(toy), *toy_outcomes(toy), digits_table(digits)]
+    tables: list[Table | str] = [toys.toy_table(toy), *toys.toy_outcomes(toy), digits_table(digits)]
     tables += [difference_table(digits)] if choice.seeds > 1 else []
-    tables += [*digits_outcomes(digits), KID_AVG, f"figure: {draw_toy(toy, study.path(FIGURES[0]))}"]
+    tables += [*digits_outcomes(digits), KID_AVG, f"figure: {toys.draw_toy(toy, study.path(FIGURES[0]))}"]
     study.report(tables, draw_digits(digits, samples, study.path(FIGURES[1])))
 
 

@@ -18,21 +18,10 @@ from torch import Tensor
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.names import LAST, checkpoint_name
-from fedgen.experiments.engine import trainings
+from fedgen.experiments.engine import scored_arms, trainings
 from fedgen.experiments.engine.arm_panels import REAL, draw_images, draw_panels
 from fedgen.experiments.engine.features import CACHE
 from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
-from fedgen.experiments.engine.scored_arms import (
-    HELD_OUT,
-    REAL_IMAGES,
-    TITLES,
-    Line,
-    Scored,
-    ScoredArms,
-    real_side,
-    require_unrelated,
-    states_in,
-)
 from fedgen.experiments.engine.scored_checkpoints import TrainedChoice
 from fedgen.experiments.engine.study import ScoredArmsChoice, Study
 from fedgen.images import to_uint8
@@ -93,7 +82,7 @@ class TuningChoice(ScoredArmsChoice):
         super().__post_init__()
         if self.data not in TUNINGS:
             raise ValueError(f"no fine-tuning for data {self.data!r}; choose one of {', '.join(TUNINGS)}")
-        require_unrelated(self.judge, (PIXELS, NETWORK), self.data)
+        scored_arms.require_unrelated(self.judge, (PIXELS, NETWORK), self.data)
         if self.precision not in (None, *get_args(Precision)):
             raise ValueError(f"precision={self.precision!r}: give one of {', '.join(get_args(Precision))}, or none")
         for arm in ARMS:
@@ -194,7 +183,7 @@ STYLES = {
     ALL: {"color": "#1f5fa8", "marker": "o"},
     FIRST: {"color": "#3a8a3a", "marker": "s"},
     BOTH: {"color": "#c4560b", "marker": "^"},
-    REAL_IMAGES: REAL,
+    scored_arms.REAL_IMAGES: REAL,
 }
 PANELS = {"fid, held out": "FID to held-out images", "coverage": "coverage of held-out images"}
 
@@ -233,7 +222,7 @@ def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> N
     trainings.train_runs(choice.bases, choice.plan)
     tunings = [choice.training(arm, base) for base in choice.bases for arm in ARMS]
     trainings.train_all(tunings, choice.parallel)
-    scores, held_out = real_side(
+    scores, held_out = scored_arms.real_side(
         [*(base.folder for base in choice.bases), *(one.folder for one in tunings)], embeddings
     )
     count = len(held_out)
@@ -247,25 +236,28 @@ def _key(arm: str, seed: int, steps: int) -> str:
 
 
 def scored(
-    scores: Mapping[str, Scored], floor: Scored, places: Mapping[str, Iterable[int]], seeds: Iterable[int]
-) -> ScoredArms:
+    scores: Mapping[str, scored_arms.Scored],
+    floor: scored_arms.Scored,
+    places: Mapping[str, Iterable[int]],
+    seeds: Iterable[int],
+) -> scored_arms.ScoredArms:
     """Return the scores of every arm along its steps, beside what all start from."""
-    states = states_in(scores, {START: [0], **places}, seeds, _key)
-    return ScoredArms(states, [floor], TITLES, ARMS, dict.fromkeys(ARMS, (START, None)))
+    states = scored_arms.states_in(scores, {START: [0], **places}, seeds, _key)
+    return scored_arms.ScoredArms(states, [floor], scored_arms.TITLES, ARMS, dict.fromkeys(ARMS, (START, None)))
 
 
-def table_of(found: ScoredArms, embedding: str) -> Table:
-    lines: list[Line] = [((name,), name) for name in (REAL_IMAGES, START)]
+def table_of(found: scored_arms.ScoredArms, embedding: str) -> Table:
+    lines: list[scored_arms.Line] = [((name,), name) for name in (scored_arms.REAL_IMAGES, START)]
     lines += [((f"{arm}, {max(found.states[arm])} steps",), arm) for arm in ARMS]
     title = f"{embedding}, mean of {len(found.at(START))} seed(s)"
     return found.table(title, embedding, ["generator"], lines, "the start")
 
 
-def outcomes(found: ScoredArms, judge: str) -> list[str]:
+def outcomes(found: scored_arms.ScoredArms, judge: str) -> list[str]:
     lines: list[str] = []
     for arm, (own, *_) in ARMS.items():
         steps = list(found.states[arm])
-        middle, (real,) = steps[len(steps) // 2], found.values(REAL_IMAGES, own, "fid")
+        middle, (real,) = steps[len(steps) // 2], found.values(scored_arms.REAL_IMAGES, own, "fid")
         ends, trace = found.values(arm, own, "fid"), found.mean(arm, judge, "trace")
         below = f"{arm}: to {found.mean(arm, own, 'fid'):.3g}, below the {real:.3g} of held-out real images"
         rise = f"{arm}: from step {middle} on FID to held-out images in {judge} rises"
@@ -274,13 +266,13 @@ def outcomes(found: ScoredArms, judge: str) -> list[str]:
             found.verdict(f"{arm}: FID to training images in {own}, trained on, falls", arm, own, "fid", "less"),
             verdict_on(below, ([real] * len(ends), ends), "less"),
             found.verdict(f"{arm}: it falls from step {middle} on too", arm, own, "fid", "less", middle),
-            found.verdict(rise, arm, judge, HELD_OUT, "more", middle),
+            found.verdict(rise, arm, judge, scored_arms.HELD_OUT, "more", middle),
             found.verdict(spread, arm, judge, "trace", "less"),
         ]
     return lines + ([by_chance(len(lines))] if len(found.at(START)) > 1 else [])
 
 
-def draw_curves(found: ScoredArms, path: Path) -> Path:
+def draw_curves(found: scored_arms.ScoredArms, path: Path) -> Path:
     """For each embedding FID and coverage against the part of the steps taken: each seed, and their mean."""
 
     def note(embedding: str) -> str:
@@ -297,7 +289,7 @@ def draw_curves(found: ScoredArms, path: Path) -> Path:
                 embedding,
                 score,
                 unit=steps,
-                title=note(embedding) if score == HELD_OUT else "",
+                title=note(embedding) if score == scored_arms.HELD_OUT else "",
                 label=label if embedding == embeddings[0] else "",
                 styles={arm: {"linestyle": "-" if embedding in ARMS[arm] else "--"} for arm in ARMS},
                 bottom=0,

@@ -22,18 +22,9 @@ from fedgen.embeddings import load_embedding
 from fedgen.evaluation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import load_weights, rebuild
+from fedgen.experiments.engine import scored_arms
 from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, draw_panels
 from fedgen.experiments.engine.paired_seeds import Claim, Row, by_chance, change_of, compare_pairs, mean_shown, verdict
-from fedgen.experiments.engine.scored_arms import (
-    HELD_OUT,
-    HIGHER,
-    REAL_IMAGES,
-    TITLES,
-    ScoredArms,
-    real_side,
-    require_unrelated,
-    states_in,
-)
 from fedgen.experiments.engine.scored_checkpoints import kept_checkpoints
 from fedgen.experiments.engine.study import Numbers, ScoredArmsChoice, Study, make_table
 from fedgen.experiments.engine.trainings import Training, fingerprints, kept_rounds, start_of, train_all
@@ -86,7 +77,7 @@ class ArtifactChoice(ScoredArmsChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_unrelated(self.embedding, [OPTIMISED], "digits")
+        scored_arms.require_unrelated(self.embedding, [OPTIMISED], "digits")
 
     @property
     def lengths(self) -> Lengths:
@@ -138,7 +129,7 @@ class Family:
         self._models = {arm: rebuild(choice.run_folder(arm, self.seed))[0] for arm in FAMILIES[name]}
         folders = [choice.run_folder(arm, seed) for arm in FAMILIES[name] for seed in choice.seeds_of]
         embeddings = [load_embedding(OPTIMISED), load_embedding(choice.embedding, weights=choice.weights)]
-        self.scores, self.held_out = real_side(folders, embeddings, choice.lengths.images)
+        self.scores, self.held_out = scored_arms.real_side(folders, embeddings, choice.lengths.images)
         count = len(self.held_out)
         self.floor = {"samples": count, "real": count, "scores": self.scores.floor}
 
@@ -218,24 +209,26 @@ def key_of(arm: str, seed: int, steps: int) -> str:
     return f"{arm}, seed {seed}, {steps} rounds"
 
 
-def scored(numbers: Numbers, name: str, choice: ArtifactChoice) -> ScoredArms:
+def scored(numbers: Numbers, name: str, choice: ArtifactChoice) -> scored_arms.ScoredArms:
     """Return the scores of a family's arms along their rounds, the treated beside its control."""
     control, treated = FAMILIES[name]
     places: dict[str, list[int]] = {}
     for arm in FAMILIES[name]:
         start = f"{arm}, seed {choice.seed}, "
         places[arm] = sorted(int(key.removeprefix(start).split()[0]) for key in numbers[name] if key.startswith(start))
-    states = states_in(numbers[name], places, choice.seeds_of, key_of)
+    states = scored_arms.states_in(numbers[name], places, choice.seeds_of, key_of)
     used = {arm: (OPTIMISED,) for arm in FAMILIES[name] if arm != FLOW}
-    return ScoredArms(states, [numbers[f"floor of {name}"]["scores"]], TITLES, used, {treated: (control, None)})
+    return scored_arms.ScoredArms(
+        states, [numbers[f"floor of {name}"]["scores"]], scored_arms.TITLES, used, {treated: (control, None)}
+    )
 
 
-def _table(name: str, found: ScoredArms, floor: Numbers, embedding: str) -> Table:
+def _table(name: str, found: scored_arms.ScoredArms, floor: Numbers, embedding: str) -> Table:
     control, treated = FAMILIES[name]
     count = len(found.at(control))
     note = f"{floor['samples']} samples each; real: {floor['real']} real images, scored against as many others"
     title = f"{name}, {embedding}: {treated} beside {control}, mean of {count} seed{'s' * (count > 1)}"
-    lines = [((arm,), arm) for arm in (REAL_IMAGES, control, treated)]
+    lines = [((arm,), arm) for arm in (scored_arms.REAL_IMAGES, control, treated)]
     return found.table(title, embedding, ["generator"], lines, control, [note])
 
 
@@ -245,15 +238,15 @@ def bits_of(found: Mapping[str, float]) -> dict[str, Row]:
     return {FLOW: {"values": usual}, FLOW_FID: compare_pairs(usual, own)}
 
 
-def outcomes(found: Mapping[str, ScoredArms], bits: Mapping[str, Row], judge: str) -> list[str]:
+def outcomes(found: Mapping[str, scored_arms.ScoredArms], bits: Mapping[str, Row], judge: str) -> list[str]:
     """Return what the paper's figure says, as far as numbers can, and whether it is so over paired seeds."""
     lines = []
     for name, (control, treated) in FAMILIES.items():
         text = f"{name}, {treated}: FID in {OPTIMISED}, which is optimised, is not above that of {control}"
         lines.append(found[name].verdict(text, treated, OPTIMISED, "fid", "not more"))
-        for score in (HELD_OUT, *HIGHER):
-            text = f"{name}, {treated}: in {judge} {TITLES[score]} is worse than that of {control}"
-            worse: Claim = "less" if score in HIGHER else "more"
+        for score in (scored_arms.HELD_OUT, *scored_arms.HIGHER):
+            text = f"{name}, {treated}: in {judge} {scored_arms.TITLES[score]} is worse than that of {control}"
+            worse: Claim = "less" if score in scored_arms.HIGHER else "more"
             lines.append(found[name].verdict(text, treated, judge, score, worse))
     text = "Glow: FID costs likelihood: more bits per dimension of held-out images"
     lines.append(verdict(text, bits[FLOW_FID], "more"))
@@ -264,7 +257,7 @@ def grid_of(arm: str) -> str:
     return f"{arm.replace(' + ', '-').replace(' ', '-').lower()}.png"
 
 
-def draw(study: Study, found: Mapping[str, ScoredArms], choice: ArtifactChoice) -> Path:
+def draw(study: Study, found: Mapping[str, scored_arms.ScoredArms], choice: ArtifactChoice) -> Path:
     """Above a family's FID by rounds, in two embeddings; below the last samples of the first seed, an arm a picture."""
     parting = choice.lengths.before
 
@@ -274,9 +267,9 @@ def draw(study: Study, found: Mapping[str, ScoredArms], choice: ArtifactChoice) 
             whole = {parting: own.at(GAN, parting), **own.states[REMOVED]}
             own = replace(own, states={**own.states, REMOVED: whole})
         how = "optimised" if embedding == OPTIMISED else "unrelated"
-        return own.panel(FAMILIES[name], embedding, HELD_OUT, title=f"{name}\n{embedding} ({how})", log="y")
+        return own.panel(FAMILIES[name], embedding, scored_arms.HELD_OUT, title=f"{name}\n{embedding} ({how})", log="y")
 
     panels = [[panel(name, embedding) for name in FAMILIES for embedding in (OPTIMISED, choice.embedding)]]
     pictures = [(study.path(grid_of(arm)), arm, STYLES[arm]["color"]) for arm in ARMS]
     path, title = study.figure, "FID to held-out images; below: samples"
-    return draw_panels(panels, STYLES | {REAL_IMAGES: REAL}, path, title, "rounds", (3.0, 3.0), pictures)
+    return draw_panels(panels, STYLES | {scored_arms.REAL_IMAGES: REAL}, path, title, "rounds", (3.0, 3.0), pictures)

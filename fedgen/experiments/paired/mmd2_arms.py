@@ -47,8 +47,7 @@ class Mmd2Choice(ArmsChoice):
         server_data: the images that the server has and the network was trained on: fashion-mnist, or a folder, with a
             folder for each class unless centres are given.
         attribute: the class that all clients' centres show.
-        centres: numbers of the centres' latents, one a client, in place of looking for the attribute; those that were
-            found are printed.
+        centres: numbers of the centres' latents, one a client, in place of a search; found ones are printed.
         embedding: in which MMD^2 is minimised.
         judge: another one, which nothing is trained on.
         weights: a local file of the judge's weights.

@@ -22,36 +22,24 @@ from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.tables.gap_table import SPLITS
-from fedgen.experiments.engine.gaps import (
-    AVERAGES,
-    MAIN,
-    OUT_OF_SAMPLE,
-    PARTICIPATION,
-    Curve,
-    GapChoice,
-    GapScores,
-    last,
-    named_by_clients,
-    report_arms,
-    run_arms,
-)
+from fedgen.experiments.engine import gaps
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, verdict_on
 from fedgen.experiments.engine.scored_checkpoints import message_bytes
 from fedgen.experiments.engine.study import Numbers, Study, make_table
-from fedgen.experiments.engine.trainings import Arm, component, interval_of
+from fedgen.experiments.engine.trainings import Arm, component, of_strategy
 from fedgen.io.files import in_bytes
 
 UNSEEN = SPLITS[-1]
 
 
-def common_scores(study: Study, choice: GapChoice, arms: Sequence[Arm]) -> dict[str, Any]:
+def common_scores(study: Study, choice: gaps.GapChoice, arms: Sequence[Arm]) -> dict[str, Any]:
     """The last scores of trained arms on the unseen clients that are scored in every arm of a seed."""
 
     def read() -> dict[str, Any]:
-        found: dict[str, Any] = {"clients": [], **{column: {arm.name: [] for arm in arms} for column in AVERAGES}}
+        found: dict[str, Any] = {"clients": [], **{column: {arm.name: [] for arm in arms} for column in gaps.AVERAGES}}
         for seed in choice.seeds_of:
             records = {arm.name: choice.records(arm, seed) for arm in arms}
-            for column in AVERAGES:
+            for column in gaps.AVERAGES:
                 means, number = means_on_common(records, column)
                 for arm, mean in means.items():
                     found[column][arm].append(mean)
@@ -77,16 +65,16 @@ def means_on_common(records: Mapping[str, Sequence[ScoreRecord]], column: str) -
 
 def common_table(found: Numbers) -> Table:
     """The scores on common clients, arm by arm: means over seeds, and the change from the first arm with intervals."""
-    first, rows = next(iter(found[MAIN])), []
-    for arm in found[MAIN]:
+    first, rows = next(iter(found[gaps.MAIN])), []
+    for arm in found[gaps.MAIN]:
         cells = []
-        for column in AVERAGES:
+        for column in gaps.AVERAGES:
             values = found[column][arm]
             change = "" if arm == first else change_of(compare_pairs(found[column][first], values))
             cells += [f"{statistics.mean(values):.4g}", change]
         rows.append((arm, *cells))
     counts = "/".join(map(str, sorted(set(found["clients"]))))
-    headings = ("trained", *(name for column in AVERAGES for name in (column, "beside the first")))
+    headings = ("trained", *(name for column in gaps.AVERAGES for name in (column, "beside the first")))
     note = "beside the first: paired differences over seeds with 95 % intervals"
     return make_table(f"the {counts} unseen clients that all arms score", headings, rows, note)
 
@@ -106,21 +94,21 @@ def client_diversity(
     """
     if len(participating) != len(images):
         raise ValueError(f"{len(images)} numbers of images for {len(participating)} fractions of clients; give as many")
-    choice = GapChoice(**options)
+    choice = gaps.GapChoice(**options)
     study = choice.study("client-diversity", participating=list(participating), images=list(images))
     arms = [
         Arm(f"x {count}", {f"{SPLIT}.participating": rate, f"{SPLIT}.max_examples": count})
         for rate, count in zip(participating, images)
     ]
-    arms = named_by_clients(choice, arms)
-    found = run_arms(study, choice, arms)
+    arms = gaps.named_by_clients(choice, arms)
+    found = gaps.run_arms(study, choice, arms)
     first, common = arms[0].name, common_scores(study, choice, arms)
     lines: list[Table | str] = [common_table(common)]
     for arm in arms[1:]:
-        for column in AVERAGES:
+        for column in gaps.AVERAGES:
             text = f"{arm.name}: {column} on the same unseen clients is below that of {first}"
             lines.append(verdict_on(text, (common[column][first], common[column][arm.name]), "less"))
-    report_arms(study, found, "as many images of more clients", lines, columns=AVERAGES)
+    gaps.report_arms(study, found, "as many images of more clients", lines, columns=gaps.AVERAGES)
 
 
 def number_of_clients(participating: Sequence[float] = (0.16, 0.25, 0.5, 1.0), **options: Any) -> None:
@@ -129,20 +117,20 @@ def number_of_clients(participating: Sequence[float] = (0.16, 0.25, 0.5, 1.0), *
     Args:
         participating: fractions of the clients that may train; a cohort must fit into the least.
     """
-    choice = GapChoice(**options)
+    choice = gaps.GapChoice(**options)
     study = choice.study("number-of-clients", participating=list(participating))
-    arms = named_by_clients(choice, [Arm("", {f"{SPLIT}.participating": rate}) for rate in sorted(participating)])
-    found = run_arms(study, choice, arms)
+    arms = gaps.named_by_clients(choice, [Arm("", {f"{SPLIT}.participating": rate}) for rate in sorted(participating)])
+    found = gaps.run_arms(study, choice, arms)
     names, common = [arm.name for arm in arms], common_scores(study, choice, arms)
     lines: list[Table | str] = [common_table(common)]
-    for column in AVERAGES:
+    for column in gaps.AVERAGES:
         for one, more in pairwise(names):
             text = f"{column} on the same unseen clients falls from {one} to {more}"
             lines.append(verdict_on(text, (common[column][one], common[column][more]), "less"))
-    few_and_all = found.values(MAIN, PARTICIPATION, names[0], names[-1])
-    text = f"the participation gap in {MAIN} shrinks from {names[0]} to {names[-1]}"
+    few_and_all = found.values(gaps.MAIN, gaps.PARTICIPATION, names[0], names[-1])
+    text = f"the participation gap in {gaps.MAIN} shrinks from {names[0]} to {names[-1]}"
     lines.append(verdict_on(text, few_and_all, "less"))
-    report_arms(study, found, "clients that train", lines, columns=AVERAGES)
+    gaps.report_arms(study, found, "clients that train", lines, columns=gaps.AVERAGES)
 
 
 BEST = 4
@@ -157,7 +145,7 @@ def learning_rates(
         client: learning rates of the model's own optimizer.
         server: learning rates of the server's, whose momentum is 0.9, so that 0.1 moves it as far as FedAvg does.
     """
-    choice = GapChoice(**options)
+    choice = gaps.GapChoice(**options)
     study = choice.study("learning-rates", client=list(client), server=list(server))
     arms = [
         Arm(
@@ -166,19 +154,19 @@ def learning_rates(
         )
         for rate, step in product(client, server)
     ]
-    found = run_arms(study, choice, arms)
+    found = gaps.run_arms(study, choice, arms)
     ranking = sorted(found.curves, key=lambda arm: chosen_by(found, arm))
-    best = GapScores({arm: found.curves[arm] for arm in ranking[:BEST]}, found.controls)
+    best = gaps.GapScores({arm: found.curves[arm] for arm in ranking[:BEST]}, found.controls)
     rows = [(str(rank), arm, f"{chosen_by(found, arm):.4g}") for rank, arm in enumerate(ranking, 1)]
-    title = f"rates by {MAIN} on part_val + unpart, mean over seeds"
+    title = f"rates by {gaps.MAIN} on part_val + unpart, mean over seeds"
     study.console.print(make_table(title, ("rank", "rates", "sum"), rows, left=2))
-    lines = found.differences(ranking[0], (PARTICIPATION,), ranking)
-    report_arms(study, best, "the best learning rates", lines, ranking[0])
+    lines = found.differences(ranking[0], (gaps.PARTICIPATION,), ranking)
+    gaps.report_arms(study, best, "the best learning rates", lines, ranking[0])
 
 
-def chosen_by(found: GapScores, arm: str) -> float:
+def chosen_by(found: gaps.GapScores, arm: str) -> float:
     """The mean over seeds of the last scores on part_val plus those on unpart."""
-    sums = [found.values(MAIN, split, arm)[0] for split in SPLITS[1:]]
+    sums = [found.values(gaps.MAIN, split, arm)[0] for split in SPLITS[1:]]
     return statistics.mean(val + unseen for val, unseen in zip(*sums))
 
 
@@ -188,13 +176,13 @@ def local_epochs(lengths: Sequence[int] = (1, 2, 5, 10), **options: Any) -> None
     Args:
         lengths: of a turn, as multiples of the recipe's communication interval; others are compared with the first.
     """
-    choice = GapChoice(**options)
-    study, interval = choice.study("local-epochs", lengths=list(lengths)), interval_of(choice.recipe)
+    choice = gaps.GapChoice(**options)
+    study, interval = choice.study("local-epochs", lengths=list(lengths)), of_strategy(choice.recipe)
     key = "trainer.strategy.init_args.communication_interval"
     arms = [Arm(f"{interval * times} iterations", {key: interval * times}, rounds=1 / times) for times in lengths]
-    found = run_arms(study, choice, arms)
-    lines = found.differences(arms[0].name, (OUT_OF_SAMPLE, PARTICIPATION))
-    report_arms(study, found, "length of a turn", lines, arms[0].name)
+    found = gaps.run_arms(study, choice, arms)
+    lines = found.differences(arms[0].name, (gaps.OUT_OF_SAMPLE, gaps.PARTICIPATION))
+    gaps.report_arms(study, found, "length of a turn", lines, arms[0].name)
 
 
 REACHED = "kid all"
@@ -226,33 +214,31 @@ def server_optimizers(
 
     Args:
         checks: evaluations of a run, evenly spaced: rounds are counted in these steps.
-        kid: KID-all to be reached; by default the median of what all end with in the same repetition, so that at
-            least half of them reach it.
-        momentum_lr: FedAvgM's server learning rate; by default one with which a constant update moves the server as
-            far as FedAvg's.
+        kid: KID-all to be reached; by default the median of what all end with in the same repetition.
+        momentum_lr: FedAvgM's server rate; by default a constant update moves the server as far as FedAvg's.
         adaptive_lr: those of FedAdam, FedAdagrad and FedYogi; the defaults did best in short runs of another seed.
         mu: FedProx's weight.
     """
     if len(adaptive_lr) != len(ADAPTIVE):
         raise ValueError(f"adaptive_lr={list(adaptive_lr)}: give three rates, of {', '.join(ADAPTIVE)}")
-    choice = GapChoice(checks=checks, **options)
+    choice = gaps.GapChoice(checks=checks, **options)
     own = {"kid": kid, "momentum_lr": momentum_lr, "adaptive_lr": list(adaptive_lr), "mu": mu}
     study = choice.study("server-optimizers", **own)
     arms = arms_of(momentum_lr, dict(zip(ADAPTIVE, adaptive_lr)), mu)
-    found = run_arms(study, choice, arms)
+    found = gaps.run_arms(study, choice, arms)
     sizes = study.step("bytes", lambda: {arm.name: message_bytes(choice.training(arm, choice.seed)) for arm in arms})
     rounds = study.step("reached", lambda: reached(found.curves, kid))
     study.console.print(reach_table(rounds, sizes, "the median of what all end with" if kid is None else f"{kid:g}"))
-    report_arms(study, found, "server optimizers", found.differences(CONTROL, (PARTICIPATION,)), CONTROL)
+    gaps.report_arms(study, found, "server optimizers", found.differences(CONTROL, (gaps.PARTICIPATION,)), CONTROL)
 
 
 def reached(
-    found: Mapping[str, Mapping[str, Mapping[str, Curve]]], target: float | None
+    found: Mapping[str, Mapping[str, Mapping[str, gaps.Curve]]], target: float | None
 ) -> dict[str, list[int | None]]:
     """By arm, a number a repetition: the round, counted from 1, that is the first evaluated one to reach a target."""
 
     def target_of(seed: str) -> float:
-        ends = [last(seeds[seed][REACHED], SPLITS[2]) for seeds in found.values()]
+        ends = [gaps.last(seeds[seed][REACHED], SPLITS[2]) for seeds in found.values()]
         return statistics.median_high(ends) if target is None else target
 
     return {
@@ -261,7 +247,7 @@ def reached(
     }
 
 
-def reached_after(curve: Curve, target: float) -> int | None:
+def reached_after(curve: gaps.Curve, target: float) -> int | None:
     """The first evaluated round, counted from 1, whose score on unseen clients is no worse than a target."""
     for round, value in zip(curve["rounds"], curve["values"][SPLITS[2]]):
         if value <= target:

@@ -393,8 +393,7 @@ class TextChoice(NaturalChoice):
     """Options of `PartitionChoice` for texts: the model's own loss alone is scored, and nothing is embedded.
 
     Args:
-        recipe: of a model with `example_losses`, natural clients and a `split`; with labels there is also an arm of
-            clients dealt by these.
+        recipe: of a model with `example_losses`, natural clients, a `split`, and labels for an arm dealt by these.
     """
 
     recipe: Path = Path("recipes/bible_text.yaml")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -89,12 +89,10 @@ class ClassChoice(ImageChoice):
 
     Args:
         classes: whose images the clients hold, one each; the first half by default, all with --generators.
-        generators: data each class of which is a generator; by default the classes that no client holds, their mixtures
-            and neighbourhoods among them.
+        generators: data each class of which is a generator; by default what can be made of classes no client holds.
         num_images: that each generator draws, none twice; 1,000, or as many as the smallest class and the public
             images, of which as many are the real floor, allow.
-        client_images: of each client; by default all of its class, up to a number over all clients (50,000, of
-            wasserstein 10,000).
+        client_images: of each client; by default all of its class, up to 50,000 of all clients, of wasserstein 10,000.
         neighbours: embedding in whose features near is near; another one than the scores'.
         components: principal components of public images, which are not the real floor's: for a second FID, or for all
             that wasserstein measures, where 0 is all features, as in the papers.
@@ -309,26 +307,19 @@ def with_images(examples: Examples) -> list[str]:
     return [name for name, count in zip(examples.classes, examples.label_counts().tolist()) if count]
 
 
-class Measurement(Protocol):
-    """A measurement over one of the federations, and what it computes once, before the first generator."""
-
-    def once(self) -> Any:
-        """Numbers that are no generator's."""
-
-    def __call__(self, generated: Tensor) -> dict[str, Any]:
-        """{clients or "IID 0", ...: {score: values}} of generated features [num_images, D]."""
-
-
 def measure_all(
     study: Study,
     choice: ClassChoice,
     titles: Mapping[str, str],
     first: str,
-    make: Callable[[ClassFederation, dict[str, FeatureFederation]], Measurement],
+    make: Callable[[ClassFederation, dict[str, FeatureFederation]], Any],
     controls: int,
     count: int | None = None,
 ) -> RankingStudy:
-    """Steps "generators", `first` and "scores". Where all numbers are known no data is read."""
+    """Steps "generators", `first` and "scores" of a measure: its `once()`, and its scores of generated features.
+
+    Where all numbers are known no data is read.
+    """
     about: dict[str, Any] | None = study.numbers.get("generators")
     if about is None or len(study.numbers.get("scores", {})) < 1 + len(about["kinds"]):  # and real images
         places = ClassFederation(choice)

@@ -13,7 +13,6 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +166,13 @@ class CriticMeasure:
         self.places, self.critics = places, critics
         self.slices: dict[str, Any] = {"projections": projections, "seed": places.choice.seed}
         self.parts = {where: [self.reduced(part) for part in one.parts()] for where, one in dealt.items()}
-        self.references = {where: self._references(parts) for where, parts in self.parts.items()}
+        self.references: dict[str, dict[str, WassersteinReference | SlicedReference]] = {
+            where: {
+                **{name: WassersteinReference.from_features(parts, options) for name, options in critics.items()},
+                SLICED: SlicedReference.from_features(parts, **self.slices),
+            }
+            for where, parts in self.parts.items()
+        }
 
     def reduced(self, features: Tensor) -> Tensor:
         """Features on the public principal components, float32; as they are where all features are asked for."""
@@ -180,10 +185,13 @@ class CriticMeasure:
             reference = SlicedReference.from_features([real], **self.slices)
             return reference.score(generated, errors=False).values["all"]
 
-        by_critic = {name: partial(_by_critic, options) for name, options in self.critics.items()}
+        def by_critic(options: CriticOptions) -> Scorer:
+            return lambda generated, real: wasserstein_critic(generated, real, options)[0]
+
+        critics = {name: by_critic(options) for name, options in self.critics.items()}
         pool = torch.cat(self.parts[CLIENTS])
         number = min(self.places.num_images, len(pool) // 2)
-        return calibrate(pool, number, {**by_critic, SLICED: by_slices}, self.slices["seed"], sliced=[SLICED])
+        return calibrate(pool, number, {**critics, SLICED: by_slices}, self.slices["seed"], sliced=[SLICED])
 
     def __call__(self, generated: Tensor) -> dict[str, Any]:
         """{clients or "IID 0", ...: {score: values}} of generated features."""
@@ -193,14 +201,6 @@ class CriticMeasure:
             scores = [replace(reference.score(generated), name=score) for score, reference in references.items()]
             found[where] = rows_of(scores) | {MEANS: distance_of_means(self.parts[where], generated)}
         return found
-
-    def _references(self, parts: list[Tensor]) -> dict[str, WassersteinReference | SlicedReference]:
-        critics = {name: WassersteinReference.from_features(parts, options) for name, options in self.critics.items()}
-        return {**critics, SLICED: SlicedReference.from_features(parts, **self.slices)}
-
-
-def _by_critic(options: CriticOptions, generated: Tensor, real: Tensor) -> float:
-    return wasserstein_critic(generated, real, options)[0]
 
 
 def distance_of_means(parts: list[Tensor], generated: Tensor) -> dict[str, float]:

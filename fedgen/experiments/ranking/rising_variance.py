@@ -26,24 +26,7 @@ from fedgen.experiments.engine.rankings import (
 )
 from fedgen.experiments.engine.scored_checkpoints import PCA
 from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table
-from fedgen.experiments.ranking.neighbourhoods import (
-    SIZE,
-    Anchored,
-    Column,
-    Generated,
-    NeighbourChoice,
-    Neighbourhoods,
-    Scorer,
-    Scores,
-    about,
-    draw_mean_gap,
-    heading_of,
-    means,
-    measure_anchors,
-    rank_cells,
-    rising_panels,
-    spread_of,
-)
+from fedgen.experiments.ranking import neighbourhoods as near
 from fedgen.reports.figures.aggregate_panels import scale_by_size
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores import FrechetReference, KernelReference, ManifoldReference
@@ -67,7 +50,7 @@ class FrechetAndKernel:
         self._projected = FrechetReference.from_features([projection.project(part) for part in parts])
         self._kernel = KernelReference.from_features(parts) if kernel else None
 
-    def __call__(self, generated: Generated) -> dict[str, dict[str, Any]]:
+    def __call__(self, generated: near.Generated) -> dict[str, dict[str, Any]]:
         few = summarize(generated.draw(self.equal))
         summaries = {"fid": generated.summary or few, EQUAL: few}
         scores = []
@@ -81,13 +64,13 @@ class FrechetAndKernel:
 
     def of_images(self, features: Tensor) -> dict[str, Any]:
         """The scores of real images in the generator's place, and how many they are, under "images"."""
-        made = Generated(features, torch.arange(len(features)), summarize(features), 0)
+        made = near.Generated(features, torch.arange(len(features)), summarize(features), 0)
         return {"images": len(features), **self(made)}
 
 
 def frechet_scorers(
-    places: Neighbourhoods, neighbours: int, projection: Projection, own: str, controls: Sequence[str]
-) -> dict[str, Scorer]:
+    places: near.Neighbourhoods, neighbours: int, projection: Projection, own: str, controls: Sequence[str]
+) -> dict[str, near.Scorer]:
     """The scores of a federation and of its IID controls, by the names that these are given."""
     dealt = places.federation(neighbours).dealt(places.choice.seed, len(controls)).values()
     return {
@@ -96,7 +79,7 @@ def frechet_scorers(
     }
 
 
-def measure_floor(places: Neighbourhoods, neighbours: int, projection: Projection) -> dict[str, Any]:
+def measure_floor(places: near.Neighbourhoods, neighbours: int, projection: Projection) -> dict[str, Any]:
     """The scores of each client's next neighbours as if they were generated, and their number under "images"."""
     scorer = FrechetAndKernel(places.federation(neighbours), projection, places.equal)
     return scorer.of_images(places.floor(neighbours))
@@ -112,43 +95,43 @@ def variance_limited(clients: int = 20, components: int = 64, controls: int = 3,
         components: principal components of the second FID.
         controls: IID dealings of the clients' images.
     """
-    choice = NeighbourChoice(**options)
+    choice = near.NeighbourChoice(**options)
     study = choice.study("variance-limited", clients=clients, components=components, controls=controls)
-    places = Neighbourhoods(choice)
+    places = near.Neighbourhoods(choice)
     places.check(clients, controls)
     names = [f"IID {number}" for number in range(controls)]
 
-    def scorers() -> dict[str, Scorer]:
+    def scorers() -> dict[str, near.Scorer]:
         return frechet_scorers(places, clients, places.projection(components, clients), CLIENTS, names)
 
-    rows = Anchored(measure_anchors(study, places, scorers), places.sizes, CLIENTS, names)
+    rows = near.Anchored(near.measure_anchors(study, places, scorers), places.sizes, CLIENTS, names)
     floor = study.step("floor", lambda: measure_floor(places, clients, places.projection(components, clients)))
     found = study.step("found", lambda: find(rows))
     few = f"{places.equal} images each"
     titles = SCORES | {EQUAL: f"FID, {few}", FEW: f"FID, PCA, {few}"}
     tables = [
-        rows.size_table(SCORES, floor, about(places), "FID of all M + 1 images, KID of at most 1,000"),
+        rows.size_table(SCORES, floor, near.about(places), "FID of all M + 1 images, KID of at most 1,000"),
         agreement_table({titles[name]: row for name, row in found["sizes"].items()}, "mean scores of each size"),
         make_table(
             "every generator for itself",
             ("score", "pairs", "Kendall tau", "inverted", "over IID clients"),
-            [[titles[name], *rank_cells(row)] for name, row in found["generators"].items()],
+            [[titles[name], *near.rank_cells(row)] for name, row in found["generators"].items()],
             names=("score",),
         ),
     ]
     study.report([*tables, *expected(found, places.anchors)], draw(rows, floor, found, places, study.figure))
 
 
-def find(rows: Anchored) -> dict[str, Any]:
+def find(rows: near.Anchored) -> dict[str, Any]:
     """Return what the scores say of clients and controls, their mean curves, and FID's terms."""
     every, dealt = (*FRECHET, "kid"), rows.controls
     return rows.summarise(every) | {
         "control valleys": {name: [rows.valley(name, "avg", one) for one in dealt] for name in FRECHET},
-        "means": {name: {how: means(values) for how, values in rows.both(name).items()} for name in every},
+        "means": {name: {how: near.means(values) for how, values in rows.both(name).items()} for name in every},
         "terms": {
             name: {term: {how: rows.terms(name, term, how) for how in BOTH} for term in TERMS} for name in FRECHET
         },
-        "control gaps": {name: [spread_of(rows.gaps(name, one)) for one in dealt] for name in FRECHET},
+        "control gaps": {name: [near.spread_of(rows.gaps(name, one)) for one in dealt] for name in FRECHET},
     }
 
 
@@ -177,12 +160,12 @@ def constant_line(title: str, found: Numbers) -> str:
     return expectation(text, spread < FLAT and inverted == 0)
 
 
-def draw(rows: Anchored, floor: Numbers, found: Numbers, places: Neighbourhoods, path: Path) -> Path:
+def draw(rows: near.Anchored, floor: Numbers, found: Numbers, places: near.Neighbourhoods, path: Path) -> Path:
     """A column a score, see `rising_panels`, FID of equal numbers of images among them; below, FID's terms."""
     titles = {"fid": "FID", PCA: "FID, PCA", EQUAL: f"FID, {places.equal} images of each", "kid": "KID"}
-    columns = [Column(rows, score, title, floor) for score, title in titles.items()]
-    heading = heading_of(places, "an image of each class and its nearest neighbours")
-    with rising_panels(path, columns, heading, more=1) as ((terms, few, *others),):
+    columns = [near.Column(rows, score, title, floor) for score, title in titles.items()]
+    heading = near.heading_of(places, "an image of each class and its nearest neighbours")
+    with near.rising_panels(path, columns, heading, more=1) as ((terms, few, *others),):
         draw_terms(terms, rows.sizes, found["terms"]["fid"], "FID's terms")
         draw_terms(few, rows.sizes, found["terms"][PCA], "FID's terms, PCA")
         for axes in others:
@@ -196,7 +179,7 @@ def draw_terms(axes: Any, sizes: Sequence[int], found: Mapping[str, Mapping[str,
         for how, colour in COLOURS.items():
             axes.plot(sizes, found[term][how], color=colour, linestyle=style, linewidth=1.4, label=f"{how}, {term}")
     scale_by_size(axes, sizes)
-    axes.set(xlabel=SIZE, ylabel=title)
+    axes.set(xlabel=near.SIZE, ylabel=title)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=7, framealpha=0.8)
 
@@ -213,18 +196,18 @@ def intra_client_variance(
         components: principal components of the second FID.
         controls: IID dealings of the clients' images, for each K.
     """
-    choice = NeighbourChoice(**options)
+    choice = near.NeighbourChoice(**options)
     study = choice.study("intra-client-variance", clients=list(clients), components=components, controls=controls)
     if not clients or len(set(clients)) < len(clients):
         raise ValueError(f"clients={list(clients)}: give numbers of neighbours, each once")
-    places = Neighbourhoods(choice)
+    places = near.Neighbourhoods(choice)
     for count in clients:
         places.check(count, controls)
     dealt = {count: [f"K = {count}, IID {number}" for number in range(controls)] for count in clients}
 
-    def scorers() -> dict[str, Scorer]:
+    def scorers() -> dict[str, near.Scorer]:
         projection = places.projection(components, max(clients))
-        found: dict[str, Scorer] = {}
+        found: dict[str, near.Scorer] = {}
         for count, names in dealt.items():
             found |= frechet_scorers(places, count, projection, f"K = {count}", names)
         return found
@@ -233,8 +216,8 @@ def intra_client_variance(
         projection = places.projection(components, max(clients))
         return {str(count): measure_floor(places, count, projection) for count in clients}
 
-    scores = measure_anchors(study, places, scorers)
-    rows = {str(count): Anchored(scores, places.sizes, f"K = {count}", names) for count, names in dealt.items()}
+    scores = near.measure_anchors(study, places, scorers)
+    rows = {str(count): near.Anchored(scores, places.sizes, f"K = {count}", names) for count, names in dealt.items()}
     floor = study.step("floors", floors)
     found = study.step("found", lambda: {count: one.summarise(tuple(SCORES)) for count, one in rows.items()})
     lines = [line for count, own in found.items() for line in expected_of(f"K = {count}", own, places.anchors)]
@@ -250,13 +233,13 @@ def expected_of(title: str, found: Numbers, anchors: int) -> list[str]:
     return [valley_line(f"{title}: the mean FID-avg", avg, "M", note), *inverted, constant_line(f"{title}: KID", found)]
 
 
-def intra_table(found: Numbers, places: Neighbourhoods) -> Table:
+def intra_table(found: Numbers, places: near.Neighbourhoods) -> Table:
     """A line for each number of neighbours and score."""
 
     def cells(own: Numbers, score: str) -> list[Any]:
         lows, gap = [own["valleys"][score][how] for how in BOTH], own["sizes"][score]["gap"]
         least = [f"{low['least at']:,}" for low in lows] + [low["anchors"] for low in lows]
-        return [*least, *rank_cells(own["generators"][score])[1:], f"{gap['min']:.4g} to {gap['max']:.4g}"]
+        return [*least, *near.rank_cells(own["generators"][score])[1:], f"{gap['min']:.4g} to {gap['max']:.4g}"]
 
     headings = ("avg least at", "all least at", "avg inside", "all inside", "tau", "inverted", "IID", "avg - all")
     return make_table(
@@ -272,16 +255,16 @@ def intra_table(found: Numbers, places: Neighbourhoods) -> Table:
     )
 
 
-def draw_intra(rows: Mapping[str, Anchored], floors: Numbers, places: Neighbourhoods, path: Path) -> Path:
+def draw_intra(rows: Mapping[str, near.Anchored], floors: Numbers, places: near.Neighbourhoods, path: Path) -> Path:
     """A column for each number of neighbours: FID as `rising_panels` has it, and below KID's gap."""
     columns = [
-        Column(one, "fid", "FID", floors[count], f"K = {count}: {int(count) + 1} images a client")
+        near.Column(one, "fid", "FID", floors[count], f"K = {count}: {int(count) + 1} images a client")
         for count, one in rows.items()
     ]
-    title = heading_of(places, "an image of each class and its K nearest")
-    with rising_panels(path, columns, title, more=1) as (below,):
+    title = near.heading_of(places, "an image of each class and its K nearest")
+    with near.rising_panels(path, columns, title, more=1) as (below,):
         for axes, one in zip(below, rows.values()):
-            draw_mean_gap(axes, one, "kid", "KID")
+            near.draw_mean_gap(axes, one, "kid", "KID")
     return path
 
 
@@ -297,7 +280,7 @@ class Manifold:
         self._reference = ManifoldReference.from_features(parts, k=k, weights=weights)
         self.images = images
 
-    def __call__(self, generated: Generated) -> dict[str, dict[str, Any]]:
+    def __call__(self, generated: near.Generated) -> dict[str, dict[str, Any]]:
         return rows_of(list(self._reference.score(generated.draw(self.images), errors=False).values()))
 
 
@@ -312,23 +295,25 @@ def manifold_metrics(clients: int = 20, k: int = 5, images: int = 1000, controls
         images: drawn from a generator that has more; radii shrink with their number.
         controls: IID dealings of the clients' images.
     """
-    choice = NeighbourChoice(**options)
+    choice = near.NeighbourChoice(**options)
     study = choice.study("manifold-metrics", clients=clients, k=k, images=images, controls=controls)
-    places = Neighbourhoods(choice)
+    places = near.Neighbourhoods(choice)
     check_counts(places, clients, k, images)
     places.check(clients, controls, k + 1)
     names = [f"IID {number}" for number in range(controls)]
-    scores = measure_anchors(study, places, lambda: make_scorers(places, clients, k, images, names), summaries=False)
-    rows = Anchored(scores, places.sizes, CLIENTS, names)
+    scores = near.measure_anchors(
+        study, places, lambda: make_scorers(places, clients, k, images, names), summaries=False
+    )
+    rows = near.Anchored(scores, places.sizes, CLIENTS, names)
     floor = study.step("floor", lambda: manifold_floor(places, clients, k))
     found = study.step("found", lambda: summarise_manifold(rows, images))
     titles = {name: name for name in NAMES}
-    table = rows.size_table(titles, floor, about(places), f"at most {images:,} images of a generator")
+    table = rows.size_table(titles, floor, near.about(places), f"at most {images:,} images of a generator")
     figure = draw_manifold(rows, floor, places, images, study.figure)
     study.report([table, rank_table(found), *manifold_lines(found)], figure)
 
 
-def check_counts(places: Neighbourhoods, clients: int, k: int, images: int) -> None:
+def check_counts(places: near.Neighbourhoods, clients: int, k: int, images: int) -> None:
     """Raises ValueError unless every set has k + 1 images: half of a client, the smallest generator, what is drawn."""
     at_least(1, k=k)
     counts = {"half a client's": clients // 2 + 1, "the smallest generator's": places.equal, "the drawn": images}
@@ -347,24 +332,24 @@ def unequal(federation: FeatureFederation) -> FeatureFederation:
 
 
 def make_scorers(
-    places: Neighbourhoods, clients: int, k: int, images: int, controls: Sequence[str]
-) -> dict[str, Scorer]:
+    places: near.Neighbourhoods, clients: int, k: int, images: int, controls: Sequence[str]
+) -> dict[str, near.Scorer]:
     """The four scores over the clients, their controls, and clients of unequal sizes under two weights."""
     federation = places.federation(clients)
     dealt = federation.dealt(places.choice.seed, len(controls))
-    found: dict[str, Scorer] = {name: Manifold(one.parts(), k, images) for name, one in dealt.items()}
+    found: dict[str, near.Scorer] = {name: Manifold(one.parts(), k, images) for name, one in dealt.items()}
     for name, weights in ((UNEQUAL, "examples"), (UNIFORM, "uniform")):
         found[name] = Manifold(unequal(federation).parts(), k, images, weights)
     return found
 
 
-def manifold_floor(places: Neighbourhoods, clients: int, k: int) -> dict[str, Any]:
+def manifold_floor(places: near.Neighbourhoods, clients: int, k: int) -> dict[str, Any]:
     images = places.floor(clients)
     reference = ManifoldReference.from_features(places.federation(clients).parts(), k=k)
     return {"images": len(images), **rows_of(list(reference.score(images, errors=False).values()))}
 
 
-def summarise_manifold(rows: Anchored, images: int) -> dict[str, Any]:
+def summarise_manifold(rows: near.Anchored, images: int) -> dict[str, Any]:
     """Return how avg and all rank: all generators, those that as many images were drawn from, and recall's equality."""
     drawn = {str(size) for size in rows.sizes if size + 1 >= images}
     every = replace(rows, scores=rounded(rows.scores))
@@ -383,7 +368,7 @@ def summarise_manifold(rows: Anchored, images: int) -> dict[str, Any]:
     }
 
 
-def rounded(scores: Scores) -> Scores:
+def rounded(scores: near.Scores) -> near.Scores:
     """The scores to 12 digits: they are counts over numbers of images, and equal counts should be ties."""
     return {
         anchor: {
@@ -403,7 +388,7 @@ def rank_table(found: Numbers) -> Table:
         "every generator for itself; right: those that as many images were drawn from",
         ("score", "pairs", "tau", "inverted", "over IID clients", "pairs ", "tau ", "inverted ", "IID "),
         [
-            [name, *(cell for part in parts for cell in (rank_cells(part[name]) if part else [None] * 4))]
+            [name, *(cell for part in parts for cell in (near.rank_cells(part[name]) if part else [None] * 4))]
             for name in NAMES
         ],
         names=("score",),
@@ -431,11 +416,11 @@ def manifold_lines(found: Numbers) -> list[str]:
     return lines
 
 
-def draw_manifold(rows: Anchored, floor: Numbers, places: Neighbourhoods, images: int, path: Path) -> Path:
+def draw_manifold(rows: near.Anchored, floor: Numbers, places: near.Neighbourhoods, images: int, path: Path) -> Path:
     """A column for each score: by size, avg against all, rank against rank."""
-    columns = [Column(rows, name, name, floor) for name in NAMES]
+    columns = [near.Column(rows, name, name, floor) for name in NAMES]
     who = "an image of each class and its nearest neighbours"
-    title = heading_of(places, who, f"; {images:,} images drawn of a generator; higher is better")
-    with rising_panels(path, columns, title, gap=False, rings=False):
+    title = near.heading_of(places, who, f"; {images:,} images drawn of a generator; higher is better")
+    with near.rising_panels(path, columns, title, gap=False, rings=False):
         pass
     return path

@@ -176,8 +176,7 @@ def perfect_generator(overlap: bool = False, kinds: tuple[str, ...] | None = Non
     DPM-Solver++; results.json says so.
 
     Args:
-        overlap: takes the classes' images, and the real ones beside them, from those that clients train on, as the
-            paper did.
+        overlap: takes the classes' and the real images from those that clients train on, as the paper did.
         kinds: of generators: wgan-gp, ddpm; both by default.
     """
     choice = TrainedChoice(by_network=True, **options)

@@ -27,16 +27,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torchmetrics.image.fid import _compute_fid
 
-from fedgen.experiments.engine.study import (
-    Numbers,
-    Study,
-    at_least,
-    expectation,
-    make_table,
-    panels,
-    quickly,
-    settings_of,
-)
+from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
 from fedgen.losses import FastFIDLoss
 from fedgen.losses.fastfid import FrechetTargets
 from fedgen.losses.moments import BatchMoments
@@ -348,7 +339,7 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def speed_outcomes(found: Numbers, dims: Sequence[int], batch_sizes: Sequence[int], dtype: str) -> list[str]:
+def speed_outcomes(found: Mapping[str, Any], dims: Sequence[int], batch_sizes: Sequence[int], dtype: str) -> list[str]:
     sides = list(itertools.product(dims, batch_sizes))
     values = [[found[name]["value"] for name in cells_of([d], [m])] for d, m in sides]
     worst = max((max(own) - min(own)) / min(map(abs, own)) for own in values)
@@ -369,12 +360,12 @@ def speed_outcomes(found: Numbers, dims: Sequence[int], batch_sizes: Sequence[in
     ]
 
 
-def ratio(found: Numbers, slow: tuple[str, str], fast: tuple[str, str], dim: int, size: int) -> float:
+def ratio(found: Mapping[str, Any], slow: tuple[str, str], fast: tuple[str, str], dim: int, size: int) -> float:
     above, below = (found[name_of(dim, size, *side)]["seconds"][0] for side in (slow, fast))
     return above / below
 
 
-def speed_table(found: Numbers, dim: int, batch_sizes: Sequence[int]) -> Table:
+def speed_table(found: Mapping[str, Any], dim: int, batch_sizes: Sequence[int]) -> Table:
     """One D: m by methods and passes, milliseconds with their deviation; in the caption what a product takes."""
     cells = cells_of([dim], batch_sizes)
     product = statistics.median(found[name]["seconds"][0] / found[name]["products"][0] for name in cells)
@@ -395,7 +386,7 @@ def speed_table(found: Numbers, dim: int, batch_sizes: Sequence[int]) -> Table:
     )
 
 
-def draw(found: Numbers, dims: Sequence[int], batch_sizes: Sequence[int], path: Path) -> Path:
+def draw(found: Mapping[str, Any], dims: Sequence[int], batch_sizes: Sequence[int], path: Path) -> Path:
     """A panel for each D: seconds against m, both on logarithmic axes, with bars of one standard deviation."""
     with panels(path, (max(8.0, 1.2 + 4.4 * len(dims)), 4.6), 1, len(dims), sharey=True) as (figure, (axes,)):
         for panel, dim in zip(axes, dims):

@@ -16,16 +16,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.study import (
-    Numbers,
-    Study,
-    at_least,
-    expectation,
-    make_table,
-    panels,
-    quickly,
-    settings_of,
-)
+from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
 from fedgen.scores import frechet_distance, inversions, theory
 from fedgen.scores.theory import barycentre_decomposition, counter_example, population_gaussian
 from fedgen.seeds import generator
@@ -138,11 +129,11 @@ def misranked(rows: Mapping[str, Mapping[str, list[float]]]) -> tuple[int, int]:
     return wrong, sum(len(row["avg"]) * (len(row["avg"]) - 1) // 2 for row in rows.values())
 
 
-def unequal(row: Numbers, name: str) -> float:
+def unequal(row: Mapping[str, Any], name: str) -> float:
     return max(abs(a - b) for a, b in zip(row["pool"]["clients"], row[name]["clients"]))
 
 
-def outcomes(found: Numbers, examples: Numbers) -> list[str]:
+def outcomes(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[str]:
     largest = {case: max(map(abs, residuals(rows, relative=True))) for case, rows in found.items()}
     commute, *others = largest
     above = max(max(residuals(rows, relative=True)) for rows in found.values())
@@ -166,9 +157,9 @@ def outcomes(found: Numbers, examples: Numbers) -> list[str]:
     ]
 
 
-def table_of(found: Numbers) -> Table:
+def table_of(found: Mapping[str, Any]) -> Table:
 
-    def cells(rows: Numbers) -> list[str]:
+    def cells(rows: Mapping[str, Any]) -> list[str]:
         values, (wrong, pairs) = residuals(rows), misranked(rows)
         share = max(map(abs, residuals(rows, relative=True)))
         numbers = (min(values), statistics.median(values), max(values), share)
@@ -182,9 +173,9 @@ def table_of(found: Numbers) -> Table:
     )
 
 
-def table_of_examples(examples: Numbers) -> Table:
+def table_of_examples(examples: Mapping[str, Any]) -> Table:
 
-    def cells(row: Numbers) -> list[str]:
+    def cells(row: Mapping[str, Any]) -> list[str]:
         alls = row["pool"]["all"], row["shifted"]["all"], 2 * row["squared shift"]
         return [f"{unequal(row, 'shifted'):.0e}", *(f"{v:.4f}" for v in alls), f"{unequal(row, 'printed'):.3f}"]
 
@@ -197,7 +188,7 @@ def table_of_examples(examples: Numbers) -> Table:
     )
 
 
-def draw(found: Numbers, examples: Numbers, path: Path) -> Path:
+def draw(found: Mapping[str, Any], examples: Mapping[str, Any], path: Path) -> Path:
     """Left: residuals as shares of FD-avg by case; right: FD to each client and to the pool in the counter-example."""
     with panels(path, (9.6, 3.9), 1, 2) as (_, ((left, right),)):
         for place, (case, colour) in enumerate(zip(found, COLOURS)):
@@ -214,7 +205,7 @@ def draw(found: Numbers, examples: Numbers, path: Path) -> Path:
     return path
 
 
-def draw_example(axes: Any, name: str, row: Numbers) -> None:
+def draw_example(axes: Any, name: str, row: Mapping[str, Any]) -> None:
     ticks = [*(f"client {k}" for k in range(len(row["pool"]["clients"]))), "FD-all"]
     labels = {"pool": "the pool itself", "shifted": "shifted by t", "printed": "shifted as printed"}
     for place, (key, colour) in enumerate(zip(labels, COLOURS)):

@@ -22,16 +22,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 from fedgen.data import GaussianMixture
 from fedgen.experiments.engine.features import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings import Rows, agreement_table, column, compare
-from fedgen.experiments.engine.study import (
-    Numbers,
-    Study,
-    at_least,
-    expectation,
-    make_table,
-    panels,
-    quickly,
-    settings_of,
-)
+from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, panels, quickly, settings_of
 from fedgen.reports.figures.aggregate_panels import draw_aggregates
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores import LikelihoodReference
@@ -132,7 +123,7 @@ def against_theory(rows: Rows, found: Mapping[str, Mapping[str, float]]) -> dict
     return {"curves": curves, "constants": constants, "lowest fid avg": min(column(rows, "fid", "avg"))}
 
 
-def in_words(ranked: Numbers) -> str:
+def in_words(ranked: Mapping[str, Any]) -> str:
     """Return the toy's conclusion: how many pairs of generators each score's aggregates order differently."""
     parts = []
     for score, row in ranked.items():
@@ -143,7 +134,7 @@ def in_words(ranked: Numbers) -> str:
     return f"{'; '.join(parts)}."
 
 
-def outcomes(checked: Numbers, found: Numbers, ranked: Numbers) -> list[str]:
+def outcomes(checked: Mapping[str, Any], found: Mapping[str, Any], ranked: Mapping[str, Any]) -> list[str]:
     curves, constants = checked["curves"], checked["constants"]
     worst = max([row["largest z"] for row in curves.values()] + [abs(row["z"]) for row in constants.values()])
     least = {name: row["least at"] for name, row in curves.items()}
@@ -168,7 +159,7 @@ def outcomes(checked: Numbers, found: Numbers, ranked: Numbers) -> list[str]:
     return lines
 
 
-def table_of(rows: Rows, ref: Mapping[str, float], checked: Numbers) -> Table:
+def table_of(rows: Rows, ref: Mapping[str, float], checked: Mapping[str, Any]) -> Table:
     curves, constants = checked["curves"], checked["constants"]
     sides = [(score, how) for score in SCORES for how in ("avg", "all")]
     drawn = [[name, *(f"{row[score][how]:.4f}" for score, how in sides)] for name, row in rows.items()]
@@ -183,7 +174,7 @@ def table_of(rows: Rows, ref: Mapping[str, float], checked: Numbers) -> Table:
     return make_table(title, headings, [*drawn, None, *last], names=())
 
 
-def draw(rows: Rows, ref: Mapping[str, float], ranked: Numbers, path: Path) -> Path:
+def draw(rows: Rows, ref: Mapping[str, float], ranked: Mapping[str, Any], path: Path) -> Path:
     """Above: FID and KID against the variance, drawn (points) and in closed form (lines); below: avg against all."""
     variances = [float(name) for name in rows]
     with panels(path, (9.6, 7.2), 2, 2, height_ratios=(1.25, 1)) as (_, axes):
@@ -298,7 +289,7 @@ def largest_z(row: Mapping[str, list[float]]) -> float:
     return max(abs(a - b) / s for a, b, s in zip(row["all"], row["closed form"], row["error"]))
 
 
-def loglik_outcomes(numbers: Numbers) -> list[str]:
+def loglik_outcomes(numbers: Mapping[str, Any]) -> list[str]:
     rows, ref = {family: numbers[family] for family in FAMILIES}, numbers["ref"]
     worst = max(*map(largest_z, rows.values()), abs(ref["value"] - ref["closed form"]) / ref["error"])
     gap = max(abs(a - b) for row in rows.values() for a, b in zip(row["avg"], row["all"]))
@@ -316,7 +307,7 @@ def loglik_outcomes(numbers: Numbers) -> list[str]:
     return [*lines, expectation(text, ref["value"] > highest)]
 
 
-def loglik_table(numbers: Numbers) -> Table:
+def loglik_table(numbers: Mapping[str, Any]) -> Table:
     sides = [list(zip(*(numbers[family][key] for key in ("at", "all", "closed form")))) for family in FAMILIES]
     rows = [[text for at, *pair in both for text in (f"{at:g}", *(f"{v:.5f}" for v in pair))] for both in zip(*sides)]
     ref, largest = numbers["ref"], {family: f"{largest_z(numbers[family]):.2f}" for family in FAMILIES}
@@ -329,7 +320,7 @@ def loglik_table(numbers: Numbers) -> Table:
     return make_table(title, headings, [*rows, None, *last], names=())
 
 
-def draw_loglik(numbers: Numbers, path: Path) -> Path:
+def draw_loglik(numbers: Mapping[str, Any], path: Path) -> Path:
     """A panel for each family: LL-avg (rings) upon LL-all (points), the closed form and the data's own density."""
     with panels(path, (9.6, 3.9), 1, len(FAMILIES)) as (_, grid):
         for axes, family in zip(grid[0], FAMILIES):
