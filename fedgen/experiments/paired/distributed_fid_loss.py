@@ -31,16 +31,7 @@ from fedgen.experiments.paired.digits_fid_loss import LOSSES, DigitsChoice, comp
 from fedgen.experiments.theory import distributed_toy as toys
 from fedgen.images import save_png, tile
 from fedgen.losses import FastFIDLoss
-from fedgen.statistics import (
-    Gaussian,
-    Message,
-    add,
-    gaussian_from_message,
-    gaussian_to_sums,
-    message_size,
-    pool,
-    summarize,
-)
+from fedgen.statistics import Message, add, gaussian_from_message, gaussian_to_sums, message_size, pool, summarize
 
 CONTROL = "without"
 ARMS = (CONTROL, "fid_all", "fid_avg", "kid_all")
@@ -105,14 +96,14 @@ def losses_of(arm: str, choice: DistributedChoice) -> list[dict[str, Any]] | Non
 
 def traces(images: Tensor, embeddings: Sequence[str]) -> dict[str, float]:
     """Trace of the images' covariance in each embedding."""
-    return {name: float(_summary(images, name).trace()) for name in embeddings}
+    return {name: float(summarize(_features(images, name)).trace()) for name in embeddings}
 
 
 def real_traces(folder: Path, embeddings: Sequence[str]) -> dict[str, dict[str, float]]:
     """In each embedding the trace of the pool of the clients' training images, and the mean of the clients' own."""
     found, parts = {}, client_images(folder)
     for name in embeddings:
-        summaries = [_summary(part, name) for part in parts]
+        summaries = [summarize(_features(part, name)) for part in parts]
         pooled = pool(summaries)
         within = sum(one.count * float(one.trace()) for one in summaries) / pooled.count
         found[name] = {"pool": float(pooled.trace()), "within": within}
@@ -149,10 +140,6 @@ def _value_and_gradient(aggregate: Any, clients: Any, batch: Tensor) -> tuple[fl
 
 def _features(images: Tensor, embedding: str) -> Tensor:
     return embed(load_embedding(embedding), images, description=f"embedding with {embedding}")
-
-
-def _summary(images: Tensor, embedding: str) -> Gaussian:
-    return summarize(_features(images, embedding))
 
 
 COLOURS = {CONTROL: "0.45", **toys.COLOURS}

@@ -25,14 +25,7 @@ from fedgen.experiments.engine.rankings import BOTH, CLIENTS, CONTROLS, Rows, Sc
 from fedgen.experiments.engine.study import Numbers, Study, at_least, make_table, panels, rising
 from fedgen.models.empirical import nearest
 from fedgen.progress import track
-from fedgen.reports.figures.aggregate_panels import (
-    add_size_bar,
-    draw_bands,
-    draw_gap,
-    draw_path,
-    draw_ranks,
-    scale_by_size,
-)
+from fedgen.reports.figures import aggregate_panels
 from fedgen.seeds import generator
 from fedgen.statistics import Gaussian, Projection, RunningPool, summarize
 
@@ -387,13 +380,13 @@ def rising_panels(
         for column, (over, way, ranks, *below) in zip(columns, axes.T):
             own, first = column.rows.both(column.score), column is columns[0]
             floors = {how: column.floor[column.score][how] for how in BOTH}
-            draw_bands(over, sizes, own, column.title, SIZE, floors, rings, legend=first)
+            aggregate_panels.draw_bands(over, sizes, own, column.title, SIZE, floors, rings, legend=first)
             over.set_title(column.heading, fontsize=10)
-            draw_path(way, sizes, own["avg"], own["all"], column.title)
-            points = draw_ranks(ranks, own["avg"], own["all"], sizes, column.title)
+            aggregate_panels.draw_path(way, sizes, own["avg"], own["all"], column.title)
+            points = aggregate_panels.draw_ranks(ranks, own["avg"], own["all"], sizes, column.title)
             if gap:
                 draw_mean_gap(below[0], column.rows, column.score, column.title)
-        add_size_bar(figure, points, list(axes[2]), "M")
+        aggregate_panels.add_size_bar(figure, points, list(axes[2]), "M")
         yield axes[rows - more :]
 
 
@@ -401,5 +394,5 @@ def draw_mean_gap(axes: Any, rows: Anchored, score: str, title: str) -> None:
     """The mean of avg - all over anchors by size, beside that over IID clients where it is measured."""
     known = [where for where in rows.controls if score in next(iter(next(iter(rows.scores.values()))[where].values()))]
     others = [means(rows.gaps(score, where)) for where in known]
-    draw_gap(axes, rows.sizes, means(rows.gaps(score)), title, SIZE, others)
-    scale_by_size(axes, rows.sizes)
+    aggregate_panels.draw_gap(axes, rows.sizes, means(rows.gaps(score)), title, SIZE, others)
+    aggregate_panels.scale_by_size(axes, rows.sizes)
