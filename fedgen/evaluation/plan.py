@@ -14,7 +14,7 @@ from fedgen.evaluation.marks import GAP_AGGREGATES, GAPS, gaps_of
 from fedgen.evaluation.names import AGGREGATES, DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import FLOOR, Columns, ScoreRecord
-from fedgen.evaluation.reference import FittedScores, Found, Reference, check_clients_of, check_count
+from fedgen.evaluation.reference import Found, Reference, check_clients_of, check_count
 from fedgen.evaluation.score_choice import ScoreChoice, applies, check_aggregates, check_distinct, choose_aggregates
 from fedgen.evaluation.splits import CONTROLS, LEAST, Split, StandIn, name_clients
 from fedgen.own_code import warn
@@ -299,7 +299,7 @@ class RealSide:
         device: torch.device | str | None = None,
     ) -> None:
         self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
-        self.references: dict[tuple[str, str], FittedScores] = {}
+        self.references: dict[tuple[str, str], Reference] = {}
         # features of the stand-ins' images, or those themselves, and labels, by split, embedding and name
         self.stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
 
@@ -307,7 +307,7 @@ class RealSide:
         """Embeds the clients' images of every split, and those of the stand-ins, once."""
         if self.references:
             return
-        references: dict[tuple[str, str], FittedScores] = {}
+        references: dict[tuple[str, str], Reference] = {}
         for panel in self.plan.panels:
             features = self._embed_real(panel)
             for split in self.plan.splits:

@@ -1,8 +1,8 @@
 """The clients' side of every score, computed once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -16,13 +16,6 @@ from fedgen.statistics import Gaussian
 
 Found = dict[tuple[str, str], list[FederatedScore]]
 """Scores of one generated set, by the names of split and embedding."""
-
-
-class FittedScores(Protocol):
-    """The scores of one split in one embedding, with what each keeps of the clients; see `Reference.score`."""
-
-    @property
-    def score(self) -> Callable[..., list[FederatedScore]]: ...
 
 
 class Reference:
@@ -45,10 +38,20 @@ class Reference:
         self._weights = resolve_weights(weights, counts)
         check_clients_of(self.choices, counts, [f"client {k}" for k in range(len(counts))], weights)
         side = ClientSide(shared(clients), weights, held_out, labels, num_classes, texts)
-        self._passes = [
+        self._passes: list[tuple[Sequence[ScoreChoice], FittedScore]] = [
             (group, group[0].definition.fit(replace(side, asked=tuple(choice.kind for choice in group))))
             for group in passes(self.choices)
         ]
+
+    @classmethod
+    def of_fitted(
+        cls, fitted: Sequence[tuple[Sequence[ScoreChoice], FittedScore]], weights: Tensor, aggregates: Sequence[str]
+    ) -> "Reference":
+        """Clients known by fitted scores alone; of those that one leaves out of what it gives, none are given."""
+        made = cls.__new__(cls)
+        made.choices = tuple(choice for choices, _ in fitted for choice in choices)
+        made.aggregates, made._weights, made._passes = tuple(aggregates), weights, list(fitted)
+        return made
 
     def __repr__(self) -> str:
         clients = "1 client" if len(self._weights) == 1 else f"{len(self._weights)} clients"
@@ -75,7 +78,7 @@ class Reference:
             found |= self._score(choices, score, made, errors)
         for scores in spread(lambda one: self._score(*one, made, errors), whole):
             found |= scores
-        return [found[name] for name in wanted]
+        return [found[name] for name in wanted if name in found]
 
     def _score(
         self, choices: Sequence[ScoreChoice], score: FittedScore, made: GeneratedSet, errors: bool
@@ -83,6 +86,8 @@ class Reference:
         values = score.score(made, errors)
         found = {}
         for choice in choices:
+            if choice.kind not in values:  # which clients elsewhere have not told
+                continue
             own = scaled(with_further(values[choice.kind], choice, self.aggregates, self._weights), choice.scale)
             found[choice.name] = replace(own, name=choice.name, higher_is_better=choice.higher_is_better)
         return found

@@ -60,11 +60,8 @@ def score_both(critic: CriticFunction, real: Tensor, fake: Tensor) -> tuple[Tens
 
 
 def gradient_penalty(critic: CriticFunction, real: Tensor, fake: Tensor) -> Tensor:
-    """mean_i (|grad critic(x_i)|_2 - 1)^2 at points x_i on the segments from real_i to fake_i, one uniform draw an
-    image (Gulrajani et al. 2017, Eq. 3): the two-sided penalty, a scalar differentiable in the critic's weights.
-
-    Autocast is switched off inside: slopes of half precision would be differentiated once more.
-    """
+    """Mean (|grad critic|_2 - 1)^2 at a uniform draw between each pair of images (Gulrajani et al. 2017, Eq. 3)."""
+    # outside autocast: slopes of half precision would be differentiated once more
     points = _between(real, fake, draw_positions(real)).requires_grad_()
     with torch.autocast(points.device.type, enabled=False):
         (gradients,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
@@ -173,11 +170,8 @@ def scores_batches(critic: nn.Module) -> bool:
 
 
 def critic_function(critic: nn.Module, count: int, labels: Tensor | None) -> CriticFunction:
-    """The critic as a function of k batches of `count` images at once, [k * count, C, H, W], to scores [k * count].
-
-    Each batch has the same labels. A critic with BatchNorm sees one batch after another, as real and generated images
-    must not share their statistics.
-    """
+    """The critic as a function of k batches of `count` images of these labels [k * count, C, H, W] to scores."""
+    # a critic with BatchNorm sees one batch after another: real and generated images must not share their statistics
 
     def score(images: Tensor) -> Tensor:
         if labels is None:

@@ -4,9 +4,9 @@ Latent diffusion: Rombach et al. 2022 (arXiv 2112.10752).
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ from fedgen.extras import need
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.hub_folders import find_folder
 from fedgen.models.checkpoint_file import rebuild_model
-from fedgen.models.ema import in_full
-from fedgen.models.networks.diffusers_networks import CONFIG, AutoencoderKL, network_around, read_body
+from fedgen.models.ema import Frozen, InFull
+from fedgen.models.networks.diffusers_networks import CONFIG, AutoencoderKL, network_around, plain_config, read_body
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.optional_hooks import FederatedData, data_module_of
 from fedgen.models.require import require
@@ -27,11 +27,8 @@ from fedgen.models.sampling import evaluating, require_batch_size
 Reconstruction = Literal["l1", "l2"]
 
 
-class LatentMoments(nn.Module):
-    """Mean and mean square of latents, each a moving average in float32 over some hundred iterations.
-
-    They are averaged over clients as weights are, and then are those of all clients' latents, as variances would not.
-    """
+class LatentMoments(InFull):
+    """Mean and mean square of latents: moving averages, whose means over clients are all clients' moments."""
 
     MOMENTUM = 0.01
 
@@ -61,10 +58,6 @@ class LatentMoments(nn.Module):
         variance = float(self.square) - self.shift**2
         require(variance > 0, f"the latents' variance is {variance}: the autoencoder's training has not succeeded")
         return variance**-0.5
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follows a parent to a device, but not to half precision, in which averages stand still."""
-        return super()._apply(in_full(fn), recurse)
 
 
 class VAE(RoundClock):
@@ -230,8 +223,7 @@ class VAE(RoundClock):
             name = type(self.network).__name__
             raise TypeError(f"diffusers can hold an AutoencoderKL, not a {name}; save its state_dict instead")
         kind = need("diffusers", "diffusion", "a folder of diffusers").AutoencoderKL
-        # diffusers' notes among the settings, such as which are its defaults, would undo the change
-        config = {key: value for key, value in self.network.body.config.items() if not key.startswith("_")}
+        config = plain_config(self.network.body.config)  # its notes on defaults would undo the change
         saved = kind(**config | {"scaling_factor": self.moments.scaling, "shift_factor": self.moments.shift})
         saved.load_state_dict(self.network.body.state_dict())
         saved.save_pretrained(folder, safe_serialization=True)
@@ -251,7 +243,7 @@ def _shapes(network: nn.Module) -> tuple[tuple[int, ...], tuple[int, ...]]:
 Posterior = Literal["sample", "mode"]
 
 
-class LatentSpace(nn.Module):
+class LatentSpace(Frozen):
     """A frozen autoencoder, always in eval mode and at least in float32, and what its latents are scaled by.
 
     Latents are z = (e - shift) * scaling of what the autoencoder encodes e, as diffusers has it. No parameter of it
@@ -286,9 +278,6 @@ class LatentSpace(nn.Module):
         >>> latents.shape, space.decode(latents).shape
         (torch.Size([3, 2, 4, 4]), torch.Size([3, 1, 8, 8]))
     """
-
-    exchanged = False
-    """FedAvg neither copies nor averages what lies below."""
 
     autoencoder: Any  # which torch would have give modules or tensors
     shift_and_scaling: Tensor
@@ -373,14 +362,6 @@ class LatentSpace(nn.Module):
             self._fingerprint = hash_tensors(self.autoencoder.state_dict().items(), text)
         return self._fingerprint
 
-    def train(self, mode: bool = True) -> Self:
-        """Stays in eval mode, whatever the parent's mode."""
-        return super().train(False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follows a parent to a device, but not to half precision."""
-        return super()._apply(in_full(fn), recurse)
-
     def _load_from_state_dict(self, *args: Any) -> None:
         self._fingerprint = None
         super()._load_from_state_dict(*args)
@@ -393,10 +374,7 @@ def made_space(given: Any) -> LatentSpace:
 
 
 def read_autoencoder(name: str | Path) -> AutoencoderKL:
-    """The autoencoder of a folder of diffusers, or of a name on the hub.
-
-    Weights are read from safetensors alone, and no code of the folder is run.
-    """
+    """The autoencoder of a folder of diffusers or a name on the hub, from safetensors alone; no code of it is run."""
     folder = find_folder(name, "autoencoder")
     folder = folder / "vae" if (folder / "vae").is_dir() else folder
     body = read_body(folder, "AutoencoderKL", f"{name} is no diffusers folder of an autoencoder", "fedgen reads")

@@ -76,10 +76,7 @@ def model_of(kind: "type[LightningModule]", checkpoint: Mapping[str, Any], sourc
 
 
 def read_generator(path: str | Path) -> nn.Module:
-    """The generator of a run's checkpoint, rebuilt from its description; its moving average where there is one.
-
-    Its attribute `optimised_on` names the embeddings that its training optimised.
-    """
+    """The generator of a checkpoint, or its moving average; `optimised_on` names embeddings that it trained on."""
     checkpoint = read_checkpoint(path)
     settings, within = checkpoint.get("hyper_parameters", {}), ""
     if isinstance(model := settings.get("model"), dict):

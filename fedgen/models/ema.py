@@ -10,7 +10,27 @@ from torch import Tensor, nn
 HALVES = (torch.float16, torch.bfloat16)
 
 
-class EMA(nn.Module):
+class InFull(nn.Module):
+    """A module that follows a parent to a device or another precision, but not to half of it."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def followed(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return tensor.to(moved.device) if moved.dtype in HALVES else moved
+
+        return super()._apply(followed, recurse)
+
+
+class Frozen(InFull):
+    """A module that is always in eval mode, whatever its parent's, and that FedAvg neither copies nor averages."""
+
+    exchanged = False
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(False)
+
+
+class EMA(Frozen):
     """A frozen copy of a network that follows it: always in eval mode, never trained, exchanged or averaged.
 
     It starts as a copy of the network as it is. An average with decay d remembers about 1 / (1 - d) iterations, so
@@ -26,7 +46,6 @@ class EMA(nn.Module):
         warmup: whether to bound the decay of the first updates; off by default, the plain average.
     """
 
-    exchanged = False  # FedAvg neither copies nor averages what lies below: this is the server's alone
     updates: Tensor
 
     def __init__(self, network: nn.Module, warmup: bool = False) -> None:
@@ -37,14 +56,6 @@ class EMA(nn.Module):
         if any(tensor.dtype in HALVES for tensor in self.network.state_dict().values()):
             self.network.float()
         self.eval()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follows a parent to a device or another precision, but not to half of it."""
-        return super()._apply(in_full(fn), recurse)
-
-    def train(self, mode: bool = True) -> "EMA":
-        """Stays in eval mode, whatever the parent's mode."""
-        return super().train(False)
 
     @torch.no_grad()
     def update(self, network: nn.Module, decay: float) -> None:
@@ -66,16 +77,6 @@ class EMA(nn.Module):
 
     def forward(self, *args: Tensor) -> Tensor:
         return self.network(*args)
-
-
-def in_full(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A module's `_apply` function that moves tensors as `fn` does, but to no half precision."""
-
-    def followed(tensor: Tensor) -> Tensor:
-        moved = fn(tensor)
-        return tensor.to(moved.device) if moved.dtype in HALVES else moved
-
-    return followed
 
 
 def averages_of(module: nn.Module) -> list[tuple[nn.Module, EMA]]:

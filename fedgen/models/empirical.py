@@ -175,10 +175,7 @@ class EmpiricalGenerator:
 
 
 def nearest(features: Tensor, anchor: int, count: int) -> Tensor:
-    """Positions int64 [count + 1] of a row and of its nearest others by Euclidean distance, nearest first.
-
-    Distances are formed from differences in float64; of equally near rows the earlier comes first.
-    """
+    """Positions int64 [count + 1] of a row and its nearest others, nearest first; of equally near the earlier."""
     total = len(features)
     if not 0 <= anchor < total:
         raise ValueError(f"anchor {anchor} is none of the {total} images")

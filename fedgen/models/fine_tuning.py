@@ -124,11 +124,8 @@ class FineTuning(LatentGenerator):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam on the layers that train."""
-        return torch.optim.Adam(self._trained, lr=self.lr, betas=self.betas)
-
-    @property
-    def _trained(self) -> list[nn.Parameter]:
-        return [parameter for parameter in self.generator.parameters() if parameter.requires_grad]
+        trained = [parameter for parameter in self.generator.parameters() if parameter.requires_grad]
+        return torch.optim.Adam(trained, lr=self.lr, betas=self.betas)
 
     def setup(self, stage: str) -> None:
         """Checks losses and the data's shape, and gives losses without references the clients' images."""
@@ -153,16 +150,13 @@ class FineTuning(LatentGenerator):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """One step of the generator; the batch itself is not used."""
         optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        apart = [loss for loss in self.embedded_losses if loss.separate]
+        own = self.start_step(optimizer)
         shared = [loss for loss in self.generator_losses if not (isinstance(loss, EmbeddedLoss) and loss.separate)]
         if shared:
             losses = ImageLosses(shared)
             for part in losses.backward_parts(*self.draw(self.batch), self.chunk, self._note):
-                self.manual_backward(part)
-        for loss in apart:
-            for part in loss.backward_parts(*self.draw(loss.num_images or self.batch), None):
-                self.manual_backward(part)
+                self.manual_backward(part, inputs=own)
+        self.backward_separate_losses(self.batch, None, own)
         optimizer.step()
 
     def draw(self, count: int) -> tuple[nn.Module, Tensor]:
@@ -181,10 +175,7 @@ class FineTuning(LatentGenerator):
 
 
 def _freeze(generator: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
-    """Freezes what no pattern matches; returns by name the modules of which nothing trains.
-
-    The generator remembers what was frozen, so that the next fine-tuning of it can thaw just that.
-    """
+    """Freezes what no pattern matches, for the next fine-tuning to thaw; returns by name what does not train."""
     parameters = dict(generator.named_parameters())
     unmatched = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in parameters)]
     require(not unmatched, f"layers {unmatched} match no parameter of the generator; it has {', '.join(parameters)}")

@@ -20,7 +20,7 @@ from fedgen.models.adversarial import (
     generate,
 )
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
-from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.networks.network import arguments_of, build, describe, require_shape
 from fedgen.models.networks.pair_layers import refresh
 from fedgen.models.optional_hooks import Drawn, FederatedData, FunctionalStep, TurnTakingStrategy, overridden_below
 from fedgen.models.require import require
@@ -92,6 +92,8 @@ class GAN(CriticLosses, LatentGenerator):
         generator_trained_by: TrainedBy = "clients",
         compile: bool = False,
     ) -> None:
+        settings = arguments_of(locals())
+        del settings["generator_losses"]
         require(n_critic >= 1, f"n_critic must be at least 1, got {n_critic}")
         require(lr > 0, f"lr must be positive, got {lr}")
         require(critic_lr is None or critic_lr > 0, f"critic_lr must be positive, got {critic_lr}")
@@ -114,17 +116,12 @@ class GAN(CriticLosses, LatentGenerator):
         # images of a batch: of the present turn, of the round's turns, and of those before the present one
         self._turn_batch = self._largest_batch = self._largest_before = 0
         # an explicit dictionary: Lightning's own capture would store module objects, or class paths of anybody's code
-        self.save_hyperparameters(self._settings())
+        parts = {name: describe(getattr(self, name)) for name in ("generator", "critic", "loss")}
+        self.save_hyperparameters(self._settings({**settings, **parts, "betas": self.betas}))
 
-    def _settings(self) -> dict[str, Any]:
-        """The constructor's arguments as plain types, as checkpoints hold them."""
-        names = ("n_critic", "lr", "critic_lr", "betas", "lr_decay_rounds", "ema_decay", "ema_warmup")
-        return {
-            **{name: describe(getattr(self, name)) for name in ("generator", "critic", "loss")},
-            **{name: getattr(self, name) for name in names},
-            "generator_trained_by": self.generator_trained_by,
-            "compile": self.compiles,
-        }
+    def _settings(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The constructor's arguments as plain types, as checkpoints hold them; `given` are those of `GAN`."""
+        return given
 
     # ---- before training ----
 
@@ -310,10 +307,7 @@ class GAN(CriticLosses, LatentGenerator):
         super().on_round_end(iterations)
 
     def _train_on_server(self, steps: int) -> None:
-        """Steps of the generator against the merged critic, each on as many images as the largest of clients' batches.
-
-        Those of clients that took part in the round.
-        """
+        """Steps of the generator against the merged critic, on as many images as the round's largest batch."""
         optimizers: Any = self.optimizers()
         largest = torch.tensor(self._largest_batch, device=self.device)  # of the turns that this process took
         count = int(self.trainer.strategy.reduce(largest, reduce_op="max"))
@@ -362,6 +356,5 @@ class WGANGP(GAN):
     ) -> None:
         super().__init__(generator, critic, WassersteinGP(penalty), n_critic=n_critic, **options)
 
-    def _settings(self) -> dict[str, Any]:
-        settings = super()._settings()
-        return settings | {"penalty": settings.pop("loss")["init_args"]["penalty"]}
+    def _settings(self, given: dict[str, Any]) -> dict[str, Any]:
+        return given | {"penalty": given.pop("loss")["init_args"]["penalty"]}

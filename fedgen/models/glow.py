@@ -181,13 +181,9 @@ def _block(flows: Any, channels: int, width: int) -> nn.Module:
 
 
 def _fix_constants(flow: nn.Module) -> list[Any]:
-    """The flow's actnorms; turns its constants, which normflows keeps as floating buffers, into what they are.
-
-    Federated averaging takes floating buffers for running statistics and averages them. Permutations, signs and the
-    prior become frozen parameters, which are saved and neither sent nor averaged; the actnorms' flags booleans, of
-    which every client has the server's. They are set: until `initialise` an actnorm is the identity, and the first
-    batch of whoever comes first does not decide.
-    """
+    """The flow's actnorms; turns constants, which normflows keeps as floating buffers, into what they are."""
+    # federated averaging takes floating buffers for running statistics: permutations, signs and the prior become frozen
+    # parameters, and the actnorms' flags booleans, set so that the batch of whoever comes first does not decide
     for module in flow.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
             if name == "data_dep_init_done":
@@ -319,14 +315,13 @@ class Glow(LatentGenerator):
             self.flow.initialise(points)
             self._start_average()
         optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
+        own = self.start_step(optimizer)
         bits = self.flow.bits_per_dim(points).mean()
-        self.manual_backward(bits + self._joint_losses(real, bits.detach()))
-        for extra in self.embedded_losses:
-            if extra.separate:
-                latents = self._latents(real, extra.num_images)
-                for part in extra.backward_parts(self.flow, latents, bits.detach()):
-                    self.manual_backward(part)
+        joint = torch.zeros((), device=real.device)
+        if not all(loss in self.embedded_losses and loss.separate for loss in self.generator_losses):
+            joint = self.add_joint_losses(joint, self.flow(self.draw_latents(len(real))), bits.detach())
+        self.manual_backward(bits + joint, inputs=own)
+        self.backward_separate_losses(len(real), bits.detach(), own)
         optimizer.step()
         self.means.add({"bits_per_dim": bits})
 
@@ -335,16 +330,9 @@ class Glow(LatentGenerator):
         if self.clip is not None:
             self.clip_gradients(optimizer, self.clip, "norm")
 
-    def _joint_losses(self, real: Tensor, bits: Tensor) -> Tensor:
-        """The sum of the losses that share one batch of samples; 0 without making any if there are none."""
-        none = torch.zeros((), device=real.device)
-        if all(loss in self.embedded_losses and loss.separate for loss in self.generator_losses):
-            return none
-        return self.add_joint_losses(none, self.flow(self._latents(real)), bits)
-
-    def _latents(self, like: Tensor, count: int | None = None) -> Tensor:
-        shape = (count or len(like), self.latent_dim)
-        return torch.randn(shape, device=like.device, dtype=like.dtype) * self.temperature
+    def draw_latents(self, count: int) -> Tensor:
+        """Draw latents as a standard normal times the temperature."""
+        return super().draw_latents(count) * self.temperature
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means and moves the learning rate, which means rounds."""
@@ -376,11 +364,9 @@ class Glow(LatentGenerator):
         Raises:
             ValueError: for labels, fewer than one image, or a temperature that is not positive.
         """
-        require(labels is None, f"{type(self).__name__} is unconditional and takes no labels")
-        require(num_images >= 1, f"num_images must be at least 1, got {num_images}")
         temperature = self.temperature if temperature is None else temperature
         _require_temperature(temperature)
-        latents = torch.randn(num_images, self.latent_dim, generator=generator)
+        latents, _ = self.latents_and_labels(num_images, generator, labels)
         return decode(self.averaged, latents * temperature, batch_size)
 
     @torch.no_grad()

@@ -8,14 +8,11 @@ from torch import Tensor, nn
 
 from fedgen.data.optional_attributes import optional
 from fedgen.models.optional_hooks import FederatedData
+from fedgen.models.require import require
 
 
 class LabelFrequencies(nn.Module):
-    """The clients' training examples of each class, summed: what a conditional model's labels are drawn by.
-
-    Uniform until `fit`. Saved with the model, so that a checkpoint samples without its data; the server's own under
-    FedAvg, neither copied nor averaged.
-    """
+    """The clients' training examples of each class, by which labels are drawn; the server's, uniform until `fit`."""
 
     exchanged = False
     counts: Tensor
@@ -64,10 +61,6 @@ class LabelFrequencies(nn.Module):
         """Labels int64 [count], drawn independently by the frequencies, on the CPU from a CPU generator."""
         return torch.multinomial(self.counts.cpu().double(), count, replacement=True, generator=generator)
 
-    def given_or_drawn(self, labels: Tensor | None, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """The labels, checked, or `count` that are drawn where none are given."""
-        return self.draw(count, generator) if labels is None else self.check(labels, count)
-
     def check(self, labels: Tensor, count: int) -> Tensor:
         """The labels, if they are int64 [count] of classes that exist."""
         if labels.dtype != torch.int64 or labels.shape != (count,):
@@ -76,6 +69,16 @@ class LabelFrequencies(nn.Module):
             span = f"{int(labels.min())} to {int(labels.max())}"
             raise ValueError(f"labels must run from 0 to {self.num_classes - 1}, got {span}")
         return labels
+
+
+def sampling_labels(
+    frequencies: LabelFrequencies | None, labels: Tensor | None, count: int, draws: torch.Generator | None, owner: str
+) -> Tensor | None:
+    """The labels of `count` images, drawn where none are given; None for an unconditional owner, which takes none."""
+    if frequencies is None:
+        require(labels is None, f"{owner} is unconditional and takes no labels")
+        return None
+    return frequencies.draw(count, draws) if labels is None else frequencies.check(labels, count)
 
 
 def _count(clients: Sequence[Any]) -> Tensor:

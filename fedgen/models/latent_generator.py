@@ -11,7 +11,7 @@ from fedgen.data.optional_attributes import optional
 from fedgen.losses import EmbeddedLoss, FeatureLoss
 from fedgen.models.checkpoint_file import OPTIMISED_ON, read_optimised_on
 from fedgen.models.ema import EMA
-from fedgen.models.label_frequencies import LabelFrequencies
+from fedgen.models.label_frequencies import LabelFrequencies, sampling_labels
 from fedgen.models.networks.pair_layers import refresh
 from fedgen.models.optional_hooks import FederatedData, FederatedModule, ImageNetwork, data_module_of
 from fedgen.models.require import require
@@ -95,9 +95,7 @@ class LatentGenerator(RoundClock):
 
     @property
     def data(self) -> Any:
-        """The data that it trains on: the trainer's data module, unless it has data of its own; None if there is
-        neither.
-        """
+        """The data that it trains on: its own, or the trainer's data module; None if there is neither."""
         return data_module_of(self.trainer) if self.own_data is None else self.own_data
 
     @property
@@ -145,11 +143,7 @@ class LatentGenerator(RoundClock):
         self._lent.add(loss)
 
     def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Lightning's, outside autocast: each gradient in the precision of its own forward pass.
-
-        A training step, which calls this, runs under autocast; there, products of the backward pass would be in half
-        precision where the forward pass had switched it off.
-        """
+        """Lightning's, outside autocast: each gradient in the precision of its own forward pass."""
         with torch.autocast(loss.device.type, enabled=False):
             super().manual_backward(loss, *args, **kwargs)
 
@@ -212,7 +206,7 @@ class LatentGenerator(RoundClock):
                 loss = loss + extra(images, adversarial)
         return loss
 
-    def backward_separate_losses(self, count: int, adversarial: Tensor, own: list[Tensor]) -> None:
+    def backward_separate_losses(self, count: int, adversarial: Tensor | None, own: list[Tensor]) -> None:
         """Adds the gradients in `own` of the generator losses that make images of their own, `count` by default."""
         for extra in self.embedded_losses:
             if extra.separate:
@@ -279,15 +273,10 @@ class LatentGenerator(RoundClock):
         Raises:
             ValueError: for labels that cannot be, or for fewer than one image.
         """
-        require(
-            labels is None or self.label_frequencies is not None,
-            f"{type(self).__name__} is unconditional and takes no labels",
-        )
         require(num_images >= 1, f"num_images must be at least 1, got {num_images}")
         latents = torch.randn(num_images, self.latent_dim, generator=generator)
-        if self.label_frequencies is not None:
-            labels = self.label_frequencies.given_or_drawn(labels, num_images, generator)
-        return latents, labels
+        name = type(self).__name__
+        return latents, sampling_labels(self.label_frequencies, labels, num_images, generator, name)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what was optimised: losses are not rebuilt from a checkpoint, and scores must be marked all the same."""

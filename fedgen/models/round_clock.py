@@ -15,11 +15,7 @@ Step = tuple[str, ...]
 
 
 class RoundMeans:
-    """Means over a round's steps; sums are kept on the values' device and read once.
-
-    Steps are collected by turn. A turn that `end_turn` says was not completed leaves no trace; one in which a value is
-    not finite is left out as well, all of it, and if nothing else is left, the mean is NaN.
-    """
+    """Means over a round's steps, NaN if no turn was finite; turns not completed or not finite leave no trace."""
 
     def __init__(self, *names: str) -> None:
         self.names = list(names)

@@ -38,15 +38,19 @@ def require_batch_size(batch_size: int) -> None:
     require(batch_size >= 1, f"batch_size={batch_size}: the network gets at least one image at a time")
 
 
+def batches_of(count: int, batch_size: int) -> list[slice]:
+    """The places of `count` images in batches; ValueError for a batch size below 1."""
+    require_batch_size(batch_size)
+    return [slice(start, start + batch_size) for start in range(0, count, batch_size)]
+
+
 @torch.no_grad()
 def decode(network: nn.Module, latents: Tensor, batch_size: int, labels: Tensor | None = None) -> Tensor:
     """Images float32 [N, C, H, W] of latents [N, D], in batches, on the network's device and in eval mode."""
-    require_batch_size(batch_size)
     parameter = next(network.parameters())
     images = []
     with evaluating(network):
-        for start in range(0, len(latents), batch_size):
-            batch = slice(start, start + batch_size)
+        for batch in batches_of(len(latents), batch_size):
             given = () if labels is None else (labels[batch].to(parameter.device),)
             images.append(network(latents[batch].to(parameter), *given).float())
     return torch.cat(images)

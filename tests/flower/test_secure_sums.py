@@ -7,8 +7,8 @@ from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
 from fedgen.flower.secure_aggregation.agreement import MOST
-from fedgen.flower.secure_aggregation.secure_mean import masked, read_instructions, secure_mean, write_summand
-from fedgen.flower.secure_aggregation.secure_sums import fixed_point, masked_messages, secure_sums
+from fedgen.flower.secure_aggregation.secure_mean import Masked, masked, read_instructions, secure_mean, write_summand
+from fedgen.flower.secure_aggregation.secure_sums import fixed_point, masked_messages, read_sums
 from fedgen.flower.wire.answer_forms import RANGES, Ranges, largest
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.statistics import Message, MessageError, add
@@ -45,7 +45,8 @@ def grid_of(answers):
 
 
 def ask(grid):
-    return secure_sums(grid, {node: ([np.zeros(1)], b"") for node in grid.nodes}, BOUNDS, 0, 1.0)
+    sent = {node: Masked([np.zeros(1)], b"", 1) for node in grid.nodes}
+    return read_sums(secure_mean(grid, sent, 0, 1.0, threshold=1.0), len(grid.nodes), BOUNDS)
 
 
 def test_sums_are_exact_to_the_last_bit_of_whole_numbers():

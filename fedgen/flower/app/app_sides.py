@@ -194,10 +194,7 @@ class EndReport(Callback):
 
 
 class ServerCLI(FedgenCLI):
-    """`FedgenCLI` of `for_server`'s settings, whose data and strategy are connected to clients.
-
-    It goes on from a checkpoint as `fedgen fit` does; None for the run's last.
-    """
+    """`FedgenCLI` of `for_server`'s settings, with data and strategy connected, from a checkpoint (None: the last)."""
 
     previous = f"--run-config '{CHECKPOINT}=\"previous\"'"
 

@@ -53,10 +53,7 @@ def _settings_in(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def spelled_out(recipe: Any) -> Any:
-    """The recipe with a class_path where it names a class alone, and a list of callbacks where it has one.
-
-    Of model, data and their source, strategy and callbacks, as the rest of a deployment looks for them.
-    """
+    """The recipe with a class_path where it names a class alone, and a list of callbacks where it has one."""
     if not isinstance(recipe, Mapping):
         return recipe
     found = copy.deepcopy(dict(recipe))
@@ -74,12 +71,8 @@ def spelled_out(recipe: Any) -> Any:
 
 
 def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe with each client's own data in place of the federation's.
-
-    `data` is the class of each client's data and its settings, without the place, which a client's node says. Where it
-    is the recipe's own, how the recipe reads it (labels, collate_fn, num_workers, ...) is kept. Raises ValueError for
-    what no deployment does.
-    """
+    """The recipe with each client's data, of this class and settings, in place of the federation's; or ValueError."""
+    # where that is the recipe's own class, how the recipe reads it (labels, collate_fn, num_workers, ...) is kept
     if recipe.get("seed_everything") is True:
         raise ValueError(
             "seed_everything=True draws another seed in every process, and a client's process ends with each message:"

@@ -68,11 +68,7 @@ def run_name(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class RunLabels:
-    """The classes that a run's labels are of.
-
-    Labels are positions among the classes of the whole federation, so whoever adds one moves the others: where they are
-    not named here, they are what the clients say. By `counts`, images of each, a conditional model draws labels.
-    """
+    """The classes of a run's labels, by default all that clients say, and images of each, to draw labels by."""
 
     classes: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
@@ -109,10 +105,7 @@ class RunLabels:
             )
 
     def names(self, clients: Sequence[Hello]) -> tuple[str, ...]:
-        """The classes of the run, in the labels' order: named ones, else all that clients have, in the order of text.
-
-        Where clients have numbers in order of size, "10" after "9", as data sets with integers for labels, it is that.
-        """
+        """The run's classes in the labels' order: named ones, else all, by size if clients order numbers so."""
         if self.classes:
             return self.classes
         every = {name for one in clients for name in one.classes}
@@ -152,10 +145,8 @@ def _parts(config: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def privacy_of(config: Mapping[str, Any]) -> Privacy | None:
-    """The privacy of a run's sums with noise, for one embedding and a client's message by itself; None without noise.
-
-    How many images a client has is no secret in a deployment, so the promise is about an image in another's place.
-    """
+    """The privacy of sums with noise, for one embedding and a client's message by itself; None without noise."""
+    # how many images a client has is no secret here, so the promise is about an image in another's place
     if not has_noise(config):
         return None
     values = {name: float(config.get(name, 0)) for name in (EPSILON, DELTA, RADIUS)}

@@ -157,10 +157,7 @@ Scores, checkpoints and pictures are in `output` on the server: `fedgen select` 
 
 
 def own_modules(settings: Any, folder: Path) -> list[Path]:
-    """The files of modules in a folder that class paths in settings name, and of packages there, without repetition.
-
-    What these import of the folder themselves is not followed.
-    """
+    """The files in a folder of modules and packages that class paths in settings name, without their imports."""
     tops = dict.fromkeys(text.split(".")[0] for text in texts_in(settings) if is_class_path(text))
     found: list[Path] = []
     for name in tops:
@@ -189,11 +186,8 @@ def write_app(
     simulation: str,
     classes: Sequence[str] = (),
 ) -> list[Path]:
-    """Writes the app's folder; modules of one's own that the recipe names, of the current folder, go with it.
-
-    The server waits for so many clients; `simulation` is the folder of clients' folders for Flower's simulation, or "",
-    and `classes` are the images', in the labels' order. Returns the modules, relative to the current folder.
-    """
+    """Writes the app's folder, with the modules of the current folder that the recipe names, which are returned."""
+    # the server waits for so many clients; `simulation` is the folder of clients' folders, or ""; classes are in order
     settings, here = deployable(recipe, data), Path.cwd()
     modules = [path.relative_to(here) for path in own_modules(settings, here)]
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "federation"
@@ -224,10 +218,7 @@ def write_app(
 
 
 def export_clients(data: FederatedDataModule, folder: Path) -> None:
-    """Writes every client's images as a folder of its own, as PNG, in folders by class where they have labels.
-
-    Each folder is named by the client's number and name; `ImageFolder` reads them back bit for bit, in this order.
-    """
+    """Writes every client's images as PNG in a folder by number and name, by class where they have labels, in order."""
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty; choose another folder for the clients' images")
     width = len(str(len(data.clients) - 1))

@@ -47,16 +47,7 @@ def is_promised(settings: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 
 
 def refuse_open(config: Mapping[str, Any], secure: bool, asked: Sequence[str]) -> None:
-    """A client's own check of what it is asked for: nothing, where the run's config allows it.
-
-    Args:
-        config: the run's.
-        secure: whether the answers are masked.
-        asked: the items' kinds.
-
-    Raises:
-        RefusedError: for what the run's config says stays hidden.
-    """
+    """A client's check of the kinds that it is asked for, in the open or masked: RefusedError for what stays hidden."""
     if bool(config.get(SECURE, False)) and not secure:
         raise RefusedError("under secure aggregation nothing is told in the open")
     if has_noise(config) and any(ask != "private-sums" for ask in asked):
@@ -64,10 +55,7 @@ def refuse_open(config: Mapping[str, Any], secure: bool, asked: Sequence[str]) -
 
 
 def failure_of(error: Exception, promised: bool) -> str:
-    """Return what is told of an error; where privacy is promised the whole of it is in the client's own log.
-
-    A refusal is told in any case: it is about the run's config, which is the server's.
-    """
+    """Return what is told of an error: where privacy is promised its type alone, but refusals in any case."""
     if not promised or isinstance(error, RefusedError):
         return f"{type(error).__name__}: {error}"
     rank_zero_warn(f"the server is told of a {type(error).__name__}, and not: {printable_lines(str(error))}")
@@ -107,17 +95,7 @@ def _is_private(path: str) -> bool:
 
 
 class ClientNode:
-    """One client of a deployed recipe.
-
-    Args:
-        recipe: the deployed recipe's file.
-        own: what its node says of its data.
-        state: folder for what it keeps between turns: personal tensors, its optimizers' state, counts. It is its own,
-            and no other run's.
-        name: the client's; that of its data by default.
-        promised: whether the run promises privacy, so that neither logs nor errors' texts may leave.
-        policy: of its node; by default that of a node without one.
-    """
+    """A client of a recipe, with a folder `state` between turns; `promised` keeps logs and errors' texts here."""
 
     def __init__(
         self,
@@ -213,10 +191,7 @@ class ClientNode:
 
     @exits_fail()
     def answers(self, question: Question, privacy: Privacy | None = None) -> list[Message]:
-        """The answers to an evaluation's question, one an item; raises what keeps it from answering.
-
-        `privacy` is what the run promises of sums with noise, for one embedding.
-        """
+        """The answers to an evaluation's question, one an item; `privacy` is the promise of sums with noise."""
         self._enroll(question.client, question.classes)
         declared = evaluations_in(self._recipe)
         client, evaluation = self._data.client, self._evaluation
@@ -254,10 +229,7 @@ class ClientNode:
         return {int(path.stem[6:]): path for path in paths if path.stem[6:].isdecimal()}
 
     def _remembered(self, task: Task) -> tuple[Path | None, dict[str, Any] | None]:
-        """Return what was kept after the last turn that the server counts, and its file.
-
-        A turn that the server did not hear of is void, as if it had failed.
-        """
+        """Return what was kept after the last turn that the server counts, and its file; other turns are void."""
         turns = self._turns()
         if not task.iterations:
             return None, None

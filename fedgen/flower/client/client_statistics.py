@@ -87,24 +87,10 @@ def answers_to(
     policy: Policy | None = None,
     declared: float = math.inf,
 ) -> Iterator[Message]:
-    """A client's answers, one an item; what a run needs once is told once, and who asks again is told the same.
-
-    Args:
-        question: the server's.
-        client: this one.
-        evaluation: arguments of the recipe's evaluation.
-        state: folder that keeps its features, and what it has released.
-        privacy: what the run promises of sums with noise, for one embedding.
-        policy: of the client's node; by default that of a node without one.
-        declared: sets of generated images that the run scores at most by its recipe.
-
-    Raises:
-        RefusedError: for what the policy does not allow; if it is asked for sums with noise of another promise than the
-            run's, or of which it has told statistics without noise; for a split that is none, or in a recipe of other
-            embeddings than the run's first.
-        ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
-            asked for others.
-    """
+    """A client's answers, one an item; what a run needs once is told once, and who asks again is told the same."""
+    # `evaluation` has the recipe's arguments, `state` is the folder of features and releases, `privacy` of sums with
+    # noise in one embedding, `declared` the sets of generated images that the recipe scores at most; RefusedError for
+    # what policy or earlier answers forbid, ValueError for another embedding, an unknown score, or a release before
     policy = policy or Policy()
     panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
     if len(set(map(tuple, question.items))) != len(question.items):

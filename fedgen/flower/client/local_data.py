@@ -47,15 +47,7 @@ RECENT = 2.0  # seconds within which a file may change again without a new time 
 
 @dataclass(frozen=True)
 class NodeData:
-    """The data of a node, as its config says.
-
-    Args:
-        path: the place where they lie; None where their class knows.
-        config: its own file of data settings; None without one.
-        settings: those: "data" (class_path and init_args) and what else `LocalDataModule` takes of its reading.
-        number: which of the clients it is, for classes that ask; None where nobody says.
-        count: of how many.
-    """
+    """The data of a node: their place, its own file of settings and these, and which client it is of how many."""
 
     path: Path | None = None
     config: Path | None = None
@@ -94,10 +86,7 @@ class NodeData:
         return Path.home() / ".fedgen" / self.name.replace(" ", "-")
 
     def fill(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
-        """The recipe's settings of a client's data with this node's: the node's go before the recipe's.
-
-        Of a node whose data are of another class, how the recipe reads its own (labels, collate_fn, ...) is left out.
-        """
+        """The recipe's settings of a client's data with this node's before them, whose class may be another."""
         found = copy.deepcopy(dict(recipe))
         named = (recipe.get("data") or {}).get("class_path")
         if (self.settings.get("data") or {}).get("class_path", named) != named:  # what is said of the recipe's is not
@@ -136,11 +125,7 @@ class NodeData:
 
 
 def is_simulated() -> bool:
-    """Whether Flower simulates this node: its simulation calls apps in processes of Ray, a SuperNode in one of its own.
-
-    A node's config does not tell them apart: an owner may say which client a SuperNode is by the keys that the
-    simulation sets.
-    """
+    """Whether Flower simulates this node, in a process of Ray; a node's config does not tell."""
     of_node = "flwr.supernode.runtime.run_clientapp" in sys.modules or WORKER in os.environ
     return "ray" in sys.modules and not of_node
 
@@ -171,10 +156,7 @@ def signature_of(data: Mapping[str, Any]) -> inspect.Signature:
 
 
 def place_of(data: Mapping[str, Any]) -> str | None:
-    """Return the name that a class of data has for the place that it reads; None for somebody's class that reads none.
-
-    A data set of the kit that reads none is refused: all clients would have the same.
-    """
+    """Return what a class of data calls its place; without one None, or ValueError for a class of the kit."""
     if place := takes_place(data):
         return place
     if is_of_kit(data):
@@ -250,11 +232,8 @@ def _writes(examples: Examples) -> tuple[int, int]:
 
 
 def state_of(places: Sequence[Path], now: float | None = None) -> str | None:
-    """A hash of all files' and folders' identities, sizes and times of change; None if one has just been changed.
-
-    Within a tick of the file system's clock a file may change again without another time. A file that is gone while
-    it is looked at is a change, too.
-    """
+    """A hash of all files' and folders' identities, sizes and times of change; None if one has just been changed."""
+    # within a tick of the file system's clock a file may change again without another time
     now = time.time() if now is None else now
     digest, newest = hashlib.blake2b(digest_size=16), 0.0
     for path in _below(places):

@@ -41,11 +41,8 @@ Pull = Callable[..., int | None]
 
 
 def run_pinned(pins: Collection[str], options: Sequence[str], look: float | None = None) -> None:
-    """Runs flower-supernode until it ends.
-
-    Apps are unpacked in a folder of this process: Flower takes one that is there already for an app whose hash begins
-    with the same eight digits. Pins are SHA-256 in lower case; None looks for messages as often as Flower does.
-    """
+    """Runs flower-supernode for apps of these SHA-256; None looks for messages as often as Flower does."""
+    # in a folder of this process: Flower takes for an app what lies where the first eight digits of its hash say
     check_config(options)
     key = Ed25519PrivateKey.generate()
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

@@ -53,11 +53,7 @@ def hold_to_embeddings(folder: Path, names: Iterable[str]) -> None:
 
 
 def hold_to_clients(folder: Path, what: str, names: Iterable[str]) -> None:
-    """Refuses to help unmask a sum over other clients than the same was summed over before.
-
-    The difference of the two sums would be what the others' numbers are, of one client its own. `what` is a name that a
-    file may have, such as "round 3".
-    """
+    """Refuses to unmask `what`, e.g. "round 3", over other clients than before: the difference would show some."""
     before = _kept(folder / PINNED / SUMMED / f"{what}.json", own := sorted(names))
     if before != own:
         was = printable(", ".join(map(str, before)), 200) if isinstance(before, list) else "others"
@@ -68,10 +64,7 @@ def hold_to_clients(folder: Path, what: str, names: Iterable[str]) -> None:
 
 
 def count_question(folder: Path, what: str, content: str, check: Callable[[int], None]) -> None:
-    """Counts a question about something in a run, by the hash of its content; one that was asked before is no other.
-
-    `check` is told how many others there were, and refuses one more or not.
-    """
+    """Counts a question by the hash of its content, once; `check` gets the number of others, and may refuse."""
     asked = folder / PINNED / ASKED / hash_tensors([], what)
     if not (asked / content).exists():
         check(sum(1 for _ in asked.glob("[!.]*")))  # not what a kill has left half-written
@@ -102,10 +95,7 @@ def once_path(folder: Path, item: Item) -> Path:
 
 
 def read_release(path: Path, made: Mapping[str, str], kind: str | None = "private-sums") -> Message | None:
-    """Read a release of any kind if None, with the remarks that it must have; None if nothing was released.
-
-    Raises ValueError if it is damaged, or was released under other settings: another release would not be counted.
-    """
+    """Read a release, with the remarks that it must have; None without one, ValueError for a damaged or another one."""
     if not path.exists():
         return None
     try:
@@ -124,10 +114,7 @@ def read_release(path: Path, made: Mapping[str, str], kind: str | None = "privat
 def release_once(
     path: Path, made: Mapping[str, str], make: Callable[[], Message], kind: str | None = "private-sums"
 ) -> Message:
-    """Return what was released, or else what is made now, which is kept before it is given.
-
-    Of two who ask at once, as a server that was started again does, both are given the one that was kept first.
-    """
+    """Return what was released, or else what is made now; of two who ask at once both get what was kept first."""
     if not path.exists():
         write_once(path, make().to_bytes(sealed=True))
     found = read_release(path, made, kind)

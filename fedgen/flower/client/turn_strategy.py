@@ -189,9 +189,7 @@ class OneTurn:
         round.leave()
 
     def _sent(self) -> dict[str, torch.Tensor]:
-        """Return what travels as it is: trained tensors that are not compressed, others that the turn changed, and
-        counters that it raised.
-        """
+        """Return what travels as it is: trained tensors not compressed, others that changed, and raised counters."""
         exchange = self._round.exchange
         if self._round.settings.fixed:
             return exchange.shared

@@ -56,11 +56,7 @@ class ForwardingApp(ClientApp):
         self._recipe, self._make = recipe, make
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Return the worker's answer; context.state becomes what it is afterwards.
-
-        Raises WorkerError if no worker starts, or it ends before it has answered; and what the app raised, by its
-        type's name and its text.
-        """
+        """Return the worker's answer, its state in the context; WorkerError without one, or what the app raised."""
         idle = idle_seconds(context)
         if not idle:
             return self._make(self._recipe)(message, context)
@@ -92,10 +88,7 @@ def idle_seconds(context: Context) -> float:
 
 
 class WorkerPlace:
-    """The file, in the folder whose code Flower runs, that says which run's worker listens at a node, and where.
-
-    A worker ends when another one, of the node's next run, has taken its place.
-    """
+    """The file that says which run's worker listens at a node, and where; a worker ends when another has its place."""
 
     def __init__(self, context: Context) -> None:
         folder = _own_folder(get_flwr_home() / "fedgen-workers")
@@ -172,10 +165,7 @@ def _as_raised(module: str, name: str, text: str) -> Exception:
 
 
 class Worker:
-    """Answers messages by an app, until none has come for `idle` seconds, its parent ends, or another run's starts.
-
-    The file `place` says which run's worker listens, and where.
-    """
+    """Answers messages by an app, until none comes for `idle` seconds, its parent ends, or another has its place."""
 
     def __init__(self, app: App, place: Path, run: str, idle: float, parent: int) -> None:
         self._app, self._place, self._idle, self._parent = app, place, idle, parent

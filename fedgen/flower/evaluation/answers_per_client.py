@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.score_choice import ScoreChoice, with_further
+from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.client.pins import keep_release
 from fedgen.flower.evaluation.client_answers import Check, ClientAnswers, DimOf, Key, Scorer, Wanted, moments_of
 from fedgen.flower.server.remote_data import RemoteClients
@@ -18,10 +17,9 @@ from fedgen.flower.wire.messages import Item
 from fedgen.own_code import rank_zero_warn
 from fedgen.scores import FederatedScore, FrechetReference
 from fedgen.scores.aggregate import combine
-from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet
+from fedgen.scores.definition import ClientSide, GeneratedSet
 from fedgen.scores.kernel.federated_kid import kid_from_messages
 from fedgen.statistics import Gaussian, add, gaussian_from_message
-from fedgen.statistics.sketches import FourierMoments, KernelMoments
 from fedgen.statistics.statistic_messages import Message
 
 TOLD = "told"  # the folder
@@ -58,47 +56,26 @@ class AnswersPerClient(ClientAnswers):
 
     def _fit(self, key: Key, told: Sequence[Message]) -> tuple[Gaussian, dict[str, Scorer]]:
         summaries = [gaussian_from_message(message) for message in told]
-        clients, choices = ClientSide(summaries, "examples"), self._choices(key)
-        scorers: dict[str, Scorer] = {
-            one.name: partial(self._of_summaries, key, one, one.definition.fit(clients))
-            for one in choices
-            if one.is_of_summaries
-        }
+
+        def scorer(choice: ScoreChoice) -> Scorer:
+            fitted = choice.definition.fit(ClientSide(summaries, "examples"))
+            return lambda _, made, errors: fitted.score(GeneratedSet(made), errors)[choice.kind]
+
+        scorers = {choice.name: scorer(choice) for choice in self._choices(key) if choice.is_of_summaries}
         return FrechetReference.from_summaries(summaries, "examples", 0).pooled, scorers
 
     def _fit_kernel(self, key: Key, choice: ScoreChoice, told: Sequence[Message], pooled: Gaussian) -> Scorer:
-        return partial(self._of_sketches, key, choice, moments_of(choice, add(*told), pooled))
+        moments, weights = moments_of(choice, add(*told), pooled), self._weights(key)
 
-    def _of_summaries(
-        self, key: Key, choice: ScoreChoice, fitted: FittedScore, told: None, generated: Tensor | Gaussian, errors: bool
-    ) -> FederatedScore:
-        score = fitted.score(GeneratedSet(generated), errors)[choice.kind]
-        return with_further(score, choice, self._plan.aggregates, self._weights(key))
+        def score(told: Sequence[Message], generated: Tensor | Gaussian, errors: bool) -> FederatedScore:
+            per_client = torch.stack([message.tensors["score"] / message.tensors["count"] for message in told])
+            return combine(choice.kind, per_client, kid_from_messages(add(*told), moments).all, weights)
 
-    def _of_sketches(
-        self,
-        key: Key,
-        choice: ScoreChoice,
-        moments: KernelMoments | FourierMoments,
-        told: Sequence[Message],
-        generated: Tensor | Gaussian,
-        errors: bool,
-    ) -> FederatedScore:
-        total, weights = kid_from_messages(add(*told), moments), self._weights(key)
-        per_client = torch.stack([message.tensors["score"] / message.tensors["count"] for message in told])
-        score = combine(choice.kind, per_client, total.all, weights)
-        return with_further(score, choice, self._plan.aggregates, weights)
-
-    def _weights(self, key: Key) -> Tensor:
-        counts = self.places[key][0].counts
-        return torch.tensor(counts, dtype=torch.float64) / sum(counts)
+        return score
 
 
 class KeptAnswers:
-    """Clients' summaries and sketches in a run's folder, a file for each client and item; None keeps nothing.
-
-    A run that goes on need not ask those who have left again.
-    """
+    """Clients' summaries and sketches in a run's folder, by client and item; None keeps nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder

@@ -4,7 +4,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from torch.linalg import LinAlgError
 from fedgen.evaluation.names import AGGREGATES
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.reference import FittedScores, scaled
+from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.evaluation.splits import Split
 from fedgen.federated.left_out import EVALUATION, LONGEST_REASON, shorten
@@ -26,8 +26,9 @@ from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.answer_forms import RANGES, WEIGHT, Largest, check_form, largest, name_of, range_key
 from fedgen.flower.wire.messages import Asked, Item
 from fedgen.own_code import rank_zero_warn
-from fedgen.scores import Density, FederatedScore
-from fedgen.scores.definition import ModelAnswers
+from fedgen.scores import FederatedScore
+from fedgen.scores.aggregate import resolve_weights
+from fedgen.scores.definition import GeneratedSet
 from fedgen.scores.frechet.frechet import FrechetScore
 from fedgen.scores.kernel.federated_kid import kernel_label
 from fedgen.statistics import FourierSketch, Gaussian, Privacy, private_sums
@@ -39,31 +40,15 @@ Key = tuple[str, str]  # split and embedding
 Check = Callable[[int, int, bytes], Message]  # of an item's place and a client's number
 DimOf = Callable[[Split, Panel], int]  # features D of an embedding
 Wanted = tuple[Key, Item]
-WorkOut = Callable[[Tensor | Gaussian, bool], FederatedScore]  # of generated features, and whether with errors
-Scorer = Callable[[Any, Tensor | Gaussian, bool], FederatedScore]  # the same, of what clients told of them, or None
+# of what clients told of generated images, or None, their features, and whether with errors
+Scorer = Callable[[Any, Tensor | Gaussian, bool], FederatedScore]
 ROUNDING = 1e-6  # by which sums may exceed their bound
 
 
 class ClientAnswers(ABC):
-    """Clients elsewhere, as an evaluation asks them; subclasses say what the server learns.
+    """Clients elsewhere, as an evaluation asks them; subclasses say what the server learns."""
 
-    Clients tell once of their features' moments, and then of sketches around the mean of all; of generated images they
-    tell their own scores. A client's message, a sum over all, and a sum with noise go the same way.
-
-    Args:
-        plan: the evaluation's; aggregates that need more than the server learns are left out of it.
-        dim_of: the features of an embedding.
-        data: names and numbers of the clients' images, and the connection to them.
-
-    Attributes:
-        places: the splits and embeddings that have scores, in order, by name.
-        shows_clients: whether single clients are seen: else records tell of all clients' images together.
-        moments: what clients are asked for once.
-        of_summaries: what clients are asked for of generated images for FID, if anything.
-
-    Raises:
-        ValueError: for scores or aggregates that need more than the server learns.
-    """
+    # once of their features' moments, then of sketches around the mean of all, and their own scores of generated images
 
     shows_clients: ClassVar[bool] = False
     moments: ClassVar[Asked]
@@ -113,11 +98,8 @@ class ClientAnswers(ABC):
             found[key, choice.name] = self._fit_kernel(key, choice, told, pooled[key])
         self._scorers = found
 
-    def ask(self, features: Mapping[Key, Tensor]) -> dict[Key, FittedScores]:
-        """Ask what clients tell of generated images of these features [m, D], and return the scores that all told give.
-
-        Where a client does not answer, scores are left out with a warning.
-        """
+    def ask(self, features: Mapping[Key, Tensor]) -> dict[Key, Reference]:
+        """Return the scores that clients' answers about generated images give; without an answer some are left out."""
         asks: dict[bool, Asked | None] = {True: self.of_summaries, False: "kid"}  # by whether a score is of summaries
         wanted = [(ask, key, choice) for key, choice in self._scored() if (ask := asks[choice.is_of_summaries])]
         asked = [(key, self._item(ask, key, choice)) for ask, key, choice in wanted]
@@ -127,12 +109,15 @@ class ClientAnswers(ABC):
             told = {(key, choice.name): one for (_, key, choice), one in zip(wanted, answers, strict=True)}
         except MessageError as error:
             self._leave_out({f"{c.name}_avg" if c.is_of_summaries else c.name for *_, c in wanted}, error)
-        scores: dict[Key, list[tuple[ScoreChoice, WorkOut]]] = {key: [] for key in self.places}
+        fitted: dict[Key, list[tuple[list[ScoreChoice], ToldScore]]] = {key: [] for key in self.places}
         for key, choice in self._scored():
             place = key, choice.name
             if choice.is_of_summaries or place in told:  # the others need what was asked
-                scores[key].append((choice, partial(self._scorers[place], told.get(place))))
-        return {key: ToldReference(key, found) for key, found in scores.items()}
+                score = ToldScore(key, choice, partial(self._scorers[place], told.get(place)))
+                fitted[key].append(([choice], score))
+        return {
+            key: Reference.of_fitted(found, self._weights(key), self._plan.aggregates) for key, found in fitted.items()
+        }
 
     def remarks(self, place: Key, score: str) -> list[str]:
         """Return what a reader of a score must know of what clients told."""
@@ -142,6 +127,10 @@ class ClientAnswers(ABC):
     def settings(self) -> dict[str, Any]:
         """Entries of every record's settings that say how clients answer."""
         return {}
+
+    def _weights(self, key: Key) -> Tensor:
+        """The clients' weights float64 [K] in a place."""
+        return resolve_weights("examples", self.places[key][0].counts)
 
     def _choices(self, key: Key) -> list[ScoreChoice]:
         """The scores of a place."""
@@ -214,10 +203,7 @@ def is_frechet(choice: ScoreChoice) -> bool:
 
 
 def hide_clients(plan: EvaluationPlan, shown: Sequence[str], why: str) -> None:
-    """Leaves aggregates but those shown out of a plan, as they need single clients' scores, and says so.
-
-    Raises ValueError for some that were asked for, and for a client with too few images for its covariance.
-    """
+    """Leaves aggregates but those shown out of a plan; ValueError if one was asked for, or a client is small."""
     left_out = [name for name in plan.aggregates if name not in shown]
     if asked := [name for name in left_out if name not in AGGREGATES]:
         raise ValueError(
@@ -237,10 +223,7 @@ def hide_clients(plan: EvaluationPlan, shown: Sequence[str], why: str) -> None:
 
 
 def form_of_answer(item: Item, panel: Panel, dim: int, sent: Tensor | None) -> Message | None:
-    """An answer of nothing to "sketch", "kid" or "private-sums"; None for "statistics", which has two forms.
-
-    `sent` went with the question: a sketch's centre [D], or features [m, D] of generated images.
-    """
+    """An answer of nothing to an item, by what was sent with it (centre [D] or features); None for "statistics"."""
     if item.ask == "statistics":
         return None
     if item.ask == "private-sums":
@@ -296,47 +279,26 @@ def _check_size(answer: Message, item: Item, largest: Largest) -> None:
             raise MessageError(f"its {name} reaches {found:g}, and no more than {largest[name]:g} is believed{remedy}")
 
 
-class ToldReference:
-    """Clients in one embedding and split, known by what they tell; of `scores` those that they answered, in order."""
+@dataclass(frozen=True, eq=False)
+class ToldScore:
+    """A score of what clients tell of generated images; where it cannot be worked out it warns, and gives none."""
 
-    def __init__(self, place: tuple[str, str], scores: Sequence[tuple[ScoreChoice, WorkOut]]) -> None:
-        self._place, self._scores = place, scores
+    place: Key
+    choice: ScoreChoice
+    work_out: Callable[[Tensor | Gaussian, bool], FederatedScore]  # of generated features, and whether with errors
 
-    def score(
-        self,
-        generated: Tensor | Gaussian,
-        errors: bool = True,
-        density: Density | None = None,
-        only: Sequence[str] | None = None,
-        labels: Tensor | None = None,
-        answers: ModelAnswers | None = None,
-    ) -> list[FederatedScore]:
-        """Score as `Reference.score` does, of the generated images that clients were asked about.
-
-        What they left out is missing; a score that cannot be worked out of what they tell is so with a warning.
-        """
-        found = []
-        for choice, work_out in self._scores:
-            if only is None or choice.name in only:
-                score = self._worked_out(choice, work_out, generated, errors)
-                if score is not None:
-                    found.append(replace(scaled(score, choice.scale), name=choice.name))
-        return found
-
-    def _worked_out(
-        self, choice: ScoreChoice, work_out: WorkOut, generated: Tensor | Gaussian, errors: bool
-    ) -> FederatedScore | None:
+    def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
         try:
-            score = work_out(generated, errors)
+            score = self.work_out(generated.features, errors)
             if not all(map(math.isfinite, score.values.values())):
                 raise ArithmeticError("it is not finite")
         except (ArithmeticError, LinAlgError) as error:
             rank_zero_warn(
-                f"{'/'.join(self._place)}: {choice.name} is left out of this evaluation: it cannot be worked out of"
+                f"{'/'.join(self.place)}: {self.choice.name} is left out of this evaluation: it cannot be worked out of"
                 f" what clients tell ({str(error).strip()})"
             )
-            return None
-        return score
+            return {}
+        return {self.choice.kind: score}
 
 
 def moments_of(choice: ScoreChoice, total: Message, pooled: Gaussian) -> KernelMoments | FourierMoments:

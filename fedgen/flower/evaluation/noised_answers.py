@@ -34,11 +34,9 @@ ROUNDING = 1e-6  # by which two ways to count one epsilon may differ
 
 
 class NoisedAnswers(ClientAnswers):
-    """Clients of whom sums with noise are told, once, under a promise for one embedding and a message by itself.
+    """Clients of whom sums with noise are told, once; ValueError for noise that dp-accounting finds too little."""
 
-    Of errors there is the part of generated images, which says nothing of noise. Raises ValueError for noise that
-    dp-accounting finds too little, and ModuleNotFoundError without dp-accounting.
-    """
+    # of errors there is the part of generated images, which says nothing of noise
 
     moments = "private-sums"
 

@@ -25,13 +25,7 @@ TRIAL = 64  # generated images whose features tell the ranges of what is asked b
 
 
 class RemoteEvaluator(Evaluator):
-    """An `Evaluator` whose clients answer for themselves.
-
-    Args:
-        data: names and numbers of their images, and the connection to them.
-        answers: makes the clients' answers of the plan: one by one, in sums, or with noise.
-        settings: as for `Evaluator`.
-    """
+    """An `Evaluator` whose clients answer for themselves; `answers` makes what they answer of the plan."""
 
     real: "RemoteSide"
 
@@ -57,16 +51,7 @@ class RemoteEvaluator(Evaluator):
 
 
 class RemoteSide(RealSide):
-    """The clients' side of scores, of what they answer.
-
-    Args:
-        make: makes the answers, of the plan.
-        plan: as for `RealSide`, as the rest.
-        seed: likewise.
-        cache: likewise.
-        batch_size: likewise.
-        device: likewise.
-    """
+    """The clients' side of scores, of what they answer, which `make` makes of the plan; the rest as for `RealSide`."""
 
     def __init__(
         self,

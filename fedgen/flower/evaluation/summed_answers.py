@@ -50,10 +50,7 @@ HIDDEN = torch.empty(0, dtype=torch.float64)  # single clients' scores
 
 @dataclass(frozen=True, eq=False)
 class RoundedSum:
-    """A sum over all clients of what each rounds to whole numbers.
-
-    `rounding` is the standard deviation of what that adds to entries of its tensors, by name.
-    """
+    """A sum over all clients of whole numbers, and by tensor the deviation that rounding adds to its entries."""
 
     total: Message
     rounding: Mapping[str, float]
@@ -172,10 +169,7 @@ class _AskedSum:
         return {name: 2.0 ** -bits[name] for name in self.largest}
 
     def rounding(self) -> dict[str, float]:
-        """By tensor the standard deviation of what all clients' rounding adds to an entry of the sum.
-
-        Each of K clients rounds to the nearest whole number, with a variance of a twelfth of a step squared.
-        """
+        """By tensor the deviation that rounding by all clients adds to a sum: each has a variance of step^2 / 12."""
         return {name: step * (self.clients / 12) ** 0.5 for name, step in self.steps().items()}
 
 

@@ -34,14 +34,7 @@ FROM, SEALED = "fedgen-from", "fedgen-agreed"  # in messages: whose seals, or fo
 
 @dataclass(frozen=True)
 class AskedSum:
-    """The sum that a client has given its numbers for.
-
-    Args:
-        what: is summed, such as "round 3"; "" where the next may be over other clients.
-        names: of all clients that are asked, by node; none where nobody keeps them.
-        whole: whether all of them must be in it.
-        common: hash of what all of them are asked for.
-    """
+    """The sum that a client gave numbers for: its name or "", clients by node, whether all, and a hash of it."""
 
     what: str
     names: Mapping[int, str]
@@ -57,11 +50,9 @@ def hash_of(value: Any) -> str:
 
 
 def check_settings(asked: Mapping[str, Any], state: RecordDict) -> None:
-    """Refuses settings of an exchange under which one client's numbers could be told apart, and keeps the others.
-
-    With shares of more than half of the clients, no two groups of them can be told different things of one: both its
-    secrets together need more shares than there are.
-    """
+    """Refuses settings of an exchange under which one client's numbers could be told apart, and keeps the others."""
+    # with shares of more than half of the clients, no two groups of them can be told different things of one: both its
+    # secrets together need more shares than there are
     state.config_records.pop(NOTE, None)
     clients, most = asked.get(Key.SAMPLE_NUMBER), asked.get(Key.MAX_WEIGHT)
     if type(clients) is not int or not 2 <= clients <= MOST:
@@ -110,10 +101,7 @@ def seal(reply: Message, state: RecordDict) -> None:
 
 
 def check_unmasking(asked: Mapping[str, Any], state: RecordDict) -> tuple[AskedSum, list[int]]:
-    """Refuses to help unmask what shows fewer than two clients' sum, or what others were asked for differently.
-
-    Returns what is summed, and over which nodes.
-    """
+    """Return what is summed over which nodes; refuses fewer than two, or what others were asked for otherwise."""
     made, own = noted(state), _own(state)
     if made is None:
         raise RefusedError("this client has given no numbers for a sum that is to be unmasked")

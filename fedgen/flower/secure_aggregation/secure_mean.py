@@ -58,13 +58,7 @@ _WEIGHT = "weight"
 
 
 class Masked(NamedTuple):
-    """Numbers that are sent with `secure_mean`, by the server to a client, or by a client's app under the mod.
-
-    Args:
-        arrays: of a reply, its summand: entries in [-1, 1].
-        rest: beside them, in the open.
-        weight: of the client in the mean, a whole number that the server chooses.
-    """
+    """Numbers sent with `secure_mean`: arrays (of a reply in [-1, 1]), open bytes, and a whole weight."""
 
     arrays: list[NDArray[np.float64]]
     rest: bytes
@@ -73,14 +67,7 @@ class Masked(NamedTuple):
 
 @dataclass(frozen=True)
 class SecureMean:
-    """The outcome of an exchange.
-
-    Args:
-        mean: the weighted mean of the clients' arrays; None if too few answered for it to be unmasked.
-        rests: what each client whose summand is in it told in the open.
-        failures: why others' are not, or why it could not be unmasked, by node.
-        spoilt: why no mean is made of what enough clients sent, whoever of them it was; "" otherwise.
-    """
+    """The outcome of an exchange: the mean if there is one, open parts and failures by node, and why none is made."""
 
     mean: list[NDArray[np.float64]] | None = None
     rests: dict[int, bytes] = field(default_factory=dict)
@@ -110,11 +97,7 @@ class _Instructions(FedAvg):
 
 
 class _Heard:
-    """The grid as the workflow uses it, which says nothing of nodes that fail: here they are noted.
-
-    Replies that it cannot use, which would end the exchange for all, do not reach it: their nodes have dropped out.
-    What clients have sealed for each other (`agreement`) is passed on.
-    """
+    """The grid as the workflow uses it: failures are noted, unusable replies dropped, seals passed on."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -162,14 +145,13 @@ def secure_mean(
     timeout: float | None,
     threshold: float = MOST_OF_THEM,
 ) -> SecureMean:
-    """One exchange with nodes; `round` is for Flower's log, `timeout` in seconds for each of the protocol's messages.
-
-    Entries of the mean are within a step of 2 / 2^22 (over the weight's share of the largest) of the exact one. Fewer
-    clients than the threshold's share cannot unmask the others' sum. There is no mean where it would be of what no
-    summands are, as one client's noise behind a mask makes it.
-    """
+    """One exchange with nodes; `round` is for Flower's log, `timeout` in seconds for each of its messages."""
+    # entries of the mean are within a step of 2 / 2^22 (over the weight's share of the largest) of the exact one; fewer
+    # clients than the threshold's share cannot unmask the others' sum
     if len(asked) > MOST:
         raise ValueError(f"secure aggregation adds up at most {MOST} clients, got {len(asked)}: ask smaller cohorts")
+    if len(asked) < 2:  # a sum over one would show it
+        return SecureMean()
     instructions = {
         node: FitIns(ndarrays_to_parameters(arrays), {REST: rest, _WEIGHT: weight})
         for node, (arrays, rest, weight) in asked.items()
@@ -211,12 +193,8 @@ def as_arrays(tensors: Iterable[Tensor]) -> list[NDArray[Any]]:
 
 
 def mean_error(weights: Sequence[int], largest: int) -> float:
-    """A bound on what rounding does to entries of a `secure_mean`, of summands in [-1, 1].
-
-    Each client's entry, over its share of the largest weight, is rounded at random to one of the two neighbouring whole
-    numbers, less than a step away; the share itself to the nearest multiple of 1 / 2^22. Infinite where all of these
-    are 0, of which there is no mean.
-    """
+    """A bound on what rounding does to entries of a `secure_mean` of summands in [-1, 1]; infinite without weights."""
+    # an entry, over its share of the largest weight, moves by less than a step, the share by half of 1 / 2^22
     shares = [weight / largest for weight in weights]
     sent = [round(share * STEPS) / STEPS for share in shares]
     moved = sum(abs(one - other) for one, other in zip(shares, sent))
@@ -229,11 +207,7 @@ def masked(
     call_next: Callable[[Message, Context], Message],
     check: Callable[[Context, AskedSum, Sequence[int]], object] | None = None,
 ) -> Message:
-    """The client's mod: SecAgg+ where the run's config asks for it.
-
-    `check` is told what is summed and over which nodes before the client helps to unmask it, and raises if it shall
-    not. With it the client agrees with the others on what is summed (`agreement`), which its app must note.
-    """
+    """The client's mod: SecAgg+ if the run's config asks for it; `check` raises for a sum that it shall not unmask."""
     if not context.run_config.get(SECURE):
         return call_next(message, context)
     kind = message.metadata.message_type
@@ -261,10 +235,7 @@ def read_instructions(message: Message) -> Masked:
 
 
 def write_summand(made: Masked) -> RecordDict:
-    """Write the reply of a client's app, for the mod to mask.
-
-    Entries are cut off here: the mod does it after their share of the largest weight, which lets larger ones through.
-    """
+    """Write the reply of a client's app, for the mod to mask; cut off here, as the mod lets larger entries through."""
     parameters = ndarrays_to_parameters([np.clip(array, -1, 1) for array in made.arrays])
     result = FitRes(Status(Code.OK, ""), parameters, made.weight, {REST: made.rest})
     return compat.fitres_to_recorddict(result, keep_input=True)

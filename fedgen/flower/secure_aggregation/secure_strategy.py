@@ -22,7 +22,7 @@ from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.secure_aggregation.agreement import STEPS, AskedSum, hash_of, note_sum
 from fedgen.flower.secure_aggregation.secure_mean import Masked, as_arrays, mean_error, read_instructions, write_summand
 from fedgen.flower.secure_aggregation.secure_sums import Scale, encode, masked_messages
-from fedgen.flower.server.connection import ALONE, AWAY, Connection
+from fedgen.flower.server.connection import ALONE, Connection
 from fedgen.flower.server.flower_strategy import FlowerStrategy
 from fedgen.flower.wire.flower_records import Silence
 from fedgen.flower.wire.messages import (
@@ -57,11 +57,7 @@ class MaskedRoundError(RuntimeError):
 
 
 class MaskedRounds:
-    """The clients, by name, whose updates were in each round's sum: one that is done again is of the same, or is not.
-
-    With a client fewer two sums of one round would differ by that client's update. Clients keep such a list themselves
-    (`pins.hold_to_clients`).
-    """
+    """The clients, by name, in each round's sum: done again with one fewer, the two sums would differ by its update."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / SUMMED
@@ -87,12 +83,10 @@ class MaskedRounds:
 
 
 class SecureStrategy(FlowerStrategy):
-    """`FlowerStrategy` under secure aggregation: of each round the server learns the mean of the updates alone.
+    """`FlowerStrategy` under secure aggregation: of each round the server learns the mean of the updates alone."""
 
-    Clients send what their tensors changed by, over `range`, as whole numbers; an entry that changed by more is cut off
-    and counted. So the mean is off by less than range x 2 / 2^22, more where weights differ. What needs single updates
-    is refused.
-    """
+    # clients send changes over `range` as whole numbers, and count those cut off: the mean is off by less than
+    # range x 2 / 2^22, more where weights differ; what needs single updates is refused
 
     _fixed_exchange = True
     _error: float | None = None
@@ -103,11 +97,7 @@ class SecureStrategy(FlowerStrategy):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The usual values, and of the round the step of the whole numbers and a bound on what rounding does to the
-        mean.
-
-        Both are in the weights' own units.
-        """
+        """The usual values, the step of whole numbers and a bound on what rounding does, in the weights' units."""
         error = {} if self._error is None else {"quantisation_error": self._error}
         return {**super().metrics, "quantisation_step": self._step, **error}
 
@@ -165,36 +155,32 @@ class SecureStrategy(FlowerStrategy):
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         again = self._rounds.of(round) is not None  # then the same clients or none
-        there = self._connection.present(cohort)
-        found: dict[int, Answer | str] = dict.fromkeys(cohort, AWAY)
-        if len(there) < 2:
-            return found | dict.fromkeys(there, Silence(ALONE))
-        if again and len(there) < len(cohort):
-            return found | dict.fromkeys(there, Silence(WAITS))
         data: Any = self._module.trainer.datamodule
-        asked = {}
-        for client, task in self._tasks(list(there), round).items():
-            weights, rest = pack(task)
-            weight = int(self.round.settings.weight_of(len(data.clients[client].train)))
-            told: MaskedTask = {"names": list(weights), "task": rest, "among": self._connection.names_of(there)}
-            asked[client] = Masked(as_arrays(weights.values()), to_bytes(told), weight)
-        made = self._connection.masked_mean(there, asked, round, again)
-        names = {client: self._connection.clients[client].name for client in there}
-        if made.mean is not None:
-            self._rounds.note(round, [names[client] for client in there if client in made.rests])
-        taken = [asked[client].weight for client in made.rests]
-        self._error = self.range * mean_error(taken, max(one.weight for one in asked.values())) if taken else None
+        tasks, taken = self._tasks(cohort, round), {}
+
+        def write(client: int, among: dict[str, str]) -> Masked:
+            weights, rest = pack(tasks[client])
+            taken[client] = int(self.round.settings.weight_of(len(data.clients[client].train)))
+            told: MaskedTask = {"names": list(weights), "task": rest, "among": among}
+            return Masked(as_arrays(weights.values()), to_bytes(told), taken[client])
+
+        made = self._connection.masked_mean(cohort, write, round, again, Silence(ALONE), Silence(WAITS))
+        names = {client: self._connection.clients[client].name for client in cohort}
+        if made.mean is None:
+            self._error = None
+            return {client: made.why_none(client, FEW) for client in cohort}
+        self._rounds.note(round, [names[client] for client in cohort if client in made.rests])
+        self._error = self.range * mean_error([taken[client] for client in made.rests], max(taken.values()))
         server = {name: self.exchange.server[name] for name in self.exchange.shared}
+        found: dict[int, Answer | str] = {}
         for client, name in names.items():
-            if made.mean is None:
-                found[client] = made.why_none(client, FEW)
-            elif client not in made.rests:
+            if client not in made.rests:
                 found[client] = made.failures.get(client, "no answer, or its turn failed")
-            else:
-                if client in made.failures:  # it was of no help in unmasking
-                    why = shorten(made.failures[client], LONGEST_REASON)
-                    rank_zero_warn(f"round {round}, client {name!r}: {why}; its update is in the sum")
-                found[client] = self._opened(name, made.rests[client], made.mean, server)
+                continue
+            if client in made.failures:  # it was of no help in unmasking
+                why = shorten(made.failures[client], LONGEST_REASON)
+                rank_zero_warn(f"round {round}, client {name!r}: {why}; its update is in the sum")
+            found[client] = self._opened(name, made.rests[client], made.mean, server)
         return found
 
     def _opened(self, name: str, rest: bytes, mean: list[Any], server: dict[str, torch.Tensor]) -> Answer | str:
@@ -226,11 +212,7 @@ def _moved(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
 
 
 def summand(client_node: ClientNode, message: Message, config: Mapping[str, Any], state: RecordDict) -> RecordDict:
-    """A client's part of a sum, for SecAgg+ to mask: of turns, or of answers to a loss or an evaluation's question.
-
-    What the client gives its numbers for is noted in the state of the exchange, for `agreement`. Raises ToldError if
-    its turn failed, and others if it cannot answer, or may not by the run's config or what it is said of the others.
-    """
+    """A client's part of a sum for SecAgg+ to mask, noted for `agreement`; ToldError for a failed turn."""
     arrays, rest, weight = read_instructions(message)
     told = from_bytes(rest, what := "what the server asks")
     if wrong := fault(told, MaskedLoss | MaskedQuestion | MaskedTask):

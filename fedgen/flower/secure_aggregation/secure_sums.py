@@ -22,12 +22,11 @@ from typing import TypedDict
 
 import numpy as np
 import torch
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgen.flower.secure_aggregation.agreement import STEPS
-from fedgen.flower.secure_aggregation.secure_mean import Masked, secure_mean
+from fedgen.flower.secure_aggregation.secure_mean import Masked, SecureMean
 from fedgen.flower.wire.answer_forms import WEIGHT, Largest
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.io.field_types import fault
@@ -56,7 +55,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Sums:
-    """The outcome of an exchange: sums in the messages' order, or why there are none, by node."""
+    """The outcome of an exchange: sums in the messages' order, or why there are none, by client."""
 
     sums: list[Sum] | None
     failures: dict[int, str] = field(default_factory=dict)
@@ -70,10 +69,7 @@ def fixed_point(largest: Largest, clients: int) -> FixedPoint:
 
 
 def masked_messages(messages: Sequence[Message], largest: Sequence[Largest], clients: int) -> Masked:
-    """A client's part: its messages, for SecAgg+ to mask; of them only names, shapes and remarks are in the open.
-
-    Raises MessageError for messages that do not add, or tensors of which no largest entry is told.
-    """
+    """A client's part, with names, shapes and remarks open; MessageError for what does not add, or no bound."""
     parts, forms = [], []
     for message, bounds in zip(messages, largest, strict=True):
         encoded = fixed_point(bounds, clients).encode(_bounded(message, bounds))
@@ -84,33 +80,21 @@ def masked_messages(messages: Sequence[Message], largest: Sequence[Largest], cli
     return Masked([_limbs(torch.cat(parts))], to_bytes(forms), 1)
 
 
-def secure_sums(
-    grid: Grid,
-    asked: Mapping[int, tuple[list[NDArray[np.float64]], bytes]],
-    largest: Sequence[Largest],
-    round: int,
-    timeout: float | None,
-) -> Sums:
-    """The server's part: one exchange with nodes whose apps return `masked_messages`, and are told what it takes.
-
-    Raises MessageError if clients' messages do not fit what was asked.
-    """
-    if len(asked) < 2:
-        return Sums(None)
-    made = secure_mean(grid, {node: Masked(*what, 1) for node, what in asked.items()}, round, timeout, threshold=1.0)
-    if made.mean is None or made.rests.keys() != asked.keys():
+def read_sums(made: SecureMean, clients: int, largest: Sequence[Largest]) -> Sums:
+    """The sums of what all clients' apps returned by `masked_messages`; MessageError if they are of something else."""
+    if made.mean is None or len(made.rests) != clients:
         return Sums(None, made.failures)
     forms = []
-    for node, rest in made.rests.items():
+    for client, rest in made.rests.items():
         try:
             forms.append(_read_forms(rest))
         except MessageError as error:
-            return Sums(None, {node: str(error)})
-    alike = {node: sum(form == other for other in forms) for node, form in zip(made.rests, forms)}
+            return Sums(None, {client: str(error)})
+    alike = {client: sum(form == other for other in forms) for client, form in zip(made.rests, forms)}
     if (fewest := min(alike.values())) < len(forms):  # of two clients both: nobody knows which of them is right
         why = "its messages have different forms from the others'; install the same release and weights"
-        return Sums(None, {node: why for node, count in alike.items() if count == fewest})
-    return Sums(_read(_joined(made.mean[0], len(asked)), forms[0], largest, len(asked)))
+        return Sums(None, {client: why for client, count in alike.items() if count == fewest})
+    return Sums(_read(_joined(made.mean[0], clients), forms[0], largest, clients))
 
 
 class _Form(TypedDict):

@@ -15,10 +15,10 @@ from fedgen.flower.app.run_config import EPSILON
 from fedgen.flower.client.answering import sent_in
 from fedgen.flower.secure_aggregation.secure_mean import Masked
 from fedgen.flower.secure_aggregation.secure_sums import FIRST, MARGIN, STEP, WASTE, Scale, decode, hidden_names
-from fedgen.flower.server.connection import ALONE, AWAY, Connection
+from fedgen.flower.server.connection import AWAY, Connection
 from fedgen.flower.wire.answer_forms import check_form, form_of
 from fedgen.flower.wire.flower_records import Silence
-from fedgen.flower.wire.messages import ABOUT_LOSS, LossQuestion, MaskedLoss, Told, pack
+from fedgen.flower.wire.messages import ABOUT_LOSS, LossQuestion, MaskedLoss, MaskScale, Told, pack
 from fedgen.flower.wire.serialization import to_bytes
 from fedgen.losses import DistributedLoss, EmbeddedLoss, OneMessageLoss
 from fedgen.losses.distributed import Traffic, message_weights
@@ -38,23 +38,10 @@ class LostClientError(RuntimeError):
 
 
 class AskedClients:
-    """Clients that Flower reaches, as a loss asks them (`losses.distributed.Clients`).
+    """Clients that Flower reaches, as a loss asks them (`losses.distributed.Clients`); those that fail are left out."""
 
-    The sum is over those that answer. One that is not connected, does not answer within the deadline, or answers with
-    what does not fit is left out of it, by a warning with its name and the reason, and comes back with its next answer.
-
-    Args:
-        connection: to the clients.
-        question: what is common to all questions; client, weight and the question itself are put in.
-        weights: of the clients, by number; they multiply their answers by them.
-        dim: features D of the embedding.
-        once: whether several questions are one message, which all must come from the same clients.
-        note: takes down a client that does not answer, and why.
-
-    Attributes:
-        traffic: bytes of questions and answers, without Flower's envelopes; behind masks eight bytes a number, without
-            the keys.
-    """
+    # weights multiply answers about features [D]; with `once` several questions are one message, of the same clients;
+    # `traffic` counts bytes without Flower's envelopes, behind masks eight a number without the keys
 
     def __init__(
         self,
@@ -75,12 +62,7 @@ class AskedClients:
         self.traffic = Traffic()
 
     def ask(self, question: Message) -> Message:
-        """The sum of the clients' answers; asked again while nothing comes from any, as where the line was cut.
-
-        Raises:
-            TooFewAnswersError: if clients with less than the least part of the weight answer.
-            LostClientError: for a client that answered before, where questions are one message.
-        """
+        """The sum of the clients' answers; TooFewAnswersError, or LostClientError where questions are one message."""
         total, silent = self._connection.retry_until_reply(
             lambda: self._sum(question),
             lambda found: found[0] is not None or not all(isinstance(why, Silence) for why in found[1].values()),
@@ -174,11 +156,7 @@ class AskedClients:
 
 
 class MaskedClients(AskedClients):
-    """`AskedClients` under secure aggregation: the server sees the sum of the answers and no single one.
-
-    The sum is that of `AskedClients` to a step for each client (`encode`), which the log says. A question that
-    is asked again, for its range, and all questions of one message have the same clients' answers or none.
-    """
+    """`AskedClients` under secure aggregation: the server sees the sum of the answers alone, to a step a client."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -214,28 +192,23 @@ class MaskedClients(AskedClients):
         self, question: Message, form: Message, scale: Scale, clients: set[int], whole: bool
     ) -> tuple[Message, dict[str, float], dict[int, str]] | dict[int, str]:
         """The sum, bounds of its entries and why clients do not answer; the latter alone, if there is no sum."""
-        there = self._connection.present(sorted(clients))
-        silent: dict[int, str] = dict.fromkeys(sorted(clients - there.keys()), AWAY)
-        if len(there) < 2:
-            return silent | dict.fromkeys(there, ALONE)
-        if whole and silent:
-            return silent | dict.fromkeys(there, "sums of one question with and without a client would show its answer")
         questions = self._questions(question)
-        asked: dict[int, Masked] = {}
-        for client in there:
-            told: MaskedLoss = {
-                ABOUT_LOSS: pack(questions[client])[1],
-                "scale": {"ranges": dict(scale.ranges), "largest": scale.largest},
-            }
-            asked[client] = Masked([], to_bytes(told), 1)  # the weight is in the answer
-            self.traffic.down += len(asked[client].rest)
-        made = self._connection.masked_mean(there, asked, self.traffic.questions, whole)
+        mask: MaskScale = {"ranges": dict(scale.ranges), "largest": scale.largest}
+
+        def write(client: int, among: dict[str, str]) -> Masked:
+            told: MaskedLoss = {ABOUT_LOSS: pack(questions[client])[1], "scale": mask}
+            asked = Masked([], to_bytes(told), 1)  # the weight is in the answer
+            self.traffic.down += len(asked.rest)
+            return asked
+
+        missing = "sums of one question with and without a client would show its answer"
+        made = self._connection.masked_mean(sorted(clients), write, self.traffic.questions, whole, missing=missing)
         if made.mean is None:
             few = f"{'not all of these' if whole else 'too few'} clients answered for their sum to be unmasked"
-            return silent | {client: made.why_none(client, few) for client in there}
+            return {client: made.why_none(client, few) for client in sorted(clients)}
         self.traffic.up += len(made.rests) * sum(MASKED_NUMBER * array.size for array in made.mean)
-        silent |= {client: made.failures.get(client, "no answer") for client in there if client not in made.rests}
-        weight = sum(self._weights[client] for client in there if client in made.rests)
+        silent = {c: made.failures.get(c, "no answer") for c in sorted(clients) if c not in made.rests}
+        weight = sum(self._weights[client] for client in sorted(made.rests))
         total, bounds = decode(made.mean, form, scale, len(made.rests), weight)
         return total, bounds, silent
 
@@ -249,10 +222,7 @@ def connect(
     device: torch.device,
     note: Callable[[int, str], None],
 ) -> list[AskedClients]:
-    """Gives losses that ask clients those at the other end of a connection; `OneMessageLoss` asks them here and now.
-
-    Losses that ask nobody are left alone: clients have them. Returns the clients of every loss that asks.
-    """
+    """Gives losses that ask clients those of a connection, which are returned; `OneMessageLoss` asks them now."""
     if connection.privacy is not None:
         raise ValueError(
             f"{EPSILON} in the run's config: clients tell nothing without noise, and a loss at the server asks for it;"

@@ -27,18 +27,9 @@ SOON = 0.1  # seconds between looks for what they say
 
 
 class ClientRegistry:
-    """The clients of a federation.
+    """The clients of a federation, known by name wherever they are; numbers follow the names' order, and stay."""
 
-    A client is known by its name: it may come back as another node. Numbers, on which draws depend, follow the names'
-    order and stay with the run.
-
-    Args:
-        grid: Flower's.
-        deadline: seconds of a round's clients; nobody is waited for longer. None for no end.
-        labels: what the run's config says of them; clients with other classes cannot take part.
-        most: images that a client may say it has, by which it weighs; 0 for no bound. One that says more cannot take
-            part.
-    """
+    # clients with other classes than `labels`, or more images than `most` (0 for no bound), cannot take part
 
     def __init__(
         self, grid: Grid, deadline: float | None = None, labels: RunLabels | None = None, most: int = 0
@@ -54,12 +45,7 @@ class ClientRegistry:
         self._claims: dict[int, str] = {}  # names of others that they say are theirs
 
     def wait_for_clients(self, folder: Path, number: int, wait: float) -> None:
-        """Waits until so many clients are there; for those that a run's folder keeps, where it has some.
-
-        A run that goes on goes on with as many of its clients as are asked for, as it would have gone on had the others
-        left while it ran; one whose images have another number or shape is not the client that it was. Raises
-        TimeoutError if fewer come within `wait` seconds.
-        """
+        """Waits until so many of the run's clients are there; TimeoutError if fewer come within `wait` seconds."""
         self.clients = read_clients(folder / CLIENTS)
         kept = [one.name for one in self.clients]
         found: dict[str, Hello] = {}

@@ -67,10 +67,7 @@ class Connection:
         return self.registry.clients
 
     def retry_until_reply(self, ask: Callable[[], T], heard: Callable[[T], bool], say: Callable[[T], str]) -> T:
-        """Ask until something was heard from a client, for `patience`: a line that was cut may be back.
-
-        `say` is the warning before all are asked again.
-        """
+        """Ask until a client was heard, for `patience`: a cut line may be back; `say` warns before each repetition."""
         start = time.monotonic()
         while not heard(found := ask()) and time.monotonic() - start < self.patience:
             rank_zero_warn(say(found))
@@ -99,20 +96,28 @@ class Connection:
                 found[client] = str(error)
         return found
 
-    def masked_mean(self, nodes: Mapping[int, int], asked: Mapping[int, Masked], round: int, whole: bool) -> SecureMean:
-        """One exchange of secure aggregation with clients at these nodes, over all or, if not `whole`, most of them.
-
-        The outcome is by client.
-        """
-        sent, clients = {nodes[client]: one for client, one in asked.items()}, dict(zip(nodes.values(), nodes))
+    def masked_mean(
+        self,
+        clients: Iterable[int],
+        write: Callable[[int, dict[str, str]], Masked],
+        round: int,
+        whole: bool,
+        alone: str = ALONE,
+        missing: str = "",
+    ) -> SecureMean:
+        """One secure aggregation, by client, of what `write` makes for a client and the names of all, by node."""
+        # none over fewer than two, which would show one (`alone`), nor over fewer than all if `whole` (`missing`)
+        asked = list(clients)
+        nodes = self.present(asked)
+        away: dict[int, str] = dict.fromkeys([client for client in asked if client not in nodes], AWAY)
+        if len(nodes) < 2 or (whole and away):
+            return SecureMean(failures=away | dict.fromkeys(nodes, alone if len(nodes) < 2 else missing))
+        names = {str(node): self.clients[client].name for client, node in nodes.items()}
+        sent = {node: write(client, names) for client, node in nodes.items()}
         found = secure_mean(self.grid, sent, round, self.deadline, 1.0 if whole else MOST_OF_THEM)
-        rests = {clients[node]: rest for node, rest in found.rests.items()}
-        failures = {clients[node]: why for node, why in found.failures.items()}
-        return replace(found, rests=rests, failures=failures)
-
-    def names_of(self, nodes: Mapping[int, int]) -> dict[str, str]:
-        """By node, as text, the names of clients that are asked for a sum together."""
-        return {str(node): self.clients[client].name for client, node in nodes.items()}
+        by_node = {node: client for client, node in nodes.items()}
+        rests = {by_node[node]: rest for node, rest in found.rests.items()}
+        return replace(found, rests=rests, failures={by_node[n]: why for n, why in found.failures.items()} | away)
 
 
 def require(connection: Connection | None, whose: str) -> Connection:

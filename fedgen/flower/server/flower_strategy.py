@@ -41,16 +41,10 @@ Form = tuple[tuple[int, ...], torch.dtype] | None  # of a tensor that is summed;
 
 
 class FlowerStrategy(FedAvgStrategy):
-    """FedAvg over clients that Flower reaches; arguments as for `FedAvgStrategy`.
+    """FedAvg over clients that Flower reaches, with the model of `FedAvgStrategy` with the same arguments and seed."""
 
-    Cohorts, averages, server optimizers, schedules, checkpoints and what is left out are those of `FedAvgStrategy` with
-    the same arguments, and so is the model for the same seed. Personal tensors and kept optimizer states stay with the
-    clients. A client that is not there, does not answer within the deadline, or answers with what does not fit is left
-    out of the round. A round in which nothing comes from anybody is asked for again.
-
-    Settings of optimizers and schedulers are the server's own in every round: what a client's steps make of them, such
-    as a learning rate that they move, ends with its turn, of which a warning tells once.
-    """
+    # clients that do not answer in time, or not as asked, are left out; a round in which nobody answers is asked again;
+    # settings of optimizers and schedulers are the server's own in every round
 
     def __init__(self, _connection: Connection | None = None, **settings: Any) -> None:
         super().__init__(**settings)
@@ -135,16 +129,9 @@ class FlowerStrategy(FedAvgStrategy):
 
 
 class RemoteRounds:
-    """Drives a server's rounds from clients' answers: asked for as a round begins, taken in one by one, then merged.
+    """Drives a server's rounds from clients' answers: asked for as a round begins, taken in one by one, then merged."""
 
-    Args:
-        round: the server's.
-        clock: of the fit.
-        schedules: of learning rates by the step, which no turn moves here.
-        ask: what each client of a round's cohort answers, or why it does not.
-        trainer: whose loggers have the clients' means.
-        promised: whether clients' own values are private, so that none is logged.
-    """
+    # `ask` returns each client's answer or why there is none; with `promised` no client's own value is logged
 
     def __init__(
         self,
@@ -290,11 +277,7 @@ class RemoteRounds:
 
 
 class Replies(Ranks):
-    """Clients as ranks of a job, of which the server is rank 0: what their `Recorder`s noted, in the clients' order.
-
-    So whatever merges over processes (`merge(ranks, device)` of optimizer states and client algorithms) merges over
-    clients elsewhere by the same code.
-    """
+    """Clients as ranks of a job, with the server as rank 0: what their `Recorder`s noted merges as ever."""
 
     def __init__(self, told: Sequence[Sequence[Any]]) -> None:
         self.size, self.rank = 1 + len(told), 0

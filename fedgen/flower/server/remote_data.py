@@ -19,10 +19,10 @@ from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import KEPT_TURNS, OBJECTIVE, Entry, NotAnswering, make_entries, shorten
 from fedgen.flower.app.run_config import CLASSES
-from fedgen.flower.secure_aggregation.secure_mean import as_arrays
-from fedgen.flower.secure_aggregation.secure_sums import Sum, secure_sums
+from fedgen.flower.secure_aggregation.secure_mean import Masked, as_arrays
+from fedgen.flower.secure_aggregation.secure_sums import Sum, read_sums
 from fedgen.flower.server.asked_clients import AskedClients, connect
-from fedgen.flower.server.connection import ALONE, AWAY, Connection, UnansweredError, require
+from fedgen.flower.server.connection import ALONE, Connection, UnansweredError, require
 from fedgen.flower.wire.answer_forms import Largest
 from fedgen.flower.wire.messages import Item, MaskedQuestion, Question, Told, pack
 from fedgen.flower.wire.serialization import to_bytes
@@ -188,29 +188,26 @@ class RemoteClients(LightningDataModule):
             UnansweredError: if a client does not answer: the sum over the others could show it another time.
             MessageError: for fewer than two clients, or sums that cannot be unmasked.
         """
-        connection, clients = self.connection, range(len(self.clients))
-        nodes = connection.present(clients)
-        if away := [client for client in clients if client not in nodes]:
-            raise UnansweredError(away[0], self.clients[away[0]].name, AWAY)
-        if len(nodes) < 2:
+        if len(self.clients) < 2:
             raise MessageError(ALONE)
-        asked = {}
-        for client, node in nodes.items():
+
+        def write(client: int, among: dict[str, str]) -> Masked:
             weights, rest = pack(Question(tensors, items, client, self.classes))
             told: MaskedQuestion = {
                 "names": list(weights),
                 "question": rest,
                 "largest": list(map(dict, largest)),
-                "clients": len(nodes),
-                "among": connection.names_of(nodes),
+                "clients": len(among),
+                "among": among,
             }
-            asked[node] = as_arrays(weights.values()), to_bytes(told)
+            return Masked(as_arrays(weights.values()), to_bytes(told), 1)
+
         round = self.trainer.current_epoch if self.trainer else 0
-        found = secure_sums(connection.grid, asked, largest, round, connection.deadline)
+        made = self.connection.masked_mean(range(len(self.clients)), write, round, whole=True)
+        found = read_sums(made, len(self.clients), largest)
         if found.sums is None:
-            numbers = dict(zip(nodes.values(), nodes))
-            for node, why in found.failures.items():
-                raise UnansweredError(numbers[node], self.clients[numbers[node]].name, why)
+            for client, why in found.failures.items():
+                raise UnansweredError(client, self.clients[client].name, why)
             raise MessageError("the clients' sums could not be unmasked")
         return found.sums
 

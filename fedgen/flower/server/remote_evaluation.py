@@ -17,18 +17,10 @@ from fedgen.models.optional_hooks import data_module_of
 
 
 class RemoteEvaluation(FederatedEvaluation):
-    """FederatedEvaluation where clients keep their images: fid, kid and kid-rbf.
+    """`FederatedEvaluation` where clients keep images: fid, kid and kid-rbf, weighed by examples, no floor."""
 
-    When training starts each client sends the summary of its features, once: FID's scores of all clients, avg and all
-    follow from them and are those of the same federation simulated, to rounding (their errors take real features for
-    normal). For KID the server sends the generated images' features and each client its own score: avg is exact, and
-    all is avg minus a constant of the federation, which a random sketch estimates, the same for every checkpoint. There
-    is no floor, as it needs images. Arguments as for `FederatedEvaluation`; clients weigh by examples.
-
-    Under secure aggregation sums over all clients are all that is revealed (`SummedAnswers`): avg and all. With noise
-    in the clients' statistics it is FID-all alone (`NoisedAnswers`), and loggers are told epsilon and delta each
-    round.
-    """
+    # FID follows from summaries that clients send once, to rounding; of KID each client tells its own score: avg is
+    # exact, all avg minus a constant of the federation, which a random sketch estimates, the same at all checkpoints
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
         data = data_module_of(trainer)

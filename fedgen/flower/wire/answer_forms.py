@@ -140,10 +140,7 @@ class Ranges:
 
 
 def largest(ask: Asked, is_bounded: bool, ranges: Mapping[str, float], most: int) -> Largest:
-    """The largest entries of the answer of a client with at most `most` images; a bounded kernel needs no ranges.
-
-    They are of sums, but for a summary's mean and deviations.
-    """
+    """The largest entries of a client's answer about `most` images, of sums but for a summary's mean and deviations."""
     if ask == "statistics":
         scatter = most * ranges["second-moment"]  # which is what the squares of deviations add up to, too
         return {"count": most, "mean": ranges["mean"], "scatter": scatter, "deviations": scatter**0.5, "shares": 1.0}

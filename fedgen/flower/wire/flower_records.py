@@ -85,10 +85,7 @@ class Silence(str):
 def replies_to(
     grid: Grid, messages: Mapping[Key, Message], deadline: float | None, description: str
 ) -> Iterator[tuple[Key, Message]]:
-    """Each reply with the name of the message that it answers; fewer where the deadline passes first.
-
-    Flower answers itself, with an error, for a node that has gone.
-    """
+    """Each reply with its message's name, until the deadline; of a node that has gone Flower's own error."""
     start = time.monotonic()
     pushed = list(grid.push_messages(list(messages.values())))
     waiting = {identity: key for identity, key in zip(pushed, messages) if identity}

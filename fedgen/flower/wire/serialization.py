@@ -44,11 +44,7 @@ _LENGTH = 8  # bytes that say how long the header is
 
 
 def to_bytes(value: Any, sealed: bool = False) -> bytes:
-    """Plain types and tensors (in dicts, lists, tuples and sets) as bytes; tensors as on the CPU.
-
-    NumPy's numbers become Python's, and parameters and views tensors of their own. Sealed bytes, for files, hold a hash
-    of it all, which `from_bytes` compares. Raises TypeError or ValueError for what does not travel.
-    """
+    """Plain types and tensors as bytes, sealed for files; TypeError or ValueError for what does not travel."""
     writer = Writer()
     text = json.dumps(writer.write(value), separators=(",", ":"), allow_nan=False)
     if len(text) > MOST_TEXT:

@@ -1,7 +1,7 @@
 """Denoising diffusion (Ho et al. 2020, arXiv 2006.11239) as a Lightning module, and its folders of diffusers."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from fedgen.io.field_types import fault
 from fedgen.io.files import write_json
 from fedgen.io.hub_folders import find_folder
 from fedgen.models.checkpoint_file import rebuild_model
-from fedgen.models.diffusion.denoiser import Denoiser, full_precision, losses_of_examples, made
+from fedgen.models.diffusion.denoiser import Ask, Denoiser, full_precision, made, require_times
 from fedgen.models.diffusion.diffusion_process import (
     BETAS,
     PREDICTIONS,
@@ -33,18 +33,13 @@ from fedgen.models.networks.diffusers_networks import CONFIG, UNet, network_arou
 from fedgen.models.networks.network import Network, build, describe
 from fedgen.models.optional_hooks import Drawn
 from fedgen.models.require import require
-from fedgen.models.sampling import evaluating
 
 SCHEDULER, LABELS = "scheduler_config.json", "fedgen.json"
 _SAID = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
 
 
 def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Prediction | None]:
-    """The network, its noise schedule and what it predicts; the last two are None for a folder without a scheduler.
-
-    Weights are read from safetensors alone, and no code of the folder is run. A flipped bit that leaves a number in the
-    weights cannot be seen: they carry no checksum.
-    """
+    """The network, its noise schedule and prediction (None without a scheduler); no code of the folder is run."""
     folder = find_folder(name)
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
     missing = f"{name} is no diffusers folder of an image diffusion model"
@@ -72,8 +67,7 @@ def write_pretrained(folder: str | Path, network: nn.Module, schedule: NoiseSche
             f"diffusers has no network of patch={network.patch}, normalisation={network.settings['normalisation']!r};"
             " share it by fedgen.hub.save_pretrained"
         )
-    settings = schedule.settings(prediction)
-    scheduler = diffusers.DDPMScheduler(**settings, variance_type=schedule.variance, clip_sample=schedule.clip)
+    scheduler = make_scheduler(Sampler("ddpm"), schedule, prediction)
     pipeline: Any = diffusers.DDPMPipeline(unet=network.body, scheduler=scheduler)
     pipeline.save_pretrained(folder, safe_serialization=True)
     if network.num_classes is None:
@@ -215,9 +209,8 @@ class DDPM(Denoiser):
         shared = lr, warmup, ema_decay, ema_warmup, flips, label_dropout, lora, compile, gradient_checkpointing
         super().__init__(network, *shared, autoencoder)
         self.diffusion = Diffusion(self._schedule(schedule), prediction or "epsilon")
-        self.sampler: Sampler = made(sampler, Sampler, "solver")
-        self._check_sampler(self.sampler)
-        self._save_settings({"prediction": self.diffusion.prediction, "schedule": asdict(self.diffusion.schedule)})
+        own = {"prediction": self.diffusion.prediction, "schedule": asdict(self.diffusion.schedule)}
+        self._start_with(made(sampler, Sampler, "solver"), own)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **options: Any) -> "DDPM":
@@ -288,23 +281,18 @@ class DDPM(Denoiser):
         Raises:
             ValueError: for images or labels that do not fit, or a timestep that the model does not have.
         """
-        count = timesteps if isinstance(timesteps, int) else len(timesteps)
         diffusion, length = self.diffusion, self.diffusion.schedule.timesteps
-        known = isinstance(timesteps, int) or all(0 <= t < length for t in timesteps)
-        require(count >= 1 and known, f"timesteps={timesteps}: give how many, from 1, or some below {length}")
-        network, encoded = self._asked(images, labels, average), self._encoded(images, batch_size)
+        require_times("timesteps", timesteps, lambda t: 0 <= t < length, f"below {length}")
 
-        def errors(ask: Callable[[Tensor, Tensor], Tensor], part: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        def errors(ask: Ask, part: Tensor, t: Tensor, noise: Tensor) -> Tensor:
             noisy = diffusion.add_noise(part, noise, t)
             return diffusion.epsilon(ask(noisy, t), noisy, t) - noise
 
-        def draw_times(draws: torch.Generator) -> Tensor:
-            if isinstance(timesteps, int):
-                return draw_timesteps(timesteps, length, draws)
-            return torch.tensor(list(timesteps), dtype=torch.int64)
+        def spread(count: int, draws: torch.Generator) -> Tensor:
+            return draw_timesteps(count, length, draws)
 
-        with evaluating(network):
-            return losses_of_examples(network, errors, draw_times, encoded, labels, seed, batch_size, start)
+        options = batch_size, average, start, torch.int64
+        return self._losses_of_examples(images, labels, seed, timesteps, spread, errors, *options)
 
     # ---- folders of diffusers ----
 

@@ -15,7 +15,7 @@ from fedgen.models.autoencoders import made_space
 from fedgen.models.diffusion.diffusion_process import Predict, predictor
 from fedgen.models.diffusion.lora import LoRA, adapted, add_adapters, read_adapters
 from fedgen.models.ema import EMA
-from fedgen.models.label_frequencies import LabelFrequencies
+from fedgen.models.label_frequencies import LabelFrequencies, sampling_labels
 from fedgen.models.networks.network import arguments_of, build, describe, require_shape
 from fedgen.models.optional_hooks import (
     Drawn,
@@ -27,10 +27,12 @@ from fedgen.models.optional_hooks import (
 )
 from fedgen.models.require import require
 from fedgen.models.round_clock import RoundClock, RoundMeans
-from fedgen.models.sampling import evaluating, require_batch_size
-from fedgen.seeds import generator
+from fedgen.models.sampling import batches_of, evaluating, require_batch_size
+from fedgen.seeds import generator as seeded
 
 T = TypeVar("T")
+Ask = Callable[[Tensor, Tensor], Tensor]  # a network's predictions of noisy images [n, ...] at times [n]
+Errors = Callable[[Ask, Tensor, Tensor, Tensor], Tensor]  # [n, ...] of it, images [n, ...], times [n], noise [n, ...]
 
 
 class Denoiser(RoundClock):
@@ -67,7 +69,11 @@ class Denoiser(RoundClock):
         require(0 <= label_dropout <= 1, f"label_dropout={label_dropout}: a probability lies in [0, 1]")
         self.network = build(network, "network")
         # of what the network gets: images, or their latents
-        self.latent_shape, self.num_classes, self.null_label = _shape_and_labels(self.network)
+        if (shape := optional(self.network, ImageNetwork, "image_shape")) is None:
+            name = type(self.network).__name__
+            raise ValueError(f"the network {name} needs an attribute image_shape: (channels, height, width)")
+        self.latent_shape, self.num_classes = tuple(shape), optional(self.network, ImageNetwork, "num_classes")
+        self.null_label = bool(optional(self.network, ImageNetwork, "null_label"))
         self.latent_space = None if autoencoder is None else made_space(autoencoder)
         space = self.latent_space
         self.image_shape = self.latent_shape if space is None else space.image_shape_of(self.latent_shape)
@@ -92,9 +98,11 @@ class Denoiser(RoundClock):
         self._training_settings: dict[str, Any] = settings | described
         self._training_settings["lora"] = None if self.lora is None else asdict(self.lora)
 
-    def _save_settings(self, own: Mapping[str, Any]) -> None:
-        """Saves a model's own arguments and those of all, as plain types: Lightning's capture would store objects."""
-        self.save_hyperparameters({**self._training_settings, **own, "sampler": asdict(self.sampler)})
+    def _start_with(self, sampler: Any, own: Mapping[str, Any]) -> None:
+        """Takes the sampler and saves all arguments as plain types: Lightning's capture would store objects."""
+        self._check_sampler(sampler)
+        self.sampler = sampler
+        self.save_hyperparameters({**self._training_settings, **own, "sampler": asdict(sampler)})
 
     # ---- what a model says ----
 
@@ -302,7 +310,7 @@ class Denoiser(RoundClock):
         self._check_sampler(sampler)
         network = self.averaged
         noise = torch.randn(num_images, *self.latent_shape, generator=generator).to(self.device)
-        labels = self._sampling_labels(num_images, labels, generator)
+        labels = sampling_labels(self.label_frequencies, labels, num_images, generator, type(self).__name__)
         predict = predictor(network, labels, sampler.guidance, self.num_classes)
         with evaluating(network):
             found = self._draw(predict, noise, sampler, batch_size, generator)
@@ -320,21 +328,53 @@ class Denoiser(RoundClock):
         require_batch_size(batch_size)
         return torch.cat([space.encode(part.to(self.device), draw=False) for part in images.split(batch_size)])
 
+    @torch.no_grad()
+    def _losses_of_examples(
+        self,
+        images: Tensor,
+        labels: Tensor | None,
+        seed: int,
+        times: int | Sequence[float],
+        spread: Callable[[int, torch.Generator], Tensor],
+        errors: Errors,
+        batch_size: int,
+        average: bool,
+        start: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """The mean square of each image's errors, float32 [N] on the CPU, at times that `spread` draws, or these."""
+        # image i's times and noise follow from (seed, start + i): data sets are compared at common random numbers
+        network, encoded = self._asked(images, labels, average), self._encoded(images, batch_size)
+        parameter, losses = next(network.parameters()), []
+
+        def draw(place: int) -> tuple[Tensor, Tensor]:
+            draws = seeded(seed, "example losses", start + place)
+            at = spread(times, draws) if isinstance(times, int) else torch.tensor(list(times), dtype=dtype)
+            return at, torch.randn(len(at), *encoded.shape[1:], generator=draws)
+
+        with evaluating(network):
+            for batch in batches_of(len(images), batch_size):
+                part = encoded[batch].to(parameter.device).float()
+                drawn = [draw(place) for place in range(batch.start, batch.start + len(part))]
+                at, noise = (torch.stack(one).to(part.device).unbind(1) for one in zip(*drawn))
+                of = () if labels is None else (labels[batch].to(parameter.device),)
+
+                def ask(noisy: Tensor, t: Tensor, of: tuple[Tensor, ...] = of) -> Tensor:
+                    return network(noisy.to(parameter), t, *of).float()
+
+                found = [errors(ask, part, t, e).square().flatten(1).mean(1) for t, e in zip(at, noise)]
+                losses.append(torch.stack(found).mean(0).cpu())
+        return torch.cat(losses)
+
     def _require_images(self, images: Tensor) -> None:
         owner = "the network" if self.latent_space is None else "the network with its autoencoder"
         require_shape(images, self.image_shape, owner)
-
-    def _sampling_labels(self, count: int, labels: Tensor | None, generator: torch.Generator | None) -> Tensor | None:
-        if self.label_frequencies is None:
-            require(labels is None, f"this {type(self).__name__} is unconditional and takes no labels")
-            return None
-        return self.label_frequencies.given_or_drawn(labels, count, generator)
 
     def _asked(self, images: Tensor, labels: Tensor | None, average: bool = True) -> nn.Module:
         """The network that is asked about images and their labels ("any class" without), once these fit it."""
         self._require_images(images)
         if self.label_frequencies is None:
-            require(labels is None, f"this {type(self).__name__} is unconditional and takes no labels")
+            require(labels is None, f"{type(self).__name__} is unconditional and takes no labels")
         elif labels is not None:
             self.label_frequencies.check(labels, len(images))
         else:
@@ -347,14 +387,10 @@ def full_precision(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _shape_and_labels(network: nn.Module) -> tuple[tuple[int, ...], int | None, bool]:
-    """Return what a network says of itself: image shape, classes, and whether it knows "any class"."""
-    shape = optional(network, ImageNetwork, "image_shape")
-    if shape is None:
-        name = type(network).__name__
-        raise ValueError(f"the network {name} needs an attribute image_shape: (channels, height, width)")
-    classes = optional(network, ImageNetwork, "num_classes")
-    return tuple(shape), classes, bool(optional(network, ImageNetwork, "null_label"))
+def require_times(name: str, given: int | Sequence[float], fits: Callable[[float], bool], which: str) -> None:
+    """Raises ValueError for times of losses that are fewer than one, or do not fit."""
+    fine = given >= 1 if isinstance(given, int) else len(given) >= 1 and all(map(fits, given))
+    require(fine, f"{name}={given}: give how many, from 1, or some {which}")
 
 
 def made(given: Any, kind: type[T], first: str = "") -> T:
@@ -366,51 +402,3 @@ def made(given: Any, kind: type[T], first: str = "") -> T:
     result = kind(**{first: given}) if isinstance(given, str) and first else given
     require(isinstance(result, kind), f"{result!r} is no {kind.__name__}; give {kind.__name__}(...)")
     return result
-
-
-# (the network as a function of noisy images and times, images [n, ...], times [n], noise [n, ...]) -> errors [n, ...]
-Errors = Callable[[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor, Tensor], Tensor]
-
-
-@torch.no_grad()
-def losses_of_examples(
-    network: nn.Module,
-    errors: Errors,
-    draw_times: Callable[[torch.Generator], Tensor],
-    images: Tensor,
-    labels: Tensor | None,
-    seed: int,
-    batch_size: int,
-    first: int = 0,
-) -> Tensor:
-    """The mean square of each image's errors at times [K] and noise of its own, float32 [N] on the CPU.
-
-    Example i's times and noise are those of (seed, i), whatever the other examples and the batch size: data sets are
-    compared at common random numbers.
-    """
-    require_batch_size(batch_size)
-    parameter = next(network.parameters())
-    losses = []
-    for start in range(0, len(images), batch_size):
-        part = images[start : start + batch_size].to(parameter.device).float()
-        times, noise = _draws(first + start, part, seed, draw_times)
-        of = () if labels is None else (labels[start : start + batch_size].to(parameter.device),)
-
-        def ask(noisy: Tensor, at: Tensor, of: tuple[Tensor, ...] = of) -> Tensor:
-            return network(noisy.to(parameter), at, *of).float()
-
-        found = [errors(ask, part, t, e).square().flatten(1).mean(1) for t, e in zip(times.unbind(1), noise.unbind(1))]
-        losses.append(torch.stack(found).mean(0).cpu())
-    return torch.cat(losses)
-
-
-def _draws(
-    start: int, images: Tensor, seed: int, draw_times: Callable[[torch.Generator], Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Times [N, K] and noise [N, K, ...] of the examples start, start + 1, ..."""
-    times, noise = [], []
-    for index in range(start, start + len(images)):
-        draws = generator(seed, "example losses", index)
-        times.append(draw_times(draws))
-        noise.append(torch.randn(len(times[-1]), *images.shape[1:], generator=draws))
-    return torch.stack(times).to(images.device), torch.stack(noise).to(images.device)

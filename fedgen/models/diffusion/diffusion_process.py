@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedgen.extras import need
 from fedgen.losses.feature_loss import KeepsPrecision
-from fedgen.models.sampling import require_batch_size
+from fedgen.models.sampling import batches_of
 from fedgen.progress import track
 
 MOST_TIMESTEPS = 1_000_000  # papers use 1000; a damaged checkpoint may ask for more than memory holds
@@ -71,11 +71,9 @@ class NoiseSchedule:
 
 
 class Diffusion(KeepsPrecision):
-    """The forward process x_t = signal_t x_0 + noise_t e with e ~ N(0, 1), in float32 whatever the model's precision.
+    """The forward process x_t = signal_t x_0 + noise_t e, e ~ N(0, 1), in float32 whatever the model's precision."""
 
-    Saves nothing: it is a function of its arguments. Inputs in half precision give results in float32, to be cast for
-    the network: half precision would take the first timesteps' signal of 0.99995 for 1, and round the noise to it.
-    """
+    # half precision would take the first timesteps' signal of 0.99995 for 1
 
     signal: Tensor
     noise: Tensor
@@ -219,13 +217,9 @@ def denoise(
     generator: torch.Generator | None,
     bounded: bool = True,
 ) -> Tensor:
-    """Images float32 [N, C, H, W] of noise [N, C, H, W].
-
-    All images take a step before any takes the next, so that what a step draws does not depend on `batch_size`.
-    """
-    require_batch_size(batch_size)
+    """Images float32 [N, C, H, W] of noise [N, C, H, W]; all take a step before any takes the next."""
+    parts = batches_of(len(latents), batch_size)
     draws = torch.default_generator if generator is None else generator
-    parts = [slice(start, start + batch_size) for start in range(0, len(latents), batch_size)]
     images, timesteps = latents, scheduler.timesteps
     for timestep in track(timesteps, "denoising", total=len(timesteps), unit="steps"):
         predicted = torch.cat([predict(images[part], timestep, part) for part in parts])

@@ -1,7 +1,7 @@
 """EDM (Karras et al. 2022, arXiv 2206.00364) as a Lightning module: preconditioning, sampler, training."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from statistics import NormalDist
@@ -10,22 +10,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.diffusion.denoiser import Denoiser, full_precision, losses_of_examples, made
+from fedgen.models.diffusion.denoiser import Ask, Denoiser, full_precision, made, require_times
 from fedgen.models.diffusion.diffusion_process import Predict
 from fedgen.models.diffusion.lora import LoRA
 from fedgen.models.optional_hooks import Drawn
 from fedgen.models.require import require
-from fedgen.models.sampling import evaluating, require_batch_size
+from fedgen.models.sampling import batches_of
 from fedgen.progress import track
 
 
 @dataclass(frozen=True)
 class Preconditioning:
-    """The denoiser D(x; sigma) = c_skip x + c_out F(c_in x, c_noise) around a network F (Table 1, column "Ours").
-
-    Inputs c_in x of the network and its targets (y - c_skip x) / c_out have unit variance for images y of deviation
-    sigma_data and x = y + sigma e.
-    """
+    """The denoiser D(x; sigma) = c_skip x + c_out F(c_in x, c_noise) around a network F (Table 1, column "Ours")."""
 
     sigma_data: float = 0.5
     p_mean: float = -1.2
@@ -145,12 +141,8 @@ def denoise_edm(
     batch_size: int,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Images [N, ...] of noise [N, ...].
-
-    All images take a step before any takes the next, so that what a step draws does not depend on `batch_size`.
-    """
-    require_batch_size(batch_size)
-    parts = [slice(start, start + batch_size) for start in range(0, len(latents), batch_size)]
+    """Images [N, ...] of noise [N, ...]; all take a step before any takes the next, so batches change no draw."""
+    parts = batches_of(len(latents), batch_size)
 
     def slope(images: Tensor, level: float) -> Tensor:
         """The derivative by sigma, (x - D(x; sigma)) / sigma."""
@@ -245,9 +237,7 @@ class EDM(Denoiser):
         shared = lr, warmup, ema_decay, ema_warmup, flips, label_dropout, lora, compile, gradient_checkpointing
         super().__init__(network, *shared, autoencoder)
         self.conditions = Preconditioning(sigma_data, p_mean, p_std)
-        self.sampler: EDMSampler = made(sampler, EDMSampler, "solver")
-        self._check_sampler(self.sampler)
-        self._save_settings(asdict(self.conditions))
+        self._start_with(made(sampler, EDMSampler, "solver"), asdict(self.conditions))
 
     # ---- training ----
 
@@ -270,8 +260,7 @@ class EDM(Denoiser):
         return {name: getattr(sampler, name) for name in names}
 
     def _draw(self, predict: Predict, latents: Tensor, sampler: EDMSampler, batch_size: int, generator: Any) -> Tensor:
-        found = denoise_edm(predict, latents, self.conditions, sampler, batch_size, generator)
-        return self._bounded(found)
+        return self._bounded(denoise_edm(predict, latents, self.conditions, sampler, batch_size, generator))
 
     def example_losses(
         self,
@@ -300,21 +289,13 @@ class EDM(Denoiser):
         Raises:
             ValueError: for images or labels that do not fit, or noise levels that are not positive.
         """
-        count = sigmas if isinstance(sigmas, int) else len(sigmas)
-        positive = isinstance(sigmas, int) or all(sigma > 0 for sigma in sigmas)
-        require(count >= 1 and positive, f"sigmas={sigmas}: give how many, from 1, or some above 0")
-        network, encoded = self._asked(images, labels, average), self._encoded(images, batch_size)
+        require_times("sigmas", sigmas, lambda sigma: sigma > 0, "above 0")
 
-        def errors(ask: Callable[[Tensor, Tensor], Tensor], part: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
+        def errors(ask: Ask, part: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
             wide = sigma.view(-1, *[1] * (part.ndim - 1))
             noisy = part + wide * noise
             predicted = ask(self.conditions.c_in(wide) * noisy, self.conditions.c_noise(sigma))
             return predicted - self.conditions.target(part, noisy, wide)
 
-        def draw_sigmas(draws: torch.Generator) -> Tensor:
-            if isinstance(sigmas, int):
-                return self.conditions.spread_sigmas(sigmas, draws)
-            return torch.tensor(list(sigmas), dtype=torch.float32)
-
-        with evaluating(network):
-            return losses_of_examples(network, errors, draw_sigmas, encoded, labels, seed, batch_size, start)
+        spread = self.conditions.spread_sigmas
+        return self._losses_of_examples(images, labels, seed, sigmas, spread, errors, batch_size, average, start)

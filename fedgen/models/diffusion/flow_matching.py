@@ -1,6 +1,6 @@
 """Flow matching (Lipman et al. 2023, arXiv 2210.02747) as a Lightning module."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import log
 from typing import Any, Literal, get_args
@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from fedgen.models.diffusion.denoiser import Denoiser, full_precision, losses_of_examples, made
+from fedgen.models.diffusion.denoiser import Ask, Denoiser, full_precision, made, require_times
 from fedgen.models.diffusion.diffusion_process import Predict, predictor
 from fedgen.models.diffusion.flow_ode import (
     TIMESTEPS,
@@ -33,10 +33,7 @@ Times = Literal["uniform", "logit-normal"]
 
 @dataclass(frozen=True)
 class FlowPath:
-    """Straight paths x_t = t x_1 + (1 - (1 - sigma_min) t) x_0 of noise x_0 ~ N(0, 1) to an image x_1, t from 0 to 1.
-
-    Lipman et al. 2023 (arXiv 2210.02747), Eq. 20 to 23: x_t given x_1 is N(t x_1, (1 - (1 - sigma_min) t)^2).
-    """
+    """Straight paths x_t = t x_1 + (1 - (1 - sigma_min) t) x_0 from noise x_0 to an image x_1 (Eq. 20 to 23)."""
 
     sigma_min: float = 0.0
     coupling: Coupling = "independent"
@@ -66,13 +63,8 @@ class FlowPath:
 
 
 def couple(images: Tensor, noise: Tensor, labels: Tensor | None = None) -> Tensor:
-    """The noise [N, ...] of each image of a batch, so that their squared distances sum to the least possible.
-
-    Minibatch optimal transport (Tong et al. 2024, arXiv 2302.00482, section 3.2), an exact assignment on the CPU: each
-    noise goes to one image, so over many batches noise is N(0, 1) and images are the data, whoever's batch it is. With
-    labels each label's images share the noise that came with them: dealt over labels, the noise of an image of one
-    label would not be N(0, 1) given that label, from which such images are drawn.
-    """
+    """The noise [N, ...] of each image so that squared distances sum to the least (Tong et al. 2024, section 3.2)."""
+    # within each label: dealt over labels, the noise of an image would not be N(0, 1) given its label
     places = torch.arange(len(images))
     one_label = torch.zeros_like(places) if labels is None else labels.cpu()
     alike = images.flatten(1).double().cpu() @ noise.flatten(1).double().cpu().T  # least distance is most likeness
@@ -84,10 +76,7 @@ def couple(images: Tensor, noise: Tensor, labels: Tensor | None = None) -> Tenso
 
 
 def dequantised(images: Tensor, bits: int, noise: Tensor) -> Tensor:
-    """Points [N, ...] in [-1, 1) of images in [-1, 1] with 2^bits grey levels, each in its level's bin.
-
-    Level l lies at 2 (l + u) / 2^bits - 1.
-    """
+    """Points 2 (l + u) / 2^bits - 1 [N, ...] in [-1, 1) of images in [-1, 1], of grey level l and noise u in [0, 1)."""
     top = 2**bits - 1
     levels = ((images + 1) * (top / 2)).round().clamp(0, top)
     return 2 * (levels + noise) / 2**bits - 1
@@ -170,9 +159,7 @@ class FlowMatching(Denoiser):
             f"dequantise={dequantise} spreads grey levels, and latents have none; leave one of the two out",
         )
         self.path, self.dequantise = FlowPath(sigma_min, coupling, times), dequantise
-        self.sampler: FlowSampler = made(sampler, FlowSampler, "solver")
-        self._check_sampler(self.sampler)
-        self._save_settings(asdict(self.path) | {"dequantise": dequantise})
+        self._start_with(made(sampler, FlowSampler, "solver"), asdict(self.path) | {"dequantise": dequantise})
 
     # ---- training ----
 
@@ -205,8 +192,7 @@ class FlowMatching(Denoiser):
         return found | {"denoise": sampler.denoise} if sampler.solver == "heun" else found
 
     def _draw(self, predict: Predict, latents: Tensor, sampler: FlowSampler, batch_size: int, generator: Any) -> Tensor:
-        found = follow(predict, latents, sampler, batch_size)
-        return self._bounded(found)
+        return self._bounded(follow(predict, latents, sampler, batch_size))
 
     # ---- losses and densities of examples ----
 
@@ -236,21 +222,15 @@ class FlowMatching(Denoiser):
         Raises:
             ValueError: for images or labels that do not fit, or times outside [0, 1].
         """
-        count = times if isinstance(times, int) else len(times)
-        inside = isinstance(times, int) or all(0 <= time <= 1 for time in times)
-        require(count >= 1 and inside, f"times={times}: give how many, from 1, or some in [0, 1]")
-        network, encoded = self._asked(images, labels, average), self._encoded(images, batch_size)
+        require_times("times", times, lambda time: 0 <= time <= 1, "in [0, 1]")
 
-        def errors(ask: Callable[[Tensor, Tensor], Tensor], part: Tensor, at: Tensor, noise: Tensor) -> Tensor:
+        def errors(ask: Ask, part: Tensor, at: Tensor, noise: Tensor) -> Tensor:
             return ask(self.path.at(at, part, noise), TIMESTEPS * at) - self.path.velocity(part, noise)
 
-        def draw_times(draws: torch.Generator) -> Tensor:
-            if not isinstance(times, int):
-                return torch.tensor(list(times), dtype=torch.float32)
-            return (torch.arange(times) + torch.rand(times, generator=draws)) / times
+        def spread(count: int, draws: torch.Generator) -> Tensor:
+            return (torch.arange(count) + torch.rand(count, generator=draws)) / count
 
-        with evaluating(network):
-            return losses_of_examples(network, errors, draw_times, encoded, labels, seed, batch_size, start)
+        return self._losses_of_examples(images, labels, seed, times, spread, errors, batch_size, average, start)
 
     def likelihood(
         self,

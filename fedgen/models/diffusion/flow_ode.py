@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgen.models.diffusion.diffusion_process import Predict
 from fedgen.models.require import require
-from fedgen.models.sampling import require_batch_size
+from fedgen.models.sampling import batches_of
 from fedgen.progress import track
 from fedgen.seeds import generator
 
@@ -53,14 +53,9 @@ def integrate_adaptive(
     backward: bool = False,
     parts: Sequence[int] | None = None,
 ) -> Tensor:
-    """States [N, D] at the end of [0, 1] by Dormand & Prince's pair of orders 5 and 4; from 1 to 0 if backward.
-
-    Each example takes steps of its own length, by its own error (Hairer, Norsett & Wanner 1993, section II.4), as if it
-    were alone: the company that it is in changes nothing but the rounding of the field's batches. An example whose
-    derivatives are not finite becomes NaN. An error is the largest root mean square of groups of entries, of the sizes
-    in `parts` (one group by default), so that few entries count beside many. Raises ValueError if the tolerances would
-    take steps of less than a millionth of the way.
-    """
+    """States [N, D] at the end of [0, 1], or from 1 to 0, by Dormand & Prince's pair; NaN where not finite."""
+    # each example takes steps by its own error (Hairer, Norsett & Wanner 1993, section II.4): the largest root mean
+    # square of groups of entries, of the sizes in `parts`, so that few entries count beside many
     sizes = list(parts or [states.shape[1]])
     sign = -1.0 if backward else 1.0
     states = states.clone()
@@ -253,18 +248,13 @@ def flow_field(predict: Predict, shape: tuple[int, ...], first: int) -> Field:
 
 def in_parts(points: Tensor, batch_size: int, work: Callable[[slice], Tensor], words: str) -> Tensor:
     """The results [N, ...] of slices of points [N, ...], in order."""
-    require_batch_size(batch_size)
-    slices = [slice(start, start + batch_size) for start in range(0, len(points), batch_size)]
+    slices = batches_of(len(points), batch_size)
     return torch.cat([work(part) for part in track(slices, words, total=len(slices), unit="batches")])
 
 
 @torch.no_grad()
 def follow(predict: Predict, latents: Tensor, sampler: FlowSampler, batch_size: int) -> Tensor:
-    """Images or points [N, ...] at t = 1 of noise [N, ...] at t = 0.
-
-    No image depends on another: `batch_size` changes nothing but the rounding of the network's batches, which may tip
-    "dopri5" to other steps: its images are then as far apart as its error is large.
-    """
+    """Images or points [N, ...] at t = 1 of noise [N, ...] at t = 0; batches change nothing but rounding."""
     shape = tuple(latents.shape[1:])
 
     def solve(part: slice) -> Tensor:
@@ -289,13 +279,10 @@ def draw_probes(count: int, probes: int, dim: int, seed: int, first: int = 0) ->
 
 
 def log_density(field: Field, points: Tensor, sampler: FlowSampler, probes: Tensor | None) -> LogDensity:
-    """Log-densities of points at t = 1 under a flow whose points at t = 0 are standard normal.
-
-    log p_1(x_1) = log N(x_0) - the integral of div v(x_t, t) over [0, 1] (Chen et al. 2018, arXiv 1806.07366, Eq. 8;
-    Lipman et al. 2023, appendix C), solved backwards together with x_t. The divergence is estimated by Hutchinson's
-    e^T (dv/dx) e, with the same probes e at all times (Grathwohl et al. 2019, arXiv 1810.01367), or exact: a
-    derivative for each dimension. Points are [N, D], probes [N, P, D] with P of at least 2, or None for exact.
-    """
+    """Log-densities of points [N, D] at t = 1 under a flow of standard normal points at t = 0; probes are [N, P, D]."""
+    # log p_1(x_1) = log N(x_0) - the integral of div v(x_t, t), solved backwards together with x_t (Chen et al. 2018,
+    # arXiv 1806.07366, Eq. 8); the divergence is Hutchinson's e^T (dv/dx) e, with the same probes e at all times
+    # (Grathwohl et al. 2019, arXiv 1810.01367), or without probes exact: a derivative for each dimension
     dim, extra = points.shape[1], 1 if probes is None else probes.shape[1]
     start = torch.cat([points, points.new_zeros(len(points), extra)], dim=1)
     end = sampler.solve(_with_divergence(field, dim, probes), start, backward=True, parts=(dim, extra))

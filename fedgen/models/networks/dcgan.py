@@ -1,6 +1,6 @@
 """Plain pairs: DCGAN's (Radford et al. 2016, arXiv 1511.06434) for 8, 16, 20, 24, 28, ... pixels, and perceptrons."""
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedgen.models.networks.network import Critic, Generator
 from fedgen.models.networks.pair_layers import count_doublings
@@ -57,9 +57,6 @@ class DCGANGenerator(Generator):
         self.body = nn.Sequential(*layers, nn.ConvTranspose2d(maps, channels, 4, stride=2, padding=1), nn.Tanh())
         _initialise(self, initial_std)
 
-    def forward(self, latents: Tensor) -> Tensor:
-        return self.body(latents)
-
 
 class DCGANCritic(Critic):
     """4x4 convolutions that halve the side and double the maps, leaky ReLU between, a linear layer at the end.
@@ -96,9 +93,6 @@ class DCGANCritic(Critic):
         self.body = nn.Sequential(*layers, nn.Flatten(), nn.Linear(maps * base * base, 1))
         _initialise(self, initial_std)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.body(images).squeeze(1)
-
 
 class SmallGenerator(Generator):
     """Linear layers with BatchNorm and ReLU between, reshaped to an image.
@@ -124,9 +118,6 @@ class SmallGenerator(Generator):
             nn.Unflatten(1, self.image_shape),
         )
 
-    def forward(self, latents: Tensor) -> Tensor:
-        return self.body(latents)
-
 
 class SmallCritic(Critic):
     """Linear layers with leaky ReLU between, on the image's pixels; no normalisation, as the gradient penalty asks.
@@ -147,6 +138,3 @@ class SmallCritic(Critic):
             nn.LeakyReLU(0.2),
             nn.Linear(width, 1),
         )
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.body(images).squeeze(1)

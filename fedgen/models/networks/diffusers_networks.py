@@ -20,10 +20,8 @@ WEIGHTS = "diffusion_pytorch_model"
 
 
 def read_body(folder: Path, kind: str, missing: str, use: str) -> Any:
-    """The network of a folder, of the class `kind` of diffusers; each file is read once, and no code of it is run.
-
-    Errors say by `missing` what it means that there is no config.json, and by `use` what fedgen does with the class.
-    """
+    """The network `kind` of a folder; errors say by `missing` that it has no config, by `use` what fedgen does."""
+    # each file is read once, and no code of the folder is run
     config = read_settings(folder / CONFIG, missing)
     if config.get("_class_name") != kind:
         raise ValueError(f"{folder / CONFIG} is of a {config.get('_class_name')}, {use} {kind}")
@@ -55,13 +53,28 @@ def network_around(kind: Any, body: Any, source: Path | str, **options: Any) -> 
     return network
 
 
+class OnDiffusers(Network):
+    """A network whose `body` is one of diffusers."""
+
+    body: Any
+
+    def save_memory(self) -> None:
+        """From now on training keeps blocks' inputs only and computes the rest again in the backward pass."""
+        self.body.enable_gradient_checkpointing()
+
+
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a network of diffusers, without its notes on them, such as which are its defaults."""
+    return {key: value for key, value in config.items() if not key.startswith("_")}
+
+
 # What Ho et al. 2020 (arXiv 2006.11239) do where diffusers' own defaults differ.
 PAPER = {"downsample_padding": 0, "flip_sin_to_cos": False, "freq_shift": 1, "norm_eps": 1e-6}
 
 Normalisation = Literal["group", "batch"]
 
 
-class UNet(Network):
+class UNet(OnDiffusers):
     """Predictions [N, C, H, W] of noisy images [N, C, H, W] at timesteps int64 [N], of classes [N] if it has some.
 
     The defaults are the network of Ho et al. 2020 (arXiv 2006.11239, appendix B) for CIFAR-10, of 35.7 million
@@ -110,7 +123,7 @@ class UNet(Network):
         config |= {"attention_head_dim": None} | (options or {})
         if num_classes is not None:
             config["num_class_embeds"] = num_classes + null_label
-        self.body: Any = _normalised(unet(**config), normalisation)
+        self.body = _normalised(unet(**config), normalisation)
         self.patch = patch
         self.num_classes, self.null_label = num_classes, null_label and num_classes is not None
         size, maps = config["sample_size"], config["in_channels"]
@@ -126,7 +139,7 @@ class UNet(Network):
             num_classes: how many classes it knows; one row of its label embedding each, and maybe one more for "any".
                 All rows are classes by default.
         """
-        options = {key: value for key, value in config.items() if not key.startswith("_")}
+        options = plain_config(config)
         rows = options.pop("num_class_embeds", None)
         if num_classes is None:
             num_classes = rows
@@ -150,10 +163,6 @@ class UNet(Network):
             images = F.pixel_unshuffle(images, self.patch)
         found: Tensor = self.body(images, timesteps, class_labels=labels, return_dict=False)[0]
         return F.pixel_shuffle(found, self.patch) if self.patch > 1 else found
-
-    def save_memory(self) -> None:
-        """From now on training keeps blocks' inputs only and computes the rest again in the backward pass."""
-        self.body.enable_gradient_checkpointing()
 
 
 def _normalised(body: nn.Module, normalisation: Normalisation) -> nn.Module:
@@ -245,7 +254,7 @@ class AutoencoderKL(Network):
     @classmethod
     def around(cls, config: Mapping[str, Any]) -> "AutoencoderKL":
         """The network of a config of diffusers' AutoencoderKL, as in its config.json, with new weights."""
-        options = {key: value for key, value in config.items() if not key.startswith("_")}
+        options = plain_config(config)
         side, channels = options["sample_size"], options["in_channels"]
         return cls(side, channels, options["latent_channels"], options["block_out_channels"], options=options)
 
@@ -275,11 +284,8 @@ class AutoencoderKL(Network):
 
 @torch.no_grad()
 def embed_prompts(folder: Path, prompts: Sequence[str]) -> Tensor:
-    """The last hidden states float32 [N, L, D] of prompts, padded or cut to the text encoder's L tokens.
-
-    They are those that diffusers' StableDiffusionPipeline hands to its network. Weights are read from safetensors
-    alone, nothing is fetched, and no code of the folder is run.
-    """
+    """The last hidden states float32 [N, L, D] of prompts, as diffusers' StableDiffusionPipeline hands them over."""
+    # weights are read from safetensors alone, nothing is fetched, and no code of the folder is run
     transformers = need("transformers", "backbones", "a network of prompts")
     for part in ("tokenizer", "text_encoder"):
         if not (folder / part).is_dir():
@@ -299,7 +305,7 @@ def embed_prompts(folder: Path, prompts: Sequence[str]) -> Tensor:
     return found
 
 
-class PromptUNet(Network):
+class PromptUNet(OnDiffusers):
     """Predictions [N, C, H, W] of noisy images or latents at timesteps [N], asked by the prompts of labels [N].
 
     Label k stands for the k-th prompt, and the label after the last for the empty one, "any class" of classifier-free
@@ -342,7 +348,7 @@ class PromptUNet(Network):
             missing = f"{folder} is no diffusers folder of a pipeline of texts"
             body = read_body(folder / "unet", "UNet2DConditionModel", missing, "and networks of prompts are")
             embeddings = embed_prompts(folder, [*prompts, ""])
-        kept = {key: value for key, value in body.config.items() if not key.startswith("_")}
+        kept = plain_config(body.config)
         super().__init__(prompts=prompts, config=kept, tokens=embeddings.shape[1])
         _check(kept, embeddings)
         self.body = body
@@ -359,10 +365,6 @@ class PromptUNet(Network):
         texts = self.prompt_embeddings[labels].to(images.dtype)
         found: Tensor = self.body(images, timesteps, encoder_hidden_states=texts, return_dict=False)[0]
         return found
-
-    def save_memory(self) -> None:
-        """From now on training keeps blocks' inputs only and computes the rest again in the backward pass."""
-        self.body.enable_gradient_checkpointing()
 
 
 def _check(config: Mapping[str, Any], embeddings: Tensor) -> None:

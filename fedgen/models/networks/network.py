@@ -38,10 +38,15 @@ class Generator(Network):
     num_classes: int | None = None
     """Classes that labels are of; None for an unconditional network."""
 
+    body: nn.Module  # of one that is a chain of layers
+
     def __init__(self, image_size: int, channels: int, latent_dim: int, **settings: Any) -> None:
         super().__init__(image_size=image_size, channels=channels, latent_dim=latent_dim, **settings)
         self.image_shape = (channels, image_size, image_size)
         self.latent_dim = latent_dim
+
+    def forward(self, latents: Tensor) -> Tensor:
+        return self.body(latents)
 
 
 class Critic(Network):
@@ -50,9 +55,14 @@ class Critic(Network):
     num_classes: int | None = None
     """Classes that labels are of; None for an unconditional network."""
 
+    body: nn.Module  # of one that is a chain of layers
+
     def __init__(self, image_size: int, channels: int, **settings: Any) -> None:
         super().__init__(image_size=image_size, channels=channels, **settings)
         self.image_shape = (channels, image_size, image_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.body(images).squeeze(1)
 
 
 def arguments_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,11 +96,7 @@ def build(part: Any, argument: str, kind: type = Network, called: str = "network
 
 
 def find_class(class_path: str) -> Any:
-    """Return the class that a description names, or None.
-
-    Files outlive the modules that they name: a class that is not where a file says is looked for by its name among the
-    public ones.
-    """
+    """Return the class that a description names, or one of that name among the public ones, or None."""
     if not is_class_path(class_path):
         return None
     module, _, name = class_path.rpartition(".")

@@ -70,9 +70,7 @@ def check_labels(num_classes: int | None, labels: Tensor | None, owner: nn.Modul
 
 
 def count_doublings(image_size: int) -> int:
-    """Count how often 4x4 or more must double to reach the size: 3 for 32 (from 4), 2 for 28 (from 7), 4 for 64 (from
-    4).
-    """
+    """Count how often 4x4 or more must double to reach the size: 3 for 32 (from 4), 2 for 28 (from 7)."""
     if image_size < 8 or image_size % 4:
         raise ValueError(f"image_size must be a multiple of 4 from 8 (8, 16, 28, 32, 64, ...), got {image_size}")
     doublings = 0
@@ -133,10 +131,7 @@ LAYERS = (nn.Conv2d, nn.Linear, nn.Embedding)
 
 
 def normalise_spectrally(network: nn.Module) -> None:
-    """Divides the weight of every convolution, linear layer and embedding by its largest singular value, from now on.
-
-    Gains and biases of conditional BatchNorm are left alone, as published.
-    """
+    """Divides weights by their largest singular value from now on; not those of conditional BatchNorm, as published."""
     for name, layer in list(network.named_modules()):
         if isinstance(layer, LAYERS) and not name.endswith((".gain", ".bias")):
             spectral_norm(layer)

@@ -43,9 +43,6 @@ class ResNetGenerator(Generator):
             nn.Tanh(),
         )
 
-    def forward(self, latents: Tensor) -> Tensor:
-        return self.body(latents)
-
 
 def critic_blocks(image_size: int, channels: int, width: int) -> nn.Sequential:
     """Residual blocks halving the side down to 7, 8, 10 or 12 (from 8 or 12: to half), and two more there."""
@@ -152,11 +149,7 @@ class ProjectionHead(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """gamma * attention(x) + x, with gamma learnt from 0: at first the maps pass as they are.
-
-    As in the authors' released model, keys and values are pooled to a quarter of the positions; queries and keys have
-    an eighth of the maps, values a half.
-    """
+    """gamma * attention(x) + x, with gamma learnt from 0, keys and values pooled as in the authors' released model."""
 
     def __init__(self, maps: int) -> None:
         super().__init__()

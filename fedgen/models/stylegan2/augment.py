@@ -29,12 +29,9 @@ from fedgen.models.stylegan2.operations import make_filter
 
 
 class Draws:
-    """Draws for one batch, a row an image, from torch's global generator of the images' device.
+    """Draws for one batch, a row an image, in float32 whatever the images are of; or all at a percentile q."""
 
-    Drawn in float32 whatever the images are of, so that float64 images meet the same transforms. A percentile q in
-    (0, 1) draws nothing: values are their distributions' at q, and every transform fires. Normal draws are
-    erfinv(2q - 1) there, the quantile without its factor sqrt(2), as in the reference arrays.
-    """
+    # of a normal draw that is erfinv(2q - 1), without its factor sqrt(2), as in the reference arrays
 
     def __init__(self, images: Tensor, p: Tensor, percentile: float | None = None) -> None:
         self.count, self.device, self.dtype = len(images), images.device, images.dtype
@@ -92,10 +89,7 @@ class Draws:
 
 
 class ColorMap(NamedTuple):
-    """Maps c -> matrix c + offset of RGB colours, as [N, 3, 4]: the matrix and, in the last column, the offset.
-
-    The methods multiply a transform on the left: it is applied after the map.
-    """
+    """Maps c -> matrix c + offset of RGB colours, [N, 3, 4], offset last; methods add a transform after the map."""
 
     rows: Tensor
 

@@ -19,11 +19,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def apply_linear(function: Function, x: Tensor) -> Tensor:
-    """function(x), differentiable in x twice and more; in x's precision, also under autocast.
-
-    The function is linear in its argument (an offset would be lost in derivatives), constant in all else, and
-    differentiable once.
-    """
+    """function(x), differentiable in x twice and more, of a function that is linear in x and differentiable once."""
     return _Forward.apply(x, function)
 
 
@@ -85,10 +81,7 @@ def per_axis(x: float, y: float, like: Tensor) -> Tensor:
 
 
 class Affine(NamedTuple):
-    """Maps v -> x v_0 + y v_1 + offset, in pixels from the image's centre: each of the three [N, 2] as (x, y).
-
-    The methods multiply a transform on the right: it is applied before the map.
-    """
+    """Maps v -> x v_0 + y v_1 + offset in pixels from the centre, each [N, 2]; methods add one before the map."""
 
     x: Tensor
     y: Tensor
@@ -115,10 +108,7 @@ class Affine(NamedTuple):
 
 
 def resample(images: Tensor, inverse: Affine, taps: Tensor) -> Tensor:
-    """Images [N, C, H, W] under geometric transforms, through twice their resolution.
-
-    The edges are reflected as far as any transform of the batch reaches, once: what lies beyond is zero.
-    """
+    """Images [N, C, H, W] under geometric transforms, through twice their resolution; edges are reflected once."""
     n, channels, height, width = images.shape
     if min(height, width) <= _REACH:
         raise ValueError(
@@ -144,10 +134,8 @@ def resample(images: Tensor, inverse: Affine, taps: Tensor) -> Tensor:
 
 
 def _margins(inverse: Affine, width: int, height: int) -> list[int]:
-    """Pixels (left, right, top, bottom) that the batch's maps read beyond the edges: at most the image less one.
-
-    They size a tensor, so they are read from the device: the only values of an augmentation that are.
-    """
+    """Pixels (left, right, top, bottom) that the batch's maps read beyond the edges: at most the image less one."""
+    # the only values of an augmentation that are read from the device: they size a tensor
     last = per_axis(width - 1, height - 1, inverse.offset)
     furthest = (inverse.x.abs() * last[0] + inverse.y.abs() * last[1]) / 2  # of the four corners, without the offset
     ends = torch.stack([furthest - inverse.offset, furthest + inverse.offset]).amax(1)  # [before or after, axis]
@@ -156,9 +144,7 @@ def _margins(inverse: Affine, width: int, height: int) -> list[int]:
 
 
 def _grid(inverse: Affine, width: int, height: int) -> Tensor:
-    """Return where in the input the pixels of the result lie: [N, height, width, 2] as (x, y), in pixels from its
-    centre.
-    """
+    """Return where in the input the result's pixels lie: [N, height, width, 2], (x, y) in pixels from its centre."""
     u, v = (
         torch.arange(size, dtype=inverse.x.dtype, device=inverse.x.device) - (size - 1) / 2 for size in (width, height)
     )
@@ -175,12 +161,9 @@ POWER = (10 / 13, 1 / 13, 1 / 13, 1 / 13)
 
 
 def filter_bank(taps: Sequence[float], bands: int = 4) -> Tensor:
-    """Symmetric filters float32 [bands, taps] that sum to the identity, from the lowest band (also in state dicts).
-
-    With P(z) = H(z) H(1/z) / 2 of the wavelet's low-pass H and Q(z) = P(-z) there is P + Q = 1 (that is what makes H a
-    wavelet's). Each octave is split in two, the lower half at half the rate:
-    P(z) P(z^2) P(z^4), P(z) P(z^2) Q(z^4), P(z) Q(z^2), Q(z) for four bands.
-    """
+    """Symmetric filters float32 [bands, taps] that sum to the identity, from the lowest band (also in state dicts)."""
+    # with P(z) = H(z) H(1/z) / 2 of the low-pass H and Q(z) = P(-z) there is P + Q = 1; each octave is split in two,
+    # the lower half at half the rate: P(z) P(z^2) P(z^4), P(z) P(z^2) Q(z^4), P(z) Q(z^2), Q(z) for four bands
     low = np.convolve(taps, taps[::-1]) / 2
     high = low * (-1.0) ** np.arange(1 - len(taps), len(taps))
     lows = [_stretched(low, 2**octave) for octave in range(bands - 1)]

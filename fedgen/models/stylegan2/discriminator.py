@@ -24,11 +24,7 @@ Architecture = Literal["resnet", "orig"]
 
 
 class DiscriminatorBlock(nn.Module):
-    """The block of one resolution: two convolutions and a halving, beside a shortcut unless it is "orig".
-
-    It gets images if these have `channels`, and maps otherwise. `trained` says for each layer in turn, from the image
-    on, whether it trains.
-    """
+    """The block of one resolution, of images if these have `channels`; `trained` says which layers train."""
 
     resample_filter: Tensor
 

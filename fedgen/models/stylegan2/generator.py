@@ -109,11 +109,7 @@ class ToRGB(nn.Module):
 
 
 class SynthesisBlock(nn.Module):
-    """The block of one resolution: two modulated convolutions, and the image's share.
-
-    Without `inputs`, at 4 x 4, it starts from a learned constant and has one convolution. The architecture "skip" adds
-    every resolution's share of the image; "resnet" and "orig" make the last one's alone.
-    """
+    """The block of one resolution: two modulated convolutions (without `inputs` one), and the image's share."""
 
     resample_filter: Tensor
 
@@ -165,10 +161,9 @@ class SynthesisBlock(nn.Module):
 
 
 class Synthesis(nn.Module):
-    """Images [N, channels, R, R] from styles [N, num_styles, style_dim], one for each convolution and the last image.
+    """Images [N, channels, R, R] from styles [N, num_styles, style_dim], one a convolution and the last image."""
 
-    A resolution's image share uses the style of the next resolution's first convolution.
-    """
+    # a resolution's image share uses the style of the next resolution's first convolution
 
     def __init__(
         self,

@@ -26,10 +26,7 @@ _CONSTANTS = {"resample_filter": "server"}  # what becomes of it under federated
 
 
 class Dense(nn.Module):
-    """A linear layer [N, outputs] with an activation and a learning rate of its own.
-
-    Weights are stored divided by the rate's multiplier; `bias` is the initial value.
-    """
+    """A linear layer [N, outputs] with an activation; weights are stored divided by `lr_multiplier`."""
 
     def __init__(
         self, inputs: int, outputs: int, bias: float = 0.0, activation: str = "linear", lr_multiplier: float = 1.0
@@ -47,10 +44,7 @@ class Dense(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolution: scaled weights, resampling, bias, activation, gain, clamp to +- clamp * gain.
-
-    Frozen layers' weights are buffers of the same names.
-    """
+    """A convolution: scaled weights (buffers if frozen), resampling, bias, activation, gain, clamp times gain."""
 
     resample_filter: Tensor
 
@@ -94,10 +88,7 @@ class Convolution(nn.Module):
 
 
 class MinibatchStd(nn.Module):
-    """Appends the spread of features within groups of images as more feature maps (Karras et al. 2018, section 3).
-
-    Of N images in groups of G, image i is in group i mod (N / G).
-    """
+    """Appends the spread of features in groups of G, image i in i mod (N / G) (Karras et al. 2018, section 3)."""
 
     def __init__(self, group_size: int | None = 4, channels: int = 1) -> None:
         super().__init__()
@@ -134,11 +125,9 @@ def as_condition(labels: Tensor | None, num_classes: int | None, count: int, own
 
 
 class Mapping(nn.Module):
-    """Styles [N, outputs] from latents [N, latent_dim] and conditions [N, condition_dim], either absent if 0.
+    """Styles [N, outputs] from latents [N, latent_dim] and conditions [N, condition_dim]; `w_avg` is their mean."""
 
-    Karras et al. 2019 (arXiv 1812.04948); also that of a conditional critic. `w_avg` is the running mean of styles that
-    truncation pulls to, with a decay of `average`; None keeps none.
-    """
+    # Karras et al. 2019 (arXiv 1812.04948); a critic's has no latents, and no mean (`average` None)
 
     w_avg: Tensor
 

@@ -98,10 +98,7 @@ class NetworkFile:
 def take_weights(
     path: str | Path, generator: StyleGAN2Generator | None, critic: StyleGAN2Discriminator | None
 ) -> tuple[StyleGAN2Generator, StyleGAN2Discriminator, StyleGAN2Generator | None]:
-    """Generator, critic and the generator's average (if there is one) with the weights of a file, ready to train.
-
-    Networks that are given take the file's weights, and must have its settings; without them the file's own are taken.
-    """
+    """Generator, critic and average (or None) of a file, ready to train; given ones must have its settings."""
     file = NetworkFile.read(path)
     source = file.generator or file.generator_ema
     if source is None:
@@ -226,10 +223,7 @@ def _collect(official: Mapping[str, Any], names: Mapping[str, Any], where: str, 
 
 
 def read_official_networks(path: str | Path) -> NetworkFile:
-    """Generator, average and critic of an official pickle, in eval mode; nothing in the file can run.
-
-    Its record says where they come from: the file's name, the augmentation's p, the training set's arguments.
-    """
+    """Generator, average and critic of an official pickle, in eval mode; nothing in the file can run."""
     found, data = read_official_pickle(path), None
     if found.training_set is not None:  # whose path is of somebody's machine
         data = {key: value for key, value in found.training_set.items() if key != "path"}

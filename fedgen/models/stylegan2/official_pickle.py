@@ -114,10 +114,7 @@ def _read_id(value: Any) -> _Id:
 
 
 def view_storage(storage: Any, offset: Any, size: Any, stride: Any) -> Tensor:
-    """A contiguous tensor of shape `size` on the CPU, copied out of a storage.
-
-    It has at most as many elements as the storage, so that no stride of zero makes much of little.
-    """
+    """A contiguous tensor of shape `size` on the CPU, copied out of a storage that has no fewer elements."""
     if not isinstance(storage, Storage):
         raise ValueError("a tensor has no storage")
     if type(size) is not tuple or type(stride) is not tuple or len(size) != len(stride) or len(size) > 8:
@@ -165,11 +162,8 @@ class OfficialPickle:
 
 
 def read_official_pickle(path: str | Path, max_bytes: int = 4 * 2**30) -> OfficialPickle:
-    """The networks of an official pickle of StyleGAN2-ADA (PyTorch), protocols 2 to 5. Nothing in the file can run.
-
-    Memory peaks at about three times the file. What the file says of gradients, hooks and metadata is ignored. Raises
-    ValueError for another kind of file, a damaged one, or any name that such a pickle does not have.
-    """
+    """The networks of an official pickle of StyleGAN2-ADA, protocols 2 to 5; ValueError for any other file."""
+    # memory peaks at about three times the file; what it says of gradients, hooks and metadata is ignored
     data = _read_bytes(Path(path), max_bytes)
     try:
         _refuse_other_formats(data)
@@ -293,11 +287,7 @@ class _Mapping(Name):
 
 
 def _make_names(max_bytes: int) -> Mapping[tuple[str, str], Name]:
-    """Everything that an official pickle may name.
-
-    Storages that tensors are copied from hold at most `max_bytes`. Each tensor has its own, so the file's size is
-    enough.
-    """
+    """Everything that an official pickle may name; storages that tensors are copied from hold at most `max_bytes`."""
     left = max_bytes
 
     def rebuild_tensor(
@@ -336,11 +326,7 @@ def _make_set(items: Any) -> set[str]:
 
 
 class _Walk:
-    """From what a pickle holds to plain results.
-
-    Modules and settings may hold one another in circles, and shared ones unfold into far more than the file has; depth
-    and the number of parts are limited over the whole file.
-    """
+    """From what a pickle holds, maybe in circles, to plain results of limited depth and number of parts."""
 
     def __init__(self) -> None:
         self.left = _MOST_PARTS

@@ -48,10 +48,7 @@ def levels(image_size: int, channel_base: int, channel_max: int, half: int) -> I
 
 
 def working_dtype(half: Half | None, like: Tensor) -> torch.dtype:
-    """The precision of a block's maps: its half, or that of a tensor which is not halved, such as a style.
-
-    On a CPU that is instead of float16 too, which is slow there.
-    """
+    """The precision of a block's maps: its half, but float16 on a CPU, where it is slow, or else that of a tensor."""
     return like.dtype if half is None or (half == "float16" and not like.is_cuda) else getattr(torch, half)
 
 
@@ -127,11 +124,9 @@ class _Resampling:
 
 
 class _Filter(torch.autograd.Function):
-    """A plan as a linear function of images, whose derivative is its transpose, whose derivative is the plan again.
+    """A plan as a linear function of images, whose derivative is its transpose, whose derivative is the plan again."""
 
-    PyTorch does not know that a filter is constant: the second derivative of its grouped convolutions also forms that
-    of the filter, in a loop over groups, and costs several times as much.
-    """
+    # PyTorch does not know that a filter is constant, and would form its second derivatives in a loop over groups
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: Tensor, plan: _Resampling) -> Tensor:

@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedgen.data.optional_attributes import optional
-from fedgen.models.adversarial import check_images
+from fedgen.models.adversarial import CriticLosses, check_images
 from fedgen.models.checkpoint_file import read_checkpoint, rebuild_model
 from fedgen.models.ema import EMA
-from fedgen.models.latent_generator import GeneratorLoss
+from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
-from fedgen.models.optional_hooks import FederatedData
+from fedgen.models.optional_hooks import FederatedData, scaler_of
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating, require_batch_size
 from fedgen.models.stylegan2.augment import AdaptiveAugment
@@ -22,17 +23,23 @@ from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile, take_weights
 from fedgen.models.stylegan2.training_steps import (
+    PATH_DECAY,
+    PATH_SHARE,
     TrainingClock,
-    TrainingSteps,
     check_batches,
     draw_noise,
+    draw_styles,
     ema_decay,
     ema_decay_over,
     lazy_adam,
+    micro_batches,
+    micro_sizes,
+    path_lengths,
+    r1_penalty,
 )
 
 
-class StyleGAN2(TrainingSteps):
+class StyleGAN2(CriticLosses, LatentGenerator):
     """StyleGAN2 with its training: non-saturating loss, lazy R1 and path length, style mixing, ADA, EMA by images.
 
     One `training_step` is one iteration on a batch of real images: a generator step; every `path_interval`-th iteration
@@ -162,6 +169,7 @@ class StyleGAN2(TrainingSteps):
         self.micro_batch, self.compiles = micro_batch, compile
         self._sampling: dict[str, Any] = {"truncation": truncation, "noise": noise}
         self.sampling = self._sampling
+        # in the place of the generator's "synthesize" and of the "critic", in steps without penalty
         self._compiled: dict[str, Any] = {}
         self._shown_before_round = 0.0
         self.save_hyperparameters(self._settings())
@@ -274,6 +282,84 @@ class StyleGAN2(TrainingSteps):
             r = self.augment.update(len(real) * self.ada_interval)
             self.means.add({"real_signs": r, "augment_p": self.augment.p})
 
+    # ---- optimizer steps, whose gradients are summed over micro-batches, each on latents and labels of its own ----
+
+    def train_generator(self, optimizer: Any, count: int) -> None:
+        """A step of the generator against the critic and by its extra losses, on `count` images."""
+        own = self.start_step(optimizer)
+        for n in micro_sizes(count, self.micro_batch):
+            labels = self.draw_labels(n)
+            fake = self._synthesize(draw_styles(self.generator, n, labels, self.style_mixing))
+            adversarial = F.softplus(-self._logits(fake, labels)).mean()
+            loss = self.add_joint_losses(adversarial, fake, adversarial.detach())
+            self.manual_backward(loss, inputs=own)
+            self.means.add({"generator_loss": loss})
+        self.backward_separate_losses(count, adversarial.detach(), own)
+        self.end_step(optimizer, own)
+
+    def regularise_paths(self, optimizer: Any, count: int) -> None:
+        """A step of the generator on path lengths of a share of `count` images, for all iterations since the last."""
+        own = self.start_step(optimizer)
+        for n in micro_sizes(count, self.micro_batch):
+            share = max(n // PATH_SHARE, 1)
+            styles = draw_styles(self.generator, share, self.draw_labels(share), self.style_mixing)
+            lengths = path_lengths(self.generator.synthesize(styles), styles)
+            mean = self.clock.path_length.to(lengths).lerp(lengths.mean(), PATH_DECAY)
+            self.clock.path_length.copy_(mean.detach())
+            penalty = (lengths - mean).square().mean()
+            self.manual_backward(penalty * self.path_weight * self.path_interval, inputs=own)
+            self.means.add({"path_length": lengths.mean(), "path_penalty": penalty})
+        self.end_step(optimizer, own)
+
+    def train_critic(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
+        """A step of the critic on real images [N, C, H, W], with labels int64 [N], and as many generated ones."""
+        own = self.start_step(optimizer)
+        for images, given in micro_batches(real, labels, self.micro_batch):
+            drawn = self.draw_labels(len(images))
+            with torch.no_grad():
+                fake = self._synthesize(draw_styles(self.generator, len(images), drawn, self.style_mixing))
+            on_fake = F.softplus(self._logits(fake, drawn)).mean()
+            self.manual_backward(on_fake, inputs=own)
+            logits = self._logits(images, given)
+            on_real = F.softplus(-logits).mean()
+            self.manual_backward(on_real, inputs=own)
+            if self.augment is not None:
+                self.augment.observe(logits)
+            self.means.add({"critic_loss": on_fake + on_real})
+        self.end_step(optimizer, own)
+
+    def penalise_slopes(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
+        """A step of the critic on the R1 penalty at real images, for all iterations since the last."""
+        own = self.start_step(optimizer)
+        for images, given in micro_batches(real, labels, self.micro_batch):
+            points = images.detach().requires_grad_()
+            logits = self.critic(self._augmented(points), given)
+            penalty = r1_penalty(logits, points).mean()
+            self.manual_backward(penalty * (self.r1_gamma / 2 * self.r1_interval), inputs=own)
+            if self.augment is not None:
+                self.augment.observe(logits)
+            self.means.add({"r1_penalty": penalty})
+        self.end_step(optimizer, own)
+
+    def end_step(self, optimizer: Any, own: list[Tensor]) -> None:
+        """Steps by gradients without NaN and infinity, as published; a gradient scaler has its own way with those."""
+        if scaler_of(self.trainer) is None:
+            for parameter in own:
+                if parameter.grad is not None:
+                    torch.nan_to_num(parameter.grad, nan=0.0, posinf=1e5, neginf=-1e5, out=parameter.grad)
+        optimizer.step()
+
+    def _synthesize(self, styles: Tensor) -> Tensor:
+        return self._compiled.get("synthesize", self.generator.synthesize)(styles)
+
+    def _logits(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        return self._compiled.get("critic", self.critic)(self._augmented(images), labels)
+
+    def _augmented(self, images: Tensor) -> Tensor:
+        return images if self.augment is None else self.augment(images)
+
+    # ---- rounds ----
+
     def on_round_end(self, iterations: int) -> None:
         """Under `FedAvgStrategy` moves the average of weights by the decays of the round's iterations."""
         if self._strategy_calls():
@@ -352,10 +438,7 @@ class StyleGAN2(TrainingSteps):
 
 
 def read_trained_networks(path: str | Path) -> NetworkFile:
-    """Generator, average and critic of a run's checkpoint, with the settings they were trained with.
-
-    Its record says how far: rounds, and thousands of real images that a client was shown.
-    """
+    """Generator, average and critic of a run's checkpoint, with settings, rounds and thousands of images shown."""
     checkpoint = read_checkpoint(path)
     description = checkpoint.get("hyper_parameters", {}).get("generator")
     require(
