@@ -68,11 +68,6 @@ def gradient_penalty(critic: CriticFunction, real: Tensor, fake: Tensor) -> Tens
         return _off_one(gradients)
 
 
-def drawn_gradient_penalty(critic: CriticFunction, real: Tensor, fake: Tensor, positions: Tensor) -> Tensor:
-    """`gradient_penalty` at positions [N, 1, ...], by a gradient that `torch.vmap` can take."""
-    return _off_one(torch.func.grad(lambda points: critic(points).sum())(_between(real, fake, positions)))
-
-
 def draw_positions(real: Tensor) -> Tensor:
     """Draw where on its segment each image's point lies, [N, 1, ...] in [0, 1)."""
     return torch.rand(len(real), *[1] * (real.ndim - 1), device=real.device, dtype=real.dtype)
@@ -102,8 +97,7 @@ class WassersteinGP(AdversarialLoss):
 
     def __init__(self, penalty: float = 10.0) -> None:
         super().__init__(penalty=penalty)
-        if penalty < 0:
-            raise ValueError(f"penalty must not be negative, got {penalty}")
+        require(penalty >= 0, f"penalty must not be negative, got {penalty}")
         self.penalty = penalty
 
     def critic_loss(self, critic: CriticFunction, real: Tensor, fake: Tensor) -> CriticTerms:
@@ -117,8 +111,9 @@ class WassersteinGP(AdversarialLoss):
         self, critic: CriticFunction, real: Tensor, fake: Tensor, drawn: Mapping[str, Tensor]
     ) -> CriticTerms:
         gap = _gap(critic, real, fake)
-        penalty = drawn_gradient_penalty(critic, real, fake, drawn["positions"])
-        return CriticTerms(self.penalty * penalty - gap, gap.detach())
+        # by a gradient that `torch.vmap` can take
+        slopes = torch.func.grad(lambda points: critic(points).sum())(_between(real, fake, drawn["positions"]))
+        return CriticTerms(self.penalty * _off_one(slopes) - gap, gap.detach())
 
     def generator_loss(self, critic: CriticFunction, fake: Tensor) -> Tensor:
         return -critic(fake).mean()
@@ -194,14 +189,10 @@ class CriticLosses:
     ) -> Tensor:
         """The critic's negated score of each image, float32 [N] on the CPU: less where it holds an image for real.
 
-        What it is less by on training images than on others, the critic has learnt by heart. Nothing is drawn. Batches
-        are of one size, the last one filled up with the first images: a critic that compares the images of a batch,
-        as StyleGAN2's does, asks for whole groups.
-
         Args:
             images: [N, C, H, W] in [-1, 1], on any device.
             labels: int64 [N] for a conditional critic; None otherwise.
-            seed: of no matter here.
+            seed: nothing is drawn.
             batch_size: images that the critic gets at once.
 
         Raises:
@@ -212,6 +203,7 @@ class CriticLosses:
         found = []
         with evaluating(self.critic):
             for start in range(0, len(images), batch_size):
+                # the last batch is filled up: a critic that compares images, as StyleGAN2's, asks for whole groups
                 chosen = torch.arange(start, start + batch_size) % len(images)
                 given: tuple[Any, ...] = () if labels is None else (labels[chosen].to(parameter.device),)
                 found.append(-self.critic(images[chosen].to(parameter), *given).float().flatten().cpu())

@@ -18,7 +18,7 @@ from fedgen.io.hub_folders import find_folder
 from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.models.ema import Frozen, InFull
 from fedgen.models.networks.diffusers_networks import CONFIG, AutoencoderKL, network_around, plain_config, read_body
-from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.networks.network import arguments_of, build, describe, require_shape
 from fedgen.models.optional_hooks import FederatedData, data_module_of
 from fedgen.models.require import require
 from fedgen.models.round_clock import RoundClock, RoundMeans
@@ -99,21 +99,24 @@ class VAE(RoundClock):
         reconstruction: Reconstruction = "l1",
         lr: float = 1e-3,
     ) -> None:
+        settings = arguments_of(locals())
         super().__init__()
         require(kl_weight >= 0, f"kl_weight={kl_weight}: the divergence's weight is not negative")
         require(lr > 0, f"lr={lr}: the learning rate is positive")
-        kinds = get_args(Reconstruction)
-        require(
-            reconstruction in kinds,
-            f"reconstruction={reconstruction!r}: choose {' or '.join(map(repr, kinds))}",
-        )
+        kinds = " or ".join(map(repr, get_args(Reconstruction)))
+        require(reconstruction in get_args(Reconstruction), f"reconstruction={reconstruction!r}: choose {kinds}")
         self.network = build(network, "network")
-        self.image_shape, self.latent_shape = _shapes(self.network)
+        shapes = [getattr(self.network, name, None) for name in ("image_shape", "latent_shape")]
+        require(
+            all(shapes) and all(hasattr(self.network, name) for name in ("encode", "decode")),
+            f"the network {type(self.network).__name__} needs encode, decode, image_shape and latent_shape; take"
+            " AutoencoderKL",
+        )
+        self.image_shape, self.latent_shape = (tuple(shape) for shape in shapes if shape is not None)
         self.kl_weight, self.reconstruction, self.lr = kl_weight, reconstruction, lr
         self.moments = LatentMoments()
         # plain types: Lightning's own capture would store objects
-        settings = {"kl_weight": kl_weight, "reconstruction": reconstruction, "lr": lr}
-        self.save_hyperparameters({"network": describe(self.network), **settings})
+        self.save_hyperparameters(settings | {"network": describe(self.network)})
 
     # ---- training ----
 
@@ -178,13 +181,9 @@ class VAE(RoundClock):
     def example_losses(
         self, images: Tensor, labels: Tensor | None = None, seed: int = 0, batch_size: int = 250
     ) -> Tensor:
-        """The mean error of a pixel of each image that is given back, float32 [N] on the CPU.
+        """The mean error of a pixel of each image [N, C, H, W] in [-1, 1] that is given back, float32 [N] on the CPU.
 
-        Args:
-            images: [N, C, H, W] in [-1, 1].
-            labels: not used.
-            seed: nothing is drawn.
-            batch_size: images at once, a bound on memory.
+        Labels are not used, and nothing is drawn.
         """
         found = [self._errors(part.cpu(), self.reconstruct(part).cpu()) for part in images.split(batch_size)]
         return torch.cat(found).flatten(1).mean(1)
@@ -206,9 +205,8 @@ class VAE(RoundClock):
         require(num_images >= 1, f"num_images={num_images}: draw at least one image")
         require_batch_size(batch_size)
         like = next(self.network.parameters())
-        latents = (
-            torch.randn(num_images, *self.latent_shape, generator=generator) / self.moments.scaling + self.moments.shift
-        )
+        noise = torch.randn(num_images, *self.latent_shape, generator=generator)
+        latents = noise / self.moments.scaling + self.moments.shift
         with evaluating(self.network):
             parts = [self.network.decode(part.to(like)).float() for part in latents.split(batch_size)]
         return torch.cat(parts).clamp(-1, 1)
@@ -229,17 +227,6 @@ class VAE(RoundClock):
         saved.save_pretrained(folder, safe_serialization=True)
 
 
-def _shapes(network: nn.Module) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of an image and of its latents."""
-    found = [getattr(network, name, None) for name in ("image_shape", "latent_shape")]
-    require(
-        all(found) and all(hasattr(network, name) for name in ("encode", "decode")),
-        f"the network {type(network).__name__} needs encode, decode, image_shape and latent_shape; take AutoencoderKL",
-    )
-    image_shape, latent_shape = (tuple(shape) for shape in found if shape is not None)
-    return image_shape, latent_shape
-
-
 Posterior = Literal["sample", "mode"]
 
 
@@ -253,13 +240,11 @@ class LatentSpace(Frozen):
 
     Args:
         autoencoder: one of
-            - a folder with diffusers' AutoencoderKL, itself or below `vae`, or a name on the hub; weights are read from
-              safetensors alone;
+            - a folder with diffusers' AutoencoderKL, itself or below `vae`, or a name on the hub, in safetensors;
             - the checkpoint of a `VAE`, a .ckpt;
             - a `VAE`, a network such as `AutoencoderKL`, or any module with `encode(images)` and `decode(latents)`
               that give tensors or what diffusers gives; it is copied.
-        scaling: what latents are multiplied by; by default what the folder says, one over the deviation of the VAE's
-            latents, or 1.
+        scaling: what latents are multiplied by; by default the folder's, one over the VAE's latents' deviation, or 1.
         shift: what is subtracted first; by default likewise, or 0.
         posterior: in training, latents are a "sample" of each image's posterior, from torch's global generator, which
             under FedAvg is the client's in its turn; or the posterior's "mode", without a draw.
@@ -328,9 +313,8 @@ class LatentSpace(Frozen):
             draw: whether they are drawn from posteriors; as `posterior` says by default.
         """
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-            encoded = _encoded(
-                self.autoencoder.encode(images.float()), self.posterior == "sample" if draw is None else draw
-            )
+            drawn = self.posterior == "sample" if draw is None else draw
+            encoded = _encoded(self.autoencoder.encode(images.float()), drawn)
             shift, scaling = self.shift_and_scaling  # not their numbers, for which a device would be waited
             return (encoded - shift) * scaling
 

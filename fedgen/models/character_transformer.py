@@ -89,28 +89,14 @@ class CharacterTransformer(LightningModule):
     def example_losses(
         self, windows: Tensor, labels: Tensor | None = None, seed: int = 0, batch_size: int = 500
     ) -> Tensor:
-        """The losses [N] of windows int64 [N, T + 1], in nats a character.
-
-        Args:
-            windows: of texts.
-            labels: not used.
-            seed: nothing is drawn.
-            batch_size: windows at once, a bound on memory.
-        """
+        """The losses [N] of windows int64 [N, T + 1], in nats a character; labels are unused, nothing is drawn."""
         require_batch_size(batch_size)
         with evaluating(self):
             return torch.cat([self.losses(part.to(self.device)) for part in windows.split(batch_size)])
 
     @torch.no_grad()
     def predictions(self, windows: Tensor, labels: Tensor | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Return the input of `torchmetrics.text.Perplexity`: logits [N, T, vocabulary], and tokens [N, T] that they
-        predict.
-
-        Args:
-            windows: int64 [N, T + 1].
-            labels: not used.
-            seed: nothing is drawn.
-        """
+        """Return logits [N, T, vocabulary] and tokens [N, T] of windows, for `torchmetrics.text.Perplexity`."""
         given = windows.to(self.device)
         with evaluating(self):
             return self(given[:, :-1]), given[:, 1:]

@@ -1,16 +1,4 @@
-"""A generator trained against a server's own images and, by their MMD^2 or FID, towards clients who keep theirs.
-
-Forms of it, and what each of them sends:
-
-- "exact": generator steps on GAN loss + weight * score; clients are asked about every generated batch
-  (`DistributedLoss`). Runs under any strategy for one process, `Trainer(strategy="auto")`, and a batch of the
-  trainer's loader, whose content is not used, stands for one iteration.
-- "message": likewise, but clients are asked once, when fitting starts (`OneMessageLoss`), with the server's images
-  as public ones.
-- "local": under `FedAvgStrategy`. In its turn a client takes steps of the generator on its own score (the loss with
-  aggregate "own"), with an optimizer of its own; the strategy averages the generators; then the server takes
-  iterations of the game on its images. Nothing but the generator travels.
-"""
+"""A generator trained against a server's own images and, by their MMD^2 or FID, towards clients who keep theirs."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
@@ -106,17 +94,14 @@ class ServerData:
 
     @property
     def clients(self) -> list["ServerData"]:
-        """The owners: itself, as `FederatedDataModule` has clients."""
         return [self]
 
     @cached_property
     def train(self) -> Tensor:
-        """Positions of the images."""
         return torch.arange(len(self.data))
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """(channels, height, width)."""
         return tuple(self.data.inputs.shape[1:])
 
     def batches(self, round: int, iterations: int) -> Iterator[Batch]:
@@ -145,8 +130,7 @@ class LocalSteps:
         lr: of the clients' optimizer.
         optimizer: "adam" or "sgd".
         betas: of Adam.
-        common_latents: whether all clients draw the same latents in a round, as the form "exact" does; else each draws
-            its own, which is less noise in the mean of the clients.
+        common_latents: whether all clients draw the same latents in a round, which is more noise in their mean.
 
     Raises:
         ValueError: for a value out of range.
@@ -176,8 +160,11 @@ class DistributedFineTuning(RoundClock):
     """Fine-tuning of a game on the server's images with a score to the clients' images as a second objective.
 
     The clients' images are those of the trainer's `FederatedDataModule`. Three forms, of the same objective: "exact"
-    asks clients about every generated batch, "message" once, both with the server alone training; in the form "local",
-    under `FedAvgStrategy`, clients' steps on their own scores alternate with the server's game.
+    asks clients about every generated batch (`DistributedLoss`), "message" once, when fitting starts, with the server's
+    images as public ones (`OneMessageLoss`); both run under any strategy for one process, and a batch of the trainer's
+    loader, whose content is not used, stands for an iteration. In the form "local", under `FedAvgStrategy`, a client
+    takes steps of the generator on its own score (aggregate "own"), by an optimizer of its own; generators, and nothing
+    else, are averaged; then the server takes iterations of the game on its images.
 
     Batches of the server and latents follow from (seed, round). At a round's end the game's means are logged, what the
     objective measured ("kid_loss/<embedding>", "kid_loss/weight"), and what was sent in the round, over all clients:
@@ -191,10 +178,9 @@ class DistributedFineTuning(RoundClock):
 
     Args:
         model: a `GAN` or `StyleGAN2`, whose networks usually come from earlier training.
-        objective: the score and its embeddings, weight included: `EmbeddedLoss(MMD2Loss(), embeddings, weight=5.0)`. To
-            the form belongs what becomes of its loss, which is replaced; a `DistributedLoss` or `OneMessageLoss` with
-            settings of its own stays. `FastFIDLoss(aggregate="avg")` takes MMD^2's place in "exact" and "local",
-            `FastFIDLoss(aggregate="all")` in "message".
+        objective: the score and its embeddings, weight included: `EmbeddedLoss(MMD2Loss(), embeddings, weight=5.0)`, or
+            `FastFIDLoss(aggregate="avg")` for "exact" and "local", `FastFIDLoss(aggregate="all")` for "message". The
+            form replaces its loss, but a `DistributedLoss` or `OneMessageLoss` with settings of its own.
         server_data: the server's images: a data set, of which the training split is used, or examples.
         form: see above.
         batch: of the server's images, an iteration.
@@ -422,8 +408,7 @@ class DistributedFineTuning(RoundClock):
     def on_train_epoch_end(self) -> None:
         """Logs the round's means, and moves learning rates."""
         self.log_means()
-        if hasattr(self.model, "step_schedulers"):
-            self.model.step_schedulers()
+        self.model.step_schedulers()
 
     # ---- after training ----
 

@@ -33,13 +33,11 @@ class Frozen(InFull):
 class EMA(Frozen):
     """A frozen copy of a network that follows it: always in eval mode, never trained, exchanged or averaged.
 
-    It starts as a copy of the network as it is. An average with decay d remembers about 1 / (1 - d) iterations, so
-    0.9999 suits runs of 100,000; a run of a few thousand iterations would still show its initial weights. `warmup`
-    cures that: the decay of update r (counted from 0) is at most (1 + r) / (10 + r), so the average spans roughly
-    the last tenth of the updates until the plain decay takes over.
+    An average with decay d remembers about 1 / (1 - d) iterations, so 0.9999 suits runs of 100,000; a run of a few
+    thousand would still show its initial weights. `warmup` cures that: the decay of update r (counted from 0) is at
+    most (1 + r) / (10 + r), so the average spans roughly the last tenth of the updates until the plain decay is less.
 
-    Of a network in half precision it is a copy in float32, and stays one: half precision would round an update of
-    (1 - d) times the difference away, and the average would stand still.
+    Of a network in half precision, which would round updates away, it is a copy in float32, and stays one.
 
     Args:
         network: what to follow.
@@ -59,11 +57,9 @@ class EMA(Frozen):
 
     @torch.no_grad()
     def update(self, network: nn.Module, decay: float) -> None:
-        """Moves the parameters to decay * average + (1 - decay) * network's; copies the buffers as they are.
+        """Moves parameters to decay * average + (1 - decay) * network's, and copies buffers.
 
-        Args:
-            network: the followed network.
-            decay: over all iterations since the last update: decay_per_iteration ** iterations.
+        The decay is over all iterations since the last update: decay_per_iteration ** iterations.
         """
         if self.warmup:
             updates = int(self.updates)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedgen.data import Examples, ImageFolder
 from fedgen.images import from_uint8
+from fedgen.models.require import require
 
 
 class EmpiricalGenerator:
@@ -82,8 +83,7 @@ class EmpiricalGenerator:
                 raise ValueError(f"{examples.name}: class {label!r} {problem}")
         groups = [(examples.labels == known.index(label)).nonzero().flatten() for label in wanted]
         for label, group in zip(wanted, groups):
-            if len(group) == 0:
-                raise ValueError(f"{examples.name}: class {label!r} has no images to draw from")
+            require(len(group) > 0, f"{examples.name}: class {label!r} has no images to draw from")
         shares = list(classes.values()) if isinstance(classes, Mapping) else None
         return cls(examples, groups, shares, replacement, name or f"{examples.name}, {' and '.join(wanted)}")
 
@@ -101,8 +101,7 @@ class EmpiricalGenerator:
 
         Args:
             examples: images or points.
-            features: of all examples [N, D]; near means near in these. Score in another embedding, unless the paper's
-                setting is asked for.
+            features: of all examples [N, D], in which others are near; score in another embedding than these.
             anchor: position of the image.
             count: neighbours besides it, so that count + 1 images are stored.
             replacement: whether an image may be drawn twice.
@@ -144,12 +143,9 @@ class EmpiricalGenerator:
         Raises:
             ValueError: if more are asked for than are stored and nothing may be drawn twice.
         """
-        if labels is not None:
-            raise ValueError(f"{self.name} draws without labels; make a generator of_classes instead")
-        if num_images < 0:
-            raise ValueError(f"num_images must not be negative, got {num_images}")
-        if num_images > len(self) and not self.replacement:
-            raise ValueError(self._too_few(num_images, len(self)))
+        require(labels is None, f"{self.name} draws without labels; make a generator of_classes instead")
+        require(num_images >= 0, f"num_images must not be negative, got {num_images}")
+        require(num_images <= len(self) or self.replacement, self._too_few(num_images, len(self)))
         offset = torch.rand((), generator=generator, dtype=torch.float64) if len(self._groups) > 1 else 0.0
         counts = (self._ends * num_images + offset).floor().diff().long().tolist()
         drawn = torch.cat([self._draw(group, n, generator) for group, n in zip(self._groups, counts)])
@@ -163,8 +159,7 @@ class EmpiricalGenerator:
     def _draw(self, group: Tensor, number: int, generator: torch.Generator | None) -> Tensor:
         if self.replacement:
             return group[torch.randint(len(group), (number,), generator=generator)]
-        if number > len(group):
-            raise ValueError(self._too_few(number, len(group), " from one class"))
+        require(number <= len(group), self._too_few(number, len(group), " from one class"))
         return group[torch.randperm(len(group), generator=generator)[:number]]
 
     def _too_few(self, asked: int, stored: int, where: str = "") -> str:
@@ -177,10 +172,8 @@ class EmpiricalGenerator:
 def nearest(features: Tensor, anchor: int, count: int) -> Tensor:
     """Positions int64 [count + 1] of a row and its nearest others, nearest first; of equally near the earlier."""
     total = len(features)
-    if not 0 <= anchor < total:
-        raise ValueError(f"anchor {anchor} is none of the {total} images")
-    if not 0 <= count < total:
-        raise ValueError(f"{count} neighbours are asked for, but an image has {total - 1} others")
+    require(0 <= anchor < total, f"anchor {anchor} is none of the {total} images")
+    require(0 <= count < total, f"{count} neighbours are asked for, but an image has {total - 1} others")
     centre = features[anchor].double()
     distances = torch.cat([(part.double() - centre).square().sum(1) for part in features.split(4096)])
     distances[anchor] = -1.0  # before its own copies

@@ -43,8 +43,7 @@ class FineTuning(LatentGenerator):
             is one. Labels are drawn as often as the clients have them. What its training optimised stays marked.
         generator_losses: `EmbeddedLoss` (FID or MMD^2 to the clients' images, under one or several embeddings), or any
             objects that turn images [N, C, H, W] in [-1, 1] into a scalar, their weight included. They see the same
-            images, except for an `EmbeddedLoss(separate=True)`, which makes its own, with its own `num_images` (`batch`
-            by default) and `chunk`.
+            images; an `EmbeddedLoss(separate=True)` has its own, of its `num_images` (`batch` by default) and `chunk`.
         batch: images of a step.
         chunk: images made and embedded at once, the gradient cached (see `fedgen.losses.embedded`): the memory of
             a small batch with the gradient of the large one, for one more forward pass. None: all at once.
@@ -53,14 +52,12 @@ class FineTuning(LatentGenerator):
         layers: shell patterns of the generator's parameters that train, e.g. ["body.0.*"]. The rest is frozen, running
             statistics and singular vectors included, and neither sent nor averaged. Parameters that were frozen before
             stay so, unless it was an earlier fine-tuning that froze them.
-        fixed_latents: number of latents drawn once, from the seed, of which each step uses `batch` at random; by
-            default each step draws fresh ones.
+        fixed_latents: latents drawn once, from the seed, of which each step uses `batch` at random; fresh by default.
         batch_statistics: whether BatchNorm layers that train normalise by the batch (by the chunk, with `chunk`) and
             follow it, and spectral norms take a power iteration a pass. By default they keep the pretrained statistics
             and, within a round, the singular vectors: images then do not depend on each other, the generator trains as
             it is sampled from, and the cached gradient is exactly the large batch's.
-        ema_decay: decay per iteration of a moving average of the weights, from which images are then sampled; it moves
-            at round ends, by ema_decay ** iterations.
+        ema_decay: decay per iteration of the weights' average, moved at round ends, that draws images; None for none.
         ema_warmup: whether that average forgets faster at first (see `EMA`).
         seed: of the fixed latents; what `seed_everything` was given by default.
 
@@ -153,8 +150,10 @@ class FineTuning(LatentGenerator):
         own = self.start_step(optimizer)
         shared = [loss for loss in self.generator_losses if not (isinstance(loss, EmbeddedLoss) and loss.separate)]
         if shared:
-            losses = ImageLosses(shared)
-            for part in losses.backward_parts(*self.draw(self.batch), self.chunk, self._note):
+            parts = ImageLosses(shared).backward_parts(
+                *self.draw(self.batch), self.chunk, lambda total: self.means.add({"generator_loss": total})
+            )
+            for part in parts:
                 self.manual_backward(part, inputs=own)
         self.backward_separate_losses(self.batch, None, own)
         optimizer.step()
@@ -169,9 +168,6 @@ class FineTuning(LatentGenerator):
         if self.labels is None:
             return self.generator, self.latents[positions]
         return AtPositions(self.generator, self.latents, self.labels), positions
-
-    def _note(self, total: Tensor) -> None:
-        self.means.add({"generator_loss": total})
 
 
 def _freeze(generator: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:

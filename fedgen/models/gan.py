@@ -34,8 +34,8 @@ class GAN(CriticLosses, LatentGenerator):
 
     One `training_step` is one iteration: a critic step, and every `n_critic`-th time a generator step. Nothing is
     logged per iteration; at a round's end `critic_loss`, `critic_gap` (mean critic(real) - mean critic(fake)),
-    `generator_loss` and what each `EmbeddedLoss` measured and weighed ("fid_loss/<embedding>", "fid_loss/weight"; a
-    second loss of that score is "fid_loss_2") are logged as means over its iterations, over all clients' turns.
+    `generator_loss` and what embedded losses measured ("fid_loss/<embedding>", "fid_loss/weight"; of a second loss
+    "fid_loss_2") are logged as means over its iterations, over all clients' turns.
 
     With networks that have `num_classes` the model is conditional: generated images have the real batch's labels, and
     those of an `EmbeddedLoss`'s second pass, or of steps on the server, labels drawn as often as the clients have them.
@@ -44,10 +44,9 @@ class GAN(CriticLosses, LatentGenerator):
     `generator_trained_by: server` trains critics alone in clients' turns, and at a round's end the generator, which
     does not travel back, takes iterations // n_critic steps against the merged critic.
 
-    A checkpoint holds the networks' and the game's class paths and arguments as plain types, so that
-    `load_from_checkpoint(path).sample(16)` needs nothing else and unpickles nothing. Only fedgen's own classes are
-    rebuilt that way; others are passed: `load_from_checkpoint(path, generator=..., critic=...)`. Generator losses are
-    not rebuilt: pass them again to train on.
+    A checkpoint holds the networks' and the game's class paths and arguments as plain types, and unpickles nothing:
+    `load_from_checkpoint(path).sample(16)`. Only fedgen's own classes are rebuilt; others, and generator losses to
+    train on, are passed: `load_from_checkpoint(path, generator=..., critic=...)`.
 
     Args:
         generator: images in [-1, 1] from latents [N, generator.latent_dim]; the pairs are in `fedgen.models.networks`.
@@ -58,18 +57,15 @@ class GAN(CriticLosses, LatentGenerator):
         critic_lr: the critic's, if it is another (two time scales, Heusel et al. 2017).
         betas: decays of their moments.
         lr_decay_rounds: rounds over which the rates fall linearly to 0; constant by default.
-        ema_decay: decay per iteration of a moving average of the generator's weights, from which images are then
-            sampled; it moves at round ends, by ema_decay ** iterations.
+        ema_decay: decay per iteration of the weights' average, moved at round ends, that draws images; None for none.
         ema_warmup: whether that average forgets faster at first, for short runs (see `EMA`).
         generator_losses: extra losses of the generator: `EmbeddedLoss` (FID or MMD^2 to the clients' images), or any
             objects that turn its images [N, C, H, W] in [-1, 1] into a scalar, their weight included.
         generator_trained_by: "clients", in their turns; or "server", at the ends of rounds.
-        compile: whether training runs the networks through `torch.compile`: the generator, and the critic in games that
-            do not differentiate it twice, which compiled code cannot.
+        compile: whether `torch.compile` runs the generator, and the critic in games that differentiate it once.
 
     Raises:
-        ValueError: for a value out of range, or networks that do not fit each other or the game (some of it only when
-            `fit` starts).
+        ValueError: for a value out of range, or networks that do not fit (some of it only when `fit` starts).
     """
 
     logged = ("critic_loss", "critic_gap", "generator_loss")
@@ -321,12 +317,6 @@ class GAN(CriticLosses, LatentGenerator):
         """Logs the round's means and moves the learning rates, which mean rounds."""
         super().on_train_epoch_end()
         self.step_schedulers()
-
-    def step_schedulers(self) -> None:
-        """Moves the learning rates by a round."""
-        schedulers: Any = self.lr_schedulers()
-        for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
-            scheduler.step()
 
 
 class WGANGP(GAN):

@@ -36,8 +36,7 @@ class GlowNetwork(Network):
     aside as latents, but for the last scale. As in the paper, except that the prior is a standard normal at every
     scale: there it has learned means and deviations, which depend on the rest of the latents at all but one scale.
 
-    Autocast is switched off inside, in all directions: half precision rounds points to about the width of a bin of 8
-    bits, and sums of log-determinants with them.
+    Autocast is switched off inside: half precision rounds points to about the width of a bin of 8 bits.
 
     Args:
         image_size: height and width, a multiple of 2^levels.
@@ -60,10 +59,9 @@ class GlowNetwork(Network):
         super().__init__(**arguments_of(locals()))
         if levels < 1 or image_size % 2**levels:
             raise ValueError(f"image_size={image_size} must be a multiple of 2^levels, and levels={levels} at least 1")
-        if min(channels, depth, width) < 1:
-            raise ValueError(f"channels, depth and width must be at least 1, got {channels}, {depth}, {width}")
-        if not 1 <= bits <= 8:
-            raise ValueError(f"bits={bits}: a grey level has 1 to 8")
+        sizes = f"{channels}, {depth}, {width}"
+        require(min(channels, depth, width) >= 1, f"channels, depth and width must be at least 1, got {sizes}")
+        require(1 <= bits <= 8, f"bits={bits}: a grey level has 1 to 8")
         self.image_shape = (channels, image_size, image_size)
         self.latent_dim, self.bits, self.patch = math.prod(self.image_shape), bits, 2**levels
         self.flow = _multiscale(self.image_shape, levels, depth, width)
@@ -131,13 +129,10 @@ class GlowNetwork(Network):
         return pieces.permute(0, 2, 3, 1, 4, 5).flatten(0, 2).flatten(1)
 
     def initialise_from(self, patches: Gaussian) -> None:
-        """`initialise` from the mean and covariance of `patches` alone, with the same result as from the images.
-
-        Couplings start as the identity times a constant. A new flow therefore is affine in each piece of 2^levels x
-        2^levels pixels, and means and deviations of its channels follow from the pieces' mean and covariance. They are
-        taken from 2 D points that have both: mean +- each axis of the covariance, sqrt(D) deviations long; again and
-        again, as actnorms divide by n - 1.
-        """
+        """`initialise` from the mean and covariance of `patches` alone, with the same result as from the images."""
+        # couplings start as the identity times a constant: a new flow is affine in each piece of 2^levels x 2^levels
+        # pixels. 2 D points have mean and covariance: mean +- each axis, sqrt(D) deviations long; again and again, as
+        # actnorms divide by n - 1
         noise = 1 / (12 * 4**self.bits)  # variance of a place in a bin
         size = patches.dim
         values, axes = torch.linalg.eigh(patches.covariance(0) + noise * torch.eye(size, dtype=torch.float64))
@@ -159,7 +154,11 @@ def _multiscale(image_shape: tuple[int, int, int], levels: int, depth: int, widt
     bases, blocks, merges = [], [], []
     for i in range(levels):
         own = channels * 2 ** (levels + 1 - i)  # of the blocks of this scale
-        blocks.append([*(_block(flows, own, width) for _ in range(depth)), flows.flows.Squeeze()])
+        with warnings.catch_warnings():
+            # normflows factorises its random rotation by a call that torch has renamed; the result is the same
+            warnings.filterwarnings("ignore", r"torch\.lu is deprecated", UserWarning)
+            own_blocks = [flows.flows.GlowBlock(own, width, scale_map="sigmoid_inv") for _ in range(depth)]
+        blocks.append([*own_blocks, flows.flows.Squeeze()])
         if i:
             merges.append(flows.flows.Merge())
             own //= 2
@@ -171,13 +170,6 @@ def _multiscale(image_shape: tuple[int, int, int], levels: int, depth: int, widt
 def require_normflows() -> Any:
     """The package; ModuleNotFoundError without it, naming the extra that brings it."""
     return need("normflows", "flows", "Glow")
-
-
-def _block(flows: Any, channels: int, width: int) -> nn.Module:
-    with warnings.catch_warnings():
-        # normflows factorises its random rotation by a call that torch has renamed; the result is the same
-        warnings.filterwarnings("ignore", r"torch\.lu is deprecated", UserWarning)
-        return flows.flows.GlowBlock(channels, width, scale_map="sigmoid_inv")
 
 
 def _fix_constants(flow: nn.Module) -> list[Any]:
@@ -206,10 +198,9 @@ class Glow(LatentGenerator):
     generator) plus the `generator_losses` of as many samples: FID beside the likelihood is Fig. 7 of FastFID
     (arXiv 2009.14075). At a round's end `bits_per_dim` and what each `EmbeddedLoss` measured are logged.
 
-    Actnorms start from data, and each client starting from its own would make the average of their first turns one of
-    unlike networks. When fitting starts, all therefore start from the pooled mean and covariance of the clients'
-    patches (16 pixels each with two scales), which decides the same as the images would and can be summed like FID's
-    moments. Without clients the first batch decides, as in the paper. After that they are averaged like other weights.
+    Actnorms start from data: when fitting starts, from the pooled mean and covariance of the clients' patches (16
+    pixels with two scales), which decide as the images would and are summed like FID's moments. Without clients
+    the first batch decides, as in the paper. After that they are averaged like other weights.
 
     A checkpoint holds the network's arguments as plain types, so `load_from_checkpoint(path).sample(16)` needs nothing
     else. Generator losses are not rebuilt: pass them again to train on.
@@ -221,8 +212,7 @@ class Glow(LatentGenerator):
         warmup_rounds: rounds over which the rate rises linearly to `lr`.
         clip: the largest norm of the gradient, likelihood and losses together; None for no bound.
         temperature: of samples, also of those that losses see: the deviation of the latents.
-        ema_decay: decay per iteration of a moving average of the weights, from which images are then sampled; it moves
-            at round ends, by ema_decay ** iterations.
+        ema_decay: decay per iteration of the weights' average, moved at round ends, that draws images; None for none.
         ema_warmup: whether that average forgets faster at first (see `EMA`).
         generator_losses: losses of samples: `EmbeddedLoss` (FID or MMD^2 to the clients' images), for whose adaptive
             weight the bits per dimension take the adversarial loss's place, or any objects that turn images
@@ -279,8 +269,7 @@ class Glow(LatentGenerator):
         """Checks the data's shape, starts actnorms from the clients' moments and gives losses the clients' images.
 
         Raises:
-            ValueError: for images of another shape, weights in half precision, or a loss without references where the
-                data has no clients.
+            ValueError: for images of another shape, weights in half precision, or losses without references.
         """
         if stage != "fit":
             return
@@ -336,10 +325,8 @@ class Glow(LatentGenerator):
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means and moves the learning rate, which means rounds."""
-        self.log_means()
-        scheduler: Any = self.lr_schedulers()
-        if scheduler is not None:
-            scheduler.step()
+        super().on_train_epoch_end()
+        self.step_schedulers()
 
     # ---- after training ----
 

@@ -19,8 +19,7 @@ class LabelFrequencies(nn.Module):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        require(num_classes >= 1, f"num_classes must be at least 1, got {num_classes}")
         # integers, which a change of the model's precision leaves exact
         self._known = False  # that the data's labels are of these classes
         self.register_buffer("counts", torch.ones(num_classes, dtype=torch.int64))

@@ -114,12 +114,7 @@ class LatentGenerator(RoundClock):
     def start_losses(self) -> None:
         """Gives losses without references the clients' images, and a conditional model the frequencies of their labels.
 
-        To be called by `setup` for a fit; forgets the means of a round that was cut short.
-
-        Fitting again gives them the images of the data at hand; references that were set before the first are kept.
-
-        Raises:
-            ValueError: if a loss needs clients' images and the data module has no clients.
+        For `setup`; a further fit gives them the images of its data. ValueError if a loss finds no clients' images.
         """
         if self.label_frequencies is not None:
             self.label_frequencies.fit(self.data)
@@ -186,12 +181,14 @@ class LatentGenerator(RoundClock):
         """Logs the round's means."""
         self.log_means()
 
-    def on_round_end(self, iterations: int) -> None:
-        """Moves the average of the generator's weights by ema_decay ** iterations.
+    def step_schedulers(self) -> None:
+        """Moves the learning rates by a round."""
+        schedulers: Any = self.lr_schedulers()
+        for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
+            scheduler.step()
 
-        Singular vectors of spectral normalisation follow the weights that they are of, merged or averaged; those of
-        frozen weights stay.
-        """
+    def on_round_end(self, iterations: int) -> None:
+        """Moves the average of weights by ema_decay ** iterations; singular vectors follow weights that move."""
         refresh(self.generator, self._frozen)
         if self.generator_ema is not None and self.ema_decay is not None:
             self.generator_ema.update(self.generator, self.ema_decay**iterations)
@@ -268,11 +265,7 @@ class LatentGenerator(RoundClock):
     def latents_and_labels(
         self, num_images: int, generator: torch.Generator | None, labels: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Draw what `sample` makes images of, on the CPU: latents in one go, then labels unless they are given.
-
-        Raises:
-            ValueError: for labels that cannot be, or for fewer than one image.
-        """
+        """Draw what `sample` makes images of, on the CPU: latents in one go, then labels unless they are given."""
         require(num_images >= 1, f"num_images must be at least 1, got {num_images}")
         latents = torch.randn(num_images, self.latent_dim, generator=generator)
         name = type(self).__name__

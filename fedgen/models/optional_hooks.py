@@ -1,8 +1,6 @@
-"""Optional hooks that modules, networks, data modules, strategies and callbacks of one's own may define for the kit,
-with the default of each.
+"""Optional hooks that modules, networks, data modules, strategies and callbacks may define, with their defaults.
 
-All is optional: an attribute or method of the name is enough. A class may derive from these, for documentation and
-defaults, and need not.
+An attribute or method of the name is enough: a class may derive from these, for documentation, and need not.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -136,8 +134,7 @@ class ModulePart:
     Attributes:
         exchanged: True as other tensors are, False if the part looks after its own, "personal" if clients keep them.
         shares_images: whether it looks at clients' images elsewhere than in their own turns.
-        settings: its constructor's arguments as plain types, from which a checkpoint makes it again; None if it keeps
-            none.
+        settings: its constructor's arguments as plain types, from which a checkpoint makes it again, or None.
     """
 
     exchanged: bool | str = True

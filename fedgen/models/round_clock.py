@@ -80,10 +80,7 @@ class RoundClock(lightning.LightningModule):
         self._before_filter: warnings.catch_warnings[None] | None = None
 
     def on_fit_start(self) -> None:
-        """Silences, until training starts, what Lightning then says of modules in eval mode.
-
-        Averages, embeddings and frozen layers are in it by design. Other models' warnings are left alone.
-        """
+        """Silences, until training starts, what Lightning says of modules in eval mode, which are so by design."""
         self._before_filter = warnings.catch_warnings()
         self._before_filter.__enter__()
         warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
@@ -106,12 +103,7 @@ class RoundClock(lightning.LightningModule):
         self.means.end_turn(completed)
 
     def end_functional_turn(self, noted: Sequence[tuple[Mapping[str, Tensor], int]], batch_length: int) -> None:
-        """Adds to the means what the steps of a turn noted that `functional_steps` took; called before `on_turn_end`.
-
-        Args:
-            noted: for each kind of step the sums of what its steps noted, and how many they were.
-            batch_length: examples of a batch.
-        """
+        """Adds what a turn's `functional_steps` noted to the means: by kind of step sums and number of steps."""
         for values, steps in noted:
             self.means.add(values, steps)
 

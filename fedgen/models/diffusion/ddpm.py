@@ -44,10 +44,13 @@ def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Predi
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
     missing = f"{name} is no diffusers folder of an image diffusion model"
     body = read_body(unet, "UNet2DModel", missing, "fedgen trains")
-    if body.config.in_channels != body.config.out_channels or not _is_size(body.config.sample_size):
+    size = body.config.sample_size
+    sides = size if isinstance(size, (list, tuple)) and len(size) == 2 else [size]
+    is_size = all(type(side) is int and side > 0 for side in sides)
+    if body.config.in_channels != body.config.out_channels or not is_size:
         raise ValueError(
             f"{unet / CONFIG}: in_channels={body.config.in_channels}, out_channels={body.config.out_channels},"
-            f" sample_size={body.config.sample_size}; fedgen needs as many channels out as in, and a size"
+            f" sample_size={size}; fedgen needs as many channels out as in, and a size"
         )
     classes = _read_labels(folder / LABELS)
     network = network_around(UNet, body, unet / CONFIG, num_classes=classes)
@@ -55,25 +58,6 @@ def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Predi
         if path.is_file():
             return network, *read_schedule_file(path)
     return network, None, None
-
-
-def write_pretrained(folder: str | Path, network: nn.Module, schedule: NoiseSchedule, prediction: Prediction) -> None:
-    """Writes a folder that `diffusers.DDPMPipeline.from_pretrained` loads."""
-    diffusers = need("diffusers", "diffusion", "a folder of diffusers")
-    if not isinstance(network, UNet):
-        raise TypeError(f"diffusers can hold a UNet, not a {type(network).__name__}; save its state_dict instead")
-    if network.patch > 1 or network.settings["normalisation"] != "group":
-        raise ValueError(
-            f"diffusers has no network of patch={network.patch}, normalisation={network.settings['normalisation']!r};"
-            " share it by fedgen.hub.save_pretrained"
-        )
-    scheduler = make_scheduler(Sampler("ddpm"), schedule, prediction)
-    pipeline: Any = diffusers.DDPMPipeline(unet=network.body, scheduler=scheduler)
-    pipeline.save_pretrained(folder, safe_serialization=True)
-    if network.num_classes is None:
-        (Path(folder) / LABELS).unlink(missing_ok=True)  # of a conditional model that was in this folder before
-    else:
-        write_json(Path(folder) / LABELS, {"num_classes": network.num_classes})
 
 
 def read_schedule_file(path: Path) -> tuple[NoiseSchedule, Prediction]:
@@ -120,11 +104,6 @@ def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule,
     return schedule, predictions[found["prediction_type"]]  # type: ignore[return-value]
 
 
-def _is_size(size: Any) -> bool:
-    sides = size if isinstance(size, (list, tuple)) and len(size) == 2 else [size]
-    return all(type(side) is int and side > 0 for side in sides)
-
-
 def _read_labels(path: Path) -> int | None:
     """The number of classes that a folder of ours says its network knows; None if it says nothing."""
     if not path.is_file():
@@ -160,8 +139,7 @@ class DDPM(Denoiser):
         prediction: "epsilon" (the paper's, by default) or "v" (Salimans & Ho 2022).
         lr: Adam's learning rate.
         warmup: iterations over which it rises linearly from 0, counted by each client for itself (the paper: 5,000).
-        ema_decay: decay per iteration of the moving average of the network's weights that images are drawn with; it
-            moves at round ends, by ema_decay ** iterations. None samples from the network itself.
+        ema_decay: decay per iteration of the weights' average, moved at round ends, that draws images; None for none.
         ema_warmup: whether that average forgets faster at first, for runs that are short against it (see `EMA`).
         flips: whether training images are mirrored at random; not for digits or letters.
         label_dropout: how often a training label is replaced by "any class", for guidance; used if there are classes.
@@ -169,8 +147,7 @@ class DDPM(Denoiser):
         lora: adapters on the network; they alone are then trained, sent and averaged.
         compile: whether training steps run through torch.compile.
         gradient_checkpointing: whether training computes activations twice to keep fewer of them.
-        autoencoder: a frozen one, in whose latents the model then trains and draws, by its `LatentSpace`, or what that
-            is made of: a folder of diffusers, a `VAE`'s checkpoint, a module; see docs/latent-models.md.
+        autoencoder: a frozen one, or what `LatentSpace` makes one of, in whose latents the model trains and draws.
 
     Raises:
         ValueError: for a value out of range, or a network that does not fit the data (when `fit` starts).
@@ -318,7 +295,22 @@ class DDPM(Denoiser):
             if not merge:
                 return write_adapters(adapted(network), self.lora, folder)
             network = merge_adapters(network)
-        write_pretrained(folder, network, self.diffusion.schedule, self.diffusion.prediction)
+        diffusers = need("diffusers", "diffusion", "a folder of diffusers")
+        if not isinstance(network, UNet):
+            raise TypeError(f"diffusers can hold a UNet, not a {type(network).__name__}; save its state_dict instead")
+        normalisation = network.settings["normalisation"]
+        require(
+            network.patch == 1 and normalisation == "group",
+            f"diffusers has no network of patch={network.patch}, normalisation={normalisation!r};"
+            " share it by fedgen.hub.save_pretrained",
+        )
+        scheduler = make_scheduler(Sampler("ddpm"), self.diffusion.schedule, self.diffusion.prediction)
+        pipeline: Any = diffusers.DDPMPipeline(unet=network.body, scheduler=scheduler)
+        pipeline.save_pretrained(folder, safe_serialization=True)
+        if network.num_classes is None:
+            (Path(folder) / LABELS).unlink(missing_ok=True)  # of a conditional model that was in this folder before
+        else:
+            write_json(Path(folder) / LABELS, {"num_classes": network.num_classes})
 
 
 def _take_pretrained(name: str, network: Any, schedule: Any, prediction: Any) -> tuple[Any, Any, Any]:
@@ -335,18 +327,15 @@ class FewStepGenerator(Network):
 
     They are those of `DDPM.sample(solver="ddim", steps=steps)`, of the model's moving average. Gradients go through all
     steps, and straight through the bounds at -1 and 1, where many pixels lie and would else have none. An image takes
-    the memory of `steps` passes of the network: train it with `chunk` (`FineTuning`, or an `EmbeddedLoss` with a second
-    pass) where that is too much.
+    the memory of `steps` passes of the network: where that is too much, train it with `chunk` (`FineTuning`).
 
     Args:
-        ddpm: the model, whose network is copied; the path of its checkpoint; or its description, as checkpoints of
-            this generator hold it.
+        ddpm: the model, whose network is copied; the path of its checkpoint; or its description in a checkpoint.
         steps: of DDIM; a number that divides the model's timesteps.
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
-        ValueError: for steps that do not divide the timesteps, a model of latents, or a file that is no checkpoint of a
-            DDPM, or damaged.
+        ValueError: for steps that do not divide the timesteps, a model of latents, or a file that is no DDPM's.
     """
 
     def __init__(self, ddpm: DDPM | str, steps: int = 4) -> None:

@@ -36,12 +36,7 @@ Errors = Callable[[Ask, Tensor, Tensor, Tensor], Tensor]  # [n, ...] of it, imag
 
 
 class Denoiser(RoundClock):
-    """A network of (noisy images, times) with all that `DDPM`, `FlowMatching` and `EDM` share.
-
-    One `training_step` is one iteration of automatic optimisation by Adam on `_loss`, at times and noise drawn from
-    torch's global generator. At a round's end its mean over all clients is logged as `loss`; nothing is logged per
-    iteration. Where the network has adapters (`lora`), they alone train and travel.
-    """
+    """A network of (noisy images, times) with all that `DDPM`, `FlowMatching` and `EDM` share."""
 
     sampler: Any  # options for drawing: `guidance`, and `changed(solver, steps, guidance)`
 
@@ -296,8 +291,7 @@ class Denoiser(RoundClock):
             generator: a CPU generator: for the noise to start from, in one go; for labels; for the noise of steps that
                 draw some. The global generator by default.
             labels: int64 [num_images] for a conditional model; drawn by the training data's frequencies by default.
-            batch_size: images that the network gets at once, a bound on memory; does not change them. An autoencoder's
-                bound is its own.
+            batch_size: images that the network gets at once, a bound on memory; does not change them.
             solver: another than the model's, one of its sampler's names.
             steps: another number of steps.
             guidance: another scale of classifier-free guidance.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedgen.extras import need
 from fedgen.losses.feature_loss import KeepsPrecision
+from fedgen.models.require import require
 from fedgen.models.sampling import batches_of
 from fedgen.progress import track
 
@@ -44,8 +45,7 @@ class NoiseSchedule:
     clip: bool = True
 
     def __post_init__(self) -> None:
-        if self.kind not in BETAS:
-            raise ValueError(f"schedule={self.kind!r}: choose {' or '.join(map(repr, BETAS))}")
+        require(self.kind in BETAS, f"schedule={self.kind!r}: choose {' or '.join(map(repr, BETAS))}")
         if self.variance not in ("fixed_large", "fixed_small"):
             raise ValueError(f"variance={self.variance!r}: choose 'fixed_large' or 'fixed_small'")
         if not 1 <= self.timesteps <= MOST_TIMESTEPS or not 0 < self.beta_start <= self.beta_end < 1:
@@ -123,8 +123,7 @@ class Sampler:
 
     Args:
         solver: "dpm-solver++" (Lu et al. 2022, arXiv 2211.01095, second order, deterministic), "ddim" (Song et al.
-            2021, arXiv 2010.02502, deterministic) or "ddpm" (Ho et al. 2020, Algorithm 2, ancestral: every step draws
-            noise).
+            2021, arXiv 2010.02502, deterministic) or "ddpm" (Ho et al. 2020, Algorithm 2: every step draws noise).
         steps: evaluations of the network an image; 20 and 50 by default, for "ddpm" one for every timestep.
         guidance: scale w of classifier-free guidance (Ho & Salimans 2022, arXiv 2207.12598): predictions are
             any + w (class - any), so 1 is the conditional model itself, 0 the unconditional one.
@@ -138,10 +137,8 @@ class Sampler:
     guidance: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.solver not in STEPS:
-            raise ValueError(f"solver={self.solver!r}: choose {', '.join(map(repr, STEPS))}")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps={self.steps}: an image takes at least one step")
+        require(self.solver in STEPS, f"solver={self.solver!r}: choose {', '.join(map(repr, STEPS))}")
+        require(self.steps is None or self.steps >= 1, f"steps={self.steps}: an image takes at least one step")
 
     def changed(
         self, solver: Solver | None = None, steps: int | None = None, guidance: float | None = None

@@ -32,19 +32,15 @@ class Preconditioning:
         require(self.p_std > 0, f"p_std={self.p_std}: the deviation of ln sigma is positive")
 
     def c_skip(self, sigma: Tensor) -> Tensor:
-        """Weights of the noisy image, of noise levels sigma of any shape."""
         return self.sigma_data**2 / (sigma**2 + self.sigma_data**2)
 
     def c_out(self, sigma: Tensor) -> Tensor:
-        """Weights of the network's output."""
         return sigma * self.sigma_data / (sigma**2 + self.sigma_data**2).sqrt()
 
     def c_in(self, sigma: Tensor) -> Tensor:
-        """Factors of the network's input."""
         return 1 / (sigma**2 + self.sigma_data**2).sqrt()
 
     def c_noise(self, sigma: Tensor) -> Tensor:
-        """Times that the network gets."""
         return sigma.log() / 4
 
     def weight(self, sigma: Tensor) -> Tensor:
@@ -176,24 +172,19 @@ class EDM(Denoiser):
     """A network whose output, preconditioned, removes noise of any level, and images drawn by Heun's method.
 
     One `training_step` is one iteration of automatic optimisation by Adam on the weighted error of Eq. 8, at log-normal
-    noise levels from torch's global generator. At a round's end its mean over all clients is logged as `loss`; nothing
-    is logged per iteration. Everything else is `DDPM`'s: networks, moving average, labels, adapters, checkpoints
-    without pickles.
-
-    Inputs of a network with `image_shape` (D,) are points [N, D] of any range. Images drawn are cut to [-1, 1], points
-    are not.
+    noise levels from torch's global generator. At a round's end its mean over all clients is logged as `loss`.
+    Everything else is `DDPM`'s. Inputs of a network with `image_shape` (D,) are points [N, D] of any range, which are
+    not cut to [-1, 1] where they are drawn.
 
     Args:
         network: outputs [N, C, H, W] of (noisy images of unit variance, ln(sigma) / 4 float32 [N]), and of labels int64
-            [N] if it has `num_classes`; usually `fedgen.models.networks.UNet`. Another module needs an attribute
-            `image_shape`.
+            [N] if it has `num_classes`; usually `fedgen.models.networks.UNet`. Others need an attribute `image_shape`.
         sigma_data: deviation of the images' values in [-1, 1].
         p_mean: mean of the logarithm of training's noise levels.
         p_std: its deviation.
         lr: Adam's learning rate.
         warmup: iterations over which it rises linearly from 0, counted by each client for itself.
-        ema_decay: decay per iteration of the moving average of the network's weights that images are drawn with; it
-            moves at round ends, by ema_decay ** iterations. None samples from the network itself.
+        ema_decay: decay per iteration of the weights' average, moved at round ends, that draws images; None for none.
         ema_warmup: whether that average forgets faster at first, for runs that are short against it (see `EMA`).
         flips: whether training images are mirrored at random; not for digits or letters.
         label_dropout: how often a training label is replaced by "any class", for guidance; used if there are classes.
@@ -201,8 +192,7 @@ class EDM(Denoiser):
         lora: adapters on the network; they alone are then trained, sent and averaged.
         compile: whether training steps run through torch.compile.
         gradient_checkpointing: whether training computes activations twice to keep fewer of them.
-        autoencoder: a frozen one, in whose latents the model then trains and draws, by its `LatentSpace`, or what that
-            is made of: a folder of diffusers, a `VAE`'s checkpoint, a module; see docs/latent-models.md.
+        autoencoder: a frozen one, or what `LatentSpace` makes one of, in whose latents the model trains and draws.
 
     Raises:
         ValueError: for a value out of range, or a network that does not fit the data (when `fit` starts).
@@ -280,8 +270,7 @@ class EDM(Denoiser):
             images: [N, C, H, W] in [-1, 1].
             labels: int64 [N] for a conditional model; the loss for "any class" by default.
             seed: of the draws.
-            sigmas: how many noise levels an example, each in one of as many equally probable parts of training's; or
-                which.
+            sigmas: how many noise levels an example, each in one of as many equally probable parts; or which.
             batch_size: images that the network gets at once, a bound on memory.
             average: whether to measure the moving average, if there is one.
             start: the place of the first image, of a set that is asked about in parts.

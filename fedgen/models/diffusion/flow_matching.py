@@ -90,12 +90,9 @@ class FlowMatching(Denoiser):
     """A network that learns the velocity of straight paths from noise to images, and draws images by following it.
 
     One `training_step` is one iteration of automatic optimisation by Adam on the mean squared error of Eq. 23, at times
-    and noise drawn from torch's global generator. At a round's end its mean over all clients is logged as `loss`;
-    nothing is logged per iteration. Everything else is `DDPM`'s: networks, moving average, labels, adapters,
-    checkpoints without pickles.
-
-    With a network over points, `image_shape` (D,), it is a density for the score "ll": inputs are then [N, D] of any
-    range. Images drawn are cut to [-1, 1], points are not.
+    and noise drawn from torch's global generator. At a round's end its mean over all clients is logged as `loss`.
+    Everything else is `DDPM`'s. With a network over points, `image_shape` (D,), it is a density for the score "ll":
+    inputs are then [N, D] of any range, which are not cut to [-1, 1] where they are drawn.
 
     Args:
         network: velocities [N, C, H, W] of (noisy images, 1000 t float32 [N]), and of labels int64 [N] if it has
@@ -104,12 +101,10 @@ class FlowMatching(Denoiser):
             2302.00482) within each client's batch, and within each label of it if there are labels.
         sigma_min: deviation of the noise that is left at t = 1.
         times: "uniform" or "logit-normal"; see `FlowPath`.
-        dequantise: bits of a grey level, inside of which training images get uniform noise, as a likelihood of images
-            needs it; none by default.
+        dequantise: bits of a grey level, inside of which training images get uniform noise, for likelihoods of images.
         lr: Adam's learning rate.
         warmup: iterations over which it rises linearly from 0, counted by each client for itself.
-        ema_decay: decay per iteration of the moving average of the network's weights that images are drawn with; it
-            moves at round ends, by ema_decay ** iterations. None samples from the network itself.
+        ema_decay: decay per iteration of the weights' average, moved at round ends, that draws images; None for none.
         ema_warmup: whether that average forgets faster at first, for runs that are short against it (see `EMA`).
         flips: whether training images are mirrored at random; not for digits or letters.
         label_dropout: how often a training label is replaced by "any class", for guidance; used if there are classes.
@@ -117,8 +112,7 @@ class FlowMatching(Denoiser):
         lora: adapters on the network; they alone are then trained, sent and averaged.
         compile: whether training steps run through torch.compile.
         gradient_checkpointing: whether training computes activations twice to keep fewer of them.
-        autoencoder: a frozen one, in whose latents the model then trains and draws, by its `LatentSpace`, or what that
-            is made of: a folder of diffusers, a `VAE`'s checkpoint, a module; see docs/latent-models.md.
+        autoencoder: a frozen one, or what `LatentSpace` makes one of, in whose latents the model trains and draws.
 
     Raises:
         ValueError: for a value out of range, or a network that does not fit the data (when `fit` starts).

@@ -159,8 +159,7 @@ class FlowSampler:
             sqrt(m / n)). 1 makes all steps of one length; not for "dopri5".
 
     Raises:
-        ValueError: for an unknown solver, fewer than one step, steps, `denoise` or `shift` of "dopri5", or tolerances
-            or a shift that are not positive.
+        ValueError: for an unknown solver or one that takes no such option, or numbers that are not positive.
     """
 
     solver: FlowSolver = "heun"

@@ -15,6 +15,7 @@ from fedgen.extras import need
 from fedgen.io.files import read_json
 from fedgen.io.tensor_files import read_safetensors, write_safetensors
 from fedgen.models.optional_hooks import ImageNetwork
+from fedgen.models.require import require
 
 NAME, PREFIX = "default", "base_model.model."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -24,8 +25,7 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 class LoRA:
     """Adapters of layers: W x becomes W x + (alpha / rank) B A x, of which A and B alone train.
 
-    Federated averaging averages A and B each on its own, as is usual: the product of the means is not the mean of the
-    clients' products.
+    Federated averaging averages A and B each on its own, as is usual, and not the clients' products.
 
     Args:
         rank: of B A.
@@ -42,10 +42,8 @@ class LoRA:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", tuple(self.targets))
-        if self.rank < 1:
-            raise ValueError(f"rank={self.rank}: an adapter has at least rank 1")
-        if not self.targets:
-            raise ValueError("targets=(): name at least one layer to adapt")
+        require(self.rank >= 1, f"rank={self.rank}: an adapter has at least rank 1")
+        require(bool(self.targets), "targets=(): name at least one layer to adapt")
 
     @property
     def scale(self) -> float:

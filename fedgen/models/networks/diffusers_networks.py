@@ -38,8 +38,7 @@ def read_settings(path: Path, missing: str = "") -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{missing}: there is no {path}")
     content = read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is damaged: it holds no settings; copy the folder again")
+    require(isinstance(content, dict), f"{path} is damaged: it holds no settings; copy the folder again")
     return content
 
 
@@ -136,8 +135,7 @@ class UNet(OnDiffusers):
 
         Args:
             config: of the UNet2DModel, as in its config.json.
-            num_classes: how many classes it knows; one row of its label embedding each, and maybe one more for "any".
-                All rows are classes by default.
+            num_classes: rows of its label embedding that are classes, maybe all but one for "any"; all by default.
         """
         options = plain_config(config)
         rows = options.pop("num_class_embeds", None)
@@ -316,8 +314,7 @@ class PromptUNet(OnDiffusers):
         prompts: one for each of the data's classes, in their order.
         pretrained: the folder of a pipeline as diffusers' StableDiffusionPipeline leaves it, with `unet`, `tokenizer`
             and `text_encoder`, or its name on the hub.
-        config: in its place, that of a UNet2DConditionModel, whose weights and prompts' embeddings are then read from a
-            checkpoint.
+        config: in its place, that of a UNet2DConditionModel, with weights and embeddings from a checkpoint.
         tokens: with `config`: of a prompt's embedding.
 
     Raises:

@@ -29,37 +29,35 @@ class Network(nn.Module):
         self.settings = settings
 
 
-class Generator(Network):
+class OfImages(Network):
+    """A network that makes or scores square images; its forward pass is that of a chain of layers, `body`."""
+
+    num_classes: int | None = None
+    """Classes that labels are of; None for an unconditional network."""
+
+    body: nn.Module
+
+    def __init__(self, image_size: int, channels: int, **settings: Any) -> None:
+        super().__init__(image_size=image_size, channels=channels, **settings)
+        self.image_shape = (channels, image_size, image_size)
+
+
+class Generator(OfImages):
     """Images [N, C, H, W] in [-1, 1] from latents [N, latent_dim]; a conditional one takes labels int64 [N] too.
 
     Another nn.Module may stand in its place if it has an attribute `latent_dim` (and `num_classes`, if conditional).
     """
 
-    num_classes: int | None = None
-    """Classes that labels are of; None for an unconditional network."""
-
-    body: nn.Module  # of one that is a chain of layers
-
     def __init__(self, image_size: int, channels: int, latent_dim: int, **settings: Any) -> None:
-        super().__init__(image_size=image_size, channels=channels, latent_dim=latent_dim, **settings)
-        self.image_shape = (channels, image_size, image_size)
+        super().__init__(image_size, channels, latent_dim=latent_dim, **settings)
         self.latent_dim = latent_dim
 
     def forward(self, latents: Tensor) -> Tensor:
         return self.body(latents)
 
 
-class Critic(Network):
+class Critic(OfImages):
     """Scores [N] of images [N, C, H, W]: unbounded, one number an image; a conditional one takes labels int64 [N]."""
-
-    num_classes: int | None = None
-    """Classes that labels are of; None for an unconditional network."""
-
-    body: nn.Module  # of one that is a chain of layers
-
-    def __init__(self, image_size: int, channels: int, **settings: Any) -> None:
-        super().__init__(image_size=image_size, channels=channels, **settings)
-        self.image_shape = (channels, image_size, image_size)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.body(images).squeeze(1)

@@ -3,8 +3,8 @@
 Spectral normalisation (Miyato et al. 2018, arXiv 1802.05957) under averaging: torch's `spectral_norm` keeps the
 singular vectors u and v of every weight as floating buffers, each improved by one power iteration in a forward pass of
 training. Federated averaging averages them: clients start a round from the same vectors, so theirs point the same way.
-But the mean is no unit vector, nor the merged weight's own: in eval mode, without power iterations, the weight would be
-divided by too little. `refresh` puts that right at the round's end.
+But the mean is no unit vector, nor the merged weight's own: in eval mode the weight would be divided by too little.
+`refresh` puts that right at the round's end.
 """
 
 from collections.abc import Collection
@@ -97,34 +97,21 @@ class UpBlock(nn.Module):
 
 
 class CriticBlock(nn.Module):
-    """ReLU, conv, ReLU, conv without normalisation; `down` halves the side by mean pooling."""
+    """ReLU (not of images), conv, ReLU, conv without normalisation; `down` halves the side by mean pooling."""
 
-    def __init__(self, inputs: int, outputs: int, down: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, down: bool, of_images: bool = False) -> None:
         super().__init__()
         self.conv1, self.conv2 = convolution(inputs, outputs, 3, True), convolution(outputs, outputs, 3, True)
         plain = not down and inputs == outputs
         self.shortcut = nn.Identity() if plain else convolution(inputs, outputs, 1, False)
-        self.down = down
+        self.down, self.of_images = down, of_images
 
     def forward(self, x: Tensor) -> Tensor:
-        residual = self.conv2(F.relu(self.conv1(F.relu(x))))
+        residual = self.conv2(F.relu(self.conv1(x if self.of_images else F.relu(x))))
         if self.down:
             # pooling and a 1x1 convolution commute as well
             return self.shortcut(F.avg_pool2d(x, 2)) + F.avg_pool2d(residual, 2)
         return self.shortcut(x) + residual
-
-
-class FirstCriticBlock(nn.Module):
-    """A critic's first block, which halves the side: images are not passed through a ReLU."""
-
-    def __init__(self, channels: int, maps: int) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = convolution(channels, maps, 3, True), convolution(maps, maps, 3, True)
-        self.shortcut = convolution(channels, maps, 1, False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        residual = self.conv2(F.relu(self.conv1(images)))
-        return self.shortcut(F.avg_pool2d(images, 2)) + F.avg_pool2d(residual, 2)
 
 
 LAYERS = (nn.Conv2d, nn.Linear, nn.Embedding)

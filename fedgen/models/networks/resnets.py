@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from fedgen.models.networks.network import Critic, Generator
 from fedgen.models.networks.pair_layers import (
     CriticBlock,
-    FirstCriticBlock,
     UpBlock,
     check_labels,
     convolution,
@@ -49,7 +48,7 @@ def critic_blocks(image_size: int, channels: int, width: int) -> nn.Sequential:
     doublings = count_doublings(image_size)
     halvings = doublings - 1 if image_size >> doublings < 7 else doublings
     return nn.Sequential(
-        FirstCriticBlock(channels, width),
+        CriticBlock(channels, width, down=True, of_images=True),
         *(CriticBlock(width, width, down=True) for _ in range(halvings - 1)),
         *(CriticBlock(width, width, down=False) for _ in range(2)),
     )
@@ -245,7 +244,7 @@ class SAGANCritic(Critic):
         halvings = count_doublings(image_size)
         maps = [width * min(WIDEST, 1 << done) for done in range(halvings)]
         attends = _position([image_size >> (done + 1) for done in range(halvings)], attention_size, "critic")
-        blocks: list[nn.Module] = [FirstCriticBlock(channels, width)]
+        blocks: list[nn.Module] = [CriticBlock(channels, width, down=True, of_images=True)]
         blocks += [CriticBlock(inputs, outputs, down=True) for inputs, outputs in pairwise(maps)]
         blocks.append(CriticBlock(maps[-1], maps[-1], down=False))
         blocks.insert(attends + 1, SelfAttention(maps[attends]))

@@ -1,8 +1,7 @@
 """The augmentations of StyleGAN2-ADA (Karras et al. 2020, arXiv 2006.06676), and the controller of their probability.
 
 Transforms (appendix B) are drawn for each image and differentiable twice; their probability is adapted (section 3.1).
-Colours: v = (1, 1, 1) / sqrt(3) is the axis of grey: the part of a colour along it has the colour's mean in every
-channel.
+Colours: v = (1, 1, 1) / sqrt(3) is the axis of grey: a colour's part along it has its mean in every channel.
 """
 
 import math
@@ -53,15 +52,11 @@ class Draws:
 
     def normal(self, std: float, *columns: int) -> Tensor:
         """Normal with mean 0: [N, *columns]."""
-        if self.percentile is not None:
-            return self._constant(2 * self.percentile - 1, columns).erfinv() * std
-        return self._normal(columns) * std
+        return self._normal(columns, 2 * (self.percentile or 0.0) - 1) * std
 
     def half_normal(self, std: float, *columns: int) -> Tensor:
         """The magnitude of a normal draw with mean 0: [N, *columns]."""
-        if self.percentile is not None:
-            return self._constant(self.percentile, columns).erfinv() * std
-        return self._normal(columns).abs() * std
+        return self._normal(columns, self.percentile or 0.0).abs() * std
 
     def scale(self, std: float) -> Tensor:
         """2 to the power of a normal draw: [N]."""
@@ -84,7 +79,10 @@ class Draws:
     def _constant(self, value: float, columns: tuple[int, ...]) -> Tensor:
         return torch.full((self.count, *columns), value, device=self.device, dtype=self.dtype)
 
-    def _normal(self, columns: tuple[int, ...]) -> Tensor:
+    def _normal(self, columns: tuple[int, ...], at: float) -> Tensor:
+        """Standard normal draws, or with a percentile erfinv at a number: without the quantile's factor sqrt(2)."""
+        if self.percentile is not None:
+            return self._constant(at, columns).erfinv()
         return torch.randn(self.count, *columns, device=self.device).to(self.dtype)
 
 
@@ -420,6 +418,7 @@ class AdaptiveAugment(KeepsPrecision):
     def __init__(
         self, augment: Augment | str | None = "bgc", target: float | None = 0.6, kimg: float = 500, p: float = 0.0
     ) -> None:
+        given = arguments_of(locals())
         super().__init__()
         require(target is None or -1 <= target <= 1, f"target must lie in [-1, 1], as means of signs do, got {target}")
         require(kimg > 0, f"kimg must be above 0, got {kimg}")
@@ -428,12 +427,7 @@ class AdaptiveAugment(KeepsPrecision):
             augment = Augment.of_pipe(augment)
         self.augment: Augment | None = build(augment, "augment", Augment, "augmentation")
         self.target, self.kimg = target, kimg
-        self.settings: dict[str, Any] = {
-            "augment": None if self.augment is None else describe(self.augment),
-            "target": target,
-            "kimg": kimg,
-            "p": p,
-        }
+        self.settings = given | {"augment": None if self.augment is None else describe(self.augment)}
         if self.augment is not None:
             self.augment.p.fill_(p)
         self.register_buffer("signs", torch.zeros(()))  # sum of the signs observed since the last update

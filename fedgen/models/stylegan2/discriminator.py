@@ -92,8 +92,8 @@ class DiscriminatorEpilogue(nn.Module):
 class StyleGAN2Discriminator(Critic):
     """StyleGAN2's discriminator: logits [N] for "real", of images [N, channels, R, R].
 
-    An image's logit depends on the others of its group (see `MinibatchStd`). Its `state_dict` has the keys and shapes
-    of the published networks. Precision is its own matter: autocast does not reach inside.
+    An image's logit depends on the others of its group. The `state_dict` has the keys and shapes of the published
+    networks. Precision is its own matter: autocast does not reach inside.
 
     Args:
         image_size: R, a power of two of at least 8.
@@ -178,8 +178,7 @@ class StyleGAN2Discriminator(Critic):
             labels: of a conditional network's images, int64 [N], or weights of its classes, float [N, num_classes].
 
         Raises:
-            ValueError: for other shapes, a batch that is not a multiple of the minibatch-std group, or labels where
-                there are none.
+            ValueError: for other shapes, a batch that is no multiple of the minibatch-std group, or odd labels.
         """
         require_shape(images, self.image_shape, type(self).__name__)
         full = self.b4.out.weight

@@ -196,11 +196,7 @@ class Synthesis(nn.Module):
         return sum(sum(block.noise_sizes) for block in self.blocks)
 
     def forward(self, styles: Tensor, noise: Noise = "random") -> Tensor:
-        """Images in the parameters' precision, about in [-1, 1] and not bounded.
-
-        Noise: "random" draws from torch's global generator, "const" is the same for every image, "none" is none; a
-        tensor [N, noise_dim] is used as it is.
-        """
+        """Images about in [-1, 1]; noise is drawn from torch's global generator, constant, none, or [N, noise_dim]."""
         if styles.shape[1:] != (self.num_styles, self.style_dim):
             raise ValueError(
                 f"styles must be [N, {self.num_styles}, {self.style_dim}] for images of {self.image_size} x"
@@ -229,8 +225,7 @@ class Synthesis(nn.Module):
 class StyleGAN2Generator(Generator):
     """StyleGAN2's generator: images [N, channels, R, R], about in [-1, 1], from latents [N, latent_dim].
 
-    Its `state_dict` has the keys and shapes of the published networks. Precision is its own matter: autocast does not
-    reach inside.
+    Its `state_dict` has the keys and shapes of the published networks. Autocast does not reach inside.
 
     Args:
         image_size: R, a power of two of at least 8 (published: 32 to 1024).

@@ -1,14 +1,12 @@
 """Networks from the pickles of NVIDIA's StyleGAN2-ADA (arXiv 2006.06676), read without running anything in them.
 
 Such a file holds its networks' source code, which the official loader runs, and tensors that torch reads by unpickling
-without limits. Here the code is dropped unread and the file is interpreted by `fedgen.io.restricted_pickle`, which can
-build dictionaries, lists and numbers: each of the twelve names that such files use stands for a check written here,
-and any other is refused.
+without limits. Here the code is dropped unread and `fedgen.io.restricted_pickle` builds dictionaries, lists and
+numbers: each of the twelve names that such files use stands for a check written here, and any other is refused.
 
 Each tensor's storage is what `torch.save` wrote before it wrote zip archives, the same since torch 1.7: five pickles
 back to back (a magic number; version 1001; the writer's machine; the storage's persistent id; a list of its key), the
-number of elements as int64, and the elements, little-endian. torch reads that by unpickling; here only the data are
-read.
+number of elements as int64, and the elements, little-endian.
 """
 
 import io
@@ -30,6 +28,7 @@ from fedgen.io.files import in_bytes
 from fedgen.io.regular_files import open_regular
 from fedgen.io.restricted_pickle import BINARY_OPCODES, NUMBER_NAMES, Function, Name, NotAllowedError, short, unpickle
 from fedgen.io.torch_files import MAGIC
+from fedgen.models.require import require
 
 _STORAGE_VERSION = 1001
 _STORAGE_OPCODES = BINARY_OPCODES - {"REDUCE", "BUILD"} | {"BINPERSID"}
@@ -89,8 +88,7 @@ def read_storage(payload: Any) -> Storage:
         raise ValueError(f"a storage is of version {short(version)}, not {_STORAGE_VERSION}")
     if machine.get("protocol_version") != _STORAGE_VERSION or machine.get("little_endian") is not True:
         raise ValueError("a storage was not written by a little-endian machine")
-    if not isinstance(found, _Id):
-        raise ValueError("a tensor's data are something other than one storage")
+    require(isinstance(found, _Id), "a tensor's data are something other than one storage")
     if type(keys) is not list or len(keys) != 1 or type(keys[0]) is not str or keys[0] != found.key:
         raise ValueError("a storage's data are listed under another key than its own")
     start = stream.tell() + 8
@@ -115,8 +113,7 @@ def _read_id(value: Any) -> _Id:
 
 def view_storage(storage: Any, offset: Any, size: Any, stride: Any) -> Tensor:
     """A contiguous tensor of shape `size` on the CPU, copied out of a storage that has no fewer elements."""
-    if not isinstance(storage, Storage):
-        raise ValueError("a tensor has no storage")
+    require(isinstance(storage, Storage), "a tensor has no storage")
     if type(size) is not tuple or type(stride) is not tuple or len(size) != len(stride) or len(size) > 8:
         raise ValueError("a tensor has a shape that torch does not write")
     if not all(type(number) is int and 0 <= number < 2**60 for number in (offset, *size, *stride)):
@@ -239,12 +236,9 @@ def _read(data: bytes) -> OfficialPickle:
                 "NVIDIA's stylegan2-ada-pytorch converts; convert it with that, and give what it writes"
             ) from error
         raise
-    if stream.read(1):
-        raise ValueError("there are data behind its end")
-    if type(found) is not dict or not {"G", "D", "G_ema"} <= found.keys():
-        raise ValueError("it does not hold G, D and G_ema")
-    if all(found[name] is None for name in ("G", "D", "G_ema")):
-        raise ValueError("it holds no network")
+    require(not stream.read(1), "there are data behind its end")
+    require(type(found) is dict and {"G", "D", "G_ema"} <= found.keys(), "it does not hold G, D and G_ema")
+    require(any(found[name] is not None for name in ("G", "D", "G_ema")), "it holds no network")
     walk = _Walk()
     training_set = found.get("training_set_kwargs")
     return OfficialPickle(
@@ -262,8 +256,7 @@ class _Persistent:
     __slots__ = ("attributes", "class_name")
 
     def __init__(self, meta: Any) -> None:
-        if type(meta) is not dict:
-            raise ValueError("it holds an object that is not of a persistent class")
+        require(type(meta) is dict, "it holds an object that is not of a persistent class")
         kind, version, name, state = (meta.get(key) for key in ("type", "version", "class_name", "state"))
         if type(kind) is not str or kind != "class" or type(name) is not str or type(state) is not dict:
             raise ValueError("it holds an object that is not of a persistent class")
@@ -279,8 +272,7 @@ class _Mapping(Name):
     __slots__ = ()
 
     def call(self, *arguments: Any) -> dict[str, Any]:
-        if arguments:
-            raise ValueError("a dictionary is made of something")
+        require(not arguments, "a dictionary is made of something")
         return {}
 
     new = call
@@ -295,8 +287,7 @@ def _make_names(max_bytes: int) -> Mapping[tuple[str, str], Name]:
     ) -> Tensor:
         nonlocal left
         left -= storage.elements.nbytes if isinstance(storage, Storage) else 0
-        if left < 0:
-            raise ValueError("its tensors hold more than the file does")
+        require(left >= 0, "its tensors hold more than the file does")
         return view_storage(storage, offset, size, stride)
 
     mapping, as_set = _Mapping(), Function(_make_set)
@@ -314,8 +305,7 @@ def _make_names(max_bytes: int) -> Mapping[tuple[str, str], Name]:
 
 
 def _rebuild_parameter(tensor: Any, requires_grad: Any, hooks: Any) -> Tensor:
-    if not isinstance(tensor, Tensor):
-        raise ValueError("a parameter is no tensor")
+    require(isinstance(tensor, Tensor), "a parameter is no tensor")
     return tensor
 
 
@@ -334,11 +324,9 @@ class _Walk:
     def network(self, value: Any, name: str) -> OfficialNetwork | None:
         if value is None:
             return None
-        if not isinstance(value, _Persistent):
-            raise ValueError(f"{name} is no network")
+        require(isinstance(value, _Persistent), f"{name} is no network")
         arguments = value.attributes.get("_init_args")
-        if type(arguments) is not tuple or len(arguments) != 0:
-            raise ValueError(f"{name} was made with arguments without names")
+        require(type(arguments) is tuple and not arguments, f"{name} was made with arguments without names")
         settings = self.settings(value.attributes.get("_init_kwargs"), f"{name}'s _init_kwargs")
         return OfficialNetwork(value.class_name, settings, self.state(value))
 
@@ -357,8 +345,7 @@ class _Walk:
 
     def _collect(self, module: _Persistent, prefix: str, found: dict[str, Tensor]) -> None:
         """Adds a module's parameters, buffers and then children, in the order of torch's state_dict."""
-        if prefix.count(".") > _DEEPEST:
-            raise ValueError("its modules are nested too deeply")
+        require(prefix.count(".") <= _DEEPEST, "its modules are nested too deeply")
         left_out = module.attributes.get("_non_persistent_buffers_set")
         buffers = self._items(module, "_buffers")
         if type(left_out) is set:
@@ -374,9 +361,8 @@ class _Walk:
 
     def _items(self, module: _Persistent, kind: str) -> dict[str, Any]:
         """Named parts of a module, without those that are None."""
-        items = module.attributes.get(kind)
-        if type(items) is not dict:
-            raise ValueError(f"a module has no {kind}")
+        items: Any = module.attributes.get(kind)
+        require(type(items) is dict, f"a module has no {kind}")
         for name in items:
             self._count()
             if not re.fullmatch(r"[A-Za-z0-9_]{1,64}", name):
@@ -384,8 +370,7 @@ class _Walk:
         return {name: item for name, item in items.items() if item is not None}
 
     def settings(self, value: Any, name: str) -> dict[str, Any]:
-        if type(value) is not dict:
-            raise ValueError(f"{name} is no dictionary")
+        require(type(value) is dict, f"{name} is no dictionary")
         return {key: self._plain(item, name, 0) for key, item in value.items()}
 
     def _plain(self, value: Any, name: str, depth: int) -> Any:

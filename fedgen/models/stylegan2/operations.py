@@ -1,8 +1,7 @@
 """Operations of StyleGAN2: FIR filters between resolutions, convolutions with them, modulated by a style per image.
 
-Formulas: Karras et al. 2020 (arXiv 1912.04958), section 2.2, and 2020 (StyleGAN2-ADA, arXiv 2006.06676), appendices B.
-Everything here is differentiable twice, keeps the memory format of maps (not of images) and gives the input's
-precision.
+Formulas: Karras et al. 2020 (arXiv 1912.04958), section 2.2, and 2020 (StyleGAN2-ADA, arXiv 2006.06676), appendix B.
+Everything is differentiable twice, keeps the memory format of maps (not of images) and gives the input's precision.
 
 Filters are depthwise convolutions. In channels_last a depthwise 4 x 4 filter costs a few per cent of the convolution
 beside it, which no separable or sliced form beats on a CPU, and upsampling is a transposed one, which is spared the
@@ -10,8 +9,7 @@ zeros; filters of many taps stay one-dimensional and are applied along one axis 
 
 PyTorch's second derivative of a convolution forms gradients of kernels as convolutions whose kernels are as large as
 the maps, which is several times slower than the routine that its first derivative uses. Here every derivative of every
-order is one of three: a convolution, its transpose, and the gradient of a kernel by that routine. Gradient penalties
-are made of second derivatives.
+order is one of three: a convolution, its transpose, and the gradient of a kernel by that routine.
 """
 
 import contextlib
@@ -324,12 +322,8 @@ def convolve(
 ) -> Tensor:
     """A convolution [N, O, H * up / down, W * up / down] of maps [N, I, H, W] by weights [O, I, k, k], k odd.
 
-    It keeps the size but for resampling by the filter, up or down by 2. `flip` correlates, as torch's conv2d does;
-    otherwise the kernel is rotated.
-
-    A kernel of 3 upsamples by a transposed convolution followed by the filter, and downsamples by the filter followed
-    by a strided convolution: neither ever sees the inserted zeros or the dropped samples. A kernel of 1 is applied at
-    the lower resolution.
+    It keeps the size but for resampling by the filter, up or down by 2. `flip` correlates, as torch's conv2d does; else
+    the kernel is rotated. Inserted zeros and dropped samples are never computed.
     """
     kernel = weight.shape[-1]
     if kernel % 2 == 0 or (up, down) not in ((1, 1), (2, 1), (1, 2)) or (taps is None and up * down > 1):

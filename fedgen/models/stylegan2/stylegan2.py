@@ -48,9 +48,8 @@ class StyleGAN2(CriticLosses, LatentGenerator):
     strategy; only `FedAvgStrategy` moves the average of weights at round ends instead of at every iteration, by the
     same product of decays. Images that a client was shown are the clock.
 
-    At a round's end (an epoch's, under other strategies) means are logged: `generator_loss`, `critic_loss`,
-    `r1_penalty`, `path_length`, `path_penalty`, `real_signs` (r of ADA), `augment_p`, and `kimg`, thousands of real
-    images shown.
+    At a round's (or epoch's) end means are logged: `generator_loss`, `critic_loss`, `r1_penalty`, `path_length`,
+    `path_penalty`, `real_signs` (r of ADA), `augment_p`, and `kimg`, thousands of real images shown.
 
     A checkpoint has everything that training goes on with: weights, their average, optimizers, images shown, mean path
     length, p and what it is adapted by. `load_from_checkpoint(path).sample(16)` needs nothing else.
@@ -76,8 +75,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         noise: of sampled images: "random" (drawn from `sample`'s generator), "const" or "none".
         generator_losses: extra losses of the generator: `EmbeddedLoss` (FID or MMD^2 to the clients' images), or any
             objects that turn its images [N, C, H, W] in [-1, 1] into a scalar, their weight included.
-        compile: whether the steps without penalties run through `torch.compile`; those with one are differentiated
-            twice, which compiled code cannot.
+        compile: whether steps without penalties, which are differentiated once, run through `torch.compile`.
         weights: path of a file of networks (see `to_file` and `fedgen convert`) to start from: their weights, and the
             average that they have. Networks that are given must have the settings of the file's.
 
@@ -408,10 +406,8 @@ class StyleGAN2(CriticLosses, LatentGenerator):
 
         Args:
             num_images: how many.
-            generator: a CPU generator: for the latents, in one go; for labels; for noise, image by image. The global
-                generator by default.
-            labels: of a conditional model's images, int64 [num_images]; drawn by the training data's frequencies by
-                default.
+            generator: a CPU generator (the global one by default): for latents, in one go; labels; noise, by image.
+            labels: of a conditional model's images, int64 [num_images]; by default drawn as the training data's.
             batch_size: images made at once, a bound on memory; does not change them.
             truncation: another than the model's.
             noise: another than the model's.
