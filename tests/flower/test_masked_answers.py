@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from fedgen.flower.secure_aggregation.secure_sums import STEP, Scale, decode, encode
+from fedgen.flower.secure_aggregation.secure_sums import STEP, decode, encode
 from fedgen.flower.wire.answer_forms import check_form, form_of
+from fedgen.flower.wire.messages import Scale
 from fedgen.losses import DistributedLoss, FastFIDLoss, OneMessageLoss
 from fedgen.statistics.statistic_messages import Message, MessageError, add
 
@@ -44,7 +45,7 @@ def test_clients_answers_have_the_form_and_their_masked_sum_is_their_sum(name):
     form = form_of(question, 5)
     for answer, weight in zip(answers, (2.0, 5.0)):
         check_form(answer, form, weight)
-    found, bounds, total = summed(answers, Scale(dict.fromkeys(form.tensors, 64.0), 5.0))
+    found, bounds, total = summed(answers, Scale(ranges=dict.fromkeys(form.tensors, 64.0), largest=5.0))
     assert found.kind == total.kind
     assert found.meta == total.meta
     for key, tensor in total.tensors.items():
@@ -56,7 +57,7 @@ def test_clients_answers_have_the_form_and_their_masked_sum_is_their_sum(name):
 
 def test_a_mark_says_what_was_cut_off():
     answers = [terms(1.0, 0.75, [[0.1, 3.0]]), terms(2.0, -6.0, [[0.5, 0.5]])]
-    found, bounds, _ = summed(answers, Scale({"value": 4.0, "gradient": 1.0}, 2.0))
+    found, bounds, _ = summed(answers, Scale(ranges={"value": 4.0, "gradient": 1.0}, largest=2.0))
     assert bounds == {"value": 4.0, "gradient": 2.0}  # of 6 / 2 and 3 / 2: each below the next power of two
     assert found.tensors["weight"] == 3
     assert found.tensors["value"] == pytest.approx(-5.25)
@@ -64,8 +65,13 @@ def test_a_mark_says_what_was_cut_off():
 
 
 def test_a_sum_of_zeros_and_of_huge_numbers_has_a_bound():
-    assert summed([terms(1.0, 0.0, [[0.0]])] * 2, Scale({"value": 1.0, "gradient": 1.0}, 1.0))[1]["value"] == 2.0**-64
-    bound = summed([terms(1.0, 1e30, [[0.0]])] * 2, Scale({"value": 1.0, "gradient": 1.0}, 1.0))[1]["value"]
+    assert (
+        summed([terms(1.0, 0.0, [[0.0]])] * 2, Scale(ranges={"value": 1.0, "gradient": 1.0}, largest=1.0))[1]["value"]
+        == 2.0**-64
+    )
+    bound = summed([terms(1.0, 1e30, [[0.0]])] * 2, Scale(ranges={"value": 1.0, "gradient": 1.0}, largest=1.0))[1][
+        "value"
+    ]
     assert bound == 2.0**63
 
 
@@ -80,6 +86,6 @@ def test_other_forms_and_weights_are_refused():
         check_form(form, form_of(Message("moments", {}), 2), 0.0)
     with pytest.raises(MessageError, match="terms"):
         form_of(form, 2)
-    scale = Scale({"value": 1.0, "gradient": 1.0}, 1.0)
+    scale = Scale(ranges={"value": 1.0, "gradient": 1.0}, largest=1.0)
     with pytest.raises(MessageError, match="gradient"):
         decode(encode(terms(1.0, 1.0, [[1.0]]), scale), form, scale, 1, 1.0)

@@ -36,33 +36,20 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True)
 class Policy:
-    """The policy of a node; by default everything is allowed but questions without end, as without a file.
+    """The policy of a node; by default everything is allowed but questions without end, as without a file."""
 
-    Args:
-        runs: names of the runs that it takes part in, the last part of `output`; "all" for any.
-        recipe: SHA-256 of the deployed recipe's file, in hexadecimal; by default any.
-        masking: whether nothing but its name and counts leaves without secure aggregation.
-        least_clients: of the federation, for a turn; of a masked sum, for whatever is in it.
-        statistics: what it answers of "statistics", "sketch", "kid", "sums", "fid", "private-sums" and "loss"; "all"
-            for any.
-        embeddings: in which, by name; "all" for any of the recipe's.
-        most_questions: different ones that a run may ask about each statistic: a score of generated images, an answer
-            to a loss; fewer if its recipe has fewer.
-        most_epsilon: of all its releases of sums with noise together, over all runs; without noise it then tells none.
-        most_norm: of an update, all weights' changes as one vector; where a turn changes them by more, it fails.
-        most_bytes: of an answer.
-    """
-
-    runs: list[str] | Literal["all"] = ALL
-    recipe: Annotated[str, Text(64, 64)] = ""
-    masking: bool = False
-    least_clients: int = 0
-    statistics: list[Statistic] | Literal["all"] = ALL
-    embeddings: list[str] | Literal["all"] = ALL
+    runs: list[str] | Literal["all"] = ALL  # that it takes part in, by the last part of `output`
+    recipe: Annotated[str, Text(64, 64)] = ""  # SHA-256 of the deployed recipe's file, in hexadecimal; by default any
+    masking: bool = False  # whether nothing but its name and counts leaves without secure aggregation
+    least_clients: int = 0  # of the federation, for a turn; of a masked sum, for whatever is in it
+    statistics: list[Statistic] | Literal["all"] = ALL  # that it answers
+    embeddings: list[str] | Literal["all"] = ALL  # in which, by name
+    # different ones that a run may ask about each statistic: a score of generated images, an answer to a loss; fewer if
+    # its recipe has fewer
     most_questions: int = 1000
-    most_epsilon: Positive = math.inf
-    most_norm: Positive = math.inf
-    most_bytes: Positive = math.inf
+    most_epsilon: Positive = math.inf  # of all releases with noise together, over all runs; without noise then none
+    most_norm: Positive = math.inf  # of an update, all weights' changes as one vector; a larger one fails the turn
+    most_bytes: Positive = math.inf  # of an answer
 
     @classmethod
     def of_node(cls, config: Mapping[str, Any]) -> "Policy":

@@ -7,7 +7,6 @@ checkpoints, and a run that goes on asks nobody again. FID-avg and KID need more
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from fedgen.flower.evaluation.summed_answers import PooledScore, check_pool
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.answer_forms import Largest
 from fedgen.flower.wire.messages import Item
-from fedgen.scores import FederatedScore
 from fedgen.statistics import Gaussian, Privacy, add, private_gaussian
 from fedgen.statistics.private import counted_epsilon, promise_of
 from fedgen.statistics.statistic_messages import Message
@@ -79,8 +77,12 @@ class NoisedAnswers(ClientAnswers):
 
     def _fit(self, key: Key, told: Message) -> tuple[Gaussian, dict[str, Scorer]]:
         pooled = check_pool(private_gaussian(told, self._privacy), self.places[key][0])
+
+        def scorer(score: PooledScore) -> Scorer:
+            return lambda _, generated, errors: score.score(generated, errors)
+
         scores = {choice.name: PooledScore(pooled, choice.options["ddof"]) for choice in self._choices(key)}
-        return pooled, {name: partial(_score, score) for name, score in scores.items()}
+        return pooled, {name: scorer(score) for name, score in scores.items()}
 
     def _totals(self, asked: Sequence[Wanted]) -> list[Message]:
         if not self._data.connection.hidden:
@@ -102,10 +104,6 @@ def refuse_told(folder: Path) -> None:
             f"{folder / TOLD} has what clients told in this run without noise, so {EPSILON} in the run's config"
             " would promise what no longer holds: leave it out, or begin another run over other images"
         )
-
-
-def _score(pooled: PooledScore, told: None, generated: Tensor | Gaussian, errors: bool) -> FederatedScore:
-    return pooled.score(generated, errors)
 
 
 def _check_epsilon(privacy: Privacy) -> None:

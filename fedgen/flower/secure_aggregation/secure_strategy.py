@@ -21,7 +21,7 @@ from fedgen.flower.client.client_node import ClientNode, ToldError, refuse_open
 from fedgen.flower.client.policy import RefusedError
 from fedgen.flower.secure_aggregation.agreement import STEPS, AskedSum, hash_of, note_sum
 from fedgen.flower.secure_aggregation.secure_mean import Masked, as_arrays, mean_error, read_instructions, write_summand
-from fedgen.flower.secure_aggregation.secure_sums import Scale, encode, masked_messages
+from fedgen.flower.secure_aggregation.secure_sums import encode, masked_messages
 from fedgen.flower.server.connection import ALONE, Connection
 from fedgen.flower.server.flower_strategy import FlowerStrategy
 from fedgen.flower.wire.flower_records import Silence
@@ -220,7 +220,7 @@ def summand(client_node: ClientNode, message: Message, config: Mapping[str, Any]
     if ABOUT_LOSS in told:
         refuse_open(config, True, [ABOUT_LOSS])
         question: LossQuestion = unpack(LossQuestion, {}, told[ABOUT_LOSS])
-        masked = encode(client_node.answer(question), Scale(**told["scale"]))
+        masked = encode(client_node.answer(question), told["scale"])
         records = write_summand(Masked(masked, b"", 1))
         alike = {name: value for name, value in vars(question).items() if name not in ("client", "weight")}
         note_sum(state, AskedSum("", {}, False, hash_of([alike, told["scale"]])))

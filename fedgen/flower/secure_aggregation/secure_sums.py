@@ -28,6 +28,7 @@ from torch import Tensor
 from fedgen.flower.secure_aggregation.agreement import STEPS
 from fedgen.flower.secure_aggregation.secure_mean import Masked, SecureMean
 from fedgen.flower.wire.answer_forms import WEIGHT, Largest
+from fedgen.flower.wire.messages import Scale
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.io.field_types import fault
 from fedgen.statistics.fixed_point import FixedPoint
@@ -162,20 +163,12 @@ def _decoded(total: Message, largest: Largest, clients: int) -> Sum:
     return Sum(Message(decoded.kind, tensors, decoded.meta), cut)
 
 
-@dataclass(frozen=True)
-class Scale:
-    """The largest entry of each tensor, of an answer of the weight `largest`: that of the client that weighs most."""
-
-    ranges: Mapping[str, float]
-    largest: float
-
-
 def encode(answer: Message, scale: Scale) -> list[NDArray[np.float64]]:
     """The answer's tensors but for its weight, by name in order: each as two arrays and its mark, all in [-1, 1]."""
     found = []
     for name in hidden_names(answer):
-        entries = answer.tensors[name].double().flatten() / scale.largest
-        part = (entries / scale.ranges[name]).clamp(-1, 1)
+        entries = answer.tensors[name].double().flatten() / scale["largest"]
+        part = (entries / scale["ranges"][name]).clamp(-1, 1)
         first = (part * _HALF).round() / _HALF
         found += [each.numpy() for each in (first, (part - first) * STEPS, _mark(entries))]
     return found
@@ -206,7 +199,7 @@ def decode(
     bounds, arrays = {}, iter(torch.from_numpy(np.asarray(array, dtype=np.float64)) for array in mean)
     for name in names:
         total = next(arrays) + next(arrays) / STEPS
-        shape, factor = form.tensors[name].shape, clients * scale.largest * scale.ranges[name]
+        shape, factor = form.tensors[name].shape, clients * scale["largest"] * scale["ranges"][name]
         if total.numel() != math.prod(shape):
             raise MessageError(f"the sum's {name} has {total.numel()} numbers and should be {list(shape)}")
         tensors[name] = (total * factor).reshape(shape)

@@ -14,11 +14,11 @@ from fedgen.federated.server_model import MASKED_NUMBER
 from fedgen.flower.app.run_config import EPSILON
 from fedgen.flower.client.answering import sent_in
 from fedgen.flower.secure_aggregation.secure_mean import Masked
-from fedgen.flower.secure_aggregation.secure_sums import FIRST, MARGIN, STEP, WASTE, Scale, decode, hidden_names
+from fedgen.flower.secure_aggregation.secure_sums import FIRST, MARGIN, STEP, WASTE, decode, hidden_names
 from fedgen.flower.server.connection import AWAY, Connection
 from fedgen.flower.wire.answer_forms import check_form, form_of
 from fedgen.flower.wire.flower_records import Silence
-from fedgen.flower.wire.messages import ABOUT_LOSS, LossQuestion, MaskedLoss, MaskScale, Told, pack
+from fedgen.flower.wire.messages import ABOUT_LOSS, LossQuestion, MaskedLoss, Scale, Told, pack
 from fedgen.flower.wire.serialization import to_bytes
 from fedgen.losses import DistributedLoss, EmbeddedLoss, OneMessageLoss
 from fedgen.losses.distributed import Traffic, message_weights
@@ -167,7 +167,7 @@ class MaskedClients(AskedClients):
         first, asked, whole = question.kind not in self._ranges, self._asked, self._once
         ranges = self._ranges.get(question.kind) or dict.fromkeys(hidden_names(form), FIRST)
         for _ in range(TRIES):
-            scale = Scale(ranges, max(self._weights.values()))
+            scale: Scale = {"ranges": ranges, "largest": max(self._weights.values())}
             found = self._exchange(question, form, scale, asked, whole)
             if isinstance(found, dict):
                 return None, found
@@ -193,10 +193,9 @@ class MaskedClients(AskedClients):
     ) -> tuple[Message, dict[str, float], dict[int, str]] | dict[int, str]:
         """The sum, bounds of its entries and why clients do not answer; the latter alone, if there is no sum."""
         questions = self._questions(question)
-        mask: MaskScale = {"ranges": dict(scale.ranges), "largest": scale.largest}
 
         def write(client: int, among: dict[str, str]) -> Masked:
-            told: MaskedLoss = {ABOUT_LOSS: pack(questions[client])[1], "scale": mask}
+            told: MaskedLoss = {ABOUT_LOSS: pack(questions[client])[1], "scale": scale}
             asked = Masked([], to_bytes(told), 1)  # the weight is in the answer
             self.traffic.down += len(asked.rest)
             return asked

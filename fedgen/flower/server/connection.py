@@ -35,31 +35,18 @@ class UnansweredError(MessageError):
 
 @dataclass(frozen=True, eq=False)
 class Connection:
-    """A connection to all clients of a federation, by number, with what the run's config says of them.
-
-    Args:
-        grid: Flower's.
-        registry: of the clients.
-        deadline: seconds that they have to answer; None waits for all that are there.
-        hidden: whether a single client's answer is hidden from the server.
-        patience: seconds for which a question is asked again while nothing comes from anybody.
-        labels: of their images.
-        least: the part of the clients' weight that must answer what a loss asks.
-        update_range: the largest change of an entry in a turn, under secure aggregation.
-        ranges: of clients' statistics.
-        privacy: of sums with noise, for one embedding and a client's message by itself; None for exact statistics.
-    """
+    """A connection to all clients of a federation, by number, with what the run's config says of them."""
 
     grid: Grid
     registry: ClientRegistry
-    deadline: float | None = None
-    hidden: bool = False
-    patience: float = 0.0
-    labels: RunLabels = field(default_factory=RunLabels)
-    least: float = LEAST
-    update_range: float = 0.0
-    ranges: Ranges = field(default_factory=Ranges)
-    privacy: Privacy | None = None
+    deadline: float | None = None  # seconds that clients have to answer; None waits for all that are there
+    hidden: bool = False  # whether a single client's answer is hidden from the server
+    patience: float = 0.0  # seconds for which a question is asked again while nothing comes from anybody
+    labels: RunLabels = field(default_factory=RunLabels)  # of the clients' images
+    least: float = LEAST  # the part of the clients' weight that must answer what a loss asks
+    update_range: float = 0.0  # the largest change of an entry in a turn, under secure aggregation
+    ranges: Ranges = field(default_factory=Ranges)  # of clients' statistics
+    privacy: Privacy | None = None  # of sums with noise, for one embedding and a client's message; None without noise
 
     @property
     def clients(self) -> Sequence[Hello]:

@@ -125,8 +125,8 @@ class Told:
     failure: str = ""  # why there are none
 
 
-class MaskScale(TypedDict):
-    """The largest entry of each tensor, of an answer of the weight `largest`."""
+class Scale(TypedDict):
+    """The largest entry of each tensor, of an answer of the weight `largest`: that of the client that weighs most."""
 
     ranges: dict[str, float]
     largest: float
@@ -136,7 +136,7 @@ class MaskedLoss(TypedDict):
     """A server's question for a sum of answers to a loss."""
 
     loss: bytes  # a `LossQuestion`
-    scale: MaskScale
+    scale: Scale
 
 
 class MaskedQuestion(TypedDict):
