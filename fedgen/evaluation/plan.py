@@ -31,11 +31,7 @@ Features = dict[Place, tuple[Tensor, Tensor | None]]
 
 
 class EvaluationPlan:
-    """The scores of an evaluation by split and embedding; arguments as for `Evaluator`.
-
-    Attributes:
-        places: the splits and embeddings that have scores, in order, by name.
-    """
+    """The scores of an evaluation by split and embedding, in `places`; arguments as for `Evaluator`."""
 
     def __init__(
         self,

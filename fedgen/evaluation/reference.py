@@ -49,8 +49,8 @@ class Reference:
     ) -> "Reference":
         """Clients known by fitted scores alone; of those that one leaves out of what it gives, none are given."""
         made = cls.__new__(cls)
-        made.choices = tuple(choice for choices, _ in fitted for choice in choices)
-        made.aggregates, made._weights, made._passes = tuple(aggregates), weights, list(fitted)
+        made.choices, made.aggregates = tuple(one for choices, _ in fitted for one in choices), tuple(aggregates)
+        made._weights, made._passes = weights, list(fitted)
         return made
 
     def __repr__(self) -> str:
@@ -81,15 +81,14 @@ class Reference:
         return [found[name] for name in wanted if name in found]
 
     def _score(
-        self, choices: Sequence[ScoreChoice], score: FittedScore, made: GeneratedSet, errors: bool
+        self, choices: Sequence[ScoreChoice], fitted: FittedScore, made: GeneratedSet, errors: bool
     ) -> dict[str, FederatedScore]:
-        values = score.score(made, errors)
+        values = fitted.score(made, errors)
         found = {}
         for choice in choices:
-            if choice.kind not in values:  # which clients elsewhere have not told
-                continue
-            own = scaled(with_further(values[choice.kind], choice, self.aggregates, self._weights), choice.scale)
-            found[choice.name] = replace(own, name=choice.name, higher_is_better=choice.higher_is_better)
+            if (score := values.get(choice.kind)) is not None:  # clients elsewhere may not tell it
+                own = scaled(with_further(score, choice, self.aggregates, self._weights), choice.scale)
+                found[choice.name] = replace(own, name=choice.name, higher_is_better=choice.higher_is_better)
         return found
 
 
