@@ -326,9 +326,9 @@ def inverted_pairs(
         with np.errstate(invalid="ignore"):
             gaps = np.nan_to_num(centre[one] - centre[other], nan=0.0)
         spread = np.sqrt(np.maximum(_variances(covariance, one, other), 0))
-        sizes.append(
-            np.where(spread > 0, np.abs(gaps) / np.where(spread > 0, spread, 1), np.where(gaps != 0, np.inf, 0))
-        )
+        with np.errstate(over="ignore"):
+            far = np.abs(gaps) / np.where(spread > 0, spread, 1)
+        sizes.append(np.where(spread > 0, far, np.where(gaps != 0, np.inf, 0)))
         spreads.append(spread)
     decided = np.isinf(np.stack(sizes))
     draws = [_draws(covariance, seed + place) for place, (_, covariance) in enumerate(columns)]

@@ -195,7 +195,7 @@ FOLDER = "race"  # in a run's folder, with the features of a race that was not f
 
 @dataclass(frozen=True)
 class Race:
-    """What a race has found.
+    """The outcome of a race.
 
     Args:
         column: the score that decided, e.g. "kid_all".
@@ -213,7 +213,7 @@ class Race:
 
     @property
     def words(self) -> str:
-        """What it found and what it cost, in a sentence or two."""
+        """The outcome and its cost, in a sentence or two."""
         rounds = [str(record.round) for record in self.records]
         most, all_ = self.looks[-1][0], self.looks[0][1]
         left = f"round {rounds[0]}" if len(rounds) == 1 else f"one of rounds {', '.join(rounds)}"

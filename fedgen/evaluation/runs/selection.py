@@ -145,7 +145,7 @@ def best_records(column: Sequence[ScoreRecord], real: Real = "fixed") -> list[Sc
 
 
 def say_best(column: Sequence[ScoreRecord], name: str = "") -> list[str]:
-    """What is known of the best checkpoint of a column's records: the set that holds it, and the chosen one's value.
+    """The set that holds the best checkpoint of a column's records, and the chosen one's value, in a line each.
 
     Args:
         column: the records, with what is stored of real images' influences.
