@@ -53,7 +53,21 @@ LONGEST = (
 )
 
 
+def may_have_slow_tests(path: Path) -> bool:
+    """Whether a file marks tests as slow, by itself, by tests/quick.py or by the fixture of tests/fuzz/conftest.py."""
+    return any(word in path.read_text() for word in ("slow", "first_quick", "copies"))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test-slow` imports only files with slow tests, a third of all: each of its processes would take seconds."""
+    only_slow = config.option.markexpr.startswith("slow")
+    is_file = collection_path.suffix == ".py"
+    return True if only_slow and is_file and not may_have_slow_tests(collection_path) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first, and of them the longest files, so that several processes end together."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    assert all(map(may_have_slow_tests, slow)), "`make test-slow` would not collect these: see may_have_slow_tests"
     order = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (item.get_closest_marker("slow") is None, order.get(item.path, len(order))))
