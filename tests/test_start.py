@@ -1,5 +1,6 @@
 """Commands import only what they need: help no torch, and what is checked or ranked no Lightning."""
 
+import ast
 import resource
 import subprocess
 import sys
@@ -108,29 +109,46 @@ def test_a_page_of_a_run_imports_no_torch(tmp_path):
     assert imported & (HEAVY | {"torch"}) == set()
 
 
+CHECKED = [
+    (["evaluate", "--generated", "none", "--clients", "nobody"], "there is no nobody"),
+    (["evaluate", "nowhere", "pixels"], "nowhere/recipe.yaml does not exist"),
+    (["clients", "nowhere.yaml"], "nowhere.yaml does not exist"),
+    (["fit", "nowhere.yaml"], "there is no recipe nowhere.yaml"),
+    (["fit", "--config=nowhere", "--trainer.max_epochs", "3"], "there is no recipe nowhere;"),
+    (["fit", "modle.yaml"], "modle.yaml: Option 'modle' is not accepted; did you mean 'model'?"),
+    (["convert", "empty.pkl", "empty.safetensors"], "empty.pkl is empty"),
+    (["benchmark", "run", "nowhere"], "there is no suite 'nowhere'"),
+    (["benchmark", "run", "tiny", "--cells", "nowhere"], "--cells: there is no 'nowhere'"),
+]
+EACH = """
+import io, sys
+from contextlib import redirect_stderr
+from fedgen.__main__ import main
+found = []
+for arguments in {commands}:
+    with redirect_stderr(io.StringIO()) as errors:
+        try:
+            status = main(arguments)
+        except SystemExit as end:
+            status = end.code
+    found.append((status, errors.getvalue(), {{name.split(".")[0] for name in sys.modules}} & {heavy}))
+print(found)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["evaluate", "--generated", "none", "--clients", "nobody"], "there is no nobody"),
-        (["evaluate", "nowhere", "pixels"], "nowhere/recipe.yaml does not exist"),
-        (["clients", "nowhere.yaml"], "nowhere.yaml does not exist"),
-        (["fit", "nowhere.yaml"], "there is no recipe nowhere.yaml"),
-        (["fit", "--config=nowhere", "--trainer.max_epochs", "3"], "there is no recipe nowhere;"),
-        (["fit", "modle.yaml"], "modle.yaml: Option 'modle' is not accepted; did you mean 'model'?"),
-        (["convert", "empty.pkl", "empty.safetensors"], "empty.pkl is empty"),
-        (["benchmark", "run", "nowhere"], "there is no suite 'nowhere'"),
-        (["benchmark", "run", "tiny", "--cells", "nowhere"], "--cells: there is no 'nowhere'"),
-    ],
-    ids=["folders", "run", "recipe", "fit", "config", "key", "pickle", "suite", "cell"],
-)
-def test_what_is_given_is_checked_without_lightning(arguments, said, tmp_path):
+def test_what_is_given_is_checked_without_lightning(tmp_path):
+    """By one process, one command after the other."""
     (tmp_path / "empty.pkl").touch()
     (tmp_path / "modle.yaml").write_text("modle: 1")
-    status, _, errors, imported = run(*arguments, folder=tmp_path)
-    assert status == 2
-    assert said in errors
-    assert imported & HEAVY == set()
+    code = EACH.format(commands=[arguments for arguments, _ in CHECKED], heavy=HEAVY)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert result.returncode == 0, result.stderr
+    found = ast.literal_eval(result.stdout.splitlines()[-1])
+    for (arguments, said), (status, errors, imported) in zip(CHECKED, found, strict=True):
+        assert status == 2, arguments
+        assert said in errors, arguments
+        assert imported == set(), arguments
 
 
 @pytest.mark.slow
