@@ -20,54 +20,60 @@ from tests.flower.runs import NOISE, app_of, deploy, node_of, read, recipe, same
 from tests.quick import first_quick
 
 FEDERATED = "fedgen.federated"
+# some rules together: the model is the simulation's only if each of them does what it does there
 VARIANTS = {
     "mean": {},
-    "cohort, uniform": {"cohort_size": 2, "client_weights": "uniform"},
+    "cohort, uniform, server adam, schedules": {
+        "cohort_size": 2,
+        "client_weights": "uniform",
+        "server_optimizer": {"class_path": f"{FEDERATED}.FedAdam", "init_args": {"lr": 0.01}},
+        "client_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}},
+        "server_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.9, "rounds": 1}},
+    },
     "average": {"optimizer_state": "average", "cohort_size": 3},
-    "keep, personal": {"optimizer_state": "keep", "personal": ["critic.*"]},
-    "server adam": {"server_optimizer": {"class_path": f"{FEDERATED}.FedAdam", "init_args": {"lr": 0.01}}},
-    "prox": {"client_algorithm": {"class_path": f"{FEDERATED}.FedProx", "init_args": {"mu": 0.1}}},
+    "keep, personal, prox": {
+        "optimizer_state": "keep",
+        "personal": ["critic.*"],
+        "client_algorithm": {"class_path": f"{FEDERATED}.FedProx", "init_args": {"mu": 0.1}},
+    },
     "scaffold": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}, "cohort_size": 3},
     "ditto": {"client_algorithm": {"class_path": f"{FEDERATED}.Ditto"}, "cohort_size": 3},
-    "fedrep": {
+    "fedrep, lazy layers": {
         "client_algorithm": {"class_path": f"{FEDERATED}.FedRep", "init_args": {"head_steps": 1}},
         "personal": ["net.4.*"],
         "model": {"class_path": "tests.flower.stateful.Lazy"},
     },
-    "quantised": {"compression": {"class_path": f"{FEDERATED}.compression.QSGD", "init_args": {"bits": 4}}},
-    "sparse": {"compression": {"class_path": f"{FEDERATED}.compression.TopK"}, "cohort_size": 3},
-    "signs": {"compression": {"class_path": f"{FEDERATED}.compression.ScaledSign"}},
-    "low rank, personal": {
-        "compression": {"class_path": f"{FEDERATED}.compression.PowerSGD"},
-        "personal": ["critic.*"],
-        "cohort_size": 3,
-    },
-    "median": {"aggregator": {"class_path": f"{FEDERATED}.Median"}},
-    "fair": {
-        "aggregator": {"class_path": f"{FEDERATED}.QFedAvg", "init_args": {"q": 1.0, "lr": 0.1}},
-        "model": {"class_path": "tests.flower.stateful.Stateful"},
-    },
-    "by size": {
-        "sampler": {"class_path": "fedgen.clients.samplers.SizeSampler"},
-        "client_weights": "uniform",
-        "optimizer_state": "average",
-        "cohort_size": 3,
-    },
-    "shifts": {
+    "quantised, shifts": {
+        "compression": {"class_path": f"{FEDERATED}.compression.QSGD", "init_args": {"bits": 4}},
         "sampler": {
             "class_path": "fedgen.clients.samplers.AvailabilitySampler",
             "init_args": {"trace": {"class_path": "tests.flower.stateful.Second"}},
         },
         "cohort_size": 2,
     },
-    "schedules": {
-        "client_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}},
-        "server_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.9, "rounds": 1}},
+    "sparse": {"compression": {"class_path": f"{FEDERATED}.compression.TopK"}, "cohort_size": 3},
+    "signs, by size": {
+        "compression": {"class_path": f"{FEDERATED}.compression.ScaledSign"},
+        "sampler": {"class_path": "fedgen.clients.samplers.SizeSampler"},
+        "client_weights": "uniform",
+        "optimizer_state": "average",
+        "cohort_size": 3,
     },
-    "a module with state of its own": {"model": {"class_path": "tests.flower.stateful.Stateful"}},
-    "generator trained by the server": {"model": small_gan(generator_trained_by="server")},
+    "low rank, personal": {
+        "compression": {"class_path": f"{FEDERATED}.compression.PowerSGD"},
+        "personal": ["critic.*"],
+        "cohort_size": 3,
+    },
+    "median, generator trained by the server": {
+        "aggregator": {"class_path": f"{FEDERATED}.Median"},
+        "model": small_gan(generator_trained_by="server"),
+    },
+    "fair, a module with state of its own": {
+        "aggregator": {"class_path": f"{FEDERATED}.QFedAvg", "init_args": {"q": 1.0, "lr": 0.1}},
+        "model": {"class_path": "tests.flower.stateful.Stateful"},
+    },
 }
-TURNS = {"by size": 7, "shifts": 3}  # of three rounds, where not all clients of a cohort's size train
+TURNS = {"signs, by size": 7, "quantised, shifts": 3}  # of three rounds, where not all of a cohort's size train
 
 
 @pytest.mark.parametrize("name", first_quick(VARIANTS))
@@ -104,7 +110,7 @@ def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
 @pytest.mark.slow
 def test_losses_are_refused_where_a_run_promises_privacy(images, tmp_path):
     with pytest.raises(MisconfigurationException, match="QFedAvg"):
-        deploy(recipe(1, **VARIANTS["fair"]), images, tmp_path / "run", config=NOISE)
+        deploy(recipe(1, **VARIANTS["fair, a module with state of its own"]), images, tmp_path / "run", config=NOISE)
 
 
 @pytest.mark.slow
@@ -128,16 +134,6 @@ def test_a_mean_that_the_server_has_no_place_for_is_named_with_the_remedy(images
 
 
 @pytest.mark.slow
-def test_lazy_layers_are_those_of_the_simulation(images, tmp_path):
-    """The server, which has no batch, gets their shapes from a blank one, and draws the same first values."""
-    settings = recipe(1, model={"class_path": "tests.flower.stateful.Lazy"})
-    simulated = simulate(settings, images, tmp_path / "simulated")
-    deployed, _ = deploy(settings, images, tmp_path / "deployed")
-    assert simulated["state_dict"]["net.1.weight"].shape == (4, 64)
-    same_weights(simulated, deployed)
-
-
-@pytest.mark.slow
 def test_lazy_layers_of_batches_that_a_server_cannot_make_are_refused(images, tmp_path):
     settings = recipe(1, model={"class_path": "tests.flower.stateful.LazyOfTexts"})
     with pytest.raises(MisconfigurationException, match="uninitialised"):
@@ -145,17 +141,9 @@ def test_lazy_layers_of_batches_that_a_server_cannot_make_are_refused(images, tm
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_its_last_round(images, tmp_path):
-    variant = {"optimizer_state": "keep", "personal": ["critic.*"], "cohort_size": 3}
-    straight = simulate(recipe(4, **variant), images, tmp_path / "straight")
-    deploy(recipe(2, **variant), images, tmp_path / "run")
-    resumed, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
-    same_weights(straight, resumed)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_from_its_last_round_with_what_clients_have_not_sent(images, tmp_path):
+def test_a_run_goes_on_from_its_last_round_with_what_clients_keep_and_have_not_sent(images, tmp_path):
     variant = {"compression": {"class_path": f"{FEDERATED}.compression.TopK"}, "cohort_size": 3}
+    variant |= {"optimizer_state": "keep", "personal": ["critic.*"]}
     straight, _ = deploy(recipe(4, **variant), images, tmp_path / "straight")
     deploy(recipe(2, **variant), images, tmp_path / "run")
     resumed, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
@@ -315,18 +303,36 @@ FAULTS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
-@pytest.mark.parametrize("name", first_quick(FAULTS))
-def test_a_round_goes_on_without_a_client_that_fails(name, images, tmp_path):
-    breaks, reason = FAULTS[name]
-    settings = recipe(3, optimizer_state="average")
-    broken = node_of(Odd, settings, images, tmp_path / "run", "b", lambda _, reply: breaks(reply), turns=(1, 2))
-    found, _ = deploy(settings, images, tmp_path / "run", {11: broken}, config={"round-deadline": 0.5})
-    left_out = found["fedavg"]["left_out"]
-    assert [(one["round"], one["name"]) for one in left_out] == [(1, "b"), (2, "b")]
-    assert all(reason in one["reason"] for one in left_out)
+def left_out_of(images, folder, faults):
+    """Who was left out, by round and name, with the reason, where clients' turns of rounds 1 and 2 have faults."""
+    settings, nodes = recipe(3, optimizer_state="average"), {}
+    for number, name in enumerate("abcd", 10):
+        if name in faults:
+            breaks = iter([FAULTS[fault][0] for fault in faults[name]])
+            change = lambda _, reply, breaks=breaks: next(breaks)(reply)  # noqa: E731
+            nodes[number] = node_of(Odd, settings, images, folder, name, change, turns=(1, 2))
+    found, _ = deploy(settings, images, folder, nodes, config={"round-deadline": 0.5})
     assert all(torch.isfinite(t).all() for t in found["state_dict"].values() if t.is_floating_point())
     assert found["epoch"] == 2
+    return {(one["round"], one["name"]): one["reason"] for one in found["fedavg"]["left_out"]}
+
+
+@pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
+def test_a_round_goes_on_without_a_client_that_fails(images, tmp_path):
+    found = left_out_of(images, tmp_path / "run", {"b": ("raises", "raises")})
+    assert found.keys() == {(1, "b"), (2, "b")}
+    assert all(FAULTS["raises"][1] in reason for reason in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:client .* is left out of round:UserWarning")
+def test_a_round_goes_on_without_clients_that_fail_each_in_its_own_way(images, tmp_path):
+    faults = {"b": ("vanishes", "nan"), "c": ("shape", "dtype"), "d": ("garbage", "raises")}
+    assert {fault for both in faults.values() for fault in both} == FAULTS.keys()
+    found = left_out_of(images, tmp_path / "run", faults)
+    assert found.keys() == {(round, name) for round in (1, 2) for name in faults}
+    for (round, name), reason in found.items():
+        assert FAULTS[faults[name][round - 1]][1] in reason, (round, name)
 
 
 class FailsInRoundOne(L.Callback):
