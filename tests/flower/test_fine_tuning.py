@@ -61,12 +61,11 @@ def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, images, t
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_run_goes_on_from_its_last_round(form, images, tmp_path):
-    straight = simulate(fine_tuning(form, 3), images, tmp_path / "straight")
+    straight = simulate(fine_tuning(form, 2), images, tmp_path / "straight")
     first, _ = deploy(fine_tuning(form, 1), images, tmp_path / "run")
-    resumed, _ = deploy(fine_tuning(form, 3), images, tmp_path / "run")
+    resumed, _ = deploy(fine_tuning(form, 2), images, tmp_path / "run")
     same_weights(straight, resumed)
-    asked = {"exact": 3, "message": 2, "local": 3}[form]  # once in each process
-    assert resumed["traffic"]["up"] == asked * first["traffic"]["up"]
+    assert resumed["traffic"]["up"] == 2 * first["traffic"]["up"]  # "message" asks once in each process
 
 
 FID = {"class_path": "fedgen.losses.FastFIDLoss"}
@@ -85,15 +84,15 @@ VARIANTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_other_objectives_and_weights(name, hidden, images, tmp_path):
+def test_other_objectives_and_weights_in_the_open_and_under_masks(name, images, tmp_path):
     form, loss, objective = VARIANTS[name]
     settings = fine_tuning(form, loss=loss, **objective)
     simulated = simulate(settings, images, tmp_path / "simulated")
-    deployed, _ = deploy(settings, images, tmp_path / "deployed", config=HIDDEN if hidden else {})
-    # in single precision what is masked is more exact than what is sent
-    same_weights(simulated, deployed, atol=1e-5 if name == "single precision" else 2e-6)
+    for run, config in (("deployed", {}), ("hidden", HIDDEN)):
+        deployed, _ = deploy(settings, images, tmp_path / run, config=config)
+        # in single precision what is masked is more exact than what is sent
+        same_weights(simulated, deployed, atol=1e-5 if name == "single precision" else 2e-6)
 
 
 @pytest.mark.slow
