@@ -52,7 +52,10 @@ def of_federated(name, **options):
 
 
 RUNS = {
-    "a GAN with averaged optimizers": (recipe(2, SCORES, optimizer_state="average"), ()),
+    "spectral norm and averaged optimizers": (
+        recipe(2, SCORES, {"class_path": "fedgen.models.GAN", "init_args": SNGAN}, optimizer_state="average"),
+        (),
+    ),
     "a GAN whose clients keep parts, models and optimizers": (
         recipe(3, client_algorithm=of_federated("Ditto"), personal=["critic.*"], optimizer_state="keep"),
         (),
@@ -68,9 +71,10 @@ RUNS = {
         (),
     ),
     "a diffusion model": (recipe(2, None, DDPM), ()),
-    "spectral norm": (recipe(2, None, {"class_path": "fedgen.models.GAN", "init_args": SNGAN}), ()),
-    "a module with a counter, an average, a schedule and draws": (recipe(2, SCORES, stateful("Restless")), ()),
-    "the same, with what clients keep": (recipe(3, SCORES, stateful("Restless"), **KEPT), ()),
+    "a module with a counter, an average, a schedule and draws, and what its clients keep": (
+        recipe(3, SCORES, stateful("Restless"), **KEPT),
+        (),
+    ),
     "a turn that fails after it has trained": (recipe(3, SCORES, stateful("Failing")), ()),
     "secure aggregation": (recipe(2, {**SCORES, "scores": ["fid"]}), HIDDEN),
     "a loss at the server": (fine_tuning("exact"), ()),
