@@ -2,7 +2,7 @@
 
 import json
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 from torchvision.utils import save_image
 
 import fedgen
+from fedgen.__main__ import main
 from tests.terminals import shown_on_terminal, written_lines
 
 ROOT = Path(__file__).parent.parent
@@ -51,26 +52,18 @@ def test_fedavg_shows_one_line_over_all_rounds_on_a_terminal_of_80_columns(tmp_p
 
 
 @pytest.mark.slow
-def test_score_folders_prints_what_fedgen_evaluate_does(tmp_path):
+def test_score_folders_prints_what_fedgen_evaluate_does(tmp_path, monkeypatch, capsys):
     digits = fedgen.Digits().read("train")
     for index in range(90):
         folder = tmp_path / ("samples", "a", "b")[index % 3]
         folder.mkdir(exist_ok=True)
         save_image(digits.inputs[index] / 255, folder / f"{index}.png")
-    here = {"cwd": tmp_path, "capture_output": True, "text": True, "check": True}
-    found = subprocess.run([sys.executable, EXAMPLES / "score_folders.py", "samples", "a", "b"], **here).stdout
-    command = [
-        "--generated",
-        "samples",
-        "--clients",
-        "a",
-        "b",
-        "--embedding",
-        "efficientnet-lite0-32",
-        "--scores",
-        "fid",
-    ]
-    subprocess.run([sys.executable, "-W", "ignore", "-m", "fedgen", "evaluate", *command], **here)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["score_folders.py", "samples", "a", "b"])
+    runpy.run_path(str(EXAMPLES / "score_folders.py"), run_name="__main__")
+    found = capsys.readouterr().out
+    command = ["--generated", "samples", "--clients", "a", "b", "--embedding", "efficientnet-lite0-32"]
+    assert main(["evaluate", *command, "--scores", "fid"]) == 0
     records = json.loads((tmp_path / "scores.json").read_text())["records"]
     (exact,) = [record["value"] for record in records if (record["score"], record["aggregate"]) == ("fid", "all")]
     (value,) = [line.split()[1] for line in found.splitlines() if line.startswith("fid_all")]
