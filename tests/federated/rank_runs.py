@@ -300,6 +300,8 @@ CONFIGURATIONS = {
     "low-rank": (Net, {"compression": PowerSGD(1), "cohort_size": 3}),
 }
 PICTURED = ("gan", "gan-server", "ddpm", "flow", "edm", "vae", "latent-flow", "latent-edm")
+# three processes train only the small modules: with a client each, networks add nothing to what two processes show
+SPREAD = tuple(name for name in CONFIGURATIONS if name not in PICTURED)
 RESUMED = ("personal", "continuing", "adam-average", "scaffold", "ditto", "sparse")
 
 
@@ -327,9 +329,10 @@ def places_and_names():
 
 
 def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
-    """All configurations, or those of `RESUMED` of which another folder has runs, from a checkpoint of each."""
+    """All configurations that so many processes train, or those of `RESUMED` of which another folder has runs, from a
+    checkpoint of each."""
     resumed = [] if resume_from is None else [name for name in RESUMED if (Path(resume_from) / name).exists()]
-    for name in resumed or places_and_names()[1] or CONFIGURATIONS:
+    for name in resumed or places_and_names()[1] or (CONFIGURATIONS if devices < 3 else SPREAD):
         start = Path(resume_from) / name / checkpoint if resumed else None
         ranks.dist = counted = Counted()
         broadcasts = Broadcasts()

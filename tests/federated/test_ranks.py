@@ -8,7 +8,7 @@ import torch
 from fedgen.federated import Mean
 from fedgen.ranks import share_out
 from tests.federated.kit_rules import aggregators
-from tests.federated.rank_runs import CONFIGURATIONS, RESUMED, ROUNDS, SIZES
+from tests.federated.rank_runs import CONFIGURATIONS, RESUMED, ROUNDS, SIZES, SPREAD
 from tests.launched import Imported, end, meeting, start
 
 SCRIPT = "tests.federated.rank_runs"
@@ -29,7 +29,7 @@ LOOSE = {
 
 @pytest.fixture(scope="module")
 def script():
-    """The script, imported once: where a test is of no process that dies, it need not be started as users start one."""
+    """The script, imported once: only where processes die is it also started as users start one."""
     imported = Imported(SCRIPT)
     yield imported
     imported.close()
@@ -64,8 +64,9 @@ def read(runs, devices, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [2, 3])
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    ("name", "devices"), [*((name, 2) for name in CONFIGURATIONS), *((name, 3) for name in SPREAD)]
+)
 def test_several_processes_train_the_model_of_one(runs, devices, name):
     one, several = read(runs, 1, name), read(runs, devices, name)
     for key, value in one["weights"].items():
@@ -109,10 +110,14 @@ def test_a_checkpoint_holds_every_ranks_clients(runs, devices):
             torch.testing.assert_close(several[client]["errors"][name], error, rtol=0, atol=2e-6)
 
 
+ONE_SUM = ("sgd", "uniform", "adam", "personal", "fails")
+NETWORKS = ("ddpm", "flow", "edm", "vae", "latent-flow", "latent-edm")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2, 3])
 @pytest.mark.parametrize(
-    "name", ["sgd", "uniform", "adam", "personal", "fails", "ddpm", "flow", "edm", "vae", "latent-flow", "latent-edm"]
+    ("name", "devices"),
+    [*((name, devices) for name in ONE_SUM for devices in (1, 2, 3)), *((n, d) for n in NETWORKS for d in (1, 2))],
 )
 def test_a_round_is_one_sum_over_processes_and_its_turns_wait_for_nobody(runs, devices, name):
     found = read(runs, devices, name)
@@ -146,9 +151,8 @@ def test_a_checkpoint_goes_on_on_another_number_of_processes(script, runs, befor
             torch.testing.assert_close(resumed[key], value, rtol=0, atol=5e-6)
 
 
-def dies(*arguments):
-    """Starts processes one of which is killed; the others must say so and end too."""
-    process = start(SCRIPT, *arguments)
+def dies(process):
+    """Waits for processes one of which is killed; the others must say so and end too."""
     said, _ = process.communicate(timeout=300)  # until the last one has closed its end
     assert process.returncode != 0
     assert "LostRankError: another process of this job has ended" in said, said[-3000:]
@@ -156,9 +160,15 @@ def dies(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rank", "sent"), [(0, "SIGKILL"), (1, "SIGKILL"), (1, "SIGTERM")])
-def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(script, runs, rank, sent, tmp_path):
-    dies("dies", tmp_path, rank, sent)
+@pytest.mark.parametrize(
+    ("rank", "sent", "by_lightning"), [(0, "SIGKILL", True), (1, "SIGKILL", False), (1, "SIGTERM", True)]
+)
+def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(
+    script, runs, rank, sent, by_lightning, tmp_path
+):
+    """Whether Lightning has started the other process, which is its child then, or each was started as by torchrun."""
+    asked = "dies", tmp_path, rank, sent
+    dies(start(SCRIPT, *asked) if by_lightning else script.start(*asked, ranks=2))
     end(script.start(1, tmp_path / "alone", tmp_path, "last.ckpt"))
     straight = read(runs, 1, "personal")["weights"]
     resumed = torch.load(tmp_path / "alone" / "personal.pt", weights_only=True)["weights"]
@@ -171,7 +181,7 @@ def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(scrip
 def test_a_process_that_dies_in_an_evaluation_changes_nothing_of_what_a_restart_ends_with(
     script, scored, rank, tmp_path
 ):
-    dies("scored", tmp_path, rank)
+    dies(script.start("scored", tmp_path, rank, ranks=2))
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == ROUNDS - 2
     end(script.start("scored", tmp_path, ranks=2))
     straight, resumed = (torch.load(folder / "last.ckpt", weights_only=True) for folder in (scored, tmp_path))
