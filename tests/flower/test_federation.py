@@ -6,8 +6,7 @@ import pytest
 
 from fedgen.evaluation import read_records
 from tests.flower.federation import EAGER, Federation, wait_for
-from tests.flower.fine_tuning import fine_tuning
-from tests.flower.runs import app_of, read, recipe, same_weights, simulate, write_images
+from tests.flower.runs import app_of, read, recipe, same_weights, scores_of, simulate, write_images
 
 SCORES = {"every_n_rounds": 10, "num_images": 60, "embeddings": ["pixels"]}
 ADAM = {"class_path": "fedgen.federated.FedAdam", "init_args": {"lr": 0.01}}
@@ -54,22 +53,18 @@ def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp
 
 
 @pytest.mark.slow
-def test_a_server_learns_of_generated_images_what_its_clients_say_together(federation, images, tmp_path):
-    settings = fine_tuning("exact")
-    settings["data"]["init_args"]["iterations"] = 1
-    made = app_of(settings, tmp_path / "app", 3).parent.parent
-    federation.run(made, output=str(tmp_path / "run"), **{"secure-aggregation": True})
-    same_weights(simulate(settings, images, tmp_path / "simulated"), read(tmp_path / "run"))
-
-
-@pytest.mark.slow
-def test_weights_are_summed_under_masks(federation, images, tmp_path):
+def test_weights_and_what_clients_say_of_images_are_summed_under_masks(federation, images, tmp_path):
     """A step of the weights is 2^-22 of the range 0.5, for each of three clients."""
     told = {"secure-aggregation": True, "update-range": 0.5}
-    said = federation.run(app(1, tmp_path / "app"), output=str(tmp_path / "run"), **told)
+    scores = {**SCORES, "every_n_rounds": 1, "scores": ["fid"]}
+    said = federation.run(app(1, tmp_path / "app", scores), output=str(tmp_path / "run"), **told)
     found = read(tmp_path / "run")
     assert found["fedavg"]["left_out"] == [], said[-3000:]
-    same_weights(simulate(recipe(1), images, tmp_path / "simulated"), found, atol=6 * 2 * 0.5 / 2**22, interval=3)
+    simulated = simulate(recipe(1, scores), images, tmp_path / "simulated")
+    same_weights(simulated, found, atol=6 * 2 * 0.5 / 2**22, interval=3)
+    values, expected = (scores_of(tmp_path / run) for run in ("run", "simulated"))
+    assert {name for _, name in values} == {"fid_avg", "fid_all"}
+    assert values == pytest.approx({key: expected[key] for key in values}, rel=1e-3)
 
 
 @pytest.mark.slow
