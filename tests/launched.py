@@ -15,7 +15,7 @@ from select import select
 from socket import recv_fds, send_fds, socket, socketpair
 
 ROOT = Path(__file__).parent.parent
-ENDED = "the first process ended with"
+BEGUN, ENDED = "the first process has the number", "the first process ended with"
 
 
 def environment(**variables):
@@ -78,18 +78,35 @@ class Forks:
     """
 
     def __init__(self, output):
-        self._output, self.returncode = output, None
+        self._output, self._said, self.returncode = output, b"", None
+
+    def number(self):
+        """The first process's, which may be sent signals."""
+        return int(self.until(rf"^{BEGUN} (\d+)$")[1])
+
+    def until(self, pattern, timeout=180):
+        """Waits until something has been said, and returns the match; all of it is still given by `communicate`."""
+        end = time.monotonic() + timeout
+        while not (found := re.search(pattern, self._said.decode(errors="replace"), re.MULTILINE)):
+            assert self._hear(end), self._said.decode()[-3000:]
+        return found
 
     def communicate(self, timeout):
         """What they have said when the last one has ended."""
-        parts, until = [], time.monotonic() + timeout
-        with os.fdopen(self._output, "rb", buffering=0) as output:
-            while not parts or parts[-1]:
-                assert select([output], [], [], until - time.monotonic())[0], b"".join(parts).decode()[-3000:]
-                parts.append(output.read(2**16))
-        said = b"".join(parts).decode()
+        end = time.monotonic() + timeout
+        while self._hear(end):
+            pass
+        os.close(self._output)
+        said = self._said.decode()
         self.returncode = int(re.search(rf"^{ENDED} (-?\d+)$", said, re.MULTILINE)[1])
         return said, None
+
+    def _hear(self, end):
+        """Waits for more to be said; False if all have ended."""
+        assert select([self._output], [], [], max(0.0, end - time.monotonic()))[0], self._said.decode()[-3000:]
+        part = os.read(self._output, 2**16)
+        self._said += part
+        return bool(part)
 
 
 def serve(script, calls):
@@ -111,12 +128,14 @@ def serve(script, calls):
 def become_fork(output):
     """Returns in a fork, which says to a descriptor what it says; this process waits for it and tells how it ended."""
     if child := os.fork():
+        os.write(output, f"{BEGUN} {child}\n".encode())
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.write(output, f"\n{ENDED} {status}\n".encode())
         os._exit(0)
     for standard in (1, 2):
         os.dup2(output, standard)
     os.close(output)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - what was opened for a file would look for its place
 
 
 def fork_ranks(number):

@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from functools import partial
 from typing import ClassVar
@@ -17,6 +14,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.federated import FedAdam, FedAvgStrategy
 from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
+from tests.launched import Imported, end
 from tests.quick import first_quick
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
@@ -244,45 +242,19 @@ def test_what_clients_keep_beside_tensors_survives_a_resume(tmp_path):
     assert max(steps for _, steps in whole) == 4 * 4
 
 
-SCRIPT = """
-    import sys, time, torch
-    torch.set_num_threads(1)
-    from pathlib import Path
-    from tests.federated.test_resume import train
-    from tests.federated.modules import Automatic, weights
-
-    class Slow(Automatic):
-        def training_step(self, batch, batch_idx):
-            time.sleep(0.005)
-            return super().training_step(batch, batch_idx)
-
-    folder, out = Path(sys.argv[1]), sys.argv[2]
-    torch.manual_seed(3)
-    module = Slow()
-    found = sorted(folder.glob("epoch=*.ckpt"), key=lambda p: int(p.stem.split("=")[1]))
-    print("go", flush=True)
-    train(module, folder, 12, found[-1] if found else None, optimizer_state="keep")
-    torch.save(weights(module), out)
-"""
-
-
 @pytest.mark.slow
 def test_kill_9_at_any_moment_and_resume_equals_an_undisturbed_run(tmp_path):
     """Killed three times, at moments spread over start, training and checkpoint writing."""
-    script = tmp_path / "run.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
-
-    def start(name, stdout=subprocess.DEVNULL):
-        command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / name), str(tmp_path / f"{name}.pt")]
-        return subprocess.Popen(command, env=environment, stdout=stdout, stderr=subprocess.DEVNULL)
-
-    undisturbed = start("whole")
+    script = Imported("tests.federated.slow_fit")
+    undisturbed = script.start(tmp_path / "whole")
     for delay in (0.4, 0.8, 0.6):
-        with start("killed", subprocess.PIPE) as process:
-            assert process.stdout.readline() == b"go\n"
-            time.sleep(delay)
-            process.send_signal(signal.SIGKILL)
-    assert start("killed").wait() == 0
-    assert undisturbed.wait() == 0
-    assert same(torch.load(tmp_path / "whole.pt"), torch.load(tmp_path / "killed.pt"))
+        process = script.start(tmp_path / "killed")
+        process.until("^go$")
+        time.sleep(delay)
+        os.kill(process.number(), signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+    end(script.start(tmp_path / "killed"))
+    end(undisturbed)
+    script.close()
+    assert same(torch.load(tmp_path / "whole" / "weights.pt"), torch.load(tmp_path / "killed" / "weights.pt"))
