@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,9 +28,11 @@ from fedgen.io.files import require_writable
 from fedgen.recipe.recipe_files import PARTS, WRITTEN
 from fedgen.training.fit import apply_control
 from fedgen.training.resume import LOCK, only_run
+from tests.launched import Imported, end
 from tests.quick import first_quick
 
 ROOT = Path(__file__).parent.parent.parent
+RUN = Path("checkpoints/tiny")
 
 RECIPE = {
     "trainer": {
@@ -75,12 +78,24 @@ def recipe(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def trained_scores(tmp_path_factory):
-    """The scores of the recipe's run, as they stand in its file."""
+def trained(tmp_path_factory):
+    """The folder of the recipe's finished run."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))
-    assert fit(folder / "tiny.yaml", "--trainer.default_root_dir", str(folder / "run")) == 0
-    return (folder / "run" / "scores.jsonl").read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["fedgen"])
+        assert fit("tiny.yaml") == 0
+    return folder / RUN
+
+
+@pytest.fixture
+def run(recipe, trained):
+    """A copy of the finished run where the recipe's own would be: its last checkpoint is a link to the last round's."""
+    shutil.copytree(trained, RUN)
+    (RUN / "last.ckpt").unlink()
+    os.link(RUN / "round=00001.ckpt", RUN / "last.ckpt")
+    return RUN
 
 
 def fit(recipe, *arguments):
@@ -138,8 +153,7 @@ def test_the_end_names_commands_that_train_the_controls_of_this_very_run(recipe,
 
 
 @pytest.mark.slow
-def test_a_finished_run_says_so_and_more_rounds_go_on(recipe, capsys):
-    fit(recipe)
+def test_a_finished_run_says_so_and_more_rounds_go_on(recipe, run, capsys):
     before = (Path("checkpoints/tiny") / "scores.jsonl").read_bytes()
     assert fit(recipe) == 0
     assert "is finished: 2 rounds" in capsys.readouterr().out
@@ -178,8 +192,7 @@ def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
 
 
 @pytest.mark.slow
-def test_only_the_settings_of_a_list_that_differ_are_named(recipe, capsys):
-    fit(recipe)
+def test_only_the_settings_of_a_list_that_differ_are_named(recipe, run, capsys):
     other = copy.deepcopy(RECIPE)
     other["trainer"]["callbacks"][0]["init_args"]["num_images"] = 50
     stopping = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "fid_all"}}
@@ -246,7 +259,7 @@ MISTAKES = {  # and what each leaves behind: a recipe, then floors of real image
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 0")
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_recipe_can_be_mended_in_its_folder_if_nothing_came_of_it(recipe, mistake, capsys, trained_scores):
+def test_a_recipe_can_be_mended_in_its_folder_if_nothing_came_of_it(recipe, mistake, capsys, trained):
     if mistake == "in the first round":
         with pytest.raises(RuntimeError, match="left"):
             fit(recipe, *MISTAKES[mistake])
@@ -255,14 +268,13 @@ def test_a_recipe_can_be_mended_in_its_folder_if_nothing_came_of_it(recipe, mist
         assert fit(recipe, *MISTAKES[mistake]) == 2
     assert Path("checkpoints/tiny/recipe.yaml").exists()
     assert fit(recipe) == 0
-    assert Path("checkpoints/tiny/scores.jsonl").read_bytes() == trained_scores
+    assert Path("checkpoints/tiny/scores.jsonl").read_bytes() == (trained / "scores.jsonl").read_bytes()
     assert fit(recipe, *MISTAKES[mistake]) == 2
     assert "another recipe" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_scores_without_checkpoints_and_runs_without_them_are_results_too(recipe, capsys):
-    fit(recipe)
+def test_scores_without_checkpoints_and_runs_without_them_are_results_too(recipe, run, capsys):
     for path in Path("checkpoints/tiny").glob("*.ckpt"):
         path.unlink()
     assert fit(recipe, "--model.init_args.lr", "0.01") == 2
@@ -304,8 +316,7 @@ with only_run(pathlib.Path(sys.argv[1])):
 
 
 @pytest.mark.slow
-def test_a_run_on_two_processes_goes_on_with_one(recipe, tmp_path, capsys):
-    fit(recipe)
+def test_a_run_on_two_processes_goes_on_with_one(recipe, run, tmp_path, capsys):
     kept = Path("checkpoints/tiny/recipe.yaml")  # as two processes have it
     settings = yaml.safe_load(kept.read_text())
     settings["trainer"] |= {"devices": 2, "num_nodes": 1}
@@ -316,8 +327,7 @@ def test_a_run_on_two_processes_goes_on_with_one(recipe, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_class_under_another_of_its_names_is_the_same_recipe(recipe, capsys):
-    fit(recipe)
+def test_a_class_under_another_of_its_names_is_the_same_recipe(recipe, run, capsys):
     kept = Path("checkpoints/tiny/recipe.yaml")
     settings = kept.read_text()
     assert "class_path: fedgen.models.WGANGP" in settings
@@ -327,8 +337,7 @@ def test_a_class_under_another_of_its_names_is_the_same_recipe(recipe, capsys):
 
 
 @pytest.mark.slow
-def test_an_argument_that_a_class_has_got_since_makes_no_other_recipe_unless_it_is_used(recipe, capsys):
-    fit(recipe)
+def test_an_argument_that_a_class_has_got_since_makes_no_other_recipe_unless_it_is_used(recipe, run, capsys):
     kept = Path("checkpoints/tiny/recipe.yaml")
     settings = yaml.safe_load(kept.read_text())
     for name in ("betas", "ema_warmup"):
@@ -426,8 +435,7 @@ def test_images_of_another_size_are_an_error_before_training(recipe, capsys):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_model_is_an_error(recipe, capsys):
-    fit(recipe)
+def test_a_checkpoint_of_another_model_is_an_error(recipe, run, capsys):
     path = "checkpoints/tiny/last.ckpt"
     options = ["--trainer.default_root_dir", "other", "--model.init_args.critic.init_args.width", "9"]
     assert fit(recipe, *options, "--ckpt_path", path, "--trainer.max_epochs", "3") == 2
@@ -435,8 +443,7 @@ def test_a_checkpoint_of_another_model_is_an_error(recipe, capsys):
 
 
 @pytest.mark.slow
-def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, capsys, monkeypatch):
-    fit(recipe)
+def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, run, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fedgen"])
     assert main(["evaluate", "checkpoints/tiny", "efficientnet-lite0-32", "--num_images", "20"]) == 0
     columns = {record.embedding for record in Run("checkpoints/tiny").records}
@@ -452,8 +459,7 @@ def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, capsys, monke
 
 
 @pytest.mark.slow
-def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, capsys, clip_weights):
-    fit(recipe)
+def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, run, capsys, clip_weights):
     options = ["--scores", "[{name: precision, k: 3}, coverage]", "--aggregates", "power--1", "--num_images", "30"]
     assert main(["evaluate", "checkpoints/tiny", "pixels", *options, "--client_weights", "uniform"]) == 0
     assert {(r.score, r.weights) for r in Run("checkpoints/tiny").records if not r.is_floor and r.higher_is_better} == {
@@ -496,9 +502,8 @@ def test_mistakes_in_scoring_a_run_are_one_message(recipe, capsys, arguments, me
 
 
 @pytest.mark.slow
-def test_scores_again_under_the_same_embedding_are_the_same_scores(recipe):
+def test_scores_again_under_the_same_embedding_are_the_same_scores(recipe, run):
     """What training scored in memory equals what its checkpoints score when loaded."""
-    fit(recipe)
     first = {(r.round, r.name, r.split, r.generator): r.value for r in Run("checkpoints/tiny").records}
     assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "40"]) == 0
     again = {(r.round, r.name, r.split, r.generator): r.value for r in Run("checkpoints/tiny").records}
@@ -523,8 +528,7 @@ def judge(**options):
 
 
 @pytest.mark.slow
-def test_the_same_folder_by_another_name_holds_the_same_run(recipe, capsys, tmp_path):
-    fit(recipe)
+def test_the_same_folder_by_another_name_holds_the_same_run(recipe, run, capsys, tmp_path):
     assert fit(recipe, "--trainer.default_root_dir", str(tmp_path / "checkpoints" / "tiny")) == 0
     assert "is finished: 2 rounds" in capsys.readouterr().out.replace("\n", " ")
 
@@ -642,8 +646,7 @@ def test_a_mistake_is_not_buried_under_all_options(recipe, capsys):
 
 
 @pytest.mark.slow
-def test_a_full_disk_says_where_the_run_goes_on(recipe, capsys, monkeypatch):
-    fit(recipe)
+def test_a_full_disk_says_where_the_run_goes_on(recipe, run, capsys, monkeypatch):
 
     def full(*args, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -660,8 +663,7 @@ def test_a_full_disk_says_where_the_run_goes_on(recipe, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_of_another_machines_devices_can_be_scored_here(recipe):
-    fit(recipe)
+def test_a_run_of_another_machines_devices_can_be_scored_here(recipe, run):
     path = Path("checkpoints/tiny/recipe.yaml")
     path.write_text(
         path.read_text().replace("accelerator: cpu", "accelerator: tpu").replace("devices: 1", "devices: 8")
@@ -691,30 +693,16 @@ def test_every_recipe_parses(path, capsys, monkeypatch):
     assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == given
 
 
-def start(recipe, folder, rounds):
-    command = [sys.executable, "-W", "ignore", "-m", "fedgen", "fit", "--config", str(recipe)]
-    command += ["--trainer.default_root_dir", str(folder), "--trainer.max_epochs", str(rounds)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        # a shell's background jobs, tests among them, ignore Ctrl-C, and so would the run
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def stop_in_training(recipe, rounds, how):
-    """Starts the run in "broken" and sends it a signal when it has trained a further round; its output and status."""
-    before = set(Path("broken").glob("round=*.ckpt"))
-    process = start(recipe, "broken", rounds)
-    for _ in range(3600):  # three minutes, as on a busy machine
-        if process.poll() is not None or set(Path("broken").glob("round=*.ckpt")) > before:
+def stop_in_training(script, recipe, folder, rounds, how):
+    """Starts a run in a folder and sends it a signal when it has trained a further round; its output and status."""
+    before, process = set(folder.glob("round=*.ckpt")), script.start(recipe, folder, rounds)
+    number, latest = process.number(), time.monotonic() + 180  # as on a busy machine
+    while not set(folder.glob("round=*.ckpt")) > before and time.monotonic() < latest:
+        if not Path(f"/proc/{number}").exists():
             break
         time.sleep(0.05)
-    process.send_signal(how)
+    else:
+        os.kill(number, how)
     out, _ = process.communicate(timeout=300)  # a signal within a logger's flush makes it wait for its writer
     return out, process.returncode
 
@@ -728,23 +716,24 @@ def scores(folder):
 def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(recipe, tmp_path):
     """Interrupted, terminated and killed, each after some rounds more, then left alone: same weights, same score table;
     whoever waits for the command is told that it did not finish."""
-    rounds = 40
-    undisturbed = start(recipe, "whole", rounds)
-    out, status = stop_in_training(recipe, rounds, signal.SIGINT)
+    rounds, whole, broken = 30, tmp_path / "whole", tmp_path / "broken"
+    script = Imported("tests.training.fit_command")
+    undisturbed = script.start(recipe, whole, rounds)
+    out, status = stop_in_training(script, recipe, broken, rounds, signal.SIGINT)
     assert "the same command goes on after round" in out, (status, out[-3000:])
     assert status == 130
-    out, status = stop_in_training(recipe, rounds, signal.SIGTERM)
+    out, status = stop_in_training(script, recipe, broken, rounds, signal.SIGTERM)
     assert "the same command goes on after round" in out, (status, out[-3000:])
     assert status == 143
-    _, status = stop_in_training(recipe, rounds, signal.SIGKILL)
+    _, status = stop_in_training(script, recipe, broken, rounds, signal.SIGKILL)
     assert status == -signal.SIGKILL
-    last = start(recipe, "broken", rounds)
-    assert "Resuming broken after" in last.communicate(timeout=300)[0]
-    undisturbed.communicate(timeout=300)
-    states = [torch.load(f"{name}/last.ckpt", weights_only=True)["state_dict"] for name in ("whole", "broken")]
+    assert "Resuming" in end(script.start(recipe, broken, rounds))
+    end(undisturbed)
+    script.close()
+    states = [torch.load(folder / "last.ckpt", weights_only=True)["state_dict"] for folder in (whole, broken)]
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
-    assert scores(Path("whole")) == scores(Path("broken"))
+    assert scores(whole) == scores(broken)
 
 
 @pytest.mark.parametrize(
