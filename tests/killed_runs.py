@@ -6,12 +6,15 @@ call to the file system, or half-way through a write. What happened is written t
 """
 
 import builtins
+import io
 import json
 import os
 import random
 import signal
 import sys
 from collections import Counter
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from itertools import cycle
 from pathlib import Path
 
@@ -20,6 +23,7 @@ import yaml
 
 from fedgen.__main__ import main as fedgen
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
+from fedgen.cli.fit_server import LATER
 from fedgen.evaluation import read_records
 from fedgen.models import WGANGP
 from fedgen.models.checkpoint_file import read_checkpoint
@@ -166,6 +170,14 @@ def attempt(recipe, run, points, counts=None):
     return in_fork(lambda: fedgen(command), run, points, counts)
 
 
+def prepare(recipe):
+    """Imports what a run imports, and looks at its classes: each fork would do both for itself, and take seconds."""
+    for module in LATER:
+        import_module(module)
+    with redirect_stdout(io.StringIO()), suppress(SystemExit):
+        fedgen(["fit", "--config", str(recipe), "--print_config"])
+
+
 def in_fork(train, run, points, counts=None):
     """Trains in a fork that writes to a log beside the run; gives back its status, -9 where it was killed."""
     process = os.fork()
@@ -228,6 +240,7 @@ def main(folder, kills=KILLS, strategy=None):
     recipe = folder / "tiny.yaml"
     trainer = RECIPE["trainer"] | ({} if strategy is None else {"strategy": strategy})
     recipe.write_text(yaml.safe_dump(RECIPE | {"trainer": trainer}))
+    prepare(recipe)
     whole, broken, report = folder / "whole", folder / "broken", folder / "killed_at"
     summary = {"status": [attempt(recipe, whole, Points(), folder / "counts.json")], "killed": [], "faults": []}
     counts = json.loads((folder / "counts.json").read_text())

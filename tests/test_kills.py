@@ -12,7 +12,7 @@ import torch
 
 from tests.killed_runs import KILLS, ROUNDS
 
-ROOT = Path(__file__).parent.parent
+ROOT, FEWER = Path(__file__).parent.parent, 9
 
 
 def equal(a, b):
@@ -24,21 +24,30 @@ def equal(a, b):
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
-def run_killed(tmp_path, call):
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """The folders of both trainings, of one process that imports and looks at recipes once."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("synchronous", "asynchronous")]
+    whole, fewer = (repr(str(folder)) for folder in folders)
+    script = f"from tests.killed_runs import ASYNCHRONOUS, main; main({whole}); main({fewer}, {FEWER}, ASYNCHRONOUS)"
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    ended = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=1200
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return folders
+
+
+def compare(folder):
     """The summary of a run that was killed and one that was not, which are compared.
 
     Final weights and all that checkpoints hold, to the bit; scores, times and clients left out, to the byte.
     """
-    command = [sys.executable, "-W", "ignore", "-c", f"from tests import killed_runs; killed_runs.{call}"]
-    ended = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary = json.loads((folder / "summary.json").read_text())
     killed = [-9] * (len(summary["status"]) - 2)
-    assert summary["status"] == [0, *killed, 0], (tmp_path / "broken.log").read_text()[-3000:]
+    assert summary["status"] == [0, *killed, 0], (folder / "broken.log").read_text()[-3000:]
     assert summary["faults"] == []
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole, broken = folder / "whole", folder / "broken"
     kept = sorted(path.name for path in whole.glob("*.jsonl"))
     assert kept == sorted(path.name for path in broken.glob("*.jsonl"))
     for name in kept:
@@ -55,8 +64,8 @@ def run_killed(tmp_path, call):
 
 
 @pytest.mark.slow
-def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(tmp_path):
-    kept, places = run_killed(tmp_path, f"main({str(tmp_path)!r})")
+def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(killed):
+    kept, places = compare(killed[0])
     assert kept == ["left_out.jsonl", "scores.jsonl"]
     kinds = {f"{phase} {kind}" for phase in ("evaluation", "checkpoint") for kind in ("step", "call", "write")}
     assert set(places) == {"training step", *kinds}
@@ -65,8 +74,8 @@ def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(tmp_
 
 
 @pytest.mark.slow
-def test_kills_change_nothing_where_clients_are_under_way(tmp_path):
+def test_kills_change_nothing_where_clients_are_under_way(killed):
     """Nine kills of a run under FedBuffStrategy, whose checkpoints hold the server's older weights."""
-    kept, places = run_killed(tmp_path, f"main({str(tmp_path)!r}, 9, killed_runs.ASYNCHRONOUS)")
+    kept, places = compare(killed[1])
     assert kept == ["left_out.jsonl", "scores.jsonl", "simulated_time.jsonl"]
-    assert sum(places.values()) == 9
+    assert sum(places.values()) == FEWER
