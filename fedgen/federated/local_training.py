@@ -347,10 +347,7 @@ def _of_batches(callback: Callback, name: str, real_batch: Callable[[Turn], Any]
 
 class RoundBoundary(Callback):
     """Drops a round that Lightning cut short, passes optimizer steps on to the client algorithm, lets simulated time
-    pass, logs schedules and what the first round found, and at the end clients left out and remarked on.
-
-    The strategy puts it first among the trainer's callbacks.
-    """
+    pass, and logs schedules and clients left out; the strategy puts it first among the trainer's callbacks."""
 
     def __init__(self, strategy: Any, others: Sequence[Callback] = ()) -> None:
         self._strategy = strategy

@@ -38,12 +38,8 @@ def plain_part(value: Any) -> Any:
 
 
 class Continuing(PythonState):
-    """A snapshot of objects that go on from round to round as in one client's fit, by place and dotted path.
-
-    These are learning-rate schedules and quasi-random generators. Every turn of a round begins with their state at the
-    round's beginning, and after the round it is that of the round's last completed turn. Only their plain values move:
-    functions that are bound to an object, and objects of the module that they hold, stay themselves.
-    """
+    """A snapshot of the plain values of learning-rate schedules and quasi-random generators, by place and dotted path:
+    each turn begins with those at the round's beginning, and those of the last completed turn stay."""
 
     def __init__(self, objects: Sequence[Any]) -> None:
         super().__init__([Attributes(str(place), one) for place, one in enumerate(objects)])
