@@ -5,7 +5,7 @@ RUN := $(VENV)/.ready-run
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup house demo test test-slow test-browser test-gpu check docs dist bench bench-peers bench-gpu clean
+.PHONY: help setup house demo test test-slow test-fuzz test-browser test-gpu check docs dist bench bench-peers bench-gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,12 +43,16 @@ demo: $(RUN) ## a toy that makes the point, then ten clients of digits: train, s
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2 --max-worker-restart 0
 
 test: $(READY) ## the quick tests, some of everything (five minutes on two cores)
-	$(PYTEST) --dist worksteal --durations 10 -m 'not slow and not browser and not gpu'
+	$(PYTEST) --dist worksteal --durations 10 -m 'not slow and not fuzz and not browser and not gpu'
 
 # A file's tests stay in one process, where they share what they train; in the order of tests/conftest.py. Three
 # processes: many of these tests wait for processes that they start.
-test-slow: $(READY) ## all others: whole trainings, real federations, kills, a thousand damaged files (half an hour)
-	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow and not browser and not gpu'
+test-slow: $(READY) ## all others: whole trainings, real federations, kills, a hundred damaged files (half an hour)
+	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow and not fuzz and not browser and not gpu'
+
+# After a change of what reads files of strangers
+test-fuzz: $(READY) ## a thousand damaged copies of every file that is read (minutes)
+	$(PYTEST) --durations 10 -m fuzz
 
 # chromium and its driver are Debian's; where they are missing the tests fail, and say so
 test-browser: $(READY) ## reports in a real browser, which it installs on Debian as root (a minute)
@@ -62,11 +66,11 @@ test-gpu: $(READY) ## what a GPU computes beside the CPU, and NCCL where there a
 	@$(BIN)/python -m benchmarks.device
 	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(PYTEST) --dist loadfile --durations 10 -m gpu
 
-check: $(READY) ## lint, formatting, types, layering, budgets
+check: $(READY) ## lint, formatting, types, rules of the source, budgets
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet tests/test_layering.py
+	$(BIN)/python -m benchmarks.house.rules
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.house
 
 docs: $(VENV)/.docs ## the documentation site, with tutorials that run, in build/docs/index.html (three minutes)

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import fedgen
+from benchmarks.house.rules import LAYERS, MOST_FILES
 from fedgen.evaluation import Run
 from fedgen.experiments import EXPERIMENTS
 from fedgen.experiments.command import reproduce
-from tests.test_layering import LAYERS, MOST_FILES
 from tests.trainers import quiet_trainer
 
 ROOT = Path(__file__).parent.parent

@@ -22,8 +22,9 @@ def chosen_by(target):
 
 
 def test_a_test_is_in_one_part_and_in_no_other():
-    chosen = [chosen_by(target) for target in ("test", "test-slow", "test-browser", "test-gpu")]
-    assert chosen == ["not slow and not browser and not gpu", "slow and not browser and not gpu", "browser", "gpu"]
+    chosen = [chosen_by(target) for target in ("test", "test-slow", "test-fuzz", "test-browser", "test-gpu")]
+    others = "not fuzz and not browser and not gpu"
+    assert chosen == [f"not slow and {others}", f"slow and {others}", "fuzz", "browser", "gpu"]
 
 
 def test_before_a_change_lands_all_tests_the_static_checks_and_the_documentation_run():
@@ -79,7 +80,8 @@ def test_what_is_installed_is_not_installed_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("README.md", {"demo", "test"}), ("CONTRIBUTING.md", {"test", "test-slow", "check"})]
+    ("page", "least"),
+    [("README.md", {"demo", "test"}), ("CONTRIBUTING.md", {"test", "test-slow", "test-fuzz", "check"})],
 )
 def test_targets_that_are_documented_exist(page, least):
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE))

@@ -74,12 +74,6 @@ def test_a_folder_whose_name_begins_like_the_packages_is_own_code():
     assert not _is_own(fedgen.__file__)
 
 
-def test_no_warning_counts_its_frames_by_hand():
-    sources = {path.name: path.read_text() for path in Path(fedgen.__file__).parent.rglob("*.py")}
-    by_hand = {name for name, text in sources.items() if "stacklevel" in text}
-    assert not by_hand
-
-
 def test_an_error_that_came_through_no_own_code_has_no_lines():
     assert from_own_code(ValueError("never raised")) == ""
     assert own_frames(None) == []

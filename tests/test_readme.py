@@ -107,16 +107,16 @@ def anchors(text):
     }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_links_to_or_names_exists(page):
-    text = page.read_text()
-    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
-        name, _, heading = link.partition("#")
-        target = page.parent / name if name else page
-        assert target.exists(), link
-        assert not heading or heading in anchors(target.read_text()), link
-    for path in re.findall(r"recipes/[a-z]\w+\.yaml", text):
-        assert (ROOT / path).exists(), path
+def test_what_pages_link_to_or_name_exists():
+    for page in PAGES:
+        text = page.read_text()
+        for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+            name, _, heading = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), (page.name, link)
+            assert not heading or heading in anchors(target.read_text()), (page.name, link)
+        for path in re.findall(r"recipes/[a-z]\w+\.yaml", text):
+            assert (ROOT / path).exists(), (page.name, path)
 
 
 def test_the_page_of_recipes_names_each_of_them():

@@ -1,6 +1,7 @@
 """Every recipe parses and makes its model; those that need more than this machine may have run on stand-ins."""
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -42,15 +43,20 @@ def take_weights(settings, path):
             options["embeddings"] = [{"name": "inception-v3-compat", "weights": path}]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_recipe_fits_the_classes_it_names(name):
-    """Keys and types of trainer, strategy, callbacks, model and data, as the command line checks them."""
+@cache
+def parser_of_recipes():
+    """As the command line checks them: keys and types of trainer, strategy, callbacks, model and data."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Trainer, "trainer", fail_untyped=False)
     for key, kind in (("model", LightningModule), ("data", LightningDataModule)):
         parser.add_subclass_arguments(kind, key, required=True, fail_untyped=False)
+    return parser
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_fits_the_classes_it_names(name):
     recipe = read(name)
-    settings = parser.parse_object(recipe)
+    settings = parser_of_recipes().parse_object(recipe)
     assert settings.trainer.max_epochs == recipe["trainer"]["max_epochs"]
 
 

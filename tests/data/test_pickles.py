@@ -46,15 +46,15 @@ def test_plain_data_come_back(tmp_path, protocol):
     }
 
 
-@pytest.mark.parametrize("dtype", ["?", "i1", "<i2", ">i4", "i8", "u1", ">u2", "u8", "f2", ">f4", "f8"])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_of_numbers_come_back_with_dtype_and_order(tmp_path, dtype, order):
-    array = np.arange(6).reshape(2, 3).astype(dtype, order=order)
-    result = load(tmp_path, pickle.dumps(array, 2))
-    assert result.dtype == array.dtype
-    assert np.array_equal(result, array)
-    assert result.flags.f_contiguous == array.flags.f_contiguous
-    result[0, 0] = 1  # a copy that can be written
+def test_arrays_of_numbers_come_back_with_dtype_and_order(tmp_path, order):
+    for dtype in ("?", "i1", "<i2", ">i4", "i8", "u1", ">u2", "u8", "f2", ">f4", "f8"):
+        array = np.arange(6).reshape(2, 3).astype(dtype, order=order)
+        result = load(tmp_path, pickle.dumps(array, 2))
+        assert result.dtype == array.dtype
+        assert np.array_equal(result, array)
+        assert result.flags.f_contiguous == array.flags.f_contiguous
+        result[0, 0] = 1  # a copy that can be written
 
 
 @pytest.mark.parametrize("value", [np.float32(1.5), np.int64(-3), np.bool_(True)])
@@ -120,13 +120,13 @@ def hostile(sentinel):
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-@pytest.mark.parametrize("attack", hostile(""))
-def test_nothing_but_data_is_read_and_nothing_runs(tmp_path, attack, protocol):
+def test_nothing_but_data_is_read_and_nothing_runs(tmp_path, protocol):
     sentinel = tmp_path / "sentinel"
-    content = pickle.dumps({"data": hostile(sentinel)[attack]}, protocol)
-    with pytest.raises(ValueError, match="complete"):
-        load(tmp_path, content)
-    assert not sentinel.exists()
+    for attack, value in hostile(sentinel).items():
+        content = pickle.dumps({"data": value}, protocol)
+        with pytest.raises(ValueError, match="complete"):
+            print(attack, load(tmp_path, content))
+        assert not sentinel.exists(), attack
 
 
 SYSTEM = b"\x8c\x05posix\x8c\x06system"
@@ -134,45 +134,44 @@ ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0tC\1btR"
 DTYPE = b"cnumpy\ndtype\n(X\2\0\0\0u1K\0K\1tR"
 
 
-@pytest.mark.parametrize(
-    "stream",
-    {
-        "stack global": SYSTEM + b"\x93\x8c\x01x\x85R.",
-        "dotted name": b"\x8c\x05numpy\x8c\x15ndarray.__subclasses__\x93)R.",
-        "old class": b"(S'x'\niposix\nsystem\n.",
-        "new object": b"cnumpy\nndarray\n)\x81.",
-        "persistent id": b"Pidentity\n.",
-        "binary persistent id": b"K\1Q.",
-        "extension registry": b"\x82\x01.",
-        "state of a name": b"cnumpy\ndtype\n}X\1\0\0\0xK\1sb.",
-        "slots of a name": b"cnumpy\ndtype\n(N}X\7\0\0\0__doc__K\1stb.",
-        "call of the array type": b"cnumpy\nndarray\n((K\2ttR.",
-        "bare name": b"cnumpy\nndarray\n.",
-        "bare dtype": DTYPE + b".",
-        "no array type": b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\ndtype\n(K\0tC\1btR.",
-        "object dtype": b"cnumpy\ndtype\n(X\2\0\0\0O8K\0K\1tR.",
-        "dtype of odd state": DTYPE + b"(K\3X\1\0\0\0xNNNtb.",
-        "dtype with fields": DTYPE + b"(K\3X\1\0\0\0|NK\1Ntb.",
-        "array without dtype": ARRAY + b"(K\1(K\2tNI00\nC\2abtb.",
-        "array of odd state": ARRAY + b"(K\1K\2tb.",
-        "too few bytes": ARRAY + b"(K\1(K\3t" + DTYPE + b"I00\nC\2abtb.",
-        "huge shape": ARRAY + b"(K\1(J\xff\xff\xff\x7fJ\xff\xff\xff\x7ft" + DTYPE + b"I00\nC\2abtb.",
-        "negative shape": ARRAY + b"(K\1(J\xff\xff\xff\xffJ\xfe\xff\xff\xfft" + DTYPE + b"I00\nC\2abtb.",
-        "shape that is no tuple": ARRAY + b"(K\1K\2" + DTYPE + b"I00\nC\2abtb.",
-        "list of objects as bytes": ARRAY + b"(K\1(K\2t" + DTYPE + b"I00\n]tb.",
-        "other codec": b"c_codecs\nencode\n(X\1\0\0\0aX\6\0\0\0rot_13tR.",
-        "list that holds itself": b"]q\0h\0a.",
-        "memo slot out of range": b"K\1r\xff\xff\xff\x7f.",
-        "huge length": b"\x8e" + struct.pack("<Q", 2**60) + b"abc.",
-        "empty stack": b".",
-        "nothing": b"",
-        "text": b"<html>404</html>",
-    }.items(),
-    ids=lambda item: item[0],
-)
-def test_streams_that_no_honest_writer_makes_are_refused(tmp_path, stream):
-    with pytest.raises(ValueError, match="complete"):
-        load(tmp_path, b"\x80\4" + stream[1])
+STREAMS = {
+    "stack global": SYSTEM + b"\x93\x8c\x01x\x85R.",
+    "dotted name": b"\x8c\x05numpy\x8c\x15ndarray.__subclasses__\x93)R.",
+    "old class": b"(S'x'\niposix\nsystem\n.",
+    "new object": b"cnumpy\nndarray\n)\x81.",
+    "persistent id": b"Pidentity\n.",
+    "binary persistent id": b"K\1Q.",
+    "extension registry": b"\x82\x01.",
+    "state of a name": b"cnumpy\ndtype\n}X\1\0\0\0xK\1sb.",
+    "slots of a name": b"cnumpy\ndtype\n(N}X\7\0\0\0__doc__K\1stb.",
+    "call of the array type": b"cnumpy\nndarray\n((K\2ttR.",
+    "bare name": b"cnumpy\nndarray\n.",
+    "bare dtype": DTYPE + b".",
+    "no array type": b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\ndtype\n(K\0tC\1btR.",
+    "object dtype": b"cnumpy\ndtype\n(X\2\0\0\0O8K\0K\1tR.",
+    "dtype of odd state": DTYPE + b"(K\3X\1\0\0\0xNNNtb.",
+    "dtype with fields": DTYPE + b"(K\3X\1\0\0\0|NK\1Ntb.",
+    "array without dtype": ARRAY + b"(K\1(K\2tNI00\nC\2abtb.",
+    "array of odd state": ARRAY + b"(K\1K\2tb.",
+    "too few bytes": ARRAY + b"(K\1(K\3t" + DTYPE + b"I00\nC\2abtb.",
+    "huge shape": ARRAY + b"(K\1(J\xff\xff\xff\x7fJ\xff\xff\xff\x7ft" + DTYPE + b"I00\nC\2abtb.",
+    "negative shape": ARRAY + b"(K\1(J\xff\xff\xff\xffJ\xfe\xff\xff\xfft" + DTYPE + b"I00\nC\2abtb.",
+    "shape that is no tuple": ARRAY + b"(K\1K\2" + DTYPE + b"I00\nC\2abtb.",
+    "list of objects as bytes": ARRAY + b"(K\1(K\2t" + DTYPE + b"I00\n]tb.",
+    "other codec": b"c_codecs\nencode\n(X\1\0\0\0aX\6\0\0\0rot_13tR.",
+    "list that holds itself": b"]q\0h\0a.",
+    "memo slot out of range": b"K\1r\xff\xff\xff\x7f.",
+    "huge length": b"\x8e" + struct.pack("<Q", 2**60) + b"abc.",
+    "empty stack": b".",
+    "nothing": b"",
+    "text": b"<html>404</html>",
+}
+
+
+def test_streams_that_no_honest_writer_makes_are_refused(tmp_path):
+    for what, stream in STREAMS.items():
+        with pytest.raises(ValueError, match="complete"):
+            print(what, load(tmp_path, b"\x80\4" + stream))
 
 
 def test_deep_nesting_is_refused(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 
-@pytest.fixture(params=[100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.fixture(params=[1, pytest.param(100, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.fuzz)])
 def copies(request: pytest.FixtureRequest) -> int:
-    """A hundred of the thousand among the quick tests, all of them among the slow ones."""
+    """One among the quick tests, a hundred among the slow ones, a thousand in `make test-fuzz`."""
     return request.param

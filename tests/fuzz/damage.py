@@ -109,10 +109,9 @@ def _rearrange(content: bytes, random: np.random.Generator) -> tuple[str, bytes]
 
 
 def strangers(sentinel: Path) -> dict[str, bytes]:
-    """Whole files of other kinds, by what they are; several would make the folder `sentinel` if they were unpickled."""
-    trap, arrays, tensors = Trap(sentinel), {"x": np.arange(3.0)}, {"x": torch.arange(3.0)}
-    objects = np.array([trap], dtype=object)
-    found = {
+    """Whole files of other kinds, by what they are, and `traps`."""
+    arrays, tensors = {"x": np.arange(3.0)}, {"x": torch.arange(3.0)}
+    return traps(sentinel) | {
         "empty": b"",
         "zeros": bytes(4096),
         "text": b"hello\n",
@@ -127,18 +126,26 @@ def strangers(sentinel: Path) -> dict[str, bytes]:
         "deep YAML": b"- " * 20_000 + b"a",
         "long number": b"1" * 100_000,
         "YAML that unfolds": _unfolding_yaml(),
-        "YAML object": f"!!python/object/apply:os.mkdir ['{sentinel}']\n".encode(),
         "gzip": gzip.compress(b"hello"),
         "zip": _zip({"a.txt": b"hello"}),
         "empty zip": _zip({}),
         "npy": _npy(np.arange(3.0)),
-        "npy of objects": _npy(objects),
         "npz": _npz(**arrays),
-        "npz of objects": _npz(x=objects, mu=objects, sigma=objects, settings=objects, indices=objects),
         "safetensors": save(tensors),
         "huge safetensors header": struct.pack("<Q", 2**62) + b"{}",
         "torch": _torch(tensors),
         "old torch": _torch(tensors, _use_new_zipfile_serialization=False),
+    }
+
+
+def traps(sentinel: Path) -> dict[str, bytes]:
+    """Whole files, several of which would make the folder `sentinel` if they were unpickled or built."""
+    trap = Trap(sentinel)
+    objects = np.array([trap], dtype=object)
+    found = {
+        "YAML object": f"!!python/object/apply:os.mkdir ['{sentinel}']\n".encode(),
+        "npy of objects": _npy(objects),
+        "npz of objects": _npz(x=objects, mu=objects, sigma=objects, settings=objects, indices=objects),
         "torch with a trap": _torch({"state_dict": {"x": trap}}),
         "old torch with a trap": _torch({"state_dict": trap}, _use_new_zipfile_serialization=False),
     }
@@ -189,8 +196,9 @@ def fuzz(
     valid: Sequence[str] = (),
     *,
     copies: int = COUNT,
+    least: int = 0,
 ) -> int:
-    """Gives a reader damaged copies of a file, and strangers; how many of a thousand of the former it refused.
+    """Gives a reader damaged copies of a file, and strangers; how many of the former it refused.
 
     Args:
         read: the reader.
@@ -198,14 +206,16 @@ def fuzz(
         same: whether a value is what the file holds; for a format without checksums, whether it is well formed.
         refusals: errors that the reader may raise, whose text must name the file.
         valid: kinds of strangers that are not strange to this reader.
-        copies: how many of the thousand copies, the first ones; of fewer, the refusals of a thousand are inferred.
+        copies: how many of the thousand copies, the first ones; with fewer than a hundred, strangers are `traps` alone.
+        least: of a thousand copies more than these are refused; with fewer than a hundred it is not asked.
 
     Raises:
         AssertionError: for every fault, the first ones in words.
     """
     content, sentinel, before = path.read_bytes(), path.with_name("sentinel"), _peak_memory()
-    expected, problems, refused = read(path), [], 0
-    others = {f"of another kind: {what}": copy for what, copy in strangers(sentinel).items() if what not in valid}
+    expected, problems, refused, few = read(path), [], 0, copies < 100
+    given = (traps if few else strangers)(sentinel)
+    others = {f"of another kind: {what}": copy for what, copy in given.items() if what not in valid}
     for what, copy in [*damaged(content, count=copies), *others.items()]:
         overwrite(path, copy)
         problem = _fault(read, path, lambda value: (same or equal)(value, expected), refusals)
@@ -218,7 +228,8 @@ def fuzz(
     assert not problems, f"{len(problems)} faults:\n  " + "\n  ".join(problems[:20])
     assert equal(read(path), expected), "reading a damaged file left something behind"
     assert _peak_memory() - before < MEMORY
-    return refused * COUNT // copies
+    assert few or refused * COUNT > least * copies, f"{refused} of {copies} damaged copies were refused"
+    return refused
 
 
 def overwrite(path: Path, content: bytes) -> None:
@@ -230,10 +241,10 @@ def overwrite(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def refuses(read: Read, path: Path, refusals: Any = REFUSALS) -> None:
-    """Asserts that a reader refuses a file by name, soon."""
+def refuses(read: Read, path: Path, refusals: Any = REFUSALS, what: Any = "") -> None:
+    """Asserts that a reader refuses a file by name, soon; `what` says what is wrong with the file."""
     problem = _fault(read, path, lambda value: False, refusals)
-    assert problem == "", f"{path.name}: {problem}"
+    assert problem == "", f"{path.name}: {problem} {str(what)[:80]}"
 
 
 def _fault(read: Read, path: Path, same: Callable[[Any], bool], refusals: Any) -> str | None:

@@ -65,11 +65,18 @@ def test_a_careful_reader_refuses_all_of_them(path):
     assert path.read_bytes() == CONTENT
 
 
-def test_a_hundred_copies_are_the_first_of_the_thousand_and_count_for_all(path):
-    assert list(damaged(CONTENT, count=100)) == list(damaged(CONTENT))[:100]
+@pytest.mark.parametrize("count", [1, 100])
+def test_fewer_copies_are_the_first_of_the_thousand(path, count):
+    assert list(damaged(CONTENT, count=count)) == list(damaged(CONTENT))[:count]
     read = []
-    assert fuzz(lambda path: careful(read.append(path) or path), path, copies=100) == COUNT
-    assert 100 < len(read) < 200
+    assert fuzz(lambda path: careful(read.append(path) or path), path, copies=count) == count
+    assert count < len(read) < 100 + count
+
+
+def test_a_reader_that_refuses_too_few_copies_is_found_out(path):
+    assert fuzz(careful, path, copies=100, least=999) == 100
+    with pytest.raises(AssertionError, match="100 of 100"):
+        fuzz(careful, path, copies=100, least=1000)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +90,7 @@ def test_a_hundred_copies_are_the_first_of_the_thousand_and_count_for_all(path):
 )
 def test_a_careless_reader_is_found_out(path, read, fault):
     with pytest.raises(AssertionError, match=fault):
-        fuzz(read, path)
+        fuzz(read, path, copies=1)
 
 
 def test_a_reader_that_never_ends_is_stopped(path, monkeypatch):
@@ -98,7 +105,7 @@ def test_a_reader_that_takes_memory_is_found_out(path, monkeypatch):
     monkeypatch.setattr(damage, "_peak_memory", lambda: next(peaks))
     monkeypatch.setattr(damage, "MEMORY", 2**26)
     with pytest.raises(AssertionError):
-        fuzz(careful, path)
+        fuzz(careful, path, copies=1)
 
 
 def test_values_are_equal_to_the_bit():

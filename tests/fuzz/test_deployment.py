@@ -83,13 +83,13 @@ def test_damaged_messages_are_refused_or_have_their_form(name, tmp_path, copies)
         check_types(found)
         return type(found) is kind and all(t.isfinite().all() for t in tensors_in(vars(found)))
 
-    assert fuzz(naming(lambda path: unpack(kind, {}, path.read_bytes())), path, has_form, copies=copies) > 300
+    fuzz(naming(lambda path: unpack(kind, {}, path.read_bytes())), path, has_form, copies=copies, least=300)
 
 
 def test_damaged_payloads_that_are_sealed_are_refused_or_as_they_were(tmp_path, copies):
     path = tmp_path / "payload"
     path.write_bytes(to_bytes({"state": STATE, "text": "abc", "number": 3}, sealed=True))
-    assert fuzz(naming(lambda path: from_bytes(path.read_bytes(), "it", sealed=True)), path, copies=copies) > 900
+    fuzz(naming(lambda path: from_bytes(path.read_bytes(), "it", sealed=True)), path, copies=copies, least=900)
 
 
 def test_damaged_arrays_are_refused_or_are_finite_numbers(tmp_path, copies):
@@ -107,7 +107,7 @@ def test_damaged_arrays_are_refused_or_are_finite_numbers(tmp_path, copies):
     def is_sound(found, _):
         return isinstance(found, torch.Tensor) and bool(found.isfinite().all())
 
-    assert fuzz(naming(read), path, is_sound, valid=("npy",), copies=copies) > 300
+    fuzz(naming(read), path, is_sound, valid=("npy",), copies=copies, least=300)
 
 
 def read_kept(path):
@@ -159,7 +159,7 @@ FILES = {
 def test_damaged_files_are_refused_or_have_their_form(kind, tmp_path, copies):
     name, write, read, form, least = FILES[kind]
     write(tmp_path / name)
-    assert fuzz(read, tmp_path / name, form, copies=copies) > least
+    fuzz(read, tmp_path / name, form, copies=copies, least=least)
 
 
 WRONG = [[1], {}, None, "x", {"version": 2}, {**KEPT, "version": True}]
@@ -168,11 +168,11 @@ WRONG += [{key: value for key, value in KEPT.items() if key != lost} for lost in
 HARMLESS = [{**KEPT, "algorithm": value} for value in (None, [1], {"a": 1}, {-1: 2}, "x")]  # for the algorithm to judge
 
 
-@pytest.mark.parametrize("content", [one for one in WRONG if one not in HARMLESS], ids=lambda one: str(one)[:60])
-def test_kept_state_of_wrong_content_is_refused(content, tmp_path):
+def test_kept_state_of_wrong_content_is_refused(tmp_path):
     path = tmp_path / "round=00001.safetensors"
-    path.write_bytes(to_bytes(content, sealed=True))
-    refuses(read_kept, path)
+    for content in [one for one in WRONG if one not in HARMLESS]:
+        path.write_bytes(to_bytes(content, sealed=True))
+        refuses(read_kept, path, what=content)
 
 
 def test_files_of_other_names_are_not_what_a_client_kept(tmp_path):
@@ -190,10 +190,10 @@ ENTRIES = [
 ]
 
 
-@pytest.mark.parametrize("change", ENTRIES, ids=str)
-def test_entries_of_wrong_content_are_refused(change, tmp_path):
-    write_left_out(tmp_path, [*LEFT_OUT, LEFT_OUT[0] | change])
-    refuses(lambda path: read_left_out(path.parent), tmp_path / LEFT_OUT_FILE)
+def test_entries_of_wrong_content_are_refused(tmp_path):
+    for change in ENTRIES:
+        write_left_out(tmp_path, [*LEFT_OUT, LEFT_OUT[0] | change])
+        refuses(lambda path: read_left_out(path.parent), tmp_path / LEFT_OUT_FILE, what=change)
 
 
 def test_a_recipe_that_is_nested_without_end_is_refused(tmp_path):
@@ -242,7 +242,7 @@ def test_damaged_statistics_that_are_kept_are_refused(kind, tmp_path, copies):
     name, write, read = KEPT_STATISTICS[kind]
     (tmp_path / name).parent.mkdir(exist_ok=True)
     write(tmp_path / name)
-    assert fuzz(read, tmp_path / name, copies=copies) > 900
+    fuzz(read, tmp_path / name, copies=copies, least=900)
 
 
 def test_statistics_that_were_kept_without_a_hash_are_read(tmp_path):

@@ -58,7 +58,7 @@ def is_summary(found, _):
 def test_damaged_messages_are_refused_or_have_their_form(kind, tmp_path, copies):
     path = tmp_path / "message"
     path.write_bytes(MESSAGES[kind]().to_bytes())
-    assert fuzz(read, path, is_summary, copies=copies) > 300
+    fuzz(read, path, is_summary, copies=copies, least=300)
 
 
 # ---- of scores, sketches, sums with noise and losses ----
@@ -130,33 +130,33 @@ def test_damaged_messages_of_scores_are_refused_or_have_their_form(name, tmp_pat
         except MessageError as error:
             raise ValueError(f"{path.name}: {error}") from error
 
-    assert fuzz(read_one, path, lambda found, expected: shape_of(found) == shape_of(expected), copies=copies) > 300
+    fuzz(read_one, path, lambda found, expected: shape_of(found) == shape_of(expected), copies=copies, least=300)
 
 
 NAN, SUMS = float("nan"), {"count": torch.tensor(3.0), "sum": torch.zeros(2), "outer": torch.zeros(3)}
 HEADER = {"fedgen": "1", "kind": "sums", "meta": "{}"}
 
 
-@pytest.mark.parametrize(
-    ("tensors", "header"),
-    [
-        *[({name: None}, {}) for name in SUMS],
-        *[({"count": torch.tensor(count)}, {}) for count in (NAN, -1.0, 0.0, 0.5, [3.0], 3, True)],
-        *[({"sum": value}, {}) for value in (torch.zeros(0), torch.zeros(3), torch.zeros(1, 2), torch.full((2,), NAN))],
-        *[({"sum": value}, {}) for value in (torch.zeros(2).long(), torch.zeros(2) > 0)],
-        *[({"outer": value}, {}) for value in (torch.zeros(4), torch.full((3,), float("inf")), torch.zeros(3, 1))],
-        *[({"more": value}, {}) for value in (torch.zeros(2).long(), torch.full((2,), NAN))],
-        *[({}, {"fedgen": version}) for version in (None, "0", "2", "one", "")],
-        *[({}, {"kind": kind}) for kind in (None, "gaussian", "os.system", "", "private-sums", "fixed-point")],
-        *[({}, {"meta": meta}) for meta in ("", "[]", "3", '{"a": 1}', "[" * 10**5, "null")],
-    ],
-    ids=str,
-)
-def test_messages_of_wrong_content_are_refused(tensors, header):
-    sent = {name: tensor for name, tensor in (SUMS | tensors).items() if tensor is not None}
-    said = {key: text for key, text in (HEADER | header).items() if text is not None}
-    with pytest.raises(MessageError):
-        gaussian_from_message(Message.from_bytes(save(sent, said)))
+WRONG: list[tuple[dict, dict]] = [
+    *[({name: None}, {}) for name in SUMS],
+    *[({"count": torch.tensor(count)}, {}) for count in (NAN, -1.0, 0.0, 0.5, [3.0], 3, True)],
+    *[({"sum": value}, {}) for value in (torch.zeros(0), torch.zeros(3), torch.zeros(1, 2), torch.full((2,), NAN))],
+    *[({"sum": value}, {}) for value in (torch.zeros(2).long(), torch.zeros(2) > 0)],
+    *[({"outer": value}, {}) for value in (torch.zeros(4), torch.full((3,), float("inf")), torch.zeros(3, 1))],
+    *[({"more": value}, {}) for value in (torch.zeros(2).long(), torch.full((2,), NAN))],
+    *[({}, {"fedgen": version}) for version in (None, "0", "2", "one", "")],
+    *[({}, {"kind": kind}) for kind in (None, "gaussian", "os.system", "", "private-sums", "fixed-point")],
+    *[({}, {"meta": meta}) for meta in ("", "[]", "3", '{"a": 1}', "[" * 10**5, "null")],
+]
+
+
+def test_messages_of_wrong_content_are_refused():
+    for tensors, header in WRONG:
+        sent = {name: tensor for name, tensor in (SUMS | tensors).items() if tensor is not None}
+        said = {key: text for key, text in (HEADER | header).items() if text is not None}
+        content = save(sent, said)
+        with pytest.raises(MessageError):
+            gaussian_from_message(Message.from_bytes(content))
 
 
 def test_the_message_that_those_are_made_of_is_read():

@@ -26,11 +26,12 @@ from fedgen.io.regular_files import is_regular, open_regular, read_regular
 from fedgen.io.tensor_files import read_safetensors, read_torch
 from fedgen.models.checkpoint_file import read_checkpoint
 from tests.fuzz import test_arrays, test_data_files, test_texts, test_weights
-from tests.quick import first_quick
+from tests.fuzz.damage import refuses
+from tests.quick import first_and_others
 
 WRITERS = {
     **{f"npz: {name}": ("a.npz", None, read) for name, read in test_arrays.READERS.items()},
-    **{f"text: {name}": case[:3] for name, case in test_texts.READERS.items() if name not in test_texts.SLOW},
+    **{f"text: {name}": case[:3] for name, case in test_texts.READERS.items()},
     **{f"weights: {name}": case[:3] for name, case in test_weights.READERS.items()},
     **{f"data: {name}": case[:3] for name, case in test_data_files.READERS.items()},
     "image": ("a.png", None, lambda path: read_image(path, 3)),
@@ -175,11 +176,12 @@ YAMLS = {
 }
 
 
-@pytest.mark.parametrize("name", first_quick(YAMLS))
-def test_recipes_that_take_far_more_time_than_their_length_are_refused(name, tmp_path):
+@pytest.mark.parametrize(("kind", "names"), first_and_others({"yaml": YAMLS}))
+def test_recipes_that_take_far_more_time_than_their_length_are_refused(kind, names, tmp_path):
     path = tmp_path / "a.yaml"
-    path.write_text(YAMLS[name])
-    test_weights.refuses(read_yaml, path)
+    for name in names:
+        path.write_text(YAMLS[name])
+        refuses(read_yaml, path, what=name)
 
 
 def test_merges_and_aliases_of_honest_recipes_are_read(tmp_path):
@@ -195,7 +197,7 @@ def test_a_shape_that_numpy_does_not_take_is_refused_by_name(shape, data, tmp_pa
     with zipfile.ZipFile(path, "w") as archive:
         header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".encode()
         archive.writestr("x.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + data)
-    test_weights.refuses(read_npz, path)
+    refuses(read_npz, path)
 
 
 def test_safetensors_are_read_from_the_bytes_that_were_opened(tmp_path, monkeypatch):

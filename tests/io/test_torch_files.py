@@ -16,6 +16,7 @@ from torch import nn
 from fedgen.io.tensor_files import read_torch
 from fedgen.io.torch_files import MAGIC
 from tests.fuzz.damage import refuses
+from tests.quick import first_and_others
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -195,10 +196,11 @@ def test_the_attacks_are_files_but_for_what_they_attack(tmp_path):
     assert read_torch(path).tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_attacks_are_refused_by_name_and_in_time(name, tmp_path):
-    (tmp_path / "a.pt").write_bytes(ATTACKS[name])
-    refuses(read_torch, tmp_path / "a.pt")
+@pytest.mark.parametrize(("kind", "names"), first_and_others({"attack": ATTACKS}))
+def test_attacks_are_refused_by_name_and_in_time(kind, names, tmp_path):
+    for name in names:
+        (tmp_path / "a.pt").write_bytes(ATTACKS[name])
+        refuses(read_torch, tmp_path / "a.pt", what=name)
 
 
 LIMITED = """

@@ -1,6 +1,5 @@
 """Options of experiments: those of a quick run, and the settings that numbers are kept under."""
 
-import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-import fedgen.experiments
 from fedgen.experiments.engine.study import Choice, at_least, at_most, quickly, rising
 
 
@@ -82,25 +80,3 @@ def test_numbers_out_of_range_are_refused_with_the_remedy():
     for sizes in ((), (3, 2), (2, 2), (1, 2), (5,)):
         with pytest.raises(ValueError, match="rising"):
             rising(2, count=2, sizes=sizes)
-
-
-def definitions(kind):
-    """Definitions in the experiments' files but the engine's own, by what to call them."""
-    root = Path(fedgen.experiments.__file__).parent
-    for file in root.rglob("*.py"):
-        if file.name != "study.py":
-            yield from (
-                (f"{file.stem}.{n.name}", n) for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, kind)
-            )
-
-
-def test_no_experiment_names_its_settings_or_makes_its_quick_options_by_itself():
-    functions = dict(definitions(ast.FunctionDef))
-    assert [name for name in functions if name.endswith(".settings")] == []
-    quick = {
-        name: [ast.unparse(one) for one in function.decorator_list]
-        for name, function in functions.items()
-        if {"output", "quick"} <= {argument.arg for argument in function.args.args}
-    }
-    assert len(quick) > 5
-    assert [name for name, marks in quick.items() if not any(mark.startswith("quickly(") for mark in marks)] == []
