@@ -16,6 +16,7 @@ torch.set_num_threads(1)
 # What is imported and collected stays: looking through it for garbage took half of the collection,
 # and more of every full pass later.
 gc.disable()
+os.fsync = lambda _: None  # tests kill processes, and no machine: what is written need not reach the disk
 # Lightning, once it is imported, looks through all installed packages for each Trainer: they do not change in tests
 metadata.entry_points = cache(metadata.entry_points)
 

@@ -75,6 +75,7 @@ def test_what_the_strategy_can_be_asked_for_compiles_nothing_anew():
     assert backend.programs == 1
 
 
+@pytest.mark.slow
 def test_batches_of_all_sizes_share_one_further_program():
     backend = Counted()
     watch = Programs(backend)
@@ -100,6 +101,7 @@ def _is_open(tensor):
     return any(isinstance(size, torch.SymInt) for size in tensor.shape)
 
 
+@pytest.mark.slow
 def test_first_programs_are_for_the_shapes_that_they_see_whatever_was_compiled_before():
     backend = FirstShapes()
     for batch_size in (4, 3):
@@ -152,7 +154,7 @@ def test_eval_mode_and_copies_run_uncompiled_and_copies_have_weights_of_their_ow
     torch.testing.assert_close(after, before + 1.0)
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", first_quick([True, False]))
 def test_it_is_undone_when_fitting_ends_or_fails(fails):
     class Stops(L.Callback):
         def on_train_epoch_end(self, trainer, module):
@@ -169,6 +171,7 @@ def test_it_is_undone_when_fitting_ends_or_fails(fails):
     assert "training_step" not in vars(module)
 
 
+@pytest.mark.slow
 def test_a_forward_that_was_set_on_the_network_is_compiled_and_comes_back():
     module, calls = made(Automatic), []
     own = module.net.forward
@@ -183,6 +186,7 @@ def test_a_forward_that_was_set_on_the_network_is_compiled_and_comes_back():
     assert calls
 
 
+@pytest.mark.slow
 def test_cuda_graphs_are_told_of_every_iteration_and_other_modes_of_none(monkeypatch):
     told = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: told.append(1))
@@ -192,6 +196,7 @@ def test_cuda_graphs_are_told_of_every_iteration_and_other_modes_of_none(monkeyp
     assert len(told) == 2 * 3 * INTERVAL
 
 
+@pytest.mark.slow
 def test_parts_are_named_or_are_those_that_train():
     class Mixed(Automatic):
         def __init__(self):
@@ -248,6 +253,7 @@ def test_what_cannot_be_compiled_is_told_before_training(make, networks, words):
         fit(make(), [CompileSteps(networks, backend=Counted())])
 
 
+@pytest.mark.slow
 def test_a_model_with_a_setting_of_its_own_is_told_of_it():
     model = WGANGP(SmallGenerator(width=4), SmallCritic(width=4))
     data = FederatedDataModule(pictures(), Natural(), 8, held_out=0.0, seed=1)
@@ -268,6 +274,7 @@ def test_a_backend_that_does_not_work_is_told_with_the_remedy():
         check_backend("nonsense", torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_networks_of_one_class_have_programs_of_their_own():
     """More networks of one class than the programs that one code object may have."""
 
@@ -287,7 +294,7 @@ def test_networks_of_one_class_have_programs_of_their_own():
     assert backend.programs == 10
 
 
-@pytest.mark.parametrize("way", ["module", "part"])
+@pytest.mark.parametrize("way", first_quick(["module", "part"]))
 def test_a_module_that_the_user_has_compiled_is_not_compiled_anew_by_turns_either(way):
     backend = Counted(tried=0)
     watch, module = Programs(backend), made(Automatic)

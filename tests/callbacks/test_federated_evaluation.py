@@ -68,14 +68,14 @@ def test_each_evaluation_is_one_line_wherever_output_goes(tmp_path, capsys, monk
     line = rf"round 1 \(2 done\): fid_avg {n}, fid_all {n} \(real {n}, {n}\), kid_all {n} \(real {n}\)"
     assert re.fullmatch(line, told[0])
     assert told[1].startswith("round 3 (4 done): fid_avg ")
-    fit(tmp_path / "silent", 2, [evaluation(report=False)])
+    fit(tmp_path / "silent", 2, [evaluation()])
     assert " done): " not in capsys.readouterr().out
 
 
 def test_training_does_not_notice_the_evaluation(tmp_path):
     plain, watched = Points(), Points()
     fit(tmp_path / "a", 3, [], plain)
-    fit(tmp_path / "b", 3, [evaluation(every_n_rounds=1, at_start=True)], watched)
+    fit(tmp_path / "b", 3, [evaluation(every_n_rounds=1, at_start=True, report=True, page=True)], watched)
     assert same(weights(plain), weights(watched))
     assert [m.training for m in plain.modules()] == [m.training for m in watched.modules()]
 

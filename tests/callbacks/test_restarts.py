@@ -121,7 +121,7 @@ from tests.federated.modules import make_data
 
 trainer = L.Trainer(
     strategy=fedgen.FedAvgStrategy(communication_interval=2), accelerator="cpu", enable_progress_bar=False,
-    callbacks=[evaluation(every_n_rounds=2, report=False), fedgen.RoundCheckpoint()],
+    callbacks=[evaluation(every_n_rounds=2), fedgen.RoundCheckpoint()],
     max_epochs=int(sys.argv[2]), default_root_dir="mine", logger=False,
 )
 trainer.fit(Points(), make_data(held_out=0.25), ckpt_path=sys.argv[1] if sys.argv[1] != "None" else None)

@@ -16,8 +16,8 @@ from tests.federated.modules import make_data, make_trainer, same, weights
 
 
 def evaluation(**options):
-    """Each round, without pictures and pages."""
-    return cheapest(**{"every_n_rounds": 1, "grid": 0, "report": False, "page": False, **options})
+    """Each round, without pictures."""
+    return cheapest(**{"every_n_rounds": 1, "grid": 0, **options})
 
 
 def average(**options):

@@ -347,7 +347,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", first_quick(REFUSED))
 def test_what_would_show_more_is_refused_at_start(name, images, tmp_path):
     scores, config, said = REFUSED[name]
     with pytest.raises(ValueError, match=said):

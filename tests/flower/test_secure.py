@@ -33,7 +33,7 @@ def heard(monkeypatch):
 
 
 @pytest.mark.parametrize("weights", first_quick(["uniform", "examples"]))
-def test_the_mean_is_the_simulations_to_the_stated_step(weights, images, tmp_path):
+def test_the_mean_is_the_simulations_to_the_stated_step_and_the_server_sees_no_update(weights, images, tmp_path, heard):
     settings = recipe(1, client_weights=weights)
     simulated = simulate(settings, images, tmp_path / "simulated")
     own = {"save_dir": str(tmp_path / "logs"), "name": "", "version": ""}
@@ -47,6 +47,12 @@ def test_the_mean_is_the_simulations_to_the_stated_step(weights, images, tmp_pat
     assert error == pytest.approx(step) if weights == "uniform" else 4 / (58 / 20) < error / step < 6 / (58 / 20)
     same_weights(simulated, deployed, atol=error + 1e-7, interval=INTERVAL)  # float32's own
     assert deployed["fedavg"]["left_out"] == []
+    masked = [reply for reply in heard if "masked_params" in str(reply.content.config_records)]
+    assert len(masked) == 4
+    for reply in heard:
+        for record in reply.content.array_records.values():
+            assert isinstance(record, ArrayRecord)
+            assert sum(tensor.numel() for tensor in record.to_torch_state_dict().values()) == 0
 
 
 @pytest.mark.slow
@@ -66,16 +72,6 @@ def test_a_complex_model_is_averaged_in_both_parts(images, tmp_path):
     settings = recipe(1, model={"class_path": "tests.federated.test_strategy.Complex"}, client_weights="uniform")
     deployed, _ = deploy(settings, images, tmp_path / "run", config={**HIDDEN, "update-range": 1.0})
     assert deployed["state_dict"]["w"].tolist() == pytest.approx([0.875 + 0.875j] * 2, abs=1e-6)
-
-
-def test_the_server_sees_no_update(images, tmp_path, heard):
-    deploy(recipe(1, client_weights="uniform"), images, tmp_path / "run", config=HIDDEN)
-    masked = [reply for reply in heard if "masked_params" in str(reply.content.config_records)]
-    assert len(masked) == 4
-    for reply in heard:
-        for record in reply.content.array_records.values():
-            assert isinstance(record, ArrayRecord)
-            assert sum(tensor.numel() for tensor in record.to_torch_state_dict().values()) == 0
 
 
 class Failing(Node):

@@ -66,9 +66,18 @@ def wait_until(holds, seconds=30):
         time.sleep(0.05)
 
 
-def test_one_process_answers_a_runs_messages_and_keeps_the_context(home):
+def test_one_process_answers_a_runs_messages_at_once_too_and_keeps_the_context_and_the_next_run_has_its_own(home):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(ask()["process"])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 4
+    assert len(set(found)) == 1
     given = context()
     said = [ask(given=given, task=task) for task in (1, 2, 3)]
+    assert said[0]["process"] == found[0]
     assert {one["process"] for one in said}.isdisjoint({os.getpid()})
     assert len({one["process"] for one in said}) == 1
     assert [one["task"] for one in said] == [1, 2, 3]
@@ -78,25 +87,11 @@ def test_one_process_answers_a_runs_messages_and_keeps_the_context(home):
         ask("query.fails", given)
     assert str(type(caught.value)) == "<class 'LookupError'>"  # which Flower tells the server
     assert ask(given=given)["process"] == said[0]["process"]
-
-
-def test_the_next_run_has_a_worker_of_its_own_and_the_last_ones_ends(home):
-    first, second = ask(), ask(given=context(run=8), recipe="other.yaml")
-    assert second["process"] != first["process"]
+    second = ask(given=context(run=8), recipe="other.yaml")
+    assert second["process"] != said[0]["process"]
     assert second["recipe"] == "other.yaml"
-    wait_until(lambda: not there(first["process"]))
+    wait_until(lambda: not there(said[0]["process"]))
     assert there(second["process"])
-
-
-def test_messages_at_once_have_one_worker(home):
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(ask()["process"])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(found) == 4
-    assert len(set(found)) == 1
 
 
 def test_a_worker_that_is_killed_fails_its_message_and_the_next_has_another(home):

@@ -39,7 +39,7 @@ def test_of_clients_elsewhere_and_of_points_no_picture_is_kept(tmp_path):
 
 
 def test_a_run_in_python_leaves_a_page_and_says_where(tmp_path, capsys):
-    fit(tmp_path, 2)
+    fit(tmp_path, 2, [evaluation(report=True, page=True)])
     page = (tmp_path / "report.html").read_text()
     assert "Both aggregates prefer round 1" in page or "One checkpoint was scored, round 1" in page
     assert 'id="live"' not in page
@@ -49,7 +49,7 @@ def test_a_run_in_python_leaves_a_page_and_says_where(tmp_path, capsys):
 
 @pytest.mark.parametrize(("options", "left"), [({"page": False}, False), ({"report": False}, True)])
 def test_the_page_can_be_turned_off_and_silent_runs_have_one(tmp_path, capsys, options, left):
-    fit(tmp_path, 2, [evaluation(**options)])
+    fit(tmp_path, 2, [evaluation(**{"report": True, "page": True, **options})])
     assert (tmp_path / "report.html").exists() == (tmp_path / "federation.json").exists() == left
     assert "report.html" not in capsys.readouterr().out
 

@@ -114,7 +114,7 @@ def test_an_unknown_command_is_named(capsys):
     assert "no command 'train'" in capsys.readouterr().err
 
 
-def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure(recipe, capsys):
+def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure_and_has_no_place_for_another_recipe(recipe, capsys):
     assert fit(recipe) == 0
     folder = Path("checkpoints/tiny")
     names = {path.name for path in folder.iterdir()}
@@ -138,6 +138,10 @@ def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure(recipe, capsys)
     assert not np.array_equal(first[:half], last[:half])
     assert np.array_equal(first[-half // 2 :], last[-half // 2 :])
     assert len(np.unique(last[-half // 2 :])) > 2
+    assert fit(recipe, "--model.init_args.lr", "0.01") == 2
+    message = capsys.readouterr().err
+    assert "another recipe" in message
+    assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
 
 
 @pytest.mark.slow
@@ -181,14 +185,6 @@ def test_explain_prints_what_becomes_of_state_after_the_first_round_and_training
 def test_explain_is_refused_where_there_are_no_turns(recipe, capsys):
     assert fit(recipe, "--explain", "--centralised") == 2
     assert "--explain tells what FedAvgStrategy does with a module's state" in capsys.readouterr().err
-
-
-def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
-    fit(recipe)
-    assert fit(recipe, "--model.init_args.lr", "0.01") == 2
-    message = capsys.readouterr().err
-    assert "another recipe" in message
-    assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
 
 
 @pytest.mark.slow
@@ -286,29 +282,28 @@ def test_scores_without_checkpoints_and_runs_without_them_are_results_too(recipe
 
 
 def test_two_runs_at_once_in_one_folder_are_refused_and_what_kills_left_is_removed(recipe, capsys):
+    quiet = ["--trainer.callbacks.report", "false", "--trainer.callbacks.page", "false"]
     with only_run(require_writable("checkpoints/tiny")):
-        assert fit(recipe) == 2
+        assert fit(recipe, *quiet) == 2
     error = capsys.readouterr().err
     assert "another run is at work in checkpoints/tiny" in error
     assert "choose another --trainer.default_root_dir" in error
     assert not Path("checkpoints/tiny/recipe.yaml").exists()
-    assert fit(recipe) == 0
+    assert fit(recipe, *quiet) == 0
     assert not list(Path("checkpoints/tiny").glob(".*"))
     for name in ("recipe.yaml", "report.html", "curves.png", "samples/round=00001.png"):  # of kills
         path = Path("checkpoints/tiny", name)
         path.with_name(f".{path.name}.abcd1234.tmp").touch()
-    assert fit(recipe, "--trainer.max_epochs", "3") == 0
+    assert fit(recipe, *quiet, "--trainer.max_epochs", "3") == 0
     assert not list(Path("checkpoints/tiny").rglob(".*"))
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # the fork only takes a lock
 def test_a_killed_run_leaves_no_lock(tmp_path):
-    code = """
-import os, pathlib, sys
-from fedgen.training.resume import only_run
-with only_run(pathlib.Path(sys.argv[1])):
-    os.kill(os.getpid(), 9)
-"""
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    if (child := os.fork()) == 0:
+        with only_run(tmp_path):
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert (tmp_path / LOCK).exists()
     with only_run(tmp_path), pytest.raises(BlockingIOError), only_run(tmp_path):
         pass
@@ -365,7 +360,7 @@ def test_threads_are_set_and_are_no_part_of_the_recipe(recipe, monkeypatch):
         fit(recipe, "--threads", "0")
 
 
-@pytest.mark.parametrize("control", ["local_only", "centralised"])
+@pytest.mark.parametrize("control", first_quick(["local_only", "centralised"]))
 def test_a_control_is_one_flag_and_has_its_own_folder(recipe, control):
     assert fit(recipe, f"--{control}") == 0
     records = Run(f"checkpoints/tiny-{control}").records
