@@ -65,7 +65,7 @@ LONGEST = (
 
 def may_have_slow_tests(path: Path) -> bool:
     """Whether a file marks tests as slow, by itself, by tests/quick.py or by the fixture of tests/fuzz/conftest.py."""
-    return any(word in path.read_text() for word in ("slow", "first_quick", "copies"))
+    return any(word in path.read_text() for word in ("slow", "first_quick", "first_and_others", "copies"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -78,6 +78,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first, and of them the longest files, so that several processes end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    assert all(map(may_have_slow_tests, slow)), "`make test-slow` would not collect these: see may_have_slow_tests"
+    missed = [path for path in slow if not may_have_slow_tests(path)]
+    assert not missed, f"`make test-slow` would not collect {missed}: see may_have_slow_tests"
     order = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (item.get_closest_marker("slow") is None, order.get(item.path, len(order))))
