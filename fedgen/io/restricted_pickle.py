@@ -70,21 +70,33 @@ Natural = Annotated[int, Between(0, 2**60 - 1)]
 """Whole numbers of which sums and products stay finite: shapes, strides and places."""
 
 
-class Function(Name):
-    """A name that stands for a function of this project, which is called if its annotations allow the arguments."""
+class Unchecked(Name):
+    """A name that stands for a function of this project, which checks its arguments itself."""
 
-    __slots__ = ("_checks", "_function")
+    __slots__ = ("_function",)
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        hints = get_type_hints(function, include_extras=True)
         self._function = function
+
+    def call(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+
+class Function(Unchecked):
+    """A name that stands for a function of this project, which is called if its annotations allow the arguments."""
+
+    __slots__ = ("_checks",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        hints = get_type_hints(function, include_extras=True)
         self._checks = [(name, checker(hints.get(name, Any))) for name in inspect.signature(function).parameters]
 
     def call(self, *arguments: Any) -> Any:
         for (name, check), value in zip(self._checks, arguments):
             if wrong := check(value):
                 raise ValueError(f"{name} of {self._function.__name__.strip('_')} {wrong}")
-        return self._function(*arguments)
+        return super().call(*arguments)
 
 
 class Unfinished:

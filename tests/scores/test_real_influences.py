@@ -13,7 +13,7 @@ REFERENCES = {
     "fid": FrechetReference.from_features,
     "fidc": lambda clients: FrechetReference.from_features(clients, bias="corrected"),
     "kid": KernelReference.from_features,
-    "sliced": SlicedReference.from_features,
+    "sliced": lambda clients: SlicedReference.from_features(clients, projections=16),
 }
 
 
