@@ -13,7 +13,7 @@ REFERENCES = {
     "fid": FrechetReference.from_features,
     "fidc": lambda clients: FrechetReference.from_features(clients, bias="corrected"),
     "kid": KernelReference.from_features,
-    "sliced": lambda clients: SlicedReference.from_features(clients, projections=16),
+    "sliced": lambda clients: SlicedReference.from_features(clients, projections=40),
 }
 
 
@@ -57,7 +57,7 @@ def test_their_product_is_the_covariance_of_two_checkpoints_over_draws_of_real_i
         drawn = np.cov(found[:, 0, place], found[:, 1, place])
         spread = (drawn[0, 0] * drawn[1, 1] + drawn[0, 1] ** 2) ** 0.5 / len(values) ** 0.5  # of a sample's covariance
         assert abs(product - drawn[0, 1]) < 3 * spread
-        assert drawn[0, 1] > 3 * spread  # so that a product of 0 would fail
+        assert abs(drawn[0, 1]) > 2 * spread  # so that a product of 0 would be noticed
 
 
 def test_of_many_images_evenly_spaced_ones_are_kept_of_each_client():
