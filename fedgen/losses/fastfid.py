@@ -7,7 +7,9 @@ An image x that has the weight v in the population has the gradient
 With C = C1^T C1 and a root of the reference's covariance, C_i = R^T R, the trace is the sum of the singular values of
 C1 R^T = U S V^T, and its derivative in C1 is the polar factor U V^T R = C1 T_i with T_i = R^T V S^-1 V^T R: no
 differences of eigenvalues, no roots of zero. The derivative in C is T_i / 2. Directions whose singular value rounding
-may have made are left out, which is the gradient of least norm.
+may have made are left out, which is the gradient of least norm. Of the distance corrected for few images
+(`fedgen.scores.frechet.corrected`) the derivative of the trace in C is R^T V F V^T R with the slopes F = dT / dl of
+eigenvalues l, in place of S^-1 / 2.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from fedgen.losses.feature_loss import Aggregate, ClosedForm, FeatureLoss
 from fedgen.losses.moments import BatchMoments, LateBuffers, Layout, MomentEstimate, Moments
 from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.scores.frechet.corrected import Bias, ImageCounts, check_bias
 from fedgen.scores.frechet.roots import Roots, Triangle, factor, sandwich, stack, stackable, sum_of_roots, top
 from fedgen.statistics import Gaussian, pool, summarize
 from fedgen.statistics.gaussian import check_features, check_size, eigh
@@ -51,13 +54,21 @@ class FrechetTargets(nn.Module):
     root: Any  # [k, r, D], or a triangle's strips; None until a covariance's is needed
 
     def __init__(
-        self, numbers: Sequence[int], summaries: Sequence[Gaussian], ddof: float, dtype: torch.dtype, form: Form
+        self,
+        numbers: Sequence[int],
+        summaries: Sequence[Gaussian],
+        ddof: float,
+        dtype: torch.dtype,
+        form: Form,
+        bias: Bias = "plug-in",
     ) -> None:
         super().__init__()
-        self.numbers, self.dtype = list(numbers), dtype
+        self.numbers, self.dtype, self.bias = list(numbers), dtype, bias
+        self.counts = [summary.count for summary in summaries]
         self.dim = summaries[0].dim
         self._keep("means", torch.stack([summary.mean for summary in summaries]))
-        self._keep("traces", torch.stack([summary.trace(ddof) for summary in summaries]))
+        of_term = 0 if bias == "corrected" else ddof
+        self._keep("traces", torch.stack([summary.trace(of_term) for summary in summaries]))
         self._keep("scales", torch.stack([_scale(summary, ddof) for summary in summaries]))
         self._height: int | None = None  # of a triangle's strips
         self._order: Tensor | slice = slice(None)
@@ -76,12 +87,14 @@ class FrechetTargets(nn.Module):
         """tr sqrt(C C_i) [k], and sum_i w_i (x - mean) T_i [m, D] of the batch if needed."""
         images = len(estimate.deviations)
         direct = images <= self.dim if self.covariance is not None else self._height is None
-        if estimate.second is None and direct:
+        if estimate.second is None and direct and self.bias == "plug-in":
             return self._pull_rows(estimate, ddof, weights, needed)
         if not needed:
             roots = self._roots()
             values = torch.linalg.eigvalsh(sandwich(roots, estimate.covariance(ddof)))
-            return sum_of_roots(values, roots.ranks.clamp(max=estimate.rank)), None
+            ranks = roots.ranks.clamp(max=estimate.rank)
+            corrected = self.bias == "corrected"
+            return self._corrected(values, ranks, estimate)[0] if corrected else sum_of_roots(values, ranks), None
         factors = self.factorise(estimate, ddof)
         rows = factors.rows.flatten(0, 1)
         coefficients = (estimate.deviations @ rows.T) * (weights.unsqueeze(1) * factors.inverses).flatten()
@@ -92,8 +105,22 @@ class FrechetTargets(nn.Module):
         roots = self._roots()
         eigenvalues, vectors = eigh(sandwich(roots, estimate.covariance(ddof)))
         ranks = roots.ranks.clamp(max=estimate.rank)
+        rows = vectors.mT @ roots.rows
+        if self.bias == "corrected":
+            traces, slopes = self._corrected(eigenvalues, ranks, estimate, slopes=True)
+            return Factors(traces, rows, eigenvalues.clamp(min=0).sqrt(), 2 * slopes)
         values, inverses = self._invert(eigenvalues, ranks, estimate)
-        return Factors(sum_of_roots(eigenvalues, ranks), vectors.mT @ roots.rows, values, inverses)
+        return Factors(sum_of_roots(eigenvalues, ranks), rows, values, inverses)
+
+    def _corrected(
+        self, eigenvalues: Tensor, ranks: Tensor, estimate: MomentEstimate, slopes: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """The corrected traces [k], and their slopes [k, r]; FewImagesError for a batch of too few images."""
+        names = [*(f"client {number}" for number in self.numbers), "the batch"]
+        numbers = ImageCounts(self.counts, self.counts, (estimate.count, estimate.count), names)
+        counted = eigenvalues.clamp(min=0) * top(eigenvalues.shape[1], ranks).to(eigenvalues)
+        traces, found = numbers.traces(range(len(self.counts)), counted.cpu(), slopes)
+        return traces.to(eigenvalues), found.to(eigenvalues)
 
     def _pull_rows(
         self, estimate: MomentEstimate, ddof: float, weights: Tensor, needed: bool
@@ -155,12 +182,12 @@ Shares = Sequence[tuple[FrechetTargets, Tensor]]
 
 
 def group(
-    summaries: Sequence[Gaussian], ddof: float, dtype: torch.dtype, form: Form, together: bool
+    summaries: Sequence[Gaussian], ddof: float, dtype: torch.dtype, form: Form, together: bool, bias: Bias = "plug-in"
 ) -> Iterator[FrechetTargets]:
     """Targets of all clients; if `together`, small ones of about as many images are one."""
     rows = [None if summary.deviations is None else len(summary.deviations) for summary in summaries]
     for numbers in stackable(rows if together else [None] * len(summaries)):
-        yield FrechetTargets(numbers, [summaries[number] for number in numbers], ddof, dtype, form)
+        yield FrechetTargets(numbers, [summaries[number] for number in numbers], ddof, dtype, form, bias)
 
 
 def _scale(summary: Gaussian, ddof: float) -> Tensor:
@@ -272,6 +299,9 @@ class FastFIDLoss(FeatureLoss):
             `FrozenPull` for what happens between. It starts once more than D images count and, while the queue fills,
             is taken whenever it has grown by a quarter. Costs one D x D matrix more to remember.
         dtype: of the references' matrices and the products with them; moments and eigenvalues are in float64.
+        bias: "plug-in" for the FID of the images, which pulls a generator of few images together; "corrected" for the
+            distance of populations, which needs more images in a batch (or in a queue or an average), and of each
+            client, than directions in which features vary, and two further ones; ddof is then 1.
 
     Examples:
         >>> import torch
@@ -290,8 +320,15 @@ class FastFIDLoss(FeatureLoss):
         ddof: float = 1,
         refresh_every: int = 1,
         dtype: torch.dtype = torch.float64,
+        bias: Bias = "plug-in",
     ) -> None:
         super().__init__(aggregate, dtype)
+        check_bias(bias, ddof)
+        if bias == "corrected" and refresh_every > 1:
+            raise ValueError(f"refresh_every={refresh_every} is for the plug-in distance; leave it or bias out")
+        self.bias: Bias = bias
+        if bias == "corrected":
+            self.score = "fidc"
         if refresh_every < 1:
             raise ValueError(f"refresh_every={refresh_every}: must be at least 1")
         if not 0 <= ddof < 2:
@@ -324,7 +361,7 @@ class FastFIDLoss(FeatureLoss):
         if len({summary.dim for summary in pooled}) > 1:
             raise ValueError(f"clients differ in D: {[summary.dim for summary in pooled]}; use one embedding for all")
         form: Form = "strips" if self.moments.remembers else "covariance" if self.dtype == torch.float64 else "rows"
-        targets = list(group(pooled, self.ddof, self.dtype, form, together=self.aggregate != "own"))
+        targets = list(group(pooled, self.ddof, self.dtype, form, self.aggregate != "own", self.bias))
         dim = pooled[0].dim
         self.moments.prepare(dim, self._device)
         if self.frozen is not None:
@@ -353,7 +390,11 @@ class FastFIDLoss(FeatureLoss):
             value = (means + covariance).to(self.dtype)
             if not needed:
                 return value
-            spread = (estimate.deviations - pulled).mul_(estimate.stretch(self.ddof))
+            if self.bias == "corrected":  # in which the trace is that of divisor n
+                pulled = pulled * estimate.stretch(self.ddof)
+                spread = estimate.deviations - pulled
+            else:
+                spread = (estimate.deviations - pulled).mul_(estimate.stretch(self.ddof))
             gradient = spread.add_(estimate.mean - centre).mul_(2 * estimate.weight)
         return ClosedForm.apply(features, value, gradient.to(self.dtype))
 
@@ -363,8 +404,11 @@ class FastFIDLoss(FeatureLoss):
         total: Tensor | None = None
         for targets, weights in shares:
             traces, pulled = targets.pull(estimate, self.ddof, weights, needed)
-            terms = estimate.trace(self.ddof) + targets.traces - 2 * traces
-            term += weights @ terms.clamp(min=0)  # as the scores do
+            if self.bias == "corrected":
+                term += weights @ (estimate.trace(0) + targets.traces - 2 * traces)
+            else:
+                terms = estimate.trace(self.ddof) + targets.traces - 2 * traces
+                term += weights @ terms.clamp(min=0)  # as the scores do
             if pulled is not None:
                 total = pulled if total is None else total.add_(pulled)
         return term, total
