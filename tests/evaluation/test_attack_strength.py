@@ -113,3 +113,26 @@ def test_the_mean_over_clients_is_weighted_and_narrower():
         ((parts[0].auc_error / 2) ** 2 + sum((part.auc_error / 4) ** 2 for part in parts[1:])) ** 0.5
     )
     assert mean.found is None
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.8])
+@pytest.mark.parametrize("noise", [0.0, 3.0])
+def test_intervals_of_pairs_that_share_noise_hold_as_often_as_they_say(shift, noise):
+    repeats, held, knows_nothing, widths, alone = 300, 0, 0, [], []
+    area = norm.cdf(shift / (2 * (1 + noise**2)) ** 0.5)  # of a member and the other of another pair
+    for seed in range(repeats):
+        draws = np.random.default_rng(seed)
+        shared = draws.normal(0, noise, 50)
+        signals = (
+            torch.from_numpy(shared + draws.normal(shift, 1, 50)),
+            torch.from_numpy(shared + draws.normal(0, 1, 50)),
+        )
+        found = measure_attack("client", *signals, seed, paired=True)
+        held += found.auc.low <= area <= found.auc.high
+        knows_nothing += found.advantage.low <= 0 <= found.advantage.high
+        widths.append(found.auc.high - found.auc.low)
+        alone.append(np.subtract(*(lambda auc: (auc.high, auc.low))(measure_attack("client", *signals, seed).auc)))
+    assert 0.92 <= held / repeats <= 0.98  # two errors of 300 draws beside 95 percent
+    assert np.mean(widths) < (0.5 if noise else 1.02) * np.mean(alone)
+    if shift == 0:
+        assert 0.915 <= knows_nothing / repeats <= 0.985

@@ -48,16 +48,20 @@ def proportion(hits: int, trials: int) -> IntervalEstimate:
     return IntervalEstimate(share, centre - reach, centre + reach).within(0, 1)
 
 
-def combined(parts: Sequence[IntervalEstimate], factors: Sequence[float]) -> IntervalEstimate:
-    """The sum of factor times estimate, of independent estimates."""
+def combined(parts: Sequence[IntervalEstimate], factors: Sequence[float], correlation: float = 0.0) -> IntervalEstimate:
+    """The sum of factor times estimate, of independent estimates; or of two, as Newcombe 1998 combines correlated ones
+    (doi 10.1002/(SICI)1097-0258(19981130)17:22<2635::AID-SIM954>3.0.CO;2-C, method 8)."""
     value = sum(factor * part.value for part, factor in zip(parts, factors))
     down = [factor * (part.value - (part.low if factor > 0 else part.high)) for part, factor in zip(parts, factors)]
     up = [factor * ((part.high if factor > 0 else part.low) - part.value) for part, factor in zip(parts, factors)]
-    return IntervalEstimate(value, value - math.hypot(*down), value + math.hypot(*up))
+    shared = math.copysign(2 * correlation, correlation * math.prod(factors))
+    low, high = (math.sqrt(max(0.0, sum(x * x for x in far) + shared * math.prod(far))) for far in (down, up))
+    return IntervalEstimate(value, value - low, value + high)
 
 
-def rank_interval(area: float, positives: int, negatives: int) -> IntervalEstimate:
-    """An area under a ROC curve, with the interval of Newcombe 2006 (doi 10.1002/sim.2324, method 5)."""
+def rank_interval(area: float, positives: int, negatives: int, shrink: float = 1.0) -> IntervalEstimate:
+    """An area under a ROC curve, with the interval of Newcombe 2006 (doi 10.1002/sim.2324, method 5), whose errors are
+    multiplied by `shrink`."""
 
     def variance(area: float) -> float:
         """The variance of an estimated area, of exponential scores (Hanley and McNeil 1982), of equal mean numbers."""
@@ -69,7 +73,7 @@ def rank_interval(area: float, positives: int, negatives: int) -> IntervalEstima
         low, high = 0.0, estimate
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            far = estimate - middle > QUANTILE * math.sqrt(variance(middle))
+            far = estimate - middle > shrink * QUANTILE * math.sqrt(variance(middle))
             low, high = (middle, high) if far else (low, middle)
         return low
 
@@ -84,7 +88,7 @@ class AttackStrength:
         name: a client's, or an aggregate.
         pairs: members, and as many others.
         auc: chance that the signal is larger for a member than for another image; 0.5 for one that knows nothing.
-        auc_error: standard error of `auc` (DeLong et al. 1988).
+        auc_error: standard error of `auc` (DeLong et al. 1988; over pairs where members and others share noise).
         advantage: true less false positive rate at a threshold that was chosen on other images; 0 for such a signal.
         found: share of the members that are found where one other image in a hundred is taken for one; None of fewer
             than 368 images, whose interval would begin at 0 whatever the signal.
@@ -98,14 +102,17 @@ class AttackStrength:
     found: IntervalEstimate | None
 
 
-def measure_attack(name: str, members: Tensor, others: Tensor, seed: int) -> AttackStrength:
+def measure_attack(name: str, members: Tensor, others: Tensor, seed: int, paired: bool = False) -> AttackStrength:
+    """The strength of signals of members and of as many others; `paired` if the k-th of both share noise."""
     for signals in (members, others):
         if torch.isnan(signals).any():
             place = int(torch.isnan(signals).nonzero()[0])
             raise ValueError(f"the attack's signal of image {place} of {name} is NaN; check the model's weights")
     inside, outside = (part.double().clamp(-_LARGEST, _LARGEST).cpu().numpy() for part in (members, others))
-    area, error = auc_with_error(inside, outside)
-    interval, gain = rank_interval(area, len(inside), len(outside)), advantage(inside, outside, seed, name)
+    area, error = auc_with_error(inside, outside, paired)
+    alone = auc_with_error(inside, outside)[1]
+    interval = rank_interval(area, len(inside), len(outside), error / alone if alone > 0 else 1.0)
+    gain = advantage(inside, outside, seed, name, paired)
     return AttackStrength(name, len(inside), interval, error, gain, found_at(inside, outside))
 
 
@@ -123,27 +130,33 @@ def average_attack(name: str, parts: list[AttackStrength], weights: list[float])
     )
 
 
-def auc_with_error(members: np.ndarray, others: np.ndarray) -> tuple[float, float]:
-    """The area under the ROC curve and its standard error by DeLong et al. 1988; ties count one half."""
+def auc_with_error(members: np.ndarray, others: np.ndarray, paired: bool = False) -> tuple[float, float]:
+    """The area under the ROC curve and its standard error by DeLong et al. 1988; ties count one half.
+
+    Where the k-th member and the k-th other share noise, pairs are what varies on its own.
+    """
     count, against = len(members), len(others)
     ranks = rankdata(np.concatenate([members, others]))
     beaten = (ranks[:count] - rankdata(members)) / against  # by each member, a share of the others
     beating = 1 - (ranks[count:] - rankdata(others)) / count
-    variance = sum(float(part.var(ddof=1)) / len(part) if len(part) > 1 else 0.0 for part in (beaten, beating))
+    sides = (beaten + beating,) if paired else (beaten, beating)
+    variance = sum(float(part.var(ddof=1)) / len(part) if len(part) > 1 else 0.0 for part in sides)
     return float(beaten.mean()), variance**0.5
 
 
-def advantage(members: np.ndarray, others: np.ndarray, seed: int, name: str) -> IntervalEstimate:
+def advantage(members: np.ndarray, others: np.ndarray, seed: int, name: str, paired: bool = False) -> IntervalEstimate:
     """True less false positive rate at a threshold of each half of the images, measured on the other half."""
     inside, outside = (np.zeros(len(part), dtype=bool) for part in (members, others))
     for half, which in ((inside, "members"), (outside, "others")):
         half[subset(len(half), len(half) // 2, seed, "half", f"{name}, {which}").numpy()] = True
-    hits = false = 0
+    hits, false = np.zeros(len(members)), np.zeros(len(others))
     for chosen, against in ((inside, outside), (~inside, ~outside)):
         threshold = best_threshold(members[chosen], others[against])
-        hits += int((members[~chosen] >= threshold).sum())
-        false += int((others[~against] >= threshold).sum())
-    return combined([proportion(hits, len(members)), proportion(false, len(others))], [1, -1])
+        hits[~chosen], false[~against] = members[~chosen] >= threshold, others[~against] >= threshold
+    varies = paired and 0 < hits.mean() < 1 and 0 < false.mean() < 1
+    together = float(np.corrcoef(hits, false)[0, 1]) if varies else 0.0
+    shares = proportion(int(hits.sum()), len(members)), proportion(int(false.sum()), len(others))
+    return combined(shares, [1, -1], together)
 
 
 def best_threshold(members: np.ndarray, others: np.ndarray) -> float:

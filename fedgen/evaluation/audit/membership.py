@@ -282,10 +282,11 @@ def membership_inference(
     for one in track(attacked, "attacking clients", len(attacked), "clients"):
         with nullcontext() if personal is None else own_in_place(target, personal.get(one.number, {})):
             signals.append((shared or make_signal(model, options))(one))
-    clients = [measure_attack(one.name, inside, outside, seed) for one, (inside, outside) in zip(attacked, signals)]
+    paired = options.name == "loss"  # whose noise the k-th member and the k-th other share
+    clients = [measure_attack(one.name, *both, seed, paired) for one, both in zip(attacked, signals)]
     weights = resolve_weights("examples", [one.trained_on for one in attacked]).tolist()
     members, others = (torch.cat(list(part)) for part in zip(*signals))
-    pooled = measure_attack("all", members, others, seed) if personal is None else None
+    pooled = measure_attack("all", members, others, seed, paired) if personal is None else None
     avg = average_attack("avg", clients, weights)
     assert options.name is not None  # as they are resolved
     return MembershipAudit(options.name, options.words, seed, clients, avg, pooled, left_out)
