@@ -171,7 +171,7 @@ def client_table(
     averages = [record for record in records if record.aggregate == "avg"]
     scores = [marked(record.score, [record]) for record in averages]
     table = new_table(_title(records[0]), ("client", "images", "weight", *scores), ("client",))
-    caption = [f"{say_directions(averages)}, ± standard error", *evaluation.remarks(), *explained(averages)]
+    caption = [f"{say_directions(averages)}, ± standard error", *_remarks(evaluation, averages), *explained(averages)]
     table.caption = escape("; ".join(caption))
     order = best_first(averages[0]) if order is None else order
     half = SHOWN // 2
@@ -198,6 +198,13 @@ def client_table(
     return table
 
 
+def _remarks(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -> list[str]:
+    """What a reader must know of the sets, and of single scores."""
+    of_sets, said = evaluation.remarks(), "; ".join(evaluation.remarks())
+    parts = dict.fromkeys(part for record in records for part in record.note.split("; "))
+    return [*of_sets, *(part for part in parts if part not in said and not part.startswith("generated: "))]
+
+
 def best_first(record: ScoreRecord) -> list[int]:
     """The clients of a record of avg, the best served first."""
     sign = -1 if record.higher_is_better else 1
@@ -218,7 +225,7 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
         elif record.score == "fid" and evaluation.is_the_peers:
             what = what.replace("all images", f"as {evaluation.preset} prints it")
         table.add_row(escape(marked(record.score, [record])), f"{record.value:.7g}", spread, what)
-    remarks = [say_directions(records), *evaluation.remarks(), *explained(records)]
+    remarks = [say_directions(records), *_remarks(evaluation, records), *explained(records)]
     if "kid" in evaluation.scores and evaluation.preset == "torch-fidelity" and not evaluation.has_subsets:
         remarks.append(
             f"torch-fidelity's kid needs {size} images on both sides and the smaller has {evaluation.smaller}: only the"
