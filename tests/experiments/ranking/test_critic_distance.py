@@ -55,7 +55,7 @@ def test_generators_may_be_the_classes_of_other_data_in_all_features(clip_weight
     write_cifar10(Path("data"))
     write_cifar100(Path("data"), classes=(0, 50))
     experiment.wasserstein(
-        Path("out"), data="cifar10", embedding="clip-vit-b-32", weights=clip_weights, generators="cifar100",
+        output=Path("out"), data="cifar10", embedding="clip-vit-b-32", weights=clip_weights, generators="cifar100",
         components=0, controls=1, quick=True, last_activation=False, client_images=8, classes=("cat", "dog", "ship"),
     )  # fmt: skip
     assert len(numbers_of()["scores"]) == 3

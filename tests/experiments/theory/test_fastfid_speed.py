@@ -70,7 +70,7 @@ def test_outcomes_tell_the_factors_from_the_times():
 )
 def test_options_that_cannot_be_are_refused_before_any_work(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
-        fastfid_speed(tmp_path / "out", **options)
+        fastfid_speed(output=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 

@@ -26,5 +26,5 @@ def test_the_values_of_the_pool_are_those_of_its_scores():
 @pytest.mark.parametrize(("wrong", "least"), [({"points": 9}, 10), ({"redraws": 1}, 2)])
 def test_too_few_points_or_redraws_are_refused(tmp_path, wrong, least):
     with pytest.raises(ValueError, match=f"{least - 1}: give at least {least}"):
-        toy.gaussian_toy(tmp_path / "out", **wrong)
+        toy.gaussian_toy(output=tmp_path / "out", **wrong)
     assert not (tmp_path / "out").exists()
