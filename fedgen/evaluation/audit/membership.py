@@ -283,7 +283,7 @@ def membership_inference(
         with nullcontext() if personal is None else own_in_place(target, personal.get(one.number, {})):
             signals.append((shared or make_signal(model, options))(one))
     paired = options.name == "loss"  # whose noise the k-th member and the k-th other share
-    clients = [measure_attack(one.name, *both, seed, paired) for one, both in zip(attacked, signals)]
+    clients = [measure_attack(one.name, a, b, seed, paired) for one, (a, b) in zip(attacked, signals)]
     weights = resolve_weights("examples", [one.trained_on for one in attacked]).tolist()
     members, others = (torch.cat(list(part)) for part in zip(*signals))
     pooled = measure_attack("all", members, others, seed, paired) if personal is None else None
