@@ -197,7 +197,7 @@ def numbers():
         "too few bytes": (scalar("f8", plain(b"1234567")), "other than the 8 bytes"),
         "list for bytes": (scalar("f8", b"]"), "other than the 8 bytes"),
         "order of neither": (scalar("f8", plain(b"12345678"), "!"), "state that NumPy does not write"),
-        "no dtype": (with_attribute(call(("numpy.core.multiarray", "scalar"), b"NN")), "dtype that NumPy does not write"),
+        "no dtype": (with_attribute(call(("numpy.core.multiarray", "scalar"), b"NN")), "that NumPy does not write"),
         "codec rot13": (encode(text("a"), text("rot13")), "encoding of encode is 'rot13'"),
         "codec idna": (encode(text("a"), text("idna")), "encoding of encode is 'idna'"),
         "default codec": (encode(text("a")), "fails with TypeError"),
