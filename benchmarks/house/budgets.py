@@ -46,7 +46,7 @@ BUDGETS: dict[str, int] = {
     "lines: evaluation, reports, callbacks": 10_734,
     "circles: evaluation, reports, callbacks": 0,
     "files: scores, statistics, metrics, losses, embeddings": 58,
-    "lines: scores, statistics, metrics, losses, embeddings": 12_875,
+    "lines: scores, statistics, metrics, losses, embeddings": 12_872,
     "circles: scores, statistics, metrics, losses, embeddings": 0,
     "files: models": 43,
     "lines: models": 9_797,
@@ -64,7 +64,7 @@ BUDGETS: dict[str, int] = {
     "lines: cli, recipe, training, hub, root": 4651,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 380,
-    "lines: all rooms": 77_109,
+    "lines: all rooms": 77_106,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }

@@ -8,6 +8,8 @@ many images are, less is better, and quantiles are those of seeded draws.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -196,6 +198,9 @@ def _check(a: Sequence[float], b: Sequence[float]) -> None:
 
 LEVEL = 0.95
 DRAWS = 2000
+MOST_DRAWN = (
+    200  # values; of more the bound of Bonferroni, which is safe and a little wider, takes their quantiles' place
+)
 BETA = 0.005  # of the hybrid interval's error, spent on where the mean can be at all
 STEPS = 60  # of a bisection
 CELLS = 2**22  # numbers held at once
@@ -240,17 +245,21 @@ def best_set(values: Sequence[float], errors: ArrayLike, level: float = LEVEL, s
     centre, covariance = _checked(values, errors)
     known = np.flatnonzero(np.isfinite(centre))
     found = np.zeros(len(centre), bool)
-    draws = _draws(covariance[np.ix_(known, known)], seed)
+    few = len(known) <= MOST_DRAWN
+    draws = _draws(covariance[np.ix_(known, known)], seed) if few else np.empty((0, 0))
     for place, own in enumerate(known.tolist()):
         spread = _spreads(covariance, own, known)
         others = np.flatnonzero(spread > 0)
-        best = centre[own] <= centre[known][spread == 0].min(initial=np.inf)
-        if not len(others):
-            found[own] = best
+        found[own] = centre[own] <= centre[known][spread == 0].min(initial=np.inf)
+        if not len(others) or not found[own]:
             continue
         far = ((centre[own] - centre[known][others]) / spread[others]).max()
-        steps = ((draws[:, [place]] - draws[:, others]) / spread[others]).max(1)
-        found[own] = best and far <= np.quantile(steps, level)
+        # the quantile lies between those of one other and of as many that know nothing of each other
+        least, most = NormalDist().inv_cdf(level), NormalDist().inv_cdf(1 - (1 - level) / len(others))
+        found[own] = far <= most
+        if few and least < far <= most:
+            steps = ((draws[:, [place]] - draws[:, others]) / spread[others]).max(1)
+            found[own] = far <= np.quantile(steps, level)
     return found
 
 
@@ -331,6 +340,9 @@ def inverted_pairs(
         sizes.append(np.where(spread > 0, far, np.where(gaps != 0, np.inf, 0)))
         spreads.append(spread)
     decided = np.isinf(np.stack(sizes))
+    if len(first) > MOST_DRAWN:
+        decided = np.stack(sizes) > NormalDist().inv_cdf(1 - (1 - level) / (4 * len(one)))
+        return _opposite(columns, (one, other), decided)
     draws = [_draws(covariance, seed + place) for place, (_, covariance) in enumerate(columns)]
     while True:
         left = ~decided & (np.stack(sizes) > 0)
@@ -339,7 +351,16 @@ def inverted_pairs(
         if not newly.any():
             break
         decided |= newly
-    ways = [np.sign(centre[one] - centre[other]) for centre, _ in columns]
+    return _opposite(columns, (one, other), decided)
+
+
+def _opposite(
+    columns: Sequence[tuple[Floats, Floats]], pairs: tuple[NDArray[np.int64], NDArray[np.int64]], decided: NDArray[Any]
+) -> list[tuple[int, int]]:
+    """The pairs that both columns order for sure, and differently."""
+    one, other = pairs
+    with np.errstate(invalid="ignore"):
+        ways = [np.sign(centre[one] - centre[other]) for centre, _ in columns]
     both = np.flatnonzero(decided.all(0) & (ways[0] * ways[1] < 0))
     return [(int(one[p]), int(other[p])) if ways[0][p] < 0 else (int(other[p]), int(one[p])) for p in both]
 

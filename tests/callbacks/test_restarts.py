@@ -135,6 +135,7 @@ def test_a_script_that_ctrl_c_stops_goes_on_and_one_that_does_not_say_so_is_refu
     (tmp_path / "script.py").write_text(SCRIPT)
     root = str(Path(__file__).parents[2])
     options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}}
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # which jobs in the background ignore
 
     def start(*arguments):
         return subprocess.run([sys.executable, "script.py", *arguments], capture_output=True, text=True, **options)

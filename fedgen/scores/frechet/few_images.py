@@ -133,14 +133,7 @@ def _without(groups: Sequence[Gaussian], group: int) -> list[Gaussian]:
 
 
 def _with_larger_errors(score: FederatedScore, made: Tensor, real: Tensor, weights: Tensor) -> FederatedScore:
-    """The score with the jackknife's errors where they are larger than those of influences.
-
-    Args:
-        score: with errors of influences.
-        made: distances [K + 1, G] without a group of generated images.
-        real: likewise of real ones.
-        weights: of the clients [K].
-    """
+    """The score with the jackknife's errors, of distances [K + 1, G] without a group, where they are larger."""
     number, worst = len(weights), int(score.per_client.masked_fill(weights == 0, -torch.inf).argmax())
     each = {"generated": _variance(made), "real": _variance(real)}
     average = {"generated": _variance(weights @ made[:number]), "real": weights.square() @ each["real"][:number]}

@@ -80,16 +80,7 @@ def group_batches(batches: Sequence[Batch]) -> list[Batch]:
 
 @dataclass(frozen=True, eq=False)
 class Spectra:
-    """Eigenvalues and coordinates that all distances to one batch of distributions are made of.
-
-    Args:
-        values: eigenvalues of R_i C R_i^T, ascending float64 [k, r], 0 beyond their ranks.
-        vectors: likewise [k, r, r].
-        rows: R_i float32 [k, r, D], and their unit.
-        squares: of the coordinates of generated images along the vectors, float32 [k, p, r], and their unit.
-        inverse: 1 / sqrt(values) in units of 1 / `largest`, 0 where that is rounding.
-        largest: of sqrt(values), [k, 1].
-    """
+    """Eigenvalues [k, r], ascending, and coordinates, of which all distances to one batch of distributions are made."""
 
     values: Tensor
     vectors: Tensor
