@@ -88,7 +88,7 @@ class ImageCounts:
     def terms(
         self, members: Sequence[int], traces: Tensor, shifts: Tensor, spreads: Tensor, other: Tensor
     ) -> dict[str, Tensor]:
-        """The terms [k] {"mean", "covariance"} of corrected distances, of traces T and those of population covariances."""
+        """The terms [k] {"mean", "covariance"} of corrected distances, of traces T, and those of covariances."""
         few = [1 / max(self.different[member] - 1, 1.0) for member in members]
         mean = shifts - spreads * torch.tensor(few, dtype=shifts.dtype) - other / max(self.other[1] - 1, 1.0)
         return {"mean": mean, "covariance": shifts + spreads + other - 2 * traces - mean}
