@@ -1,9 +1,9 @@
 """Fréchet distances of few images: a grouped jackknife, a subspace, and what unlimited images would have.
 
 What the correction leaves of the bias is of order 1 / n and comes of fourth moments that are not those of Gaussians.
-Each side is cut into G groups; with V the value and V(-g) that without group g of one side,
-    V_J = V - sum over both sides of (G - 1) (mean_g V(-g) - V),
-    error^2 = sum over both sides of (G - 1) / G sum_g (V(-g) - mean)^2  (Quenouille 1956; Tukey 1958).
+Each side is cut into G groups; with V the value and V(-g) that without group g of one side, the score is V less the sum
+over both sides of (G - 1) (mean_g V(-g) - V), and its error the root of the sum over both sides of
+(G - 1) / G sum_g (V(-g) - mean)^2 (Quenouille 1956; Tukey 1958).
 A side needs (1 - 1 / G) n >= r + 2 images in r directions. It takes 2 G further values, each of which reuses the root
 of the other side's covariance.
 
