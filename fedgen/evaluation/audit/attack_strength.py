@@ -110,7 +110,7 @@ def measure_attack(name: str, members: Tensor, others: Tensor, seed: int, paired
             raise ValueError(f"the attack's signal of image {place} of {name} is NaN; check the model's weights")
     inside, outside = (part.double().clamp(-_LARGEST, _LARGEST).cpu().numpy() for part in (members, others))
     area, error = auc_with_error(inside, outside, paired)
-    alone = auc_with_error(inside, outside)[1]
+    alone = auc_with_error(inside, outside)[1] if paired else error
     interval = rank_interval(area, len(inside), len(outside), error / alone if alone > 0 else 1.0)
     gain = advantage(inside, outside, seed, name, paired)
     return AttackStrength(name, len(inside), interval, error, gain, found_at(inside, outside))

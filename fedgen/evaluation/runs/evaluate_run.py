@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import lightning as L
@@ -290,13 +291,7 @@ def quote(
 ) -> ScoreRecord:
     """The score of one checkpoint on `num_images` fresh images, which had no part in its choice: the value to quote.
 
-    Args:
-        run: as for `race`, likewise module.
-        module: a model of the run's kind.
-        evaluator: clients, one embedding and one score, and how many images.
-        round: the checkpoint's.
-        aggregate: "avg" or "all".
-    """
+    Arguments as for `race`; the evaluator says how many images."""
     run = run if isinstance(run, Run) else Run(run)
     path, (split, panel, name) = run.checkpoints_of([round])[round], _decided_by(evaluator)
     evaluator.real.prepare()
@@ -369,9 +364,7 @@ def _features(
 
 def _width(records: Sequence[ScoreRecord], alpha: float) -> float:
     """By how much the worst of these may be worse than the best of them, but for a probability of alpha."""
-    from scipy import stats  # slow to import
-
-    z = stats.norm.ppf(1 - alpha / max(1, len(records) - 1))
+    z = NormalDist().inv_cdf(1 - alpha / max(1, len(records) - 1))
     best = min(records, key=lambda record: record.badness)
     apart = [
         one.badness - best.badness + z * math.hypot(one.generated_error, best.generated_error)
