@@ -43,7 +43,7 @@ BUDGETS: dict[str, int] = {
     "lines: federated, clients": 12_992,
     "circles: federated, clients": 0,
     "files: evaluation, reports, callbacks": 52,
-    "lines: evaluation, reports, callbacks": 10_734,
+    "lines: evaluation, reports, callbacks": 10_732,
     "circles: evaluation, reports, callbacks": 0,
     "files: scores, statistics, metrics, losses, embeddings": 58,
     "lines: scores, statistics, metrics, losses, embeddings": 12_872,
@@ -64,7 +64,7 @@ BUDGETS: dict[str, int] = {
     "lines: cli, recipe, training, hub, root": 4651,
     "circles: cli, recipe, training, hub, root": 0,
     "files: all rooms": 380,
-    "lines: all rooms": 77_106,
+    "lines: all rooms": 77_104,
     "circles: all rooms": 0,
     "protocols with one implementation": 6,
 }

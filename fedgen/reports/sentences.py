@@ -231,7 +231,7 @@ def _served(records: Sequence[ScoreRecord], round: int | None) -> list[str]:
     badness = np.where(np.isnan(values), math.inf, sign * values)
     start = f"By {record.score}{'' if round is None else f' at round {round}'}{beside}"
     worst, best = (
-        _leading(record, side, best_set(side.tolist(), np.nan_to_num(errors, posinf=0.0)))
+        _leading(record, side, best_set(side.tolist(), errors)) if np.isfinite(errors).all() else ""
         for side in (-badness, badness)
     )
     if not (worst and best):

@@ -1,5 +1,6 @@
 """Rankings and inversions on records written by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,12 @@ def test_scores_without_errors_have_no_line_on_the_best(tmp_path, capsys):
     append_records(tmp_path / "scores.jsonl", column("fid_all", {0: 1.0, 1: 2.0}, error=0.0))
     assert main(["select", str(tmp_path)]) == 0
     assert "With 95 %" not in capsys.readouterr().out
+
+
+def test_where_an_error_is_unknown_nothing_is_sure_and_any_may_be_the_best():
+    records = [*column("fid_avg", {0: 1.0, 1: 2.0, 2: 3.0}), *column("fid_all", {0: 3.0, 1: 2.0, 2: 1.0})]
+    assert [pair.holds for pair in inversions(records)] == [True] * 3
+    records = [replace(one, error_parts={"generated": float("inf")}) if one.round == 1 else one for one in records]
+    assert [pair.holds for pair in inversions(records)] == [False] * 3
+    assert [one.round for one in best_set(records, "fid_all")] == [2, 1]
+    assert conclusions(records)

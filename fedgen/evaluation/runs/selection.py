@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -130,27 +131,24 @@ def covariance_of(records: Sequence[ScoreRecord], real: Real = "fixed") -> NDArr
     """
     if real == "fixed":
         return np.diag([record.generated_error**2 for record in records])
-    rows = [record.real_influences for record in records]
-    if any(row is None or len(row) != len(rows[0]) for row in rows):  # type: ignore[arg-type]
+    rows = [record.real_influences for record in records if record.real_influences is not None]
+    if len(rows) < len(records) or len({len(row) for row in rows}) != 1:
         return np.diag([(record.standard_error or 0.0) ** 2 for record in records])
-    shared = np.stack(rows).astype(float)  # type: ignore[arg-type]
+    shared = np.stack(rows).astype(float)
     return np.diag([record.generated_error**2 for record in records]) + shared @ shared.T
 
 
 def best_records(column: Sequence[ScoreRecord], real: Real = "fixed") -> list[ScoreRecord]:
     """The trained checkpoints' records of one column among which the best is, with 95 percent; see `covariance_of`."""
     records = _trained(column)
-    mask = rankings.best_set([one.badness for one in records], covariance_of(records, real))
-    return [record for record, may_be in zip(records, mask.tolist()) if may_be]
+    known = [one for one in records if math.isfinite(one.generated_error) and math.isfinite(one.standard_error or 0.0)]
+    mask = rankings.best_set([one.badness for one in known], covariance_of(known, real)).tolist()
+    out = {id(record) for record, may_be in zip(known, mask) if not may_be}
+    return [record for record in records if id(record) not in out]  # of unknown error any may be
 
 
 def say_best(column: Sequence[ScoreRecord], name: str = "") -> list[str]:
-    """The set that holds the best checkpoint of a column's records, and the chosen one's value, in a line each.
-
-    Args:
-        column: the records, with what is stored of real images' influences.
-        name: of the column.
-    """
+    """The set that holds the best checkpoint of a column's records, and the chosen one's value, in a line each."""
     records = [record for record in _trained(column) if math.isfinite(record.badness)]
     errors = [record.generated_error for record in records]
     if len(records) < 2 or column[0].score == BALANCED or not all(0 < error < math.inf for error in errors):
@@ -214,15 +212,22 @@ def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> 
     errors = [[record.generated_error for record in side] for side in sides]
     rounds = [record.round or 0 for record in sides[0]]
     inverted = rankings.inversions(values[0], values[1], errors[0], errors[1])
-    sure = set[tuple[int, int]]()
-    if any(pair.beyond_error for pair in inverted):  # no other pair is sure
-        sure = set(rankings.inverted_pairs(values[0], values[1], (errors[0], errors[1])))
+    # no other pair is sure, nor one of which an error is unknown
+    may_hold = any(pair.beyond_error for pair in inverted)
+    sure = _sure_pairs(*map(tuple, (*values, *errors))) if may_hold and np.isfinite(errors).all() else frozenset()
     found = [
         InvertedPair(first, second, rounds[i.first], rounds[i.second], i.beyond_error, (i.first, i.second) in sure)
         for i in inverted
     ]
     tau = rankings.kendall_tau(values[0], values[1]) if all(len(set(side)) > 1 for side in values) else None
     return Comparison(first, second, len(pairs), tau, found, marks)
+
+
+@lru_cache(maxsize=64)  # tables, sentences and charts of a run ask for the same
+def _sure_pairs(
+    first: tuple[float, ...], second: tuple[float, ...], *errors: tuple[float, ...]
+) -> frozenset[tuple[int, int]]:
+    return frozenset(rankings.inverted_pairs(first, second, (errors[0], errors[1])))
 
 
 def unmarked(records: Sequence[ScoreRecord], column: str) -> list[str]:
