@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -116,15 +117,21 @@ class Scores:
         return records_of(scores, names, {**self.about, "round": round})
 
 
+@lru_cache(maxsize=1)
+def scores_of(real: int) -> Scores:
+    """The scores against the clients' images of a seed."""
+    return Scores(real_images(real))
+
+
 def draw(case: Case, number: int) -> Draw:
     """The records of all models in one draw."""
-    scores = Scores(real_images(0 if case.real == "fixed" else 1 + number))
+    real = 0 if case.real == "fixed" else 1 + number
     every: list[ScoreRecord] = []
     for model in range(len(case.shifts)):
-        every += scores.records(generated(case, model, (number, 0)), model)
+        every += scores_of(real).records(generated(case, model, (number, 0)), model)
 
     def fresh(model: int) -> list[ScoreRecord]:
-        return scores.records(generated(case, model, (number, 1)), model)
+        return scores_of(real).records(generated(case, model, (number, 1)), model)
 
     return every, fresh
 
