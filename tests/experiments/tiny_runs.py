@@ -8,6 +8,7 @@ import yaml
 from fedgen.evaluation.names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments.engine.trainings import Training
+from fedgen.seeds import isolated
 
 TINY = {
     "trainer": {
@@ -53,7 +54,9 @@ def untrained(training: Training, rounds: tuple[int, ...] = (1, 3)) -> Path:
     training.place.mkdir(parents=True)
     (training.place / RECIPE).write_text(yaml.safe_dump({**recipe, "seed_everything": training.seed}))
     for round in rounds:
-        model, _ = rebuild(training.place)
+        with isolated():
+            torch.manual_seed(1000 * training.seed + round)
+            model, _ = rebuild(training.place)
         draws = torch.Generator().manual_seed(1000 * training.seed + round)
         state = {
             name: value + 0.05 * torch.randn(value.shape, generator=draws) if value.is_floating_point() else value
