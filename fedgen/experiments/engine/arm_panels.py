@@ -43,9 +43,18 @@ def pairs_panel(values: Mapping[str, Sequence[float]], names: Mapping[str, str] 
     return ArmPanel(arms, ticks=ticks, joined=True, **more)
 
 
-def draw_panel(axes: Any, panel: ArmPanel, styles: Styles) -> None:
+def log_axis(axes: Any, which: str, subs: Sequence[int] = (1, 2, 5)) -> None:
+    """Makes the "x" or the "y" axis logarithmic, with plain numbers at multiples of powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
+    getattr(axes, f"set_{which}scale")("log")  # of a name that is one of two
+    scale = getattr(axes, f"{which}axis")  # likewise
+    scale.set_major_locator(LogLocator(subs=subs))
+    scale.set_major_formatter("{x:g}")
+    scale.set_minor_formatter(NullFormatter())
+
+
+def draw_panel(axes: Any, panel: ArmPanel, styles: Styles) -> None:
     for name, values in panel.levels.items():
         axes.axhline(statistics.mean(values), label=name, **styles[name])
         if len(values) > 1:
@@ -62,12 +71,8 @@ def draw_panel(axes: Any, panel: ArmPanel, styles: Styles) -> None:
         for seed in zip(*states.values()):
             axes.plot(list(states), seed, linewidth=0.8, markersize=4, **thin)
         axes.plot(list(states), [statistics.mean(values) for values in states.values()], label=arm, **style)
-    for axis in panel.log:
-        getattr(axes, f"set_{axis}scale")("log")
-        scale = getattr(axes, f"{axis}axis")
-        scale.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        scale.set_major_formatter("{x:g}")
-        scale.set_minor_formatter(NullFormatter())
+    for which in panel.log:
+        log_axis(axes, which)
     if panel.ticks:
         axes.set_xticks(list(panel.ticks), list(panel.ticks.values()), rotation=20)
         axes.minorticks_off()

@@ -1,17 +1,11 @@
 """Quality against the communication interval, at equal local iterations, and what avg and all say at each.
 
-The papers train at an interval of 160 local iterations and say that it does not change their conclusions. Here a
-WGAN-GP and a DDPM are trained over ten clients of one digit each, at intervals from 1 to 640, beside two controls:
-clients that train alone, and ordinary training on their pooled images.
-
-The WGAN-GP is scored with its weights as they are merged: the recipe's moving average moves once a round, so that it
-spans many iterations at short intervals and none at long ones, and the interval's effect would be that of averaging.
-The DDPM is a smaller one than the recipe's, for the 42 runs to end: 16 maps at one resolution, no attention, batches
-of 8. Its moving average stays: it warms up, and spans about a tenth of the iterations so far at any interval.
+The papers train at an interval of 160 and say that it does not change their conclusions. Here a WGAN-GP and a DDPM are
+trained over ten clients of one digit each, at 1 to 640, beside clients alone and training on their pooled images.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -19,9 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from rich.table import Table
-from torch import Tensor
 
-from fedgen.embeddings import Embedding, embed, load_embedding
+from fedgen.embeddings import embed, load_embedding
 from fedgen.evaluation.panels import require_device
 from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, Picture, Styles, draw_panels, draw_pictures
@@ -51,7 +44,7 @@ class Kind:
     iterations: int  # of each client, a multiple of the longest interval
     batch_size: int
     note: str  # what differs from the recipe, as tables say it
-    settings: tuple[str, ...] = ()  # the same as arguments of `fedgen fit`
+    settings: tuple[str, ...]  # the same as arguments of `fedgen fit`
 
 
 # of iterations, images and maps as many as let all 42 runs end within 100 minutes of CPU time
@@ -121,9 +114,8 @@ class IntervalChoice(ScoredArmsChoice):
 
     @cached_property
     def plan(self) -> trainings.Plan:
-        return trainings.Plan(
-            tuple(self.seeds_of), self.checkpoints, self.seed, self.folder, self.recipes, self.parallel
-        )
+        own = self.checkpoints, self.seed, self.folder, self.recipes, self.parallel
+        return trainings.Plan(tuple(self.seeds_of), *own)
 
     def resolved(self) -> dict[str, Any]:
         return {
@@ -136,32 +128,23 @@ class IntervalChoice(ScoredArmsChoice):
         return [
             run
             for kind in self.kinds
-            for series in series_of(kind, tuple(sorted(self.intervals)), self.iterations_of(kind))
+            for series in self.series_of(kind)
             for run in trainings.runs_of(series, trainings.SHARE_HELD_OUT, self.plan)
         ]
 
-    def embeddings(self) -> list[Embedding]:
-        return [load_embedding(PIXELS), load_embedding(self.embedding, weights=self.weights).to(self.device)]
-
-
-def series_of(kind: str, intervals: tuple[int, ...], iterations: int) -> list[trainings.Series]:
-    """The series of a kind: over intervals, all clients in every cohort; and a series for each control."""
-    own = KINDS[kind]
-
-    def series(
-        variant: str, intervals: tuple[int, ...], batch: int, control: trainings.Control | None
-    ) -> trainings.Series:
-        given = ("--trainer.strategy.init_args.cohort_size", "null", "--data.init_args.batch_size", str(batch))
-        return trainings.Series(own.title, own.recipe, intervals, (*given, *own.settings), variant, iterations, control)
-
-    every = max(one for one in range(1, min(CONTROL_INTERVAL, iterations // 2) + 1) if not iterations % one)
-    # the centralised one takes as many images an iteration as all clients together
-    sizes = {"local_only": own.batch_size, "centralised": CLIENTS * own.batch_size}
-    controls = [series("whole-cohort", (every,), sizes[name], name) for name in CONTROLS]
-    return [series("whole-cohort", intervals, own.batch_size, None), *controls]
-
-
-Side = Mapping[str, Mapping[str, Scorers]]  # embedding -> reference -> scorers
+    def series_of(self, kind: str) -> list[trainings.Series]:
+        """The series of a kind: over intervals, all clients in every cohort; and a series for each control."""
+        own, iterations = KINDS[kind], self.iterations_of(kind)
+        every = max(one for one in range(1, min(CONTROL_INTERVAL, iterations // 2) + 1) if not iterations % one)
+        found = []
+        for control in (None, *CONTROLS):
+            intervals = (every,) if control else tuple(sorted(self.intervals))
+            # the centralised one takes as many images an iteration as all clients together
+            batch = own.batch_size * (CLIENTS if control == "centralised" else 1)
+            given = ("--trainer.strategy.init_args.cohort_size", "null", "--data.init_args.batch_size", str(batch))
+            more = (*given, *own.settings), "whole-cohort", iterations, control
+            found.append(trainings.Series(own.title, own.recipe, intervals, *more))
+        return found
 
 
 def communication_interval(**options: Any) -> None:
@@ -173,60 +156,56 @@ def communication_interval(**options: Any) -> None:
     study = choice.study("communication-interval")
     if study.missing("found") or not all(study.path(grid_of(*key)).exists() for key in grids_in(study.numbers)):
         measure(study, choice)
-    numbers = study.numbers
-    samples = draw_samples(study, grids_in(numbers))
+    numbers, rows = study.numbers, dict[str, list[Picture]]()
+    for kind, group in grids_in(numbers):
+        rows.setdefault(kind, []).append((study.path(grid_of(kind, group)), f"{kind}, {group}", "black"))
+    samples = draw_pictures(list(rows.values()), study.path(SAMPLES), "Last samples of the first seed", (1.9, 2.1))
     notes = [f"{KINDS[kind].title}: {KINDS[kind].recipe}, {KINDS[kind].note}" for kind in choice.kinds]
     study.report([*tables_of(numbers), *notes, *lines_of(numbers), f"samples: {samples}"], draw(study))
 
 
 def measure(study: Study, choice: IntervalChoice) -> None:
     """The steps: trains what is missing, scores the checkpoints, and compares avg with all at every interval."""
-    planned, embeddings = choice.planned(), choice.embeddings()  # both refuse what is not there, before any training
+    planned = choice.planned()  # refuses what is not there before any training, as the embeddings do
+    embeddings = [load_embedding(PIXELS), load_embedding(choice.embedding, weights=choice.weights).to(choice.device)]
     trainings.train_runs(planned, choice.plan)
     trained = Trained(planned, embeddings[0], choice.seed, device=choice.device)
     sides = {embedding.name: trained.with_embedding(embedding) for embedding in embeddings}
     scorers = {
-        name: {
-            reference: Scorers(side.federation(part), choice.dealings, choice.seed)
-            for reference, part in REFERENCES.items()
-        }
+        (name, reference): Scorers(side.federation(part), choice.dealings, choice.seed)
         for name, side in sides.items()
+        for reference, part in REFERENCES.items()
     }
     kept = checkpoints_of(planned)
     count = choice.num_images or len(trained.data.pooled("held_out"))
 
     def score(checkpoint: Checkpoint) -> dict[str, Any]:
-        images = trained.images(checkpoint, count)
-        return {name: _score(scorers[name], side, images) for name, side in sides.items()}
+        images, found = trained.images(checkpoint, count), dict[str, Any]()
+        for name, side in sides.items():
+            features = embed(side.embedding, images, description=f"embedding with {name}")
+            found[name] = {reference: scorers[name, reference].score(features) for reference in REFERENCES}
+        return found
+
+    def score_real(name: str, reference: str, other: Part) -> Any:
+        """The scores of the clients' other images, a perfect generator's."""
+        whole = trained.data.pooled(other)
+        positions = chosen(whole, min(count, len(whole)), choice.seed, "real", other)
+        return scorers[name, reference].score(sides[name].source.features[positions])["clients"]
 
     study.step("images", lambda: count)
     study.step(
         "checkpoints",
         lambda: {name: one.described() | {"sampling": trained.sampling(one)} for name, one in kept.items()},
     )
-    study.step("real", lambda: measure_real(sides, scorers, count))
+    others = dict(zip(REFERENCES, reversed(REFERENCES.values())))
+    study.step(
+        "real", lambda: {name: {one: score_real(name, one, other) for one, other in others.items()} for name in sides}
+    )
     study.each("scores", kept, score, "checkpoints")
     study.step("quality", lambda: quality_of(study.numbers))
     for (kind, group), name in grids_in(study.numbers).items():
         save_png(study.path(grid_of(kind, group)), tile(trained.images(kept[name], SIDE**2), SIDE, min_side=32))
     study.step("found", lambda: compare_intervals(study.numbers))
-
-
-def _score(scorers: Mapping[str, Scorers], side: Trained, images: Tensor) -> dict[str, Any]:
-    features = embed(side.embedding, images, description=f"embedding with {side.embedding.name}")
-    return {reference: own.score(features) for reference, own in scorers.items()}
-
-
-def measure_real(sides: Mapping[str, Trained], scorers: Side, count: int) -> dict[str, Any]:
-    """By embedding and reference: the scores of `count` of the clients' other images, a perfect generator's."""
-    found: dict[str, Any] = {}
-    for name, side in sides.items():
-        found[name] = {}
-        for reference, other in zip(REFERENCES, reversed(REFERENCES.values())):
-            whole = side.data.pooled(other)
-            positions = chosen(whole, min(count, len(whole)), side.seed, "real", other)
-            found[name][reference] = scorers[name][reference].score(side.source.features[positions])["clients"]
-    return found
 
 
 def grids_in(numbers: Numbers) -> dict[tuple[str, str], str]:
@@ -306,7 +285,6 @@ def compare_intervals(numbers: Numbers) -> dict[str, Any]:
 
 
 def tables_of(numbers: Numbers) -> list[Table]:
-    """Return the quality by embedding and reference; then by kind and embedding how avg and all agree."""
     tables = [quality_table(numbers, *side) for side in sides_of(numbers)]
     for kind in kinds_in(numbers):
         for embedding in numbers["quality"]:
@@ -333,42 +311,33 @@ def quality_table(numbers: Numbers, embedding: str, reference: str) -> Table:
 
 
 def lines_of(numbers: Numbers) -> list[str]:
-    """Return what was expected and whether it was seen, and what quality does with the interval."""
     found, sides, kinds = numbers["found"], sides_of(numbers), kinds_in(numbers)
     count = len(numbers["checkpoints"])
     lines = [gap_line(found[one][other], f"{one}, {other}", count) for one, other in sides]
-    lines += [
-        inversion_line(found[one][other][kind], f"{kind}, {one}, {other}")
-        for kind, (one, other) in product(kinds, sides)
-    ]
+    for kind, (one, other) in product(kinds, sides):
+        lines.append(inversion_line(found[one][other][kind], f"{kind}, {one}, {other}"))
     for kind, (embedding, references) in product(kinds, numbers["quality"].items()):
         lines.append(trend_line(references[HELD_OUT][kind], f"{kind}, {embedding}, {HELD_OUT}"))
     return lines
 
 
 def gap_line(found: Numbers, where: str, checkpoints: int) -> str:
-    """Say whether KID's avg - all is one number over all intervals, kinds and controls, and no pair is inverted."""
     gap, inverted = found["gap"], found["pairs of kid inverted"]
     relative = gap["spread"] / max(abs(gap["mean"]), 1e-300)
-    text = (
-        f"KID, {where}: avg - all is one number over all {checkpoints} checkpoints, of all intervals and controls, to"
-        f" {relative:.1e} of it; {inverted} pairs inverted"
-    )
+    text = f"KID, {where}: avg - all is one number over all {checkpoints} checkpoints, of all intervals and controls,"
+    text += f" to {relative:.1e} of it; {inverted} pairs inverted"
     return expectation(text, relative < FLAT and not inverted)
 
 
 def inversion_line(found: Numbers, where: str) -> str:
-    """Say whether FID's avg and all invert more pairs than over IID clients, at every interval."""
     own = {group.removeprefix("interval "): row["fid"] for group, row in found.items() if group != ALL}
     counts = [
         f"{interval}: {len(row['inverted'])} ({row['beyond error']}) of {row['pairs']},"
         f" IID {statistics.mean(row['control inverted']):.3g} ({statistics.mean(row['control beyond error']):.3g})"
         for interval, row in own.items()
     ]
-    text = (
-        f"FID, {where}: avg and all invert pairs beyond error, and more than over IID clients, at every interval;"
-        f" inverted (beyond error) at {'; '.join(counts)}"
-    )
+    text = f"FID, {where}: avg and all invert pairs beyond error, and more than over IID clients, at every interval;"
+    text += f" inverted (beyond error) at {'; '.join(counts)}"
     return expectation(text, all(row["beyond error"] > 0 and row["excess beyond error"] > 0 for row in own.values()))
 
 
@@ -417,15 +386,6 @@ def draw(study: Study) -> Path:
         for embedding in numbers["quality"]
         for kind in kinds_in(numbers)
     ]
-    about = (
-        f"Ten clients of one digit each, equal local iterations, {seeds} seed{'s' * (seeds > 1)}; against {HELD_OUT}"
-    )
+    many = "s" * (seeds > 1)
+    about = f"Ten clients of one digit each, equal local iterations, {seeds} seed{many}; against {HELD_OUT}"
     return draw_panels(rows, STYLES, study.figure, about, "communication interval", (3.3, 2.7))
-
-
-def draw_samples(study: Study, groups: Iterable[tuple[str, str]]) -> Path:
-    """The last samples of the first seed: a row for each kind, a picture for each interval and control."""
-    rows: dict[str, list[Picture]] = {}
-    for kind, group in groups:
-        rows.setdefault(kind, []).append((study.path(grid_of(kind, group)), f"{kind}, {group}", "black"))
-    return draw_pictures(list(rows.values()), study.path(SAMPLES), "Last samples of the first seed", (1.9, 2.1))

@@ -1,10 +1,7 @@
-"""Ways to train over clients, scored against what they cost: simulated seconds, bytes.
+"""Ways to train over clients, scored against their cost.
 
-- FedAvg and FedBuff (Nguyen et al. 2022, arXiv 2106.06639) on one simulated clock, with slow and fast clients. As many
-  turns of clients in both, so that work and bytes are equal: what differs is how long they take, how late updates
-  arrive, and how often each client is heard.
-- Scores by the bytes that clients have sent, with updates whole and compressed; as many rounds in all arms.
-- One choice of a federated flow changed at a time, as many local iterations in all: what its quality depends on.
+FedAvg and FedBuff (Nguyen et al. 2022, arXiv 2106.06639) by simulated seconds, after as many turns of slow and fast
+clients; updates whole and compressed by bytes, after as many rounds; a flow's choices, as many local iterations in all.
 """
 
 import statistics
@@ -19,6 +16,7 @@ from rich.table import Table
 
 from fedgen.evaluation import Run, by_column
 from fedgen.evaluation.marks import title_of
+from fedgen.experiments.engine.arm_panels import log_axis
 from fedgen.experiments.engine.paired_seeds import by_chance, change_of, compare_pairs, mean_and_spread, verdict_on
 from fedgen.experiments.engine.scored_checkpoints import message_bytes
 from fedgen.experiments.engine.study import Study, make_table, panels, rising
@@ -44,15 +42,12 @@ class CurvesChoice(RecipeChoice):
 
     num_images: int = 1000
 
-    def arms(self) -> list[Arm]:
-        raise NotImplementedError
-
-    def trained(self, study: Study, curve_of: Callable[[Training], Curve]) -> dict[str, list[Curve]]:
-        """Train all arms with all seeds, unless their curves are known, and return each arm's curves, one a seed."""
+    def trained(self, study: Study, arms: list[Arm], curve_of: Callable[[Training], Curve]) -> dict[str, list[Curve]]:
+        """Train arms with all seeds, unless their curves are known, and return each arm's curves, one a seed."""
         common: dict[str, Any] = {f"{EVALUATION}.num_images": self.num_images, f"{EVALUATION}.scores": ["fid"]}
         if self.quick:
             common[f"{EVALUATION}.embeddings"] = ["pixels"]
-        runs = train_arms(study, "curves", self, self.arms(), common)
+        runs = train_arms(study, "curves", self, arms, common)
         return study.step("curves", lambda: {arm: [curve_of(run) for run in own] for arm, own in runs.items()})
 
 
@@ -77,6 +72,10 @@ class CheckedChoice(CurvesChoice):
     interval: int = 2
     checks: int = 30
 
+    def of_length(self, strategy: Any, rounds: int) -> dict[str, Any]:
+        every = {f"{EVALUATION}.every_n_rounds": rounds // self.checks}
+        return {"trainer.strategy": strategy, "trainer.max_epochs": rounds, **every}
+
 
 def scores_of(training: Training, columns: Sequence[str] = ("fid_all", "fid_avg")) -> dict[str, Any]:
     found = by_column(Run(training.place).records)
@@ -84,7 +83,7 @@ def scores_of(training: Training, columns: Sequence[str] = ("fid_all", "fid_avg"
 
 
 def rounds_of(training: Training) -> list[int]:
-    """Return the rounds of a run's evaluations, counted from 0."""
+    """Rounds of a run's evaluations, counted from 0."""
     return [one.round for one in by_column(Run(training.place).records)["fid_all"] if one.round is not None]
 
 
@@ -111,16 +110,11 @@ def spread_note(curves: Curves, more: str) -> str:
 
 
 def draw_against(axes: Any, curves: Curves, cost: str, label: str, colours: Mapping[str, str]) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     for arm, own in curves.items():
         for place, curve in enumerate(own):
             style = {"color": colours[arm], "label": arm if not place else None, "linewidth": 1.2}
             axes.plot(curve[cost], curve["fid_all"], marker=".", alpha=0.8, **style)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    log_axis(axes, "y", (1, 2, 3, 5))
     axes.grid(alpha=0.25, which="both")
     axes.set_xlabel(label)
 
@@ -159,35 +153,23 @@ class AsynchronousChoice(CheckedChoice):
             )
 
     def arms(self) -> list[Arm]:
-        synchronous = {"cohort_size": self.under_way, "client_weights": "uniform"}
-        buffered = {
-            "concurrency": self.under_way,
-            "buffer_size": self.buffer_size,
-            "staleness_power": self.staleness_power,
-        }
-        return [
-            self._arm(FEDAVG, "FedAvgStrategy", self.under_way, **synchronous),
-            self._arm(FEDBUFF, "FedBuffStrategy", self.buffer_size, **buffered),
-        ]
-
-    def _arm(self, name: str, strategy: str, turns: int, **own: Any) -> Arm:
-        """Return an arm of a strategy that takes so many turns a round."""
         speeds = component("fedgen.federated.ClientSpeeds", seconds=1.0, spread=self.spread)
         common = {"communication_interval": self.interval, "optimizer_state": "keep", "speeds": speeds}
-        rounds = self.rounds * self.under_way // turns
-        settings = {
-            "trainer.strategy": component(f"fedgen.federated.{strategy}", **common, **own),
-            "trainer.max_epochs": rounds,
-            f"{EVALUATION}.every_n_rounds": rounds // self.checks,
-        }
-        return Arm(name, settings)
+        synchronous = {"cohort_size": self.under_way, "client_weights": "uniform"}
+        late = {"buffer_size": self.buffer_size, "staleness_power": self.staleness_power}
+        buffered = {"concurrency": self.under_way, **late}
+        arms = []
+        for name, turns, own in ((FEDAVG, self.under_way, synchronous), (FEDBUFF, self.buffer_size, buffered)):
+            strategy = component(f"fedgen.federated.{name}Strategy", **common, **own)
+            arms.append(Arm(name, self.of_length(strategy, self.rounds * self.under_way // turns)))
+        return arms
 
 
 def asynchronous_rounds(**options: Any) -> None:
     """Trains FedAvg and FedBuff with as many turns of slow and fast clients, and compares scores by simulated time."""
     choice = AsynchronousChoice(**options)
     study = choice.study("asynchronous-rounds")
-    curves = choice.trained(study, clock_curve)
+    curves = choice.trained(study, choice.arms(), clock_curve)
     title = f"{choice.under_way} clients at once, {FEDBUFF} steps with {choice.buffer_size}; a line a seed"
     with panels(study.figure, (9, 3.8), 1, 2, title, sharey=True) as (_, ((left, right),)):
         draw_against(left, curves, "seconds", "simulated seconds", CLOCK_COLOURS)
@@ -223,7 +205,6 @@ def clock_lines(curves: Curves) -> list[str]:
 
 
 def clock_table(curves: Curves) -> Table:
-    """Time, staleness and scores of each arm, means and standard deviations over seeds."""
     rows = []
     for arm, own in curves.items():
         early = shown(at_the_end_of(curves, arm, FEDBUFF, "fid_all", "seconds"))
@@ -231,10 +212,8 @@ def clock_table(curves: Curves) -> Table:
         scores = (shown(ends(own, column)) for column in SHOWN)
         rows.append((arm, shown(ends(own, "seconds")), staleness, early, *scores))
     headings = ("arm", "seconds", "staleness", f"{FID} all then", *(f"{FID} {name[4:]}" for name in SHOWN))
-    note = (
-        f"; seconds: simulated, to the end; then: when {FEDBUFF} is"
-        " through; the last three: at the end, after as many turns of clients"
-    )
+    note = f"; seconds: simulated, to the end; then: when {FEDBUFF} is through; the last three: at the end, after as"
+    note += " many turns of clients"
     return make_table("slow and fast clients on one clock", headings, rows, spread_note(curves, note))
 
 
@@ -271,23 +250,25 @@ class CompressedChoice(CheckedChoice):
             )
 
     def arms(self) -> list[Arm]:
-        common = {"communication_interval": self.interval, "cohort_size": self.cohort, "optimizer_state": "keep"}
-        length = {"trainer.max_epochs": self.rounds, f"{EVALUATION}.every_n_rounds": self.rounds // self.checks}
-        compressions: dict[str, dict[str, Any]] = {WHOLE: {}} | {
-            name: {"compression": component(f"fedgen.federated.compression.{kind}", **options)}
-            for name, (kind, options) in COMPRESSORS.items()
-        }
-        return [
-            Arm(name, {"trainer.strategy": component("fedgen.federated.FedAvgStrategy", **common, **own), **length})
-            for name, own in compressions.items()
-        ]
+        options = {"communication_interval": self.interval, "cohort_size": self.cohort, "optimizer_state": "keep"}
+        strategies = {WHOLE: component("fedgen.federated.FedAvgStrategy", **options)}
+        for name, (kind, own) in COMPRESSORS.items():
+            compression = component(f"fedgen.federated.compression.{kind}", **own)
+            strategies[name] = component("fedgen.federated.FedAvgStrategy", **options, compression=compression)
+        return [Arm(name, self.of_length(strategy, self.rounds)) for name, strategy in strategies.items()]
 
 
 def compressed_updates(**options: Any) -> None:
     """Trains a federation with updates whole and compressed, and compares scores by the bytes that clients sent."""
     choice = CompressedChoice(**options)
     study = choice.study("compressed-updates")
-    curves = choice.trained(study, lambda run: bytes_curve(run, choice.cohort))
+
+    def bytes_curve(run: Training) -> dict[str, Any]:
+        message = sum(message_bytes(run).values())
+        sent = [(round + 1) * choice.cohort * message / MEGABYTE for round in rounds_of(run)]
+        return scores_of(run) | {"megabytes": sent, "message": message}
+
+    curves = choice.trained(study, choice.arms(), bytes_curve)
     with panels(study.figure, (6.5, 4)) as (_, ((axes,),)):
         draw_against(axes, curves, "megabytes", "MB sent by all clients", BYTES_COLOURS)
         axes.set_xscale("log")
@@ -296,15 +277,7 @@ def compressed_updates(**options: Any) -> None:
     study.report([bytes_table(curves), *bytes_lines(curves)], study.figure)
 
 
-def bytes_curve(training: Training, cohort: int) -> dict[str, Any]:
-    """Return a run's scores by "megabytes" that all clients have sent, and the "message" of one, in bytes."""
-    message = sum(message_bytes(training).values())
-    sent = [(round + 1) * cohort * message / MEGABYTE for round in rounds_of(training)]
-    return scores_of(training) | {"megabytes": sent, "message": message}
-
-
 def bytes_lines(curves: Curves) -> list[str]:
-    """Return what was expected of each compression and whether it was seen, and what it costs by rounds."""
     lines = []
     for arm in COMPRESSORS:
         then, own = at_the_end_of(curves, WHOLE, arm, "fid_all", "megabytes"), ends(curves[arm])
@@ -316,7 +289,6 @@ def bytes_lines(curves: Curves) -> list[str]:
 
 
 def bytes_table(curves: Curves) -> Table:
-    """Bytes and scores of each arm, means and standard deviations over seeds."""
     rows = []
     for arm, own in curves.items():
         then = shown(at_the_end_of(curves, WHOLE, arm, "fid_all", "megabytes"))
@@ -392,7 +364,7 @@ class FlowChoice(CurvesChoice):
         return of_strategy(self.recipe, "cohort_size")
 
     def _turns(self) -> dict[str, tuple[int, int]]:
-        """Interval and cohort size of the recipe, and by arm those that differ from it."""
+        """Interval and cohort size by arm, the recipe's first."""
         own, cohort = self.own_interval, self.own_cohort
         return {
             CONTROL: (own, cohort),
@@ -401,26 +373,20 @@ class FlowChoice(CurvesChoice):
         }
 
     def arms(self) -> list[Arm]:
-        """The recipe, its other intervals and cohorts, and the recipe with each other choice changed."""
-        turns = self._turns()
-        return [
-            *(self._arm(name, *turn, {}) for name, turn in turns.items()),
-            *(self._arm(name, *turns[CONTROL], settings) for name, settings in CHANGED.items()),
-        ]
-
-    def _arm(self, name: str, interval: int, cohort: int, settings: Mapping[str, Any]) -> Arm:
-        rounds = self.iterations // (interval * cohort)
-        length = {"trainer.max_epochs": rounds, f"{EVALUATION}.every_n_rounds": rounds}
-        small = {f"{NETWORK}.widths": list(self.widths)}
-        turns = {f"{STRATEGY}.{INTERVAL}": interval, f"{STRATEGY}.cohort_size": cohort}
-        return Arm(name, {**length, **small, **turns, **settings})
+        arms, turns = [], self._turns()
+        for name, (interval, cohort) in (turns | dict.fromkeys(CHANGED, turns[CONTROL])).items():
+            rounds = self.iterations // (interval * cohort)
+            length = {"trainer.max_epochs": rounds, f"{EVALUATION}.every_n_rounds": rounds}
+            turn = {f"{STRATEGY}.{INTERVAL}": interval, f"{STRATEGY}.cohort_size": cohort}
+            arms.append(Arm(name, {**length, f"{NETWORK}.widths": list(self.widths), **turn, **CHANGED.get(name, {})}))
+        return arms
 
 
 def flow_choices(**options: Any) -> None:
     """Trains a federated flow with one choice changed at a time, and compares scores with the recipe's."""
     choice = FlowChoice(**options)
     study = choice.study("flow-choices")
-    curves = choice.trained(study, scores_of)
+    curves = choice.trained(study, choice.arms(), scores_of)
     draw_changes(curves, study.figure)
     study.report([flow_table(curves), *flow_lines(curves)], study.figure)
 
@@ -432,7 +398,7 @@ def changes_of(curves: Curves) -> dict[str, dict[str, Any]]:
 
 
 def flow_lines(curves: Curves) -> list[str]:
-    """Return of each change whether FID-all is the worse for it, as is expected of all but a shorter interval."""
+    """Say of each change whether FID-all is the worse for it, as expected of all but a shorter interval."""
     control = ends(curves[CONTROL])
     lines = [
         verdict_on(f"{arm}: FID-all, beside {CONTROL},", [control, row["values"]])
@@ -444,7 +410,6 @@ def flow_lines(curves: Curves) -> list[str]:
 
 
 def flow_table(curves: Curves) -> Table:
-    """Scores of each arm, means and standard deviations over seeds, and paired differences."""
     changes = {CONTROL: "", **{arm: change_of(row) for arm, row in changes_of(curves).items()}}
     rows = [
         (arm, *(shown(ends(own, column)) for column in ("fid_all", "fid_avg")), changes[arm])

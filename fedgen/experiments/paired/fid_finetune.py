@@ -1,12 +1,10 @@
 """A trained generator fine-tuned on FID alone, its critic gone: what becomes of its images, and of scores of them.
 
-Section 3 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) fine-tunes BigGAN so (Fig. 2): a
-thousand images a step, half the learning rate, fixed latents, the first layers only. Here a federated WGAN-GP: all
-layers on FID in pixels, the first layer alone, and all layers on two embeddings in balance. Each is scored where it was
-trained on and in an embedding that nothing was trained on, against images that no client trained on.
+Section 3 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) fine-tunes BigGAN so (Fig. 2). Here
+a federated WGAN-GP: all layers on FID in pixels, the first layer alone, and all layers on two embeddings in balance.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -59,9 +57,8 @@ class TuningChoice(ScoredArmsChoice):
 
     Args:
         data: digits or mnist5k.
-        embedding: to score in besides pixels and efficientnet-lite0-32; nothing is trained on it, nor was it
-            trained on the clients' images: classifier-mnist5k for digits; for mnist5k inception-v3-compat, whose
-            weights are downloaded.
+        embedding: to score in besides pixels and efficientnet-lite0-32, trained neither on nor with the clients'
+            images: classifier-mnist5k for digits; for mnist5k inception-v3-compat, whose weights are downloaded.
         seeds: generators, each with fine-tunings of its own.
         steps: of fine-tuning in pixels; 400 for digits, 80 for mnist5k, a tenth with --quick.
         steps_both: with two embeddings, where a step costs a hundred times as much; 48 for digits, 40 for mnist5k.
@@ -106,9 +103,8 @@ class TuningChoice(ScoredArmsChoice):
     @cached_property
     def plan(self) -> trainings.Plan:
         kept = TrainedChoice.QUICK["checkpoints"] if self.quick else trainings.protocol_of(self.data).checkpoints
-        return trainings.Plan(
-            tuple(self.seeds_of), kept, self.seed, self.folder, self.recipes, self.parallel, self.quick
-        )
+        own = self.seed, self.folder, self.recipes, self.parallel, self.quick
+        return trainings.Plan(tuple(self.seeds_of), kept, *own)
 
     @property
     def checkpoints(self) -> int:
@@ -144,20 +140,17 @@ class TuningChoice(ScoredArmsChoice):
             sizes = {"batch": 200, "chunk": 50, "fixed_latents": 200}
             given |= {f"model.init_args.{name}": size for name, size in sizes.items()}
         settings = trainings.kept_rounds(self.checkpoints, 1, self.seed, held_out, given)
-        return trainings.Training(self.recipes / own.recipe, self._folder(arm, base), base.seed, settings)
+        # the base by its place and by what its recipe says: one trained anew by another recipe is another start
+        name = [own.recipe.removesuffix(".yaml"), arm.replace(" ", "-"), f"steps{self.length(arm)}"]
+        name += [*([self.precision] if self.precision else []), base.folder.name, trainings.start_of(self.files()[0])]
+        return trainings.Training(self.recipes / own.recipe, self.folder / "-".join(name), base.seed, settings)
 
     def files(self) -> list[Path]:
         return [self.recipes / name for name in (trainings.protocol_of(self.data).series[0].recipe, self.tuning.recipe)]
 
-    def _folder(self, arm: str, base: trainings.TrainedRun) -> Path:
-        # the base by its place and by what its recipe says: one trained anew by another recipe is another start
-        own, steps = self.tuning.recipe.removesuffix(".yaml"), f"steps{self.length(arm)}"
-        how = [arm.replace(" ", "-"), steps, *([self.precision] if self.precision else [])]
-        return self.folder / "-".join([own, *how, base.folder.name, trainings.start_of(self.files()[0])])
-
     def states(self, arm: str, base: trainings.TrainedRun) -> dict[int, Path]:
         """The checkpoints of a finished run by steps of fine-tuning; 0 is what it started from."""
-        each, folder = self.length(arm) // self.checkpoints, self._folder(arm, base)
+        each, folder = self.length(arm) // self.checkpoints, self.training(arm, base).folder
         later = {each * (k + 1): folder / checkpoint_name(k) for k in range(self.checkpoints)}
         return {0: base.folder / LAST} | later
 
@@ -209,7 +202,9 @@ def fid_finetune(**options: Any) -> None:
         rows = {arm: tracked(places[arm], ROWS, COLUMNS, choice.seed) for arm in ARMS}
         blocks = {f"{arm}: FID in {' and '.join(ARMS[arm])}": own for arm, own in rows.items()}
         draw_images(blocks, study.path(GRID), "steps", [STYLES[arm]["color"] for arm in ARMS])
-    found = scored(study.numbers["scores"], study.numbers["floor"], places, choice.seeds_of)
+    known = scored_arms.states_in(study.numbers["scores"], {START: [0], **places}, choice.seeds_of, _key)
+    beside = dict.fromkeys(ARMS, (START, None))
+    found = scored_arms.ScoredArms(known, [study.numbers["floor"]], scored_arms.TITLES, ARMS, beside)
     tables: list[Table | str] = [table_of(found, name) for name in study.numbers["floor"]]
     tables += [*outcomes(found, choice.judge), f"tracked images: {study.path(GRID)}"]
     study.report(tables, draw_curves(found, study.figure))
@@ -222,9 +217,7 @@ def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> N
     trainings.train_runs(choice.bases, choice.plan)
     tunings = [choice.training(arm, base) for base in choice.bases for arm in ARMS]
     trainings.train_all(tunings, choice.parallel)
-    scores, held_out = scored_arms.real_side(
-        [*(base.folder for base in choice.bases), *(one.folder for one in tunings)], embeddings
-    )
+    scores, held_out = scored_arms.real_side([one.folder for one in (*choice.bases, *tunings)], embeddings)
     count = len(held_out)
     study.step("images", lambda: count)
     study.step("floor", lambda: scores.floor)
@@ -233,17 +226,6 @@ def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> N
 
 def _key(arm: str, seed: int, steps: int) -> str:
     return f"{arm if steps else START}, seed {seed}, step {steps}"
-
-
-def scored(
-    scores: Mapping[str, scored_arms.Scored],
-    floor: scored_arms.Scored,
-    places: Mapping[str, Iterable[int]],
-    seeds: Iterable[int],
-) -> scored_arms.ScoredArms:
-    """Return the scores of every arm along its steps, beside what all start from."""
-    states = scored_arms.states_in(scores, {START: [0], **places}, seeds, _key)
-    return scored_arms.ScoredArms(states, [floor], scored_arms.TITLES, ARMS, dict.fromkeys(ARMS, (START, None)))
 
 
 def table_of(found: scored_arms.ScoredArms, embedding: str) -> Table:
@@ -273,7 +255,7 @@ def outcomes(found: scored_arms.ScoredArms, judge: str) -> list[str]:
 
 
 def draw_curves(found: scored_arms.ScoredArms, path: Path) -> Path:
-    """For each embedding FID and coverage against the part of the steps taken: each seed, and their mean."""
+    """For each embedding FID and coverage against the part of the steps taken."""
 
     def note(embedding: str) -> str:
         used = [arm for arm in ARMS if embedding in ARMS[arm]]

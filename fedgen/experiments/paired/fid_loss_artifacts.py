@@ -1,11 +1,8 @@
 """Faults of images when nothing but FID is left to say what a digit is, and whether the score says so.
 
-Fig. 7 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) shows images of a Glow trained on
-likelihood and FID, and of a GAN whose critic is removed after a while: artefacts, at a low FID. Here the same on
-digits, each beside its control: the Glow on its likelihood alone, the GAN that keeps its critic for as many steps.
-
-Between the two GANs lies more than the critic: the one without it goes on from the moving average of the other's
-weights, with Adam's moments at zero, and FID has the weight 1 in place of one that follows the adversarial loss.
+Fig. 7 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) on digits: a Glow on likelihood and
+FID beside one on likelihood, a GAN whose critic is removed beside one that keeps it for as many steps. The former goes
+on from the moving average of the latter's weights, with Adam's moments at zero, and FID's weight is 1.
 """
 
 from collections.abc import Mapping
@@ -105,12 +102,10 @@ class ArtifactChoice(ScoredArmsChoice):
 
     def run_folder(self, arm: str, seed: int) -> Path:
         """E.g. "glow_digits_fid-likelihood-split0-rounds200-seed0"; the one without the critic names its start."""
-        recipe, slug = RECIPES[arm].removesuffix(".yaml"), arm.replace(" + ", "-").replace(" ", "-").lower()
-        start = ""
+        name = f"{RECIPES[arm].removesuffix('.yaml')}-{slug_of(arm)}-split{self.seed}-rounds{self.rounds(arm)}"
         if arm == REMOVED:  # a GAN trained anew by another recipe is another start
-            start = f"-after{self.lengths.before}-of-{start_of(self.recipes / RECIPES[GAN])}"
-        name = f"{recipe}-{slug}-split{self.seed}-rounds{self.rounds(arm)}{start}-seed{seed}"
-        return self.folder / name
+            name += f"-after{self.lengths.before}-of-{start_of(self.recipes / RECIPES[GAN])}"
+        return self.folder / f"{name}-seed{seed}"
 
     def steps(self, arm: str, round: int) -> int:
         """Rounds that a generator has had: those before the critic went count for both GANs."""
@@ -141,7 +136,6 @@ class Family:
         return draw_images(sampler_of(model), number, self.seed, 0, description=f"sampling {arm}")
 
     def bits_per_dim(self, arm: str, path: Path) -> float:
-        """Mean bits per dimension of the held-out images under a flow's checkpoint."""
         model: Any = self._models[arm]
         load_weights(model, path)
         with isolated():
@@ -183,15 +177,14 @@ def fid_loss_artifacts(**options: Any) -> None:
         for name, own in found.items()
         for embedding in own.floor[0]
     ]
-    tables.append(make_table(f"{BITS}, held-out images", [*bits, "difference (95 %)"], [
-        (*map(mean_shown, bits.values()), change_of(bits[FLOW_FID]))
-    ], left=0))  # fmt: skip
+    row = (*map(mean_shown, bits.values()), change_of(bits[FLOW_FID]))
+    tables.append(make_table(f"{BITS}, held-out images", [*bits, "difference (95 %)"], [row], left=0))
     lines = outcomes(found, bits, choice.embedding) if choice.seeds > 1 else []
     study.report([*tables, *lines], draw(study, found, choice))
 
 
 def _measure(study: Study, choice: ArtifactChoice, family: Family, name: str) -> None:
-    """Scores of every kept checkpoint, the real floor, the flows' bits, and a grid of the first seed's last samples."""
+    """Scores of all checkpoints, the real floor, the flows' bits, and a grid of the first seed's last samples."""
     study.step(f"floor of {name}", lambda: family.floor)
     kept = {(arm, seed): choice.checkpoints(arm, seed) for arm, seed in product(FAMILIES[name], choice.seeds_of)}
     found = {key_of(arm, seed, steps): (arm, path) for (arm, seed), own in kept.items() for steps, path in own.items()}
@@ -253,12 +246,16 @@ def outcomes(found: Mapping[str, scored_arms.ScoredArms], bits: Mapping[str, Row
     return [*lines, by_chance(len(lines))]
 
 
+def slug_of(arm: str) -> str:
+    return arm.replace(" + ", "-").replace(" ", "-").lower()
+
+
 def grid_of(arm: str) -> str:
-    return f"{arm.replace(' + ', '-').replace(' ', '-').lower()}.png"
+    return f"{slug_of(arm)}.png"
 
 
 def draw(study: Study, found: Mapping[str, scored_arms.ScoredArms], choice: ArtifactChoice) -> Path:
-    """Above a family's FID by rounds, in two embeddings; below the last samples of the first seed, an arm a picture."""
+    """Above a family's FID by rounds, in two embeddings; below the last samples of the first seed."""
     parting = choice.lengths.before
 
     def panel(name: str, embedding: str) -> ArmPanel:

@@ -1,12 +1,8 @@
 """SNGAN, DCGAN and SAGAN without and with FID as a second loss, and what that changes on images nobody trained on.
 
-Section 3 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) adds the FID of a batch to the loss
-of these GANs and reports their FID on held-out images, in the embedding that was optimised. Here the batch's FID, and
-those of a queue and an exponential average of features, on digits over paired seeds: scored where FID was optimised and
-in an embedding that no loss used, with recall, coverage and the spread of the images. Then one longer pair of each
-network on MNIST, for its pictures. The published settings are recipes: sngan_cifar10_fid.yaml and others.
-
-Queue and average remember about as many images. All forms weigh as much as the adversarial loss.
+After section 3 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075), whose settings are recipes
+(sngan_cifar10_fid.yaml, ...): the batch's FID, and those of a queue and an exponential average of features, on digits;
+all weigh as much as the adversarial loss. Then one longer pair of each network on MNIST, for its pictures.
 """
 
 import math
@@ -79,11 +75,8 @@ def losses_of(arm: str, bench: Bench) -> list[dict[str, Any]] | None:
         EMA: trainings.component("fedgen.losses.EMAMoments", decay=bench.decay),
     }
     options = {"moments": moments[arm], "refresh_every": bench.refresh_every} if arm in moments else {}
-    fid, weight = (
-        trainings.component("fedgen.losses.FastFIDLoss", **options),
-        trainings.component("fedgen.losses.AdaptiveWeight"),
-    )
-    return trainings.embedded_loss(fid, [bench.optimised], weight=weight, cache=str(CACHE))
+    fid, weight = trainings.component("fedgen.losses.FastFIDLoss", **options), "fedgen.losses.AdaptiveWeight"
+    return trainings.embedded_loss(fid, [bench.optimised], weight=trainings.component(weight), cache=str(CACHE))
 
 
 @dataclass(frozen=True)
@@ -140,9 +133,8 @@ class GanChoice(ScoredArmsChoice):
         rounds = asked or usual
         name = f"{recipe.stem}-{arm}-split{self.seed}-rounds{rounds}-seed{seed}"
         losses = {"model.init_args.generator_losses": losses_of(arm, bench)}
-        return trainings.Training(
-            recipe, self.folder / name, seed, trainings.kept_rounds(rounds, rounds, self.seed, more=losses)
-        )
+        settings = trainings.kept_rounds(rounds, rounds, self.seed, more=losses)
+        return trainings.Training(recipe, self.folder / name, seed, settings)
 
 
 HEADINGS = {"fid": "FID", HELD_OUT: "FID, held out", "recall": "recall", "coverage": "coverage", "trace": "trace"}
@@ -176,12 +168,9 @@ def scored(
 
 
 def tables_of(found: ScoredArms, bench: Bench, networks: Sequence[str], arms: Sequence[str]) -> list[Table | str]:
-    """Scores in each embedding by network and arm: means, differences from the control, and real images beside."""
     count = len(found.at(key_of(networks[0], WITHOUT)))
-    note = (
-        "FID: FID-all, to the images trained on and to held-out ones; recall and coverage: of held-out ones; trace: of"
-        " the covariance, over that of the images trained on; real images: those trained on, as if generated"
-    )
+    note = "FID: FID-all, to the images trained on and to held-out ones; recall and coverage: of held-out ones; trace:"
+    note += " of the covariance, over that of the images trained on; real images: those trained on, as if generated"
     lines: list[Line | None] = [((REAL_IMAGES, ""), REAL_IMAGES)]
     for network in networks:
         titles = [NETWORKS[network].title, *[""] * len(arms)]
@@ -228,10 +217,8 @@ def pair_outcomes(found: ScoredArms, judge: str, networks: Sequence[str]) -> lis
     lines = []
     for network in networks:
         before, after = (found.mean(key_of(network, arm), judge, HELD_OUT) for arm in PAIR)
-        text = (
-            f"{NETWORKS[network].title}, {name_of(EMA)}, {PICTURES.title}: FID to held-out images falls in {judge},"
-            f" which no loss used, {before:.3g} to {after:.3g}"
-        )
+        text = f"{NETWORKS[network].title}, {name_of(EMA)}, {PICTURES.title}: FID to held-out images falls in {judge},"
+        text += f" which no loss used, {before:.3g} to {after:.3g}"
         lines.append(found.verdict(text, key_of(network, EMA), judge, HELD_OUT, "less"))
     return lines
 
@@ -241,7 +228,6 @@ def grid_of(network: str, arm: str = "") -> str:
 
 
 def draw_scores(found: ScoredArms, judge: str, networks: Sequence[str], arms: Sequence[str], path: Path) -> Path:
-    """A column for each network: FID-all to held-out images in both embeddings, the trace where it was optimised."""
     rows = [
         (judge, HELD_OUT, f"FID-all, held-out images\n{judge}\n(no loss used it)"),
         (DIGITS.optimised, HELD_OUT, f"FID-all, held-out images\n{DIGITS.optimised}\n(optimised)"),
@@ -264,18 +250,18 @@ def draw_scores(found: ScoredArms, judge: str, networks: Sequence[str], arms: Se
     return draw_panels(panels, STYLES, path, f"GANs of {DIGITS.title} without and with FID as a loss")
 
 
-def draw_samples(found: ScoredArms, judge: str, networks: Sequence[str], folder: Path, path: Path) -> Path:
+def draw_samples(found: ScoredArms, networks: Sequence[str], folder: Path, path: Path) -> Path:
     """A row a network: samples of the first seed without and with the loss, and their scores; real ones below."""
 
     def picture(network: str, arm: str) -> Picture:
         key = key_of(network, arm)
         title = f"{NETWORKS[network].title}, {'without' if arm == WITHOUT else f'with FID ({name_of(arm)})'}"
-        fids = (f"{found.mean(key, name, HELD_OUT):.3g} in {name}" for name in (judge, PICTURES.optimised))
-        text = f"{title}\nFID-all, held out: {', '.join(fids)}; trace {found.mean(key, judge, 'trace'):.2f}"
+        fids = (f"{found.mean(key, name, HELD_OUT):.3g} in {name}" for name in (UNRELATED, PICTURES.optimised))
+        text = f"{title}\nFID-all, held out: {', '.join(fids)}; trace {found.mean(key, UNRELATED, 'trace'):.2f}"
         return folder / grid_of(network, arm), text, COLOURS[arm]
 
     real = [(folder / grid_of("real"), f"real images of {PICTURES.title}", "black")]
-    about = f"{PICTURES.title}: FID as a loss in {PICTURES.optimised}; trace of covariance in {judge}"
+    about = f"{PICTURES.title}: FID as a loss in {PICTURES.optimised}; trace of covariance in {UNRELATED}"
     return draw_pictures([*([picture(one, arm) for arm in PAIR] for one in networks), real], path, about, (4.7, 2.75))
 
 
@@ -300,24 +286,19 @@ def fid_loss_gans(**options: Any) -> None:
     about = choice.networks, choice.trained
     found, report = compared(study, DIGITS, *about, choice.seeds_of)
     report += outcomes(found, DIGITS, choice.embedding, *about) if choice.seeds > 1 else []
-    report += _pictures(study, choice) if choice.pictures else []
+    if choice.pictures:
+        embeddings = [load_embedding(PICTURES.optimised), load_embedding(UNRELATED)]
+        measure(study, choice, PICTURES, PAIR, choice.seed, embeddings, grids=True)
+        pairs, lines = compared(study, PICTURES, choice.networks, PAIR, [choice.seed])
+        samples = draw_samples(pairs, choice.networks, study.folder, study.path("fid_loss_gans_samples.png"))
+        report += [*lines, *pair_outcomes(pairs, UNRELATED, choice.networks), f"samples: {samples}"]
     study.report(report, draw_scores(found, choice.embedding, *about, study.figure))
-
-
-def _pictures(study: Study, choice: GanChoice) -> list[Table | str]:
-    """Trains the pairs, draws their samples, and gives tables and outcomes."""
-    embeddings = [load_embedding(PICTURES.optimised), load_embedding(UNRELATED)]
-    measure(study, choice, PICTURES, PAIR, choice.seed, embeddings, grids=True)
-    found, lines = compared(study, PICTURES, choice.networks, PAIR, [choice.seed])
-    path = study.path("fid_loss_gans_samples.png")
-    samples = draw_samples(found, UNRELATED, choice.networks, study.folder, path)
-    return [*lines, *pair_outcomes(found, UNRELATED, choice.networks), f"samples: {samples}"]
 
 
 def compared(
     study: Study, bench: Bench, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
 ) -> tuple[ScoredArms, list[Table | str]]:
-    """Compare every arm of every network with the control, keep the numbers, and give them with their tables."""
+    """Compare every arm with the control, and keep the numbers."""
     found = scored(study, bench, networks, arms, seeds)
     name = f"compared on {bench.data}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
     study.each(name, {key: key for key in found.states}, found.rows, "arms")
@@ -346,17 +327,14 @@ def measure(
     trainings.train_all(list(missing.values()), choice.parallel)
     number = QUICK_IMAGES if choice.quick else None
     scores, held_out = real_side([one.folder for one in missing.values()], embeddings, number)
-    study.step(f"images of {data}", lambda: len(held_out))
+    count = len(held_out)
+    study.step(f"images of {data}", lambda: count)
     study.step(f"floor of {data}", lambda: scores.floor)
     folders = {key_of(*one, seed): training.folder for one, training in missing.items()}
-
-    def score(folder: Path) -> dict[str, dict[str, float]]:
-        return scores.score(generated_images(folder, len(held_out), choice.seed))
-
-    study.each(data, folders, score, "generators")
+    study.each(data, folders, lambda one: scores.score(generated_images(one, count, choice.seed)), "generators")
     if grids:
         for one, training in missing.items():
             images = generated_images(training.folder, math.prod(GRID), choice.seed)
             save_png(study.path(grid_of(*one)), tile(images, GRID[0]))
-        spread = torch.linspace(0, len(held_out) - 1, math.prod(REAL_GRID)).long()  # they lie class by class
+        spread = torch.linspace(0, count - 1, math.prod(REAL_GRID)).long()  # they lie class by class
         save_png(study.path(grid_of("real")), tile(held_out[spread], REAL_GRID[0]))

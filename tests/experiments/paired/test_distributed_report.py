@@ -1,7 +1,15 @@
 """Tables and outcomes of the distributed losses, from numbers by hand."""
 
-from fedgen.experiments.paired.distributed_fid_loss import ARMS, apart, difference_table, digits_outcomes, digits_table
-from fedgen.experiments.theory.distributed_toy import OBJECTIVES, toy_outcomes, toy_table
+from fedgen.experiments.paired.distributed_fid_loss import (
+    ARMS,
+    OBJECTIVES,
+    apart,
+    difference_table,
+    digits_outcomes,
+    digits_table,
+    toy_outcomes,
+    toy_table,
+)
 
 
 def cells(table, column):

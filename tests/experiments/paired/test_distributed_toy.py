@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.experiments.theory.distributed_toy import (
+from fedgen.experiments.paired.distributed_fid_loss import (
     OPTIMA,
     ToySettings,
     frechet_objective,

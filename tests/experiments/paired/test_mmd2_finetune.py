@@ -8,7 +8,7 @@ import torch
 
 from fedgen.data import Examples
 from fedgen.experiments.paired import mmd2_finetune as experiment
-from fedgen.experiments.paired.mmd2_arms import (
+from fedgen.experiments.paired.mmd2_finetune import (
     ARMS,
     CONTROL,
     FID_SERVER,
@@ -19,9 +19,11 @@ from fedgen.experiments.paired.mmd2_arms import (
     MESSAGE,
     Mmd2Choice,
     Mmd2Runs,
+    find_centres,
     images_of,
+    latent,
+    write_clients,
 )
-from fedgen.experiments.paired.mmd2_finetune import find_centres, latent, write_clients
 from fedgen.experiments.ranking.styles import TruncatedStyles, read_styles
 from tests.experiments.paired.tiny_network import write_network
 

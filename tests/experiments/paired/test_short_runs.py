@@ -13,8 +13,8 @@ from fedgen.experiments.command import reproduce
 from fedgen.experiments.paired import distributed_fid_loss as distributed
 from fedgen.experiments.paired import fid_loss_artifacts as artifacts
 from fedgen.experiments.paired import private_scores
-from fedgen.experiments.paired.mmd2_arms import ARMS, KID_ALL, KID_AVG, TITLES
-from fedgen.experiments.theory.distributed_toy import ToySettings
+from fedgen.experiments.paired.distributed_fid_loss import ToySettings
+from fedgen.experiments.paired.mmd2_finetune import ARMS, KID_ALL, KID_AVG, TITLES
 from fedgen.images import save_png
 from tests.experiments.paired.tiny_network import write_network
 from tests.experiments.tiny_runs import TINY

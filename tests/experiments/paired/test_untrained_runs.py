@@ -22,8 +22,8 @@ from fedgen.experiments.paired import (
     fid_loss_artifacts,
     fid_loss_gans,
 )
+from fedgen.experiments.paired.distributed_fid_loss import ToySettings
 from fedgen.experiments.paired.fid_loss_artifacts import FLOW, FLOW_FID
-from fedgen.experiments.theory.distributed_toy import ToySettings
 from tests.experiments.paired.test_digits_fid_loss import record
 from tests.experiments.paired.test_distributed_fid_loss import ROUNDS, make
 from tests.experiments.paired.test_fid_finetune import save_generator
