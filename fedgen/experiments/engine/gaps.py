@@ -19,6 +19,7 @@ from fedgen.evaluation.records import FLOOR
 from fedgen.evaluation.runs.recipe_data import load_federation
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.paired_seeds import (
+    Claim,
     beside_zero,
     by_chance,
     change_of,
@@ -27,12 +28,12 @@ from fedgen.experiments.engine.paired_seeds import (
     verdict,
     verdict_on,
 )
-from fedgen.experiments.engine.study import ArmsChoice, Study, expectation, make_table, save_figure
+from fedgen.experiments.engine.study import ArmsChoice, Study, expectation, make_table, panels
 from fedgen.experiments.engine.trainings import (
     Arm,
     Training,
     arguments,
-    component,
+    evaluated,
     fingerprint,
     read_recipe,
     rounds_of,
@@ -53,7 +54,6 @@ Controls = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 
 def curves_of(records: Sequence[ScoreRecord]) -> dict[str, Curve]:
-    """A run's scores over rounds, by "score aggregate"."""
     found: dict[str, Curve] = {}
     for score, aggregate in COLUMNS:
         own = [r for r in records if r.is_model and (r.score, r.aggregate) == (score, aggregate)]
@@ -99,12 +99,9 @@ def smallest_gap(values: Sequence[float], errors: Sequence[float], pairs: int, p
 
 
 def gap_lines(curves: Sequence[Curve], gap: str) -> tuple[float, float, float]:
-    """The mean over repetitions of the last gap, and its 95 % interval, of clients and repetitions together.
-
-    Each repetition deals the same clients anew into those that train and those that do not, so their errors over
-    clients hold what repetitions differ by; the interval is the wider of Student's of the errors, each of as many pairs
-    of clients, and, from three repetitions on, of Student's over repetitions. Where neither is known it has no ends.
-    """
+    """The mean over repetitions of the last gap, and its 95 % interval, of clients and repetitions together."""
+    # each repetition splits the same clients anew, so errors over clients hold what repetitions differ by: the interval
+    # is the wider of Student's of the errors, each of as many pairs of clients, and, from three on, over repetitions
     values = [last(curve, gap) for curve in curves]
     errors = [curve["errors"][gap][-1] for curve in curves]
     mean, count = statistics.mean(values), len(values)
@@ -127,15 +124,15 @@ class GapScores:
     controls: Mapping[str, Mapping[str, Controls]] = field(default_factory=dict)
 
     def of(self, arm: str, column: str) -> list[Curve]:
-        """Return an arm's curves of one column, one a seed that has it."""
+        """An arm's curves of one column, one a seed that has it."""
         return [by_column[column] for by_column in self.curves[arm].values() if column in by_column]
 
     def values(self, column: str, place: str, *arms: str) -> list[list[float]]:
-        """Return each arm's last values on a split, or of a gap, a number a seed."""
+        """Each arm's last values on a split, or of a gap, a number a seed."""
         return [[last(curve, place) for curve in self.of(arm, column)] for arm in arms]
 
     def beyond(self, arm: str, column: str, gap: str = PARTICIPATION) -> list[float]:
-        """Return an arm's last gap less the floor's on the same clients, a number a seed; nothing without a floor."""
+        """An arm's last gap less the floor's on the same clients, a number a seed; nothing without a floor."""
         # the floor's gap is what the draw of clients makes of one for a generator of everybody's images, 0 in
         # expectation: the difference is the same gap in expectation, without most of what the draw adds
         seeds, controls = self.curves[arm], self.controls.get(arm, {})
@@ -182,10 +179,8 @@ class GapScores:
         text = f"{arm}: the {gap_title(PARTICIPATION)} in {column} beyond the floor's"
         if not (beyond := self.beyond(arm, column)):
             return f"cannot be told: {text}, as a run has no floor"
-        row = beside_zero(beyond)
-        return (
-            verdict(f"{text} is not above 0", row, "not more") if hidden else verdict(f"{text} is above 0", row, "more")
-        )
+        said: tuple[str, Claim] = ("is not above 0", "not more") if hidden else ("is above 0", "more")
+        return verdict(f"{text} {said[0]}", beside_zero(beyond), said[1])
 
     def differences(self, control: str, gaps: Sequence[str], arms: Sequence[str] | None = None) -> list[str]:
         """Say by arm whether a gap differs from the control's in each of `AVERAGES`, over paired seeds."""
@@ -198,7 +193,6 @@ class GapScores:
 
 
 EMBEDDING = "efficientnet-lite0-32"
-CALLBACK = "fedgen.callbacks.FederatedEvaluation"
 FORM = 2  # of the numbers in results.json; those of another form are refused, and made again from the runs at once
 
 
@@ -209,7 +203,7 @@ class GapChoice(ArmsChoice):
     Args:
         recipe: with a `split` of its data: clients that never train.
         rounds: of every run; the recipe's by default.
-        seeds: repetitions, each with another split, other draws and other first weights, the same for all arms.
+        seeds: repetitions, each with another split, draws and first weights, the same for all arms.
         embedding: in whose features generated images are scored.
         weights: a local file of its weights.
         num_images: generated in an evaluation.
@@ -257,26 +251,21 @@ class GapChoice(ArmsChoice):
 
     def training(self, arm: Arm, seed: int) -> Training:
         rounds = max(1, round(self.total * arm.rounds))
-        evaluation = {
-            "every_n_rounds": max(1, rounds // self.checks),
-            "num_images": self.num_images,
-            "embeddings": [{"name": self.embedding, **({"weights": str(self.weights)} if self.weights else {})}],
-            "scores": list(self.scores),
-            "controls": True,
-            "grid": 0 if self.quick else 64,
-        }
-        given = {
-            "trainer.max_epochs": rounds,
-            "trainer.callbacks": [component(CALLBACK, **evaluation)],
-            "trainer.logger": False,
-            **arm.settings,
-        }
+        scoring = evaluated(
+            rounds,
+            every_n_rounds=max(1, rounds // self.checks),
+            num_images=self.num_images,
+            embeddings=[{"name": self.embedding, **({"weights": str(self.weights)} if self.weights else {})}],
+            scores=list(self.scores),
+            controls=True,
+            grid=0 if self.quick else 64,
+        )
         # by its settings and not by the arm's name: experiments share runs
         own = fingerprint(arm.settings)[:8] if arm.settings else "plain"
         parts = [self.recipe.stem, start_of(self.recipe), own, f"rounds{rounds}", f"checks{self.checks}"]
         parts += [f"images{self.num_images}", self.embedding, f"seed{seed}"]
         name = "-".join(parts).replace("/", "_")
-        return Training(self.recipe, self.runs / name, seed, arguments(given), arm.control)
+        return Training(self.recipe, self.runs / name, seed, arguments({**scoring, **arm.settings}), arm.control)
 
     def records(self, arm: Arm, seed: int) -> list[ScoreRecord]:
         return Run(self.training(arm, seed).place).records
@@ -296,28 +285,21 @@ def named_by_clients(choice: GapChoice, arms: Sequence[Arm]) -> list[Arm]:
     return named
 
 
-def check_clients(choice: GapChoice, arms: Sequence[Arm]) -> dict[str, list[int]]:
-    """Check by arm how many clients train and how many never do; what is wrong with one is said before any training."""
-    found = {arm.name: choice.federation(arm) for arm in arms}
-    return {name: [len(data.clients), len(data.unparticipating)] for name, data in found.items()}
-
-
 def run_arms(study: Study, choice: GapChoice, arms: Sequence[Arm]) -> GapScores:
     """Trains every arm with every seed, unless that is done, and gives their scores over rounds."""
-    seeds = {str(seed): seed for seed in choice.seeds_of}
-    study.step("clients", lambda: check_clients(choice, arms))
+    # by arm how many clients train and how many never do; what is wrong with one is said before any training
+    federations = ((arm.name, choice.federation(arm)) for arm in arms)
+    study.step("clients", lambda: {name: [len(data.clients), len(data.unparticipating)] for name, data in federations})
     if study.missing("curves"):
-        train_all([choice.training(arm, seed) for seed in seeds.values() for arm in arms], choice.parallel)
-        records = {arm.name: {name: choice.records(arm, seed) for name, seed in seeds.items()} for arm in arms}
-        study.step("controls", lambda: _each(records, controls_of))
-        study.step("curves", lambda: _each(records, curves_of))
+        train_all([choice.training(arm, seed) for seed in choice.seeds_of for arm in arms], choice.parallel)
+        records = {arm.name: {str(seed): choice.records(arm, seed) for seed in choice.seeds_of} for arm in arms}
+
+        def each(read: Callable[[Sequence[ScoreRecord]], Any]) -> dict[str, Any]:
+            return {arm: {seed: read(one) for seed, one in own.items()} for arm, own in records.items()}
+
+        study.step("controls", lambda: each(controls_of))
+        study.step("curves", lambda: each(curves_of))
     return GapScores(study.numbers["curves"], study.numbers["controls"])
-
-
-def _each(
-    records: Mapping[str, Mapping[str, Sequence[ScoreRecord]]], read: Callable[[Sequence[ScoreRecord]], Any]
-) -> dict[str, dict[str, Any]]:
-    return {arm: {seed: read(found) for seed, found in by_seed.items()} for arm, by_seed in records.items()}
 
 
 def report_arms(
@@ -341,34 +323,23 @@ FIRST = 1 / 3  # of the rounds, left out where scores are drawn: the start is fa
 
 
 def draw_arms(found: GapScores, columns: Sequence[str], path: Path, title: str) -> Path:
-    """A row a column: the splits over rounds in a panel an arm, and the last gaps of all arms, by themselves and
-    beyond the floor's where it has a score.
-    """
-    from matplotlib.figure import Figure
-
-    arms = list(found.curves)
-    figure = Figure(figsize=(2.6 * len(arms) + 4.5, 3.1 * len(columns) + 1.0), layout="constrained")
-    widths = [1.0] * len(arms) + [1.6]
-    panels = figure.subplots(len(columns), len(arms) + 1, squeeze=False, width_ratios=widths)
-    for row, column in zip(panels, columns):
-        for axes, arm in zip(row, arms):
-            _draw_curves(axes, found.of(arm, column))
-            axes.set_title(arm, fontsize=9)
-        for axes in row[1:-1]:
-            axes.sharey(row[0])
-        row[0].set_ylabel(column)
-        _draw_gaps(row[-1], {arm: found.of(arm, column) for arm in arms}, column)
-        beyond = [found.beyond(arm, column) for arm in arms]
-        if all(beyond):
-            _draw_beyond(row[-1], beyond)
-    panels[0][0].legend(fontsize=7)
-    for axes in panels[:, -1]:
-        axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
-    for axes in panels[-1][:-1]:
-        axes.set_xlabel("round", fontsize=8)
-    count = max(len(seeds) for seeds in found.curves.values())
-    figure.suptitle(f"{title} (mean of {count} seed(s); bars: 95 % over clients and seeds)", fontsize=11)
-    return save_figure(figure, path)
+    """A row a column: the splits over rounds in a panel an arm, and the last gaps of all, also beyond the floor's."""
+    arms, count = list(found.curves), max(len(seeds) for seeds in found.curves.values())
+    size, widths = (2.6 * len(arms) + 4.5, 3.1 * len(columns) + 1.0), [1.0] * len(arms) + [1.6]
+    with panels(path, size, len(columns), len(widths), width_ratios=widths) as (figure, grid):
+        for row, column in zip(grid, columns):
+            for axes, arm in zip(row, arms):
+                _draw_curves(axes, found.of(arm, column))
+                axes.set_title(arm, fontsize=9)
+            for axes in row[1:-1]:
+                axes.sharey(row[0])
+            row[0].set_ylabel(column)
+            _draw_gaps(row[-1], found, column)
+        grid[0][0].legend(fontsize=7)
+        for axes in grid[-1][:-1]:
+            axes.set_xlabel("round", fontsize=8)
+        figure.suptitle(f"{title} (mean of {count} seed(s); bars: 95 % over clients and seeds)", fontsize=11)
+    return path
 
 
 def _draw_curves(axes: Any, curves: Sequence[Curve]) -> None:
@@ -381,26 +352,25 @@ def _draw_curves(axes: Any, curves: Sequence[Curve]) -> None:
     axes.tick_params(labelsize=7)
 
 
-def _draw_gaps(axes: Any, arms: Mapping[str, Sequence[Curve]], column: str) -> None:
+def _draw_gaps(axes: Any, found: GapScores, column: str) -> None:
+    """The last gaps, an arm a line, with their intervals; no bar where that is not known."""
+    arms = list(found.curves)
+    bars = [  # shift, colour, label, means and upper ends
+        (shift, colour, gap_title(gap), [gap_lines(found.of(arm, column), gap)[::2] for arm in arms])
+        for shift, (gap, colour) in zip((-0.2, 0.0), GAP_COLOURS.items())
+    ]
+    rows = [beside_zero(beyond) for arm in arms if (beyond := found.beyond(arm, column))]
+    if len(rows) == len(arms):
+        ends = [(row["difference"], row.get("interval", [math.inf])[-1]) for row in rows]
+        bars.append((0.2, BEYOND, "the latter beyond the floor", ends))
     axes.axvline(0, color="0.4", linewidth=0.8)
-    for shift, (gap, colour) in zip((-0.2, 0.0), GAP_COLOURS.items()):
-        lines = [gap_lines(curves, gap) for curves in arms.values()]
-        _draw_bars(axes, shift, [(mean, high) for mean, _, high in lines], colour, gap_title(gap))
-    axes.set_yticks(range(len(arms)), list(arms), fontsize=7)
+    for shift, colour, label, ends in bars:
+        places, means = [place + shift for place in range(len(arms))], [mean for mean, _ in ends]
+        halves = [high - mean if math.isfinite(high) else math.nan for mean, high in ends]
+        axes.errorbar(means, places, xerr=halves, fmt="o", color=colour, markersize=4, label=label)
+    axes.set_yticks(range(len(arms)), arms, fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel(f"last gap, {column}", fontsize=8)
     axes.tick_params(axis="x", labelsize=7)
     axes.grid(axis="x", alpha=0.25)
-
-
-def _draw_beyond(axes: Any, beyond: Sequence[Sequence[float]]) -> None:
-    rows = [beside_zero(values) for values in beyond]
-    ends = [(row["difference"], row["interval"][1] if "interval" in row else math.inf) for row in rows]
-    _draw_bars(axes, 0.2, ends, BEYOND, "the latter beyond the floor")
-
-
-def _draw_bars(axes: Any, shift: float, ends: Sequence[tuple[float, float]], colour: str, label: str) -> None:
-    """Means with the upper ends of their intervals, an arm a line; no bar where that is not known."""
-    places = [place + shift for place in range(len(ends))]
-    halves = [high - mean if math.isfinite(high) else math.nan for mean, high in ends]
-    axes.errorbar([mean for mean, _ in ends], places, xerr=halves, fmt="o", color=colour, markersize=4, label=label)
+    axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

@@ -140,6 +140,12 @@ def arguments(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(text for key, value in texts.items() for text in (f"--{key}", value))
 
 
+def evaluated(rounds: int, **evaluation: Any) -> dict[str, Any]:
+    """Options of `fedgen fit` for a run that is scored while it trains."""
+    scored = component("fedgen.callbacks.FederatedEvaluation", **evaluation)
+    return {"trainer.max_epochs": rounds, "trainer.callbacks": [scored], "trainer.logger": False}
+
+
 def kept_rounds(
     rounds: int,
     every: int,

@@ -1,8 +1,6 @@
-"""The cost of differential privacy for whole clients in a federated generator: scores against noise, beside their
-epsilon.
+"""The cost of differential privacy for whole clients: a WGAN-GP's scores against noise, beside their epsilon.
 
-A WGAN-GP over a hundred clients of digits: the plain mean, updates clipped alone, and clipped with more and more noise
-(`PrivateMean`, McMahan et al. 2018, arXiv 1710.06963), from equal first weights and draws.
+The plain mean, updates clipped, and clipped with noise (`PrivateMean`, McMahan et al. 2018, arXiv 1710.06963).
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +75,8 @@ def privacy_cost(**options: Any) -> None:
     """Scores of a generator trained with clipped updates and more and more noise, and the epsilon that each spent."""
     choice = PrivacyChoice(**options)
     recipe, delta, noise = choice.recipe, choice.delta, choice.noise
-    study, common = choice.study("privacy-cost"), common_settings(choice.total, choice.num_images)
+    study, evaluation = choice.study("privacy-cost"), {"every_n_rounds": choice.total, "num_images": choice.num_images}
+    common = trainings.evaluated(choice.total, **evaluation, embeddings=["efficientnet-lite0-32"], grid=64)
     arms = [trainings.Arm(name, {AGGREGATOR: one}) for name, one in arms_of(noise, choice.max_norm, delta).items()]
 
     def place(arm: trainings.Arm, seed: int) -> Path:
@@ -118,15 +117,6 @@ def epsilons(recipe: Path, noise: Sequence[float], delta: float, rounds: int, se
     return {named(z): federated_epsilon(z, most, delta) for z in noise}
 
 
-def common_settings(rounds: int, num_images: int) -> dict[str, Any]:
-    evaluation = {"every_n_rounds": rounds, "num_images": num_images, "embeddings": ["efficientnet-lite0-32"]}
-    return {
-        "trainer.max_epochs": rounds,
-        "trainer.callbacks": [trainings.component("fedgen.callbacks.FederatedEvaluation", **evaluation, grid=64)],
-        "trainer.logger": False,
-    }
-
-
 def _last_scores(folder: Path, generator: str = MODEL) -> dict[str, float]:
     """The last round's scores against held-out images, of the model or of real images."""
     records = [one for one in Run(folder).records if one.generator == generator and one.split == REPORT]
@@ -161,7 +151,6 @@ def compare_of(found: Found, control: str, treated: str) -> dict[str, Any]:
 
 
 def draw(study: Study) -> Path:
-    """FID-all and KID-all against epsilon, a point a seed; lines for clipping alone, the plain mean and real images."""
     found, spent, real = (study.numbers[key] for key in ("scores", "epsilon", "real"))
 
     def panel(score: str) -> ArmPanel:

@@ -1,8 +1,6 @@
-"""FID-all and KID-all from what clients send in place of images: bytes, rounding, sketches' error, and noise's.
+"""FID-all and KID-all of Gaussian clients, from what they send in place of images: bytes, rounding, sketches, noise.
 
-Everything runs on Gaussian clients that it draws. Sums and KID-avg are exact. Whole numbers cost 1e-9 of FID-all and
-centred sketches 1e-3 of KID-all. Noise for differential privacy lifts the FID: with D features it adds about D^2
-variances to the covariance, and eigenvalues below it drown, the sooner the faster the spectrum falls.
+With D features noise for differential privacy adds about D^2 variances to the covariance; eigenvalues below it drown.
 """
 
 import statistics
@@ -103,7 +101,7 @@ def message_sizes(dim: int) -> dict[str, int]:
 
 
 def exactness(toy: Toy) -> dict[str, Any]:
-    """Relative errors of FID-all and KID-avg from messages, by sums of floats and of masked whole numbers."""
+    """Relative errors of FID-all and KID-avg, from sums of floats and of masked whole numbers."""
     clients, generated = toy.clients(), toy.generated()
     messages = [gaussian_to_sums(summarize(part)) for part in clients]
     expected = fid_all(summarize(torch.cat(clients)), generated)["value"]
@@ -127,9 +125,8 @@ def noise_bias(toy: Toy, draws: int) -> dict[str, Any]:
     base = fid_all(summarize(pooled), generated)
     found: dict[str, Any] = {"fid": base["value"], "clipped": float((pooled.norm(dim=1) > RADIUS).double().mean())}
     for epsilon in EPSILONS:
-        privacy = Privacy(epsilon, DELTA, RADIUS, sharers=CLIENTS)
+        privacy, lost = Privacy(epsilon, DELTA, RADIUS, sharers=CLIENTS), 0
         rows: dict[str, list[float]] = {project: [] for project in get_args(Projecting)}
-        lost = 0
         for number in range(draws):
             seed = derive(toy.seed, "private-scores", str(epsilon), number)
             total = add(*(private_sums(part, privacy, None, seed, i) for i, part in enumerate(clients)))
@@ -141,17 +138,9 @@ def noise_bias(toy: Toy, draws: int) -> dict[str, Any]:
     return found
 
 
-def noise_multipliers() -> dict[str, dict[str, float]]:
-    """Noise over sensitivity at epsilon 1 and 8, exact and by the textbook's formula."""
-    accountants: tuple[Accountant, ...] = ("analytic", "classic")
-    return {name: {str(e): noise_multiplier(e, DELTA, accountant=name) for e in (1.0, 8.0)} for name in accountants}
-
-
 def sketch_jobs(numbers: tuple[int, ...], draws: int, seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
     """Return what measures each form of sketch at each number of sketches q, by "form q"."""
-    draw = generator(seed, "private-scores", "sketches")
-    dim = 64
-    clients = []
+    draw, dim, clients = generator(seed, "private-scores", "sketches"), 64, list[Tensor]()
     for number in range(CLIENTS):
         mean = 0.5 + 0.5 * torch.randn(dim, generator=draw, dtype=torch.float64)
         scale = 0.6 + 0.04 * number
@@ -183,7 +172,6 @@ def sketch_error(form: str, number: int, clients: list[Tensor], generated: Tenso
 
 
 def sketched(form: str, number: int, seed: int, clients: list[Tensor], generated: Tensor) -> tuple[Any, Any]:
-    """Return what the server reads from the sketches of all clients together and of the generated images."""
     dim, read = generated.shape[1], summarize(generated)
     if form.startswith("RBF"):
         waves = FourierSketch(dim, number, seed)
@@ -246,14 +234,14 @@ def private_scores(**options: Any) -> None:
     exact = study.step("exact", lambda: exactness(Toy(64, "flat", min(images, 5_000), seed)))
     toys = {f"{spectrum} {dim}": Toy(dim, spectrum, images, seed) for spectrum in SPECTRA for dim in dims}
     noise = study.each("noise", toys, lambda toy: noise_bias(toy, draws), unit="spectra")
-    multipliers = study.step("multipliers", noise_multipliers)
+    accountants: tuple[Accountant, ...] = ("analytic", "classic")  # exact, and by the textbook's formula
+    multipliers = study.step(
+        "multipliers",
+        lambda: {one: {str(e): noise_multiplier(e, DELTA, accountant=one) for e in (1.0, 8.0)} for one in accountants},
+    )
     measured = sketch_jobs(numbers, 4 * draws, seed)
     sketches = study.each("sketches", measured, lambda job: job(), unit="sketches")
-    tables: list[Table | str] = [
-        size_table(sizes),
-        noise_table(noise, images, draws),
-        sketch_table(sketches, 4 * draws),
-    ]
+    tables = [size_table(sizes), noise_table(noise, images, draws), sketch_table(sketches, 4 * draws)]
     study.report([*tables, *outcomes(exact, multipliers, noise, sketches)], draw(noise, sketches, study.figure))
 
 
@@ -268,25 +256,18 @@ def outcomes(exact: Numbers, multipliers: Numbers, noise: Numbers, sketches: Num
     lifts = {name: [rms(row[str(epsilon)]["trace"]) for epsilon in EPSILONS] for name, row in noise.items()}
     by_dim = [[lifts[name][2] for name in lifts if name.startswith(spectrum)] for spectrum in SPECTRA]
     share = multipliers["analytic"]["1.0"] / multipliers["classic"]["1.0"]
-    lines = [
-        (
-            f"FID-all and KID-avg from sums are those on features, to {max(sums, exact['kid_avg']):.0e}",
-            max(sums, exact["kid_avg"]) < 1e-11,
-        ),
-        (f"masked whole numbers of 24 bits change FID-all by {fixed:.0e} of it", fixed < 1e-8),
-        (
-            f"sketches state their error: {min(ratios):.2f} to {max(ratios):.2f} of the real one",
-            min(ratios) > 0.4 and max(ratios) < 2.5,
-        ),
-        (f"centring lowers the cubic sketch's error {gain:.0f}-fold or more", gain > 2),
-        (
-            "the error of FID-all falls with epsilon at every D",
-            all(row == sorted(row, reverse=True) for row in lifts.values()),
-        ),
-        ("and rises with D at epsilon = 1, for both spectra", all(row == sorted(row) for row in by_dim)),
-        (f"exact accounting takes {share:.0%} of the textbook's noise at epsilon = 1", share < 1),
-    ]
-    return [expectation(text, met) for text, met in lines]
+    most, low, high = max(sums, exact["kid_avg"]), min(ratios), max(ratios)
+    falls = all(row == sorted(row, reverse=True) for row in lifts.values())
+    lines = {
+        f"FID-all and KID-avg from sums are those on features, to {most:.0e}": most < 1e-11,
+        f"masked whole numbers of 24 bits change FID-all by {fixed:.0e} of it": fixed < 1e-8,
+        f"sketches state their error: {low:.2f} to {high:.2f} of the real one": low > 0.4 and high < 2.5,
+        f"centring lowers the cubic sketch's error {gain:.0f}-fold or more": gain > 2,
+        "the error of FID-all falls with epsilon at every D": falls,
+        "and rises with D at epsilon = 1, for both spectra": all(row == sorted(row) for row in by_dim),
+        f"exact accounting takes {share:.0%} of the textbook's noise at epsilon = 1": share < 1,
+    }
+    return [expectation(text, met) for text, met in lines.items()]
 
 
 def size_table(sizes: Mapping[str, Mapping[str, int]]) -> Table:
@@ -295,7 +276,6 @@ def size_table(sizes: Mapping[str, Mapping[str, int]]) -> Table:
 
 
 def noise_table(noise: Numbers, images: int, draws: int) -> Table:
-    """FID-all without noise, and by epsilon what noise adds: its mean and standard deviation over the draws."""
     rows: list[Sequence[str]] = []
     for name, row in noise.items():
         names = [name, f"FID {row['fid']:.3f}", *[""] * len(EPSILONS)]
@@ -306,14 +286,10 @@ def noise_table(noise: Numbers, images: int, draws: int) -> Table:
             rows.append((first, f"{epsilon:g}", *added, lost))
         rows.append(())
     clipped = max(row["clipped"] for row in noise.values())
-    title = (
-        f"what noise adds to FID-all ({images:,} images of {CLIENTS} clients,\n"
-        f"delta = {DELTA:g}, R = {RADIUS:g}, noise shared; mean ± deviation of {draws} draws)"
-    )
-    note = (
-        "lost: unprojected, the covariance term fell below 0 and reads 0,\nas a perfect generator's would; "
-        f"at most {clipped:.1%} of images are clipped"
-    )
+    title = f"what noise adds to FID-all ({images:,} images of {CLIENTS} clients,\n"
+    title += f"delta = {DELTA:g}, R = {RADIUS:g}, noise shared; mean ± deviation of {draws} draws)"
+    note = "lost: unprojected, the covariance term fell below 0 and reads 0,\nas a perfect generator's would; "
+    note += f"at most {clipped:.1%} of images are clipped"
     return make_table(title, ("spectrum, D", "eps", "same trace", "clamped", "unprojected", "lost"), rows, note)
 
 
@@ -342,21 +318,14 @@ def draw(noise: Numbers, sketches: Numbers, path: Path) -> Path:
             f"D = {dim}, {label}": {e: [rms(noise[f"{spectrum} {dim}"][str(e)][project])] for e in EPSILONS}
             for dim, (project, label) in product(dims, LABELS.items())
         }
-        return ArmPanel(
-            arms, title=f"{spectrum} spectrum, against epsilon", label="error of FID-all by noise (rms)", log="xy"
-        )
+        title = f"{spectrum} spectrum, against epsilon"
+        return ArmPanel(arms, title=title, label="error of FID-all by noise (rms)", log="xy")
 
-    errors = {
-        form: {int(name.rsplit(" ", 1)[1]): row for name, row in sketches.items() if name.rsplit(" ", 1)[0] == form}
-        for form in FORMS
-    }
-    curves = {
-        f"{form}, {kind}": {
-            q: [(row["rms"] if kind == REAL_ERROR else rms(row["stated"])) / row["exact"]] for q, row in rows.items()
-        }
-        for (form, rows), kind in product(errors.items(), SKETCH_LINES)
-    }
-    last = ArmPanel(
-        curves, title="KID-all by sketches, against their number q", label="relative error of KID-all (rms)", log="xy"
-    )
+    curves: dict[str, dict[int, list[float]]] = {f"{form}, {kind}": {} for form, kind in product(FORMS, SKETCH_LINES)}
+    for (name, row), kind in product(sketches.items(), SKETCH_LINES):
+        form, q = name.rsplit(" ", 1)
+        error = row["rms"] if kind == REAL_ERROR else rms(row["stated"])
+        curves[f"{form}, {kind}"][int(q)] = [error / row["exact"]]
+    title = "KID-all by sketches, against their number q"
+    last = ArmPanel(curves, title=title, label="relative error of KID-all (rms)", log="xy")
     return draw_panels([[*map(of_noise, SPECTRA), last]], styles, path, "Scores from messages", size=(4.6, 4.4))

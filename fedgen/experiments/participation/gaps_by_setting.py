@@ -1,16 +1,9 @@
 """Gaps of a generator on clients that never train, by one setting: turns, rates, optimizers, clients, their diversity.
 
 After "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), there of
-classifiers: Figure 7, more clients train, with as many of them in a round and as many rounds; Figure 8, images of more
-and more clients at an equal total, 5 % x 128 images to 80 % x 8 there; Figure 12, 1 to 10 local epochs, which leave the
-gaps as they are; Appendix C and Figures 11, 13 and 14, rates chosen by the sum of the scores on seen and on unseen
-clients, so that neither is favoured. It also says that the participation gap is about the same for all server
-optimizers: FedAvg, FedAvgM, FedAdam, FedAdagrad and FedYogi (Reddi et al. 2021), FedProx (Li et al. 2020) and SCAFFOLD
-(Karimireddy et al. 2020) have one setting each here, and are compared by rounds and bytes to a given KID too.
-
-An arm scores as many unseen clients as seen ones, so an arm with more participants is scored on more clients: its
-averages are over another set, and its pool's score falls with the clients in it. Unseen clients are the same in all
-arms of a seed, so averages over those that every arm scores compare.
+classifiers: Figure 7, more clients; Figure 8, as many images of more; Figure 12, local epochs; Appendix C and Figures
+11, 13, 14, rates, and optimizers (Reddi et al. 2021, FedProx, SCAFFOLD), here also by rounds and bytes to a given KID.
+An arm with more participants is scored on more unseen clients: averages compare over those that all arms score.
 """
 
 import statistics
@@ -33,7 +26,7 @@ UNSEEN = SPLITS[-1]
 
 
 def common_scores(study: Study, choice: gaps.GapChoice, arms: Sequence[Arm]) -> dict[str, Any]:
-    """The last scores of trained arms on the unseen clients that are scored in every arm of a seed."""
+    """The last scores on the unseen clients that are scored in every arm of a seed."""
 
     def read() -> dict[str, Any]:
         found: dict[str, Any] = {"clients": [], **{column: {arm.name: [] for arm in arms} for column in gaps.AVERAGES}}
@@ -64,7 +57,6 @@ def means_on_common(records: Mapping[str, Sequence[ScoreRecord]], column: str) -
 
 
 def common_table(found: Numbers) -> Table:
-    """The scores on common clients, arm by arm: means over seeds, and the change from the first arm with intervals."""
     first, rows = next(iter(found[gaps.MAIN])), []
     for arm in found[gaps.MAIN]:
         cells = []
@@ -192,14 +184,12 @@ ADAPTIVE = ("FedAdam", "FedAdagrad", "FedYogi")
 
 def arms_of(momentum_lr: float, adaptive_lr: Mapping[str, float], mu: float) -> list[Arm]:
     """FedAvg and what is compared with it; the adaptive ones in the form of Reddi et al. 2021."""
-    momentum = Arm("FedAvgM", {SERVER: component("fedgen.federated.FedAvgM", lr=momentum_lr)})
-    adaptive = [
-        Arm(name, {SERVER: component(f"fedgen.federated.{name}", lr=rate, convention="reddi")})
-        for name, rate in adaptive_lr.items()
-    ]
-    proximal = Arm("FedProx", {ALGORITHM: component("fedgen.federated.FedProx", mu=mu)})
-    scaffold = Arm("SCAFFOLD", {ALGORITHM: component("fedgen.federated.Scaffold")})
-    return [Arm(CONTROL), momentum, *adaptive, proximal, scaffold]
+    own = {"FedAvgM": {SERVER: component("fedgen.federated.FedAvgM", lr=momentum_lr)}}
+    for name, rate in adaptive_lr.items():
+        own[name] = {SERVER: component(f"fedgen.federated.{name}", lr=rate, convention="reddi")}
+    own["FedProx"] = {ALGORITHM: component("fedgen.federated.FedProx", mu=mu)}
+    own["SCAFFOLD"] = {ALGORITHM: component("fedgen.federated.Scaffold")}
+    return [Arm(CONTROL), *(Arm(name, settings) for name, settings in own.items())]
 
 
 def server_optimizers(
@@ -235,7 +225,7 @@ def server_optimizers(
 def reached(
     found: Mapping[str, Mapping[str, Mapping[str, gaps.Curve]]], target: float | None
 ) -> dict[str, list[int | None]]:
-    """By arm, a number a repetition: the round, counted from 1, that is the first evaluated one to reach a target."""
+    """By arm and repetition, the first evaluated round, counted from 1, to reach a target."""
 
     def target_of(seed: str) -> float:
         ends = [gaps.last(seeds[seed][REACHED], SPLITS[2]) for seeds in found.values()]
@@ -248,7 +238,6 @@ def reached(
 
 
 def reached_after(curve: gaps.Curve, target: float) -> int | None:
-    """The first evaluated round, counted from 1, whose score on unseen clients is no worse than a target."""
     for round, value in zip(curve["rounds"], curve["values"][SPLITS[2]]):
         if value <= target:
             return int(round) + 1
@@ -258,7 +247,6 @@ def reached_after(curve: gaps.Curve, target: float) -> int | None:
 def reach_table(
     reached_at: Mapping[str, Sequence[int | None]], sizes: Mapping[str, Mapping[str, int]], target: str
 ) -> Table:
-    """Rounds and bytes to a target, by arm; a repetition that does not reach it has none."""
     rows = []
     for arm, found in reached_at.items():
         there = [round for round in found if round is not None]
@@ -266,8 +254,6 @@ def reach_table(
         sent = in_bytes(round(statistics.mean(there) * message)) if there else ""
         rows.append((arm, ", ".join("-" if one is None else str(one) for one in found), in_bytes(message), sent))
     title = f"to {REACHED} on unseen clients of {target}"
-    note = (
-        "rounds: of every seed, - where it is not reached; sent: by a client that is in all of them, the mean of the"
-        " seeds that reach it"
-    )
+    note = "rounds: of every seed, - where it is not reached; sent: by a client that is in all of them, the mean of the"
+    note += " seeds that reach it"
     return make_table(title, ("trained", "rounds", "a message", "sent"), rows, note)

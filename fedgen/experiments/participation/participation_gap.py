@@ -1,17 +1,9 @@
 """Does a federated model serve clients that it never saw, and does the answer depend on who the clients are?
 
-The same images are dealt to as many clients in four ways: by writer, whose styles are known (natural); by the semantic
-partition, which groups each label's images by looks; by Dirichlet over labels; and at random. Some clients never train.
-"What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216, Figures 1, 4, 5) says of
-classifiers that partitions by labels hide the participation gap that natural and semantic ones show. The smallest gap
-that the set-up could find is computed first, from real images in a generator's place, and the gap of a generator that
-has learnt its participants' images, for scale. Of the same runs, Figure 10 and Table 2: percentiles over single
-clients; of classifiers, unseen clients have the longer tail of badly served ones.
-
-As controls, models whose own score alone counts, over natural clients: a classifier (also Table 1's gaps, centralised
-training and server momentum) and a character model on the books of the King James Version, in nats a character. The
-paper's data sets are not these, so signs and orderings are compared and not values. What holds for a classifier and not
-for a generator is the generator's; what does not hold for either may be the data's.
+The same images are split over as many clients in four ways: natural (by writer), semantic (by looks), Dirichlet over
+labels, at random. "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216,
+Figures 1, 4, 5, 10) says of classifiers that partitions by labels hide the participation gap that natural and semantic
+ones show. As controls a classifier (Table 1) and a character model: signs and orderings are compared, not values.
 """
 
 import statistics
@@ -44,7 +36,7 @@ from fedgen.experiments.engine.gaps import (
     smallest_gap,
 )
 from fedgen.experiments.engine.paired_seeds import Claim, by_chance, verdict_on
-from fedgen.experiments.engine.study import Numbers, make_table, save_figure
+from fedgen.experiments.engine.study import Numbers, make_table, panels
 from fedgen.experiments.engine.trainings import Arm, Control, component, read_recipe
 from fedgen.reports.figures.curves import SPLIT_COLOURS
 
@@ -52,16 +44,16 @@ NATURAL, SEMANTIC, LABELS, RANDOM = "natural", "semantic", "Dirichlet", "random"
 PARTITIONS = "fedgen.clients.partitions"
 KINDS = {"Natural": NATURAL, "Semantic": SEMANTIC, "Dirichlet": LABELS, "CoarseDirichlet": LABELS, "IID": RANDOM}
 CONTROL: Control = "centralised"
+SHOWN = (FLOOR, MEMORISER, PARTICIPANTS)  # controls whose gaps are found before training
 
 
 @dataclass(frozen=True)
 class PartitionChoice(GapChoice):
-    """The same images dealt in several ways; the other fields are those of `GapChoice`.
+    """The same images split in several ways; the other fields are those of `GapChoice`.
 
     Args:
         clients: of the partitions that are not the recipe's own; by default as many as that has.
-        alpha: of Dirichlet over labels, in all: the released code's 10; 1 gives most of a client's images one or two
-            labels, and 8 participants some labels hardly at all.
+        alpha: of Dirichlet over labels, in all; the released code's by default.
         partition_embedding: in which the semantic partition finds images alike; scores are in another one.
     """
 
@@ -73,10 +65,10 @@ class PartitionChoice(GapChoice):
         super().__post_init__()
         self._check_embedding("partition_embedding", self.partition_embedding)
 
-    def _check_embedding(self, source: str, dealt_in: str) -> None:
-        if network_of(dealt_in) == network_of(self.embedding):
+    def _check_embedding(self, source: str, split_in: str) -> None:
+        if network_of(split_in) == network_of(self.embedding):
             raise ValueError(
-                f"embedding={self.embedding} is the network of {source}={dealt_in}: scores would see the features that"
+                f"embedding={self.embedding} is the network of {source}={split_in}: scores would see the features that"
                 " made the clients"
             )
 
@@ -130,11 +122,18 @@ def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
     rows = []
     for partition, seeds in found.items():
         for column in seeds[0][FLOOR]:
-            cells = []
-            for name in (FLOOR, MEMORISER, PARTICIPANTS):
-                gaps = [controls[name][column][PARTICIPATION] for controls in seeds if name in controls]
-                cells.append(f"{statistics.mean(gaps):+.3g}" if len(gaps) == len(seeds) else "")
-            rows.append((partition, column, _smallest(seeds, column), _smallest_beyond(seeds, column), *cells))
+            own = {name: [one[name][column] for one in seeds if name in one] for name in SHOWN}
+            gaps = {name: [one[PARTICIPATION] for one in controls] for name, controls in own.items()}
+            means = [f"{statistics.mean(each):+.3g}" if len(each) == len(seeds) else "" for each in gaps.values()]
+            pairs, smallest, beyond = own[FLOOR][0]["clients"], [], ""
+            for name in (FLOOR, MEMORISER):
+                errors = [one[f"{PARTICIPATION} error"] for one in own[name]]
+                if None not in errors:
+                    smallest.append(smallest_gap(gaps[name], errors, own[name][0]["clients"]))
+            if len(seeds) > 2:  # by what repetitions differ by
+                less = [memory - floor for memory, floor in zip(gaps[MEMORISER], gaps[FLOOR])]
+                beyond = f"{smallest_gap(less, (), pairs):.3g}"
+            rows.append((partition, column, f"{max(smallest):.3g}" if smallest else "", beyond, *means))
     note = (
         "smallest: found with 80 % power at 5 %, if models' gaps scatter as the memoriser's or the floor's do,"
         " whichever more; beyond the floor:\nif they scatter as the memoriser's less the floor's do over three seeds or"
@@ -142,31 +141,12 @@ def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
         " of clients that train, if there are any: the gap of a generator that has learnt them all, for scale"
     )
     title = f"before training: participation gaps, mean of {len(next(iter(found.values())))} seed(s)"
-    headings = ("partition", "score", "smallest", "beyond the floor", FLOOR, MEMORISER, PARTICIPANTS)
+    headings = ("partition", "score", "smallest", "beyond the floor", *SHOWN)
     return make_table(title, headings, rows, note, left=2)
 
 
-def _smallest(seeds: Sequence[Any], column: str) -> str:
-    """Return what is found of a gap in one column, or nothing if its errors are not known."""
-    found = []
-    for name in (FLOOR, MEMORISER):
-        own = [controls[name][column] for controls in seeds]
-        values, errors = ([one[key] for one in own] for key in (PARTICIPATION, f"{PARTICIPATION} error"))
-        if None not in errors:
-            found.append(smallest_gap(values, errors, own[0]["clients"]))
-    return f"{max(found):.3g}" if found else ""
-
-
-def _smallest_beyond(seeds: Sequence[Any], column: str) -> str:
-    """Likewise of a gap less the floor's, by what repetitions differ by: nothing of fewer than three."""
-    if len(seeds) < 3:
-        return ""
-    values = [controls[MEMORISER][column][PARTICIPATION] - controls[FLOOR][column][PARTICIPATION] for controls in seeds]
-    return f"{smallest_gap(values, (), seeds[0][FLOOR][column]['clients']):.3g}"
-
-
 def outcomes(found: GapScores) -> list[str]:
-    """Return what the paper says of classifiers, and whether it is so here; of KID by gaps beyond the floor's."""
+    """Say what the paper says of classifiers, and whether it is so here; of KID by gaps beyond the floor's."""
     lines = []
     for column in AVERAGES:
         gaps: dict[str, list[float]] = {}
@@ -182,19 +162,12 @@ def outcomes(found: GapScores) -> list[str]:
             if gaps.get(shows) and gaps.get(hides):
                 text = f"{shows}: {what} is above that of {hides}"
                 lines.append(verdict_on(text, (gaps[hides], gaps[shows]), "more"))
-    lines += _centralised(found)
-    return [*lines, by_chance(len(lines))]
-
-
-def _centralised(found: GapScores) -> list[str]:
-    """Say of every partition what training in one place changes, on the same clients."""
-    lines = []
     for arm, place, column in product(found.curves, (SPLITS[2], OUT_OF_SAMPLE, PARTICIPATION), AVERAGES):
         if (central := f"{arm}, {CONTROL}") in found.curves:
             title = gap_title(place) if place in GAPS else f"score on {place}"
             text = f"{central}: {title} in {column} beside {arm}"
             lines.append(verdict_on(text, found.values(column, place, arm, central)))
-    return lines
+    return [*lines, by_chance(len(lines))]
 
 
 SCORES = ("loss", "kid")
@@ -216,7 +189,7 @@ def client_percentiles(**options: Any) -> None:
 
 
 def tails(spread: Spread, floors: Spread) -> list[str]:
-    """Say whether unseen clients have the longer tail, by itself and beyond that of real images of all clients."""
+    """Say whether unseen clients have the longer tail, also beyond that of real images of all clients."""
     lines = []
     for (arm, by_seed), score in product(spread.items(), SCORES):
         text = f"{arm}: the 95th percentile of {score} is larger over unseen clients"
@@ -228,7 +201,7 @@ def tails(spread: Spread, floors: Spread) -> list[str]:
 
 
 def spreads_of(choice: GapChoice, arms: Sequence[Arm], scores: Sequence[str], generator: str = MODEL) -> dict[str, Any]:
-    """Return the percentiles over single clients after finished runs, of their models or of a control."""
+    """Percentiles over single clients, by arm and seed, of finished runs' models or of a control."""
     return {
         arm.name: {str(seed): spread_of(choice.records(arm, seed), scores, generator) for seed in choice.seeds_of}
         for arm in arms
@@ -240,17 +213,13 @@ def tails_of(by_seed: Numbers, score: str, percentile: str = TAIL) -> list[list[
     return [[one[score][split][percentile][-1] for one in by_seed.values()] for split in SPLITS[1:]]
 
 
-def spread_of(
-    records: Sequence[ScoreRecord], scores: Sequence[str], generator: str = MODEL
-) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """A run's percentiles over rounds, by score and split, of its model or of a control."""
-    found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for score in scores:
-        for split in SPLITS:
-            own = [r for r in records if (r.generator, r.score, r.split) == (generator, score, split)]
-            own.sort(key=lambda record: record.round or 0)
-            by_name = {name: [record.value for record in own if record.aggregate == name] for name in PERCENTILES}
-            found.setdefault(score, {})[split] = by_name
+def spread_of(records: Sequence[ScoreRecord], scores: Sequence[str], generator: str = MODEL) -> dict[str, Any]:
+    """A run's percentiles over rounds, by score and split."""
+    found: dict[str, Any] = {score: {} for score in scores}
+    for score, split in product(scores, SPLITS):
+        own = [r for r in records if (r.generator, r.score, r.split) == (generator, score, split)]
+        own.sort(key=lambda record: record.round or 0)
+        found[score][split] = {name: [one.value for one in own if one.aggregate == name] for name in PERCENTILES}
     return found
 
 
@@ -268,27 +237,22 @@ def percentile_table(spread: Spread, score: str) -> Table:
 
 def draw_percentiles(spread: Spread, score: str, path: Path) -> Path:
     """A panel a partition: bands from the 5th to the 95th and from the 25th to the 75th percentile, and the median."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.4 * len(spread) + 0.8, 3.6), layout="constrained")
-    panels = figure.subplots(1, len(spread), squeeze=False, sharey=True)[0]
-    for axes, (partition, by_seed) in zip(panels, spread.items()):
-        for split in SPLITS[1:]:
-            lines = {
-                name: [statistics.mean(each) for each in zip(*(one[score][split][name] for one in by_seed.values()))]
-                for name in PERCENTILES
-            }
-            checks = range(1, len(lines["pct50"]) + 1)
-            for low, high, alpha in (("pct5", "pct95", 0.15), ("pct25", "pct75", 0.25)):
-                axes.fill_between(checks, lines[low], lines[high], color=SPLIT_COLOURS[split], alpha=alpha, linewidth=0)
-            axes.plot(checks, lines["pct50"], color=SPLIT_COLOURS[split], label=split)
-        axes.set_title(partition, fontsize=10)
-        axes.set_xlabel("evaluation")
-        axes.set_xticks(checks)
-        axes.grid(alpha=0.25)
-    panels[0].set_ylabel(f"{score} of single clients")
-    panels[0].legend(fontsize=8)
-    return save_figure(figure, path)
+    with panels(path, (3.4 * len(spread) + 0.8, 3.6), 1, len(spread), sharey=True) as (_, (row,)):
+        for axes, (partition, by_seed) in zip(row, spread.items()):
+            for split, colour in list(SPLIT_COLOURS.items())[1:]:
+                curves = [one[score][split] for one in by_seed.values()]
+                lines = {name: list(map(statistics.mean, zip(*(one[name] for one in curves)))) for name in PERCENTILES}
+                checks = range(1, len(lines["pct50"]) + 1)
+                for low, high, alpha in (("pct5", "pct95", 0.15), ("pct25", "pct75", 0.25)):
+                    axes.fill_between(checks, lines[low], lines[high], color=colour, alpha=alpha, linewidth=0)
+                axes.plot(checks, lines["pct50"], color=colour, label=split)
+            axes.set_title(partition, fontsize=10)
+            axes.set_xlabel("evaluation")
+            axes.set_xticks(checks)
+            axes.grid(alpha=0.25)
+        row[0].set_ylabel(f"{score} of single clients")
+        row[0].legend(fontsize=8)
+    return path
 
 
 SCORE = "loss"  # what a model's `example_losses` are scored as
@@ -304,13 +268,12 @@ class NaturalChoice(PartitionChoice):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.own != NATURAL:
-            raise ValueError(f"{self.recipe} must deal natural clients (data.init_args.partition: Natural)")
+            raise ValueError(f"{self.recipe} must have natural clients (data.init_args.partition: Natural)")
 
 
 def report_gaps(
     name: str, choice: NaturalChoice, title: str, plural: str, outcomes: Callable[[GapScores], list[str]]
 ) -> None:
-    """Trains the choice's arms and prints gaps, percentiles over clients and verdicts; draws both figures."""
     study, arms = choice.study(name), choice.arms
     found = run_arms(study, choice, arms)
     spread = study.step("spread", lambda: spreads_of(choice, arms, (SCORE,)))
@@ -320,7 +283,6 @@ def report_gaps(
 
 
 def verdicts(found: GapScores, outcomes: Callable[[GapScores], list[str]]) -> list[str]:
-    """Say whether each arm has the gaps expected of it, then the experiment's own verdicts."""
     lines = []
     for arm in found.curves:
         lines.append(found.outcome(arm, OUT_OF_SAMPLE, MAIN, hidden=False))
@@ -330,12 +292,11 @@ def verdicts(found: GapScores, outcomes: Callable[[GapScores], list[str]]) -> li
 
 
 def said(found: GapScores, text: str, control: str, treated: str, place: str, claim: Claim | None = None) -> str:
-    """Return the line of `verdict_on` on two arms' last losses on a split, or of a gap."""
     return verdict_on(text, found.values(MAIN, place, control, treated), claim)
 
 
 def natural_tails(spread: Spread, plural: str) -> list[str]:
-    """Say whether unseen clients are served worse, in the tail and the median one: Table 2 of the paper."""
+    """Say whether unseen clients are served worse: Table 2 of the paper."""
     percentiles = {TAIL: "95th percentile", "pct50": "median"}
     return [
         verdict_on(
@@ -376,8 +337,6 @@ def classifier_control(**options: Any) -> None:
 
 
 def classifier_outcomes(found: GapScores) -> list[str]:
-    """Table 1, Figures 4 and 5, and the server optimizers: what the paper says, and whether it is so here."""
-
     lines = []
     for split in SPLITS[1:]:
         lines.append(said(found, f"centralised, fewer errors on {split}", NATURAL, CENTRAL, split, "less"))
@@ -393,7 +352,7 @@ class TextChoice(NaturalChoice):
     """Options of `PartitionChoice` for texts: the model's own loss alone is scored, and nothing is embedded.
 
     Args:
-        recipe: of a model with `example_losses`, natural clients, a `split`, and labels for an arm dealt by these.
+        recipe: of a model with `example_losses`, natural clients, a `split`, and labels for an arm split by these.
     """
 
     recipe: Path = Path("recipes/bible_text.yaml")
@@ -412,7 +371,6 @@ def text_gap(**options: Any) -> None:
 
 
 def text_outcomes(found: GapScores) -> list[str]:
-    """Say whether books show more of a participation gap than other deals, and centralised training less loss."""
     lines = []
     for arm in (arm for arm in (LABELS, RANDOM) if arm in found.curves):
         text = f"a larger participation gap of {NATURAL} clients than of {arm} ones"
