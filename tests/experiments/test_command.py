@@ -10,7 +10,7 @@ from fedgen.experiments import EXPERIMENTS
 from fedgen.experiments.command import reproduce
 from fedgen.experiments.engine.features import ImageChoice
 from fedgen.experiments.engine.scored_checkpoints import TrainedChoice
-from fedgen.experiments.ranking.class_federation import ClassChoice
+from fedgen.experiments.ranking.class_generators import ClassChoice
 from fedgen.experiments.ranking.critic_distance import wasserstein
 from fedgen.experiments.ranking.neighbourhoods import NeighbourChoice
 from fedgen.experiments.ranking.rising_variance import variance_limited

@@ -60,12 +60,16 @@ class Source:
         return embed(self.embedding, images.inputs, description=text, cache=FeatureCache(self.cache))
 
     def with_embedding(self, embedding: Embedding) -> "Source":
-        other = Source(self.data, self.split, embedding, self.cache)
-        other.__dict__["examples"] = self.examples  # images are kept once
+        return self.of(self.examples, embedding)  # images are kept once
+
+    def of(self, examples: data_sets.Examples, embedding: Embedding | None = None) -> "Source":
+        """The same split's source of other images, or in another embedding."""
+        other = Source(self.data, self.split, self.embedding if embedding is None else embedding, self.cache)
+        other.__dict__["examples"] = examples
         return other
 
     def positions(self, name: str) -> Tensor:
-        """Return where the images of a class are, int64."""
+        """Positions of a class's images, int64."""
         classes = list(self.examples.classes)
         if name not in classes:
             raise ValueError(f"{self.examples.name} has no class {name!r}; it has {', '.join(classes) or 'none'}")
@@ -73,13 +77,6 @@ class Source:
         if not len(found):
             raise ValueError(f"{self.examples.name}: class {name!r} has no images")
         return found
-
-
-def open_source(
-    data: str, root: Path, split: Literal["train", "test"], embedding: str | Embedding, weights: Path | None = None
-) -> Source:
-    """A split's images by the names that experiments take."""
-    return Source(open_data(data, root), split, load_embedding(embedding, weights=weights))
 
 
 @dataclass(frozen=True)
@@ -98,8 +95,9 @@ class ImageChoice(Choice):
     embedding: str = "efficientnet-lite0"
     weights: Path | None = None
 
-    def source(self, split: Literal["train", "test"] = "train") -> Source:
-        return open_source(self.data, self.root, split, self.embedding, self.weights)
+    def source(self) -> Source:
+        """The train split's images."""
+        return Source(open_data(self.data, self.root), "train", load_embedding(self.embedding, weights=self.weights))
 
 
 def halves(positions: Tensor, seed: int, *path: str | int) -> tuple[Tensor, Tensor]:
@@ -163,7 +161,7 @@ class FeatureFederation:
         parts = tuple(part.sort().values for part in pooled[order].split(self.counts))
         return FeatureFederation(self.features, parts, tuple(f"IID {client}" for client in range(len(parts))))
 
-    def dealt(self, seed: int, controls: int) -> dict[str, "FeatureFederation"]:
+    def with_iid(self, seed: int, controls: int) -> dict[str, "FeatureFederation"]:
         """The clients themselves, as "clients", and IID controls, as "IID 0", "IID 1", ..."""
         return {CLIENTS: self} | {f"{IID}{number}": self.iid(seed, number) for number in range(controls)}
 

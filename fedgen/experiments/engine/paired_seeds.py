@@ -42,7 +42,7 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def verdict_on(text: str, values: Iterable[Sequence[float]], claim: Claim | None = None) -> str:
-    """Return the line of `verdict`, or without a claim that of `difference`."""
+    """The line of `verdict`, or without a claim that of `difference`."""
     control, treated = values
     row = compare_pairs(control, treated)
     return verdict(text, row, claim) if claim else difference(text, row)
@@ -63,7 +63,7 @@ def change_of(row: Row) -> str:
 
 
 def mean_and_spread(values: Sequence[float], digits: int = 1) -> str:
-    """Return mean and standard deviation over seeds, "2 ± 1", or the one value there is."""
+    """Mean and standard deviation over seeds, "2 ± 1", or the one value there is."""
     mean = f"{statistics.mean(values):.3g}"
     return f"{mean} ± {statistics.stdev(values):.{digits}g}" if len(values) > 1 else mean
 

@@ -1,7 +1,4 @@
-"""Scores of images under several embeddings, against images trained on and held out; and of arms over paired seeds.
-
-Arms are judged by an embedding whose network no loss used, and that has not seen the images that are scored against.
-"""
+"""Scores of images under several embeddings, against images trained on and held out; and of arms over paired seeds."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +23,7 @@ SEEN = {"classifier-mnist5k": "mnist5k"}  # network -> data that it was trained 
 
 
 def require_unrelated(embedding: str, optimised: Sequence[str], data: str | None = None) -> None:
+    """Refuses to judge by an embedding whose network a loss used, or that has seen the images scored against."""
     network = network_of(embedding)
     for used in optimised:
         if network == network_of(used):
@@ -53,8 +51,6 @@ Scored = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """The real images in one embedding."""
-
     embedding: Embedding
     training: Gaussian
     held_out: Gaussian
@@ -67,7 +63,8 @@ class ImageScores:
     def __init__(self, training: Tensor, held_out: Tensor, embeddings: Sequence[Embedding], k: int = 5) -> None:
         self._sides, self.floor = [], {}
         for embedding in embeddings:
-            own, other = (_features(embedding, images, "real images") for images in (training, held_out))
+            text = f"embedding real images with {embedding.name}"
+            own, other = (embed(embedding, images, description=text) for images in (training, held_out))
             side = _Side(embedding, summarize(own), summarize(other), ManifoldReference.from_features([other], k))
             self._sides.append(side)
             # what a perfect generator would score: real images that were not those scored against
@@ -77,7 +74,11 @@ class ImageScores:
 
     def score(self, images: Tensor) -> dict[str, dict[str, float]]:
         """SCORES of generated images uint8 [m, C, H, W], by embedding."""
-        return {side.embedding.name: _score(side, _features(side.embedding, images, "samples")) for side in self._sides}
+        found = {}
+        for side in self._sides:
+            name = side.embedding.name
+            found[name] = _score(side, embed(side.embedding, images, description=f"embedding samples with {name}"))
+        return found
 
 
 def real_side(
@@ -105,10 +106,6 @@ def mark_of(score: str, embedding: str, optimised: Collection[str]) -> str:
     return mark_in(embedding, optimised, held_out=score not in TRAINING)
 
 
-def _features(embedding: Embedding, images: Tensor, what: str) -> Tensor:
-    return embed(embedding, images, description=f"embedding {what} with {embedding.name}")
-
-
 def _score(side: _Side, features: Tensor) -> dict[str, Any]:
     made = summarize(features)
     found = side.neighbours.score(features, errors=False)
@@ -132,7 +129,7 @@ def states_in(
     seeds: Iterable[int],
     key: Callable[[str, int, int], str],
 ) -> dict[str, dict[int, list[Scored]]]:
-    """Return the `states` of `ScoredArms` from scores that were kept by checkpoint."""
+    """The `states` of `ScoredArms` from scores that were kept by checkpoint."""
     numbers = list(seeds)
     return {
         arm: {place: [scores[key(arm, seed, place)] for seed in numbers] for place in own}
@@ -156,7 +153,7 @@ class ScoredArms:
     mark: Callable[[str, str, Collection[str]], str] = mark_of
 
     def at(self, arm: str, place: int | None = None) -> Sequence[Scored]:
-        """Return an arm's scores at a place, the last if None, by seed; those of real images for `REAL_IMAGES`."""
+        """An arm's scores at a place, the last if None, by seed; those of real images for `REAL_IMAGES`."""
         if arm == REAL_IMAGES:
             return self.floor
         return self.states[arm][max(self.states[arm]) if place is None else place]
@@ -165,7 +162,7 @@ class ScoredArms:
         return [scores[embedding][score] for scores in self.at(arm, place)]
 
     def row(self, arm: str, embedding: str, score: str, since: int | None = None) -> Row:
-        """Return an arm's last values beside its control's, as `compare_pairs` gives them; alone if it has none."""
+        """An arm's last values beside its control's, as `compare_pairs` gives them; alone if it has none."""
         own, control = self.values(arm, embedding, score), self.beside.get(arm)
         if since is not None:
             control = (arm, since)
@@ -174,7 +171,7 @@ class ScoredArms:
         return compare_pairs(self.values(control[0], embedding, score, control[1]), own, badness(score))
 
     def rows(self, arm: str) -> dict[str, dict[str, Row]]:
-        """Return embedding -> score -> `row`, as numbers for `results.json`."""
+        """`row` by embedding and score, as numbers for `results.json`."""
         return {
             embedding: {score: self.row(arm, embedding, score) for score in scores}
             for embedding, scores in self.at(arm)[0].items()

@@ -240,9 +240,7 @@ class Scorers:
         projection: Projection | None = None,
     ) -> None:
         self.projection = projection
-        sides = federation.dealt(
-            seed, dealings
-        ).values()  # over which a kernel's avg - all is another constant, no more
+        sides = federation.with_iid(seed, dealings).values()  # where a kernel's avg - all is another constant, no more
         self._plain = [side.reference(("fid", *kernels) if side is federation else ("fid",)) for side in sides]
         self._projected = [
             Reference([projection.project(part) for part in side.parts()], ("fid",), "examples")

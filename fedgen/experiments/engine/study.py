@@ -1,7 +1,4 @@
-"""An experiment's run: steps whose numbers are kept as they come, its tables and figure, and the options it takes.
-
-Options are those of a quick run, and the settings that numbers are kept under.
-"""
+"""An experiment's run: steps whose numbers are kept as they come, its tables and figure, and the options it takes."""
 
 import inspect
 import json
@@ -36,14 +33,8 @@ EVERY = 5.0  # seconds between writes of a step's items
 class Study:
     """The measurements of an experiment, in a folder; a step that is done is not run again.
 
-    `results.json` appears with the first number and holds settings, versions and every number, so an experiment that
-    was stopped goes on where it was, and a finished one prints again at once. The folder is made with that file.
-
-    Args:
-        name: of the experiment.
-        output: its folder; below `checkpoints/`, named after the experiment and the settings that make it another
-            (data, embedding, seed, quick), if None.
-        settings: all that its numbers depend on, as plain types.
+    `results.json` appears with the first number and holds settings (all that numbers depend on, as plain types),
+    versions and every number, so an experiment that was stopped goes on where it was, and a finished one prints again.
     """
 
     def __init__(self, name: str, output: Path | None, settings: Mapping[str, Any]) -> None:
@@ -64,7 +55,7 @@ class Study:
         return self.numbers[name]
 
     def each(self, name: str, items: Mapping[str, T], run: Callable[[T], Any], unit: str = "items") -> dict[str, Any]:
-        """The numbers of every item of a step, by the items' names; those that are known are not measured again."""
+        """The numbers of every item of a step, by name; those that are known are not measured again."""
         done: dict[str, Any] = self.numbers.setdefault(name, {})
         missing = {key: item for key, item in items.items() if key not in done}
         saved = time.monotonic()
@@ -113,7 +104,7 @@ def require_place(folder: Path) -> Path:
 
 
 def folder_name(name: str, settings: Mapping[str, Any]) -> str:
-    """The experiment's name and what tells its usual variants apart: "class-generators-cifar10-pixels-seed1-quick"."""
+    """Its name and what tells its usual variants apart: "class-generators-cifar10-pixels-seed1-quick"."""
     parts = [name]
     parts += [Path(str(settings[key])).name for key in ("data", "embedding") if settings.get(key)]
     parts += [f"seed{settings['seed']}"] if settings.get("seed") else []
@@ -126,7 +117,6 @@ LIBRARIES = ("fedgen", "torch", "lightning", "torchmetrics", "numpy", "scipy")
 
 
 def save_results(folder: str | Path, name: str, settings: dict[str, Any], numbers: dict[str, Any]) -> Path:
-    """Writes `results.json` atomically: experiment, settings, versions, every number; returns its path."""
     versions = {"python": platform.python_version()} | {library: version(library) for library in LIBRARIES}
     path = Path(folder) / RESULTS
     write_json(path, {"experiment": name, "settings": settings, "versions": versions, "numbers": numbers})
@@ -151,17 +141,14 @@ def read_results(folder: str | Path, settings: dict[str, Any]) -> dict[str, Any]
     }
     changed = sorted(key for key in before.keys() | now.keys() if alone.get(key, before.get(key) != now.get(key)))
     if changed:
-        lines = [
-            f"  {key}: {reprlib.repr(before.get(key))} there, {reprlib.repr(now.get(key))} now" for key in changed[:5]
-        ]
-        raise ValueError(
-            f"{path} holds results of other settings; choose another --output, or remove it\n" + "\n".join(lines)
-        )
+        about = f"{path} holds results of other settings; choose another --output, or remove it"
+        short = reprlib.repr
+        lines = [f"  {key}: {short(before.get(key))} there, {short(now.get(key))} now" for key in changed[:5]]
+        raise ValueError("\n".join([about, *lines]))
     return numbers
 
 
 def expectation(text: str, met: bool) -> str:
-    """A line that says whether an expected outcome was seen: "as expected: ..." or "not seen: ..."."""
     return f"{'as expected' if met else 'not seen'}: {text}"
 
 
@@ -191,16 +178,11 @@ def make_table(
             table.add_column(heading, justify="right", max_width=max_width)
     for row in rows:
         if row:
-            table.add_row(*(_shown(cell, digits) for cell in row))
+            texts = (f"{cell:.{digits}g}" if isinstance(cell, float) else cell for cell in row)
+            table.add_row(*("-" if text is None else str(text) for text in texts))
         else:
             table.add_section()
     return table
-
-
-def _shown(cell: Any, digits: int) -> str:
-    if cell is None:
-        return "-"
-    return f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell)
 
 
 def save_figure(figure: Any, path: str | Path) -> Path:
@@ -270,14 +252,13 @@ def rising(least: float, count: int = 1, **given: Sequence[float]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return an option as JSON keeps it: tuples as lists, paths as texts."""
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     return str(value) if isinstance(value, Path) else value
 
 
 def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of an experiment's options that its numbers depend on, as plain types."""
+    """Those of an experiment's options that its numbers depend on, as plain types."""
     return {name: plain(value) for name, value in options.items() if name not in PLACES}
 
 
@@ -307,20 +288,18 @@ class Choice:
             at_least(self.LEAST[name], **{name: getattr(self, name)})
 
     def study(self, name: str, *which: Any, **more: Any) -> Study:
-        """Return the experiment's study, whose numbers depend on these options and more settings."""
         return Study(name, self.output, self.settings(*which) | more)
 
     def settings(self, *which: Any) -> dict[str, Any]:
-        """Return all that the numbers depend on, as plain types."""
         own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.APART}
         return settings_of(own) | self.resolved(*which)
 
     def resolved(self) -> dict[str, Any]:
+        """Settings that options stand for."""
         return {}
 
 
 def runs_folder(runs: Path | None, output: Path | None) -> Path:
-    """Return where run folders lie: as asked, else below an output that is given, else the shared one."""
     return runs or (RUNS if output is None else output / "runs")
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedgen.experiments.engine.features import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, RankingStudy, inversion_lines
 from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table, panels, quickly
-from fedgen.experiments.ranking.class_federation import ClassChoice, ClassFederation, measure_all
+from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation, measure_all
 from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference, wasserstein_critic
 from fedgen.seeds import generator
 from fedgen.statistics import summarize

@@ -1,7 +1,6 @@
-"""Clients and generators that are an image and its nearest neighbours: how many neighbours sets how much they vary.
+"""Clients and generators that are an image and its nearest neighbours, whose number sets how much they vary.
 
-The papers' variance-limited federations, and the generators G_M that they are scored with. Scores are measured anchor
-by anchor, then shown by size.
+Scores are measured anchor by anchor, then shown by size.
 """
 
 import statistics
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from fedgen.clients.partitions import ByClass
 from fedgen.clients.partitions.clustered import class_neighbours, draw_anchors
-from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.features import FeatureFederation, ImageChoice, Source, halves
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, CONTROLS, Rows, ScoredRows, tau_of, valley
@@ -156,18 +154,12 @@ def open_sides(choice: NeighbourChoice) -> tuple[Source, Source, Source | None]:
     clients, generators = (
         examples.subset(side, f"{examples.name}, {n} half") for side, n in zip(sides, ("one", "other"))
     )
-    return _source_of(train, clients), _source_of(train, generators), None
+    return train.of(clients), train.of(generators), None
 
 
 def default_sizes(total: int, quick: bool = False) -> tuple[int, ...]:
     paper = (*FIRST_SIZES, *range(STEP, total, STEP))
     return (*(size for size in (QUICK_SIZES if quick else paper) if size < total - 1), total - 1)
-
-
-def _source_of(source: Source, examples: Examples) -> Source:
-    part = Source(source.data, source.split, source.embedding, source.cache)
-    part.__dict__["examples"] = examples
-    return part
 
 
 def draw_images(order: Tensor, count: int, seed: int, *path: int | str) -> Tensor:
@@ -216,7 +208,6 @@ def grow(places: Neighbourhoods, order: Tensor, summaries: bool) -> Iterator[tup
 def measure_anchors(
     study: Study, places: Neighbourhoods, make_scorers: Callable[[], Mapping[str, Scorer]], summaries: bool = True
 ) -> Scores:
-    """The scores of every generator over every federation, those that are known not measured again."""
     anchors = [str(number) for number in range(places.anchors)]
     if len(study.numbers.get("scores", {})) == len(anchors):
         return study.numbers["scores"]
@@ -280,7 +271,6 @@ class Anchored:
         }
 
     def compared(self, names: Sequence[str], single: bool = False) -> dict[str, Any]:
-        """`compare` of each score; a control without the score is left out."""
         rows = self.single_rows if single else self.mean_rows
         own, others = rows(self.own), [rows(control) for control in self.controls]
         scored = {name: {CLIENTS: row, CONTROLS: [other[name] for other in others]} for name, row in own.items()}
@@ -290,7 +280,7 @@ class Anchored:
         return found
 
     def valley(self, score: str, aggregate: str, where: str | None = None) -> dict[str, Any]:
-        """`valley` of the mean curve, paired by anchors, and of how many "anchors" the own curve is least inside."""
+        """`valley` of the mean curve, paired by anchors, and how many "anchors" have theirs inside."""
         values = self.curves(score, aggregate, where)
 
         def difference(end: int, place: int) -> tuple[float, float]:
@@ -301,7 +291,7 @@ class Anchored:
         return valley(means(values), self.sizes, difference) | {"anchors": inner}
 
     def summarise(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return comparisons by size and by generator, the curves' least sizes, and the gaps' spreads."""
+        """Comparisons by size and by generator, the curves' least sizes, and the gaps' spreads."""
         return {
             "sizes": self.compared(names),
             "generators": self.compared(names, single=True),
@@ -312,8 +302,7 @@ class Anchored:
     def size_table(self, titles: Mapping[str, str], floor: Numbers, title: str, caption: str) -> Table:
         """Mean scores by size, avg / all (avg - all), and the real images' in the last line."""
         columns = {score: [means(self.curves(score, how)) for how in BOTH] for score in titles}
-        pairs = {f"{size:,}": [[side[place] for side in own] for own in columns.values()]
-                 for place, size in enumerate(self.sizes)}  # fmt: skip
+        pairs = {f"{m:,}": [[side[k] for side in own] for own in columns.values()] for k, m in enumerate(self.sizes)}
         pairs["real"] = [[floor[score][how] for how in BOTH] for score in titles]
         lines = [[name, *(f"{a:.5g} / {b:.5g} ({a - b:.5g})" for a, b in row)] for name, row in pairs.items()]
         text = f"avg / all (avg - all); {caption}; real: {floor['images']} images, the clients' next neighbours"
@@ -321,7 +310,7 @@ class Anchored:
 
 
 def rank_cells(row: Numbers) -> list[str | None]:
-    """Return a comparison of single generators as cells: pairs, tau, inverted ones, and those over IID clients."""
+    """A comparison of single generators as cells: pairs, tau, inverted ones, and those over IID clients."""
     controls = ", ".join(f"{number:,}" for number in row["control inverted"]) or None
     return [f"{row['pairs']:,}", tau_of(row), f"{row['inverted']:,}", controls]
 
@@ -335,7 +324,6 @@ def about(places: Neighbourhoods) -> str:
 
 
 def heading_of(places: Neighbourhoods, clients: str, note: str = "") -> str:
-    """Return the title of a figure: what a client is, and a note on the scores."""
     choice, clients_of, makers = places.choice, places.client_source.examples, places.generator_source.examples
     return (
         f"Clients: {clients} ({clients_of.name}); generators: an image and its M nearest ({makers.name})\n"
@@ -353,7 +341,7 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def spread_of(values: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return the mean of avg - all over sizes and anchors, and the largest difference of two as a part of it."""
+    """The mean of avg - all over sizes and anchors, and the largest difference of two as a part of it."""
     together = [value for own in values for value in own]
     mean = statistics.mean(together)
     return {"mean": mean, "relative spread": (max(together) - min(together)) / max(abs(mean), 1e-300)}

@@ -1,10 +1,8 @@
 """A published table of FID and KID, avg and all, read again: which pairs it orders in two ways, and why KID's do so.
 
-Made for Table 1 of arXiv 2310.11714, version 1: the 100 classes of CIFAR-100 as generators over ten clients, the
-classes of CIFAR-10. In exact arithmetic KID-avg is KID-all and one constant, so no pair can be inverted; the printed
-columns invert 81 of 4,950. Rounding cannot do that: it is monotone, and turns close pairs into ties only. What is left
-is that each value came of random subsets of its own, whose noise the gaps show. That is first shown on generators made
-of digits, where both ways of computing KID can be had; the table itself is not part of this package.
+Made for Table 1 of arXiv 2310.11714, version 1. In exact arithmetic KID-avg is KID-all and one constant, so no pair can
+be inverted; the printed columns invert 81 of 4,950. Rounding turns close pairs into ties only: what is left is that
+each value came of random subsets, shown first on generators made of digits. The table is no part of this package.
 """
 
 import statistics
@@ -18,7 +16,7 @@ from rich.table import Table
 
 from fedgen.experiments.engine import rankings
 from fedgen.experiments.engine.study import Numbers, Study, at_least, expectation, make_table, panels, quickly
-from fedgen.experiments.ranking.class_federation import ClassChoice, ClassFederation
+from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation
 from fedgen.io.files import read_csv
 from fedgen.reports.figures.aggregate_panels import draw_gap
 from fedgen.scores import KernelReference, inversions, mmd2_subsets
@@ -61,7 +59,6 @@ def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
 
 
 def measure(study: Study, seed: int, quick: bool) -> rankings.Rows:
-    """avg and all of every generator, with the exact ones rounded to three digits beside."""
     choice = ClassChoice("digits", embedding="pixels", components=8, seed=seed, quick=quick)
     places = ClassFederation(choice)
     names = {name: name for name in places.recipes}
@@ -115,9 +112,8 @@ def paper_table(
     study = Study("paper-table", output, settings)
     lines = tell(study, seed, quick)
     if columns is None:
-        study.report(
-            [*lines, "the published table is not part of this package; --table FILE.csv reads it again (see --help)"]
-        )
+        lines.append("the published table is not part of this package; --table FILE.csv reads it again (see --help)")
+        study.report(lines)
         return
     rows = rows_of_table(columns)
     printed = study.step("printed", lambda: describe(rows))
@@ -164,7 +160,6 @@ def rows_of_table(columns: Mapping[str, Sequence[str]]) -> rankings.Rows:
 
 
 def describe(rows: rankings.Rows) -> dict[str, Any]:
-    """Return what `compare` finds of each score, and the standard deviation of avg - all, "sd"."""
     found = {score: rankings.compare(rows, [], score) for score in SCORES}
     for score, row in found.items():
         row["gap"]["sd"] = statistics.stdev(rankings.gaps_of(rows, score))
@@ -200,7 +195,7 @@ def count(avg: torch.Tensor, all: torch.Tensor) -> int:
 
 
 def interval(counts: Sequence[int]) -> tuple[int, int]:
-    """Return the interval that holds 95 percent of the counts."""
+    """The interval that holds 95 percent of the counts."""
     ordered, cut = sorted(counts), int(0.025 * len(counts))
     return ordered[cut], ordered[-1 - cut]
 
@@ -208,21 +203,19 @@ def interval(counts: Sequence[int]) -> tuple[int, int]:
 def outcomes(printed: Numbers, explained: Numbers) -> list[str]:
     found = {score: len(printed[score]["inverted"]) for score in SCORES}
     low, high = interval(explained["noisy"])
-    lines = [
-        expectation(f"one constant apart, KID inverts {explained['exact']} pairs", explained["exact"] == 0),
-        expectation(
-            f"rounding alone ties {explained['tied by rounding']} pairs and inverts {explained['rounded']}",
-            explained["rounded"] == 0,
-        ),
-        expectation(
-            f"noise of the gaps' size inverts {low} to {high} pairs by KID; {found['kid']} are printed",
-            low <= found["kid"] <= high,
-        ),
-    ]
+    exact, rounded, kid = explained["exact"], explained["rounded"], found["kid"]
+    lines = []
     if printed["fid"]["pairs"] == PAPER["generators"] * (PAPER["generators"] - 1) // 2:
-        text = f"the table inverts {found['fid']} pairs by FID and {found['kid']} by KID, as the paper's"
-        lines.insert(0, expectation(text, all(found[score] == PAPER[score] for score in SCORES)))
-    return lines
+        text = f"the table inverts {found['fid']} pairs by FID and {kid} by KID, as the paper's"
+        lines.append(expectation(text, all(found[score] == PAPER[score] for score in SCORES)))
+    ties = f"rounding alone ties {explained['tied by rounding']} pairs and inverts {rounded}"
+    noisy = f"noise of the gaps' size inverts {low} to {high} pairs by KID; {kid} are printed"
+    return [
+        *lines,
+        expectation(f"one constant apart, KID inverts {exact} pairs", exact == 0),
+        expectation(ties, rounded == 0),
+        expectation(noisy, low <= kid <= high),
+    ]
 
 
 def table_of(printed: Numbers) -> Table:

@@ -1,12 +1,12 @@
 """Clients of little variance, generators of more and more: where FID's avg and all part, and KID's do not.
 
-A client is an image of a class and its K nearest neighbours; a generator G_M a random image and its M nearest, from
-the images of one object to those of the whole data. Of one K, and of several: how much a client may vary. Of one K
-also precision, recall, density and coverage, avg and all.
+A client is an image of a class and its K nearest neighbours; a generator G_M a random image and its M nearest. Of one
+K, also by precision, recall, density and coverage, and of several.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,8 @@ def frechet_scorers(
     places: near.Neighbourhoods, neighbours: int, projection: Projection, own: str, controls: Sequence[str]
 ) -> dict[str, near.Scorer]:
     """The scores of a federation and of its IID controls, by the names that these are given."""
-    dealt = places.federation(neighbours).dealt(places.choice.seed, len(controls)).values()
-    return {
-        name: FrechetAndKernel(federation, projection, places.equal, kernel=name == own)
-        for name, federation in zip((own, *controls), dealt)
-    }
+    sides = zip((own, *controls), places.federation(neighbours).with_iid(places.choice.seed, len(controls)).values())
+    return {name: FrechetAndKernel(side, projection, places.equal, kernel=name == own) for name, side in sides}
 
 
 def measure_floor(places: near.Neighbourhoods, neighbours: int, projection: Projection) -> dict[str, Any]:
@@ -109,29 +106,26 @@ def variance_limited(clients: int = 20, components: int = 64, controls: int = 3,
     found = study.step("found", lambda: find(rows))
     few = f"{places.equal} images each"
     titles = SCORES | {EQUAL: f"FID, {few}", FEW: f"FID, PCA, {few}"}
+    headings = ("score", "pairs", "Kendall tau", "inverted", "over IID clients")
+    single = [[titles[name], *near.rank_cells(row)] for name, row in found["generators"].items()]
     tables = [
         rows.size_table(SCORES, floor, near.about(places), "FID of all M + 1 images, KID of at most 1,000"),
         agreement_table({titles[name]: row for name, row in found["sizes"].items()}, "mean scores of each size"),
-        make_table(
-            "every generator for itself",
-            ("score", "pairs", "Kendall tau", "inverted", "over IID clients"),
-            [[titles[name], *near.rank_cells(row)] for name, row in found["generators"].items()],
-            names=("score",),
-        ),
+        make_table("every generator for itself", headings, single, names=("score",)),
     ]
     study.report([*tables, *expected(found, places.anchors)], draw(rows, floor, found, places, study.figure))
 
 
 def find(rows: near.Anchored) -> dict[str, Any]:
-    """Return what the scores say of clients and controls, their mean curves, and FID's terms."""
-    every, dealt = (*FRECHET, "kid"), rows.controls
+    """What the scores say of clients and controls, their mean curves, and FID's terms."""
+    every, iid = (*FRECHET, "kid"), rows.controls
     return rows.summarise(every) | {
-        "control valleys": {name: [rows.valley(name, "avg", one) for one in dealt] for name in FRECHET},
+        "control valleys": {name: [rows.valley(name, "avg", one) for one in iid] for name in FRECHET},
         "means": {name: {how: near.means(values) for how, values in rows.both(name).items()} for name in every},
         "terms": {
             name: {term: {how: rows.terms(name, term, how) for how in BOTH} for term in TERMS} for name in FRECHET
         },
-        "control gaps": {name: [near.spread_of(rows.gaps(name, one)) for one in dealt] for name in FRECHET},
+        "control gaps": {name: [near.spread_of(rows.gaps(name, one)) for one in iid] for name in FRECHET},
     }
 
 
@@ -154,34 +148,28 @@ def expected(found: Numbers, anchors: int) -> list[str]:
 
 
 def constant_line(title: str, found: Numbers) -> str:
-    """Say whether KID's avg - all is one number over all anchors and sizes, and inverts no pair of generators."""
     spread, inverted = found["gaps"]["kid"]["relative spread"], found["generators"]["kid"]["inverted"]
     text = f"{title}: avg - all is one number for every generator, to {spread:.1e} of it; {inverted} pairs are inverted"
     return expectation(text, spread < FLAT and inverted == 0)
 
 
 def draw(rows: near.Anchored, floor: Numbers, found: Numbers, places: near.Neighbourhoods, path: Path) -> Path:
-    """A column a score, see `rising_panels`, FID of equal numbers of images among them; below, FID's terms."""
+    """A column a score, see `rising_panels`; below, FID's terms: of the means' avg - all is constant."""
     titles = {"fid": "FID", PCA: "FID, PCA", EQUAL: f"FID, {places.equal} images of each", "kid": "KID"}
     columns = [near.Column(rows, score, title, floor) for score, title in titles.items()]
     heading = near.heading_of(places, "an image of each class and its nearest neighbours")
-    with near.rising_panels(path, columns, heading, more=1) as ((terms, few, *others),):
-        draw_terms(terms, rows.sizes, found["terms"]["fid"], "FID's terms")
-        draw_terms(few, rows.sizes, found["terms"][PCA], "FID's terms, PCA")
-        for axes in others:
+    with near.rising_panels(path, columns, heading, more=1) as ((*shown, third, fourth),):
+        for axes, score, title in zip(shown, ("fid", PCA), ("FID's terms", "FID's terms, PCA")):
+            for (term, style), (how, colour) in product(TERMS.items(), COLOURS.items()):
+                look: dict[str, Any] = {"color": colour, "linestyle": style, "linewidth": 1.4}
+                axes.plot(rows.sizes, found["terms"][score][term][how], label=f"{how}, {term}", **look)
+            scale_by_size(axes, rows.sizes)
+            axes.set(xlabel=near.SIZE, ylabel=title)
+            axes.grid(alpha=0.25)
+            axes.legend(fontsize=7, framealpha=0.8)
+        for axes in (third, fourth):
             axes.remove()
     return path
-
-
-def draw_terms(axes: Any, sizes: Sequence[int], found: Mapping[str, Mapping[str, list[float]]], title: str) -> None:
-    """FID's two terms by size: for the means' the aggregates differ by a constant, for the covariances' they do not."""
-    for term, style in TERMS.items():
-        for how, colour in COLOURS.items():
-            axes.plot(sizes, found[term][how], color=colour, linestyle=style, linewidth=1.4, label=f"{how}, {term}")
-    scale_by_size(axes, sizes)
-    axes.set(xlabel=near.SIZE, ylabel=title)
-    axes.grid(alpha=0.25)
-    axes.legend(fontsize=7, framealpha=0.8)
 
 
 def intra_client_variance(
@@ -203,12 +191,12 @@ def intra_client_variance(
     places = near.Neighbourhoods(choice)
     for count in clients:
         places.check(count, controls)
-    dealt = {count: [f"K = {count}, IID {number}" for number in range(controls)] for count in clients}
+    iid = {count: [f"K = {count}, IID {number}" for number in range(controls)] for count in clients}
 
     def scorers() -> dict[str, near.Scorer]:
         projection = places.projection(components, max(clients))
         found: dict[str, near.Scorer] = {}
-        for count, names in dealt.items():
+        for count, names in iid.items():
             found |= frechet_scorers(places, count, projection, f"K = {count}", names)
         return found
 
@@ -217,12 +205,19 @@ def intra_client_variance(
         return {str(count): measure_floor(places, count, projection) for count in clients}
 
     scores = near.measure_anchors(study, places, scorers)
-    rows = {str(count): near.Anchored(scores, places.sizes, f"K = {count}", names) for count, names in dealt.items()}
+    rows = {str(count): near.Anchored(scores, places.sizes, f"K = {count}", names) for count, names in iid.items()}
     floor = study.step("floors", floors)
     found = study.step("found", lambda: {count: one.summarise(tuple(SCORES)) for count, one in rows.items()})
     lines = [line for count, own in found.items() for line in expected_of(f"K = {count}", own, places.anchors)]
-    figure = draw_intra(rows, floor, places, study.figure)
-    study.report([intra_table(found, places), *lines], figure)
+    columns = [
+        near.Column(one, "fid", "FID", floor[count], f"K = {count}: {int(count) + 1} images a client")
+        for count, one in rows.items()
+    ]
+    title = near.heading_of(places, "an image of each class and its K nearest")
+    with near.rising_panels(study.figure, columns, title, more=1) as (below,):
+        for axes, one in zip(below, rows.values()):
+            near.draw_mean_gap(axes, one, "kid", "KID")
+    study.report([intra_table(found, places), *lines], study.figure)
 
 
 def expected_of(title: str, found: Numbers, anchors: int) -> list[str]:
@@ -234,7 +229,6 @@ def expected_of(title: str, found: Numbers, anchors: int) -> list[str]:
 
 
 def intra_table(found: Numbers, places: near.Neighbourhoods) -> Table:
-    """A line for each number of neighbours and score."""
 
     def cells(own: Numbers, score: str) -> list[Any]:
         lows, gap = [own["valleys"][score][how] for how in BOTH], own["sizes"][score]["gap"]
@@ -253,19 +247,6 @@ def intra_table(found: Numbers, places: near.Neighbourhoods) -> Table:
         notes="least at: M where anchors' mean is least; inside: anchors whose own curve is least at an inner M",
         names=("score",),
     )
-
-
-def draw_intra(rows: Mapping[str, near.Anchored], floors: Numbers, places: near.Neighbourhoods, path: Path) -> Path:
-    """A column for each number of neighbours: FID as `rising_panels` has it, and below KID's gap."""
-    columns = [
-        near.Column(one, "fid", "FID", floors[count], f"K = {count}: {int(count) + 1} images a client")
-        for count, one in rows.items()
-    ]
-    title = near.heading_of(places, "an image of each class and its K nearest")
-    with near.rising_panels(path, columns, title, more=1) as (below,):
-        for axes, one in zip(below, rows.values()):
-            near.draw_mean_gap(axes, one, "kid", "KID")
-    return path
 
 
 UNEQUAL, UNIFORM = "unequal, n_i / n", "unequal, uniform"
@@ -305,12 +286,22 @@ def manifold_metrics(clients: int = 20, k: int = 5, images: int = 1000, controls
         study, places, lambda: make_scorers(places, clients, k, images, names), summaries=False
     )
     rows = near.Anchored(scores, places.sizes, CLIENTS, names)
-    floor = study.step("floor", lambda: manifold_floor(places, clients, k))
+
+    def measure_floor() -> dict[str, Any]:
+        real = places.floor(clients)
+        reference = ManifoldReference.from_features(places.federation(clients).parts(), k=k)
+        return {"images": len(real), **rows_of(list(reference.score(real, errors=False).values()))}
+
+    floor = study.step("floor", measure_floor)
     found = study.step("found", lambda: summarise_manifold(rows, images))
     titles = {name: name for name in NAMES}
     table = rows.size_table(titles, floor, near.about(places), f"at most {images:,} images of a generator")
-    figure = draw_manifold(rows, floor, places, images, study.figure)
-    study.report([table, rank_table(found), *manifold_lines(found)], figure)
+    who, note = "an image of each class and its nearest neighbours", f"; {images:,} images drawn of a generator"
+    columns = [near.Column(rows, name, name, floor) for name in NAMES]
+    title = near.heading_of(places, who, f"{note}; higher is better")
+    with near.rising_panels(study.figure, columns, title, gap=False, rings=False):
+        pass  # has no more rows
+    study.report([table, rank_table(found), *manifold_lines(found)], study.figure)
 
 
 def check_counts(places: near.Neighbourhoods, clients: int, k: int, images: int) -> None:
@@ -336,23 +327,28 @@ def make_scorers(
 ) -> dict[str, near.Scorer]:
     """The four scores over the clients, their controls, and clients of unequal sizes under two weights."""
     federation = places.federation(clients)
-    dealt = federation.dealt(places.choice.seed, len(controls))
-    found: dict[str, near.Scorer] = {name: Manifold(one.parts(), k, images) for name, one in dealt.items()}
+    sides = federation.with_iid(places.choice.seed, len(controls))
+    found: dict[str, near.Scorer] = {name: Manifold(one.parts(), k, images) for name, one in sides.items()}
     for name, weights in ((UNEQUAL, "examples"), (UNIFORM, "uniform")):
         found[name] = Manifold(unequal(federation).parts(), k, images, weights)
     return found
 
 
-def manifold_floor(places: near.Neighbourhoods, clients: int, k: int) -> dict[str, Any]:
-    images = places.floor(clients)
-    reference = ManifoldReference.from_features(places.federation(clients).parts(), k=k)
-    return {"images": len(images), **rows_of(list(reference.score(images, errors=False).values()))}
-
-
 def summarise_manifold(rows: near.Anchored, images: int) -> dict[str, Any]:
-    """Return how avg and all rank: all generators, those that as many images were drawn from, and recall's equality."""
+    """How avg and all rank: all generators, those that as many images were drawn from, and recall's equality."""
     drawn = {str(size) for size in rows.sizes if size + 1 >= images}
-    every = replace(rows, scores=rounded(rows.scores))
+    # to 12 digits: scores are counts over numbers of images, and equal counts should be ties
+    rounded: dict[str, dict[str, dict[str, Any]]] = {
+        anchor: {
+            name: {
+                size: {score: {how: round(row[score][how], 12) for how in BOTH} for score in NAMES}
+                for size, row in own.items()
+            }
+            for name, own in by_name.items()
+        }
+        for anchor, by_name in rows.scores.items()
+    }
+    every = replace(rows, scores=rounded)
     full = {
         anchor: {name: {size: row for size, row in one.items() if size in drawn} for name, one in own.items()}
         for anchor, own in every.scores.items()
@@ -365,20 +361,6 @@ def summarise_manifold(rows: near.Anchored, images: int) -> dict[str, Any]:
             name: max(abs(gap) for own in rows.gaps("recall", name) for gap in own)
             for name in (CLIENTS, UNEQUAL, UNIFORM)
         },
-    }
-
-
-def rounded(scores: near.Scores) -> near.Scores:
-    """The scores to 12 digits: they are counts over numbers of images, and equal counts should be ties."""
-    return {
-        anchor: {
-            name: {
-                size: {score: {how: round(row[score][how], 12) for how in BOTH} for score in NAMES}
-                for size, row in rows.items()
-            }
-            for name, rows in own.items()
-        }
-        for anchor, own in scores.items()
     }
 
 
@@ -397,30 +379,19 @@ def rank_table(found: Numbers) -> Table:
 
 def manifold_lines(found: Numbers) -> list[str]:
     differences = found["recall avg - all"]
-    same = max(differences[CLIENTS], differences[UNEQUAL])
-    text = f"recall's avg equals its all under n_i / n, also at unequal sizes: at most {same:.1e} apart"
-    lines = [expectation(text, same < 1e-12)]
-    text = f"under uniform weights at unequal sizes it does not: up to {differences[UNIFORM]:.3g} apart"
-    lines.append(expectation(text, differences[UNIFORM] > 1e-6))
-    rows = found["generators"]
+    same, apart, rows = max(differences[CLIENTS], differences[UNEQUAL]), differences[UNIFORM], found["generators"]
     shares = {name: row["inverted"] / row["pairs"] for name, row in rows.items()}
-    text = f"precision ranks in two ways: {shares['precision']:.1%} of pairs inverted"
-    lines.append(expectation(text, shares["precision"] > ALWAYS))
-    if inverted := rows["precision"]["control inverted"]:
+    two_ways, inverted = shares["precision"], rows["precision"]["control inverted"]
+    lines = {
+        f"recall's avg equals its all under n_i / n, also at unequal sizes: at most {same:.1e} apart": same < 1e-12,
+        f"under uniform weights at unequal sizes it does not: up to {apart:.3g} apart": apart > 1e-6,
+        f"precision ranks in two ways: {two_ways:.1%} of pairs inverted": two_ways > ALWAYS,
+    }
+    if inverted:
         control = max(inverted) / rows["precision"]["pairs"]
         text = f"more than the clients' few images explain: precision inverts {control:.1%} over IID clients"
-        lines.append(expectation(text, shares["precision"] > control))
+        lines[text] = two_ways > control
     for name, limit, word in (("density", MOSTLY, "mostly alike"), ("coverage", ALWAYS, "alike")):
         text = f"{name} ranks {word}: {shares[name]:.1%} of pairs inverted, at most {limit:.0%} asked"
-        lines.append(expectation(text, shares[name] <= limit))
-    return lines
-
-
-def draw_manifold(rows: near.Anchored, floor: Numbers, places: near.Neighbourhoods, images: int, path: Path) -> Path:
-    """A column for each score: by size, avg against all, rank against rank."""
-    columns = [near.Column(rows, name, name, floor) for name in NAMES]
-    who = "an image of each class and its nearest neighbours"
-    title = near.heading_of(places, who, f"; {images:,} images drawn of a generator; higher is better")
-    with near.rising_panels(path, columns, title, gap=False, rings=False):
-        pass
-    return path
+        lines[text] = shares[name] <= limit
+    return [expectation(text, met) for text, met in lines.items()]

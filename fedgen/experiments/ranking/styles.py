@@ -1,7 +1,4 @@
-"""Images of a StyleGAN2 whose styles are pulled to a centre: to the mean, as truncation does, or to a client's own.
-
-`StyleFederation` makes the clients, generators and public images of the experiment on truncation.
-"""
+"""Images of a StyleGAN2 whose styles are pulled to a centre: to the mean, as truncation does, or to a client's own."""
 
 import json
 import math

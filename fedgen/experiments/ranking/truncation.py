@@ -1,7 +1,7 @@
 """Generators of rising truncation over clients of little variance, all made by one StyleGAN2.
 
-Section 8 of "On the (Distributed) Evaluation of Generative Models" (arXiv 2310.11714), there with networks of FFHQ and
-AFHQ. A truncation tau sets how much a generator varies; a client's images vary little around a centre of its own.
+Section 8 of "On the (Distributed) Evaluation of Generative Models" (arXiv 2310.11714): a truncation tau sets how much a
+generator varies; a client's images vary little around a centre of its own.
 """
 
 import statistics
@@ -64,7 +64,6 @@ def truncation(**options: Any) -> None:
 
 
 def score_all(study: Study, choice: TruncationChoice, styles: TruncatedStyles) -> None:
-    """The steps: real floor and generators scored over the clients and IID dealings, and what the scores say."""
     embedding = load_embedding(choice.embedding, weights=choice.weights).to(choice.device)
     places = StyleFederation(styles, embedding, choice)
     projection = places.projection()
@@ -76,7 +75,7 @@ def score_all(study: Study, choice: TruncationChoice, styles: TruncatedStyles) -
 
 
 def summarise(rows: rankings.ScoredRows, taus: Sequence[float]) -> dict[str, Any]:
-    """Return what the scores say: avg beside all, where each is least, and the same of FID over IID clients."""
+    """What the scores say: avg beside all, where each is least, and the same of FID over IID clients."""
     return {
         "scores": rows.compared(SCORES),
         "valleys": {score: valleys_of(rows.clients, score, taus) for score in SCORES},
@@ -112,8 +111,8 @@ def score_table(ranking: rankings.RankingStudy) -> Table:
         columns |= {f"{title}\n{how}": rankings.column(rows.clients, score, how) for how in rankings.BOTH}
         last += [ranking.real[score][how] for how in rankings.BOTH]
         if controls := rows.controls(score):
-            dealt = zip(*(rankings.column(one, score, "avg") for one in controls))
-            columns[f"{title}\nIID"] = [statistics.mean(values) for values in dealt]
+            iid = zip(*(rankings.column(one, score, "avg") for one in controls))
+            columns[f"{title}\nIID"] = [statistics.mean(values) for values in iid]
             last.append(None)
     lines = [
         [name, *(f"[bold]{c[place]:.4g}[/bold]" if c[place] == min(c) else c[place] for c in columns.values())]
@@ -147,14 +146,13 @@ def valley_lines(
     spread, pooled = choice.client_truncation, choice.pooled_truncation
     near = f"{own}: avg's is nearer to the clients' own truncation, {spread:g}, than to their pool's, {pooled:.2g}"
     larger = f"{own}: all is least at tau = {everyone['least at']:g} ({everyone['least']:.4g}), larger than avg's"
-    dealt = [one["avg"] for one in controls]
-    places = ", ".join(f"{one['least at']:g}" for one in dealt)
-    iid = f"{own}: avg over IID clients is least at tau = {places}, larger"
+    places = ", ".join(f"{one['avg']['least at']:g}" for one in controls)
+    iid = f"{own}: avg over IID clients is least at tau = {places}, larger than avg's"
     return [
         rankings.valley_line(f"{own}: avg", avg, "tau"),
         expectation(near, abs(avg["least at"] - spread) < abs(avg["least at"] - pooled)),
         expectation(larger, everyone["place"] > avg["place"]),
-        expectation(f"{iid} than avg's", all(one["place"] > avg["place"] for one in dealt)),
+        expectation(iid, all(one["avg"]["place"] > avg["place"] for one in controls)),
     ]
 
 
@@ -178,7 +176,6 @@ def draw(ranking: rankings.RankingStudy, found: Numbers, choice: TruncationChoic
 
 
 def _draw_over(axes: Any, ranking: rankings.RankingStudy, score: str, choice: TruncationChoice) -> None:
-    """avg and all over truncations with a ring at the least, avg over IID clients, and real images as lines."""
     rows, real = ranking.rows, ranking.real[score]
     for number, control in enumerate(rows.controls(score)):
         label = None if number else "avg over IID clients of the same sizes"
@@ -242,22 +239,18 @@ def draw_samples(styles: TruncatedStyles, choice: TruncationChoice, path: Path) 
     """Images of the same latents at the papers' pictured truncations, and of clients, each after its centre."""
     shown = min(SHOWN, choice.clients)
     size = 1.1 * COLUMNS + 1.6, 0.53 * max(len(PICTURED), shown) + 0.4
+
+    def row(centre: Tensor, truncation: float, number: int) -> Tensor:
+        draws = generator(choice.seed, "pictured", number)
+        return styles.make(centre, truncation, styles.latents(COLUMNS, draws), draws)
+
+    clients = {}
+    for number, centre in enumerate(styles.centre(choice.seed, client) for client in range(shown)):
+        around = row(centre, choice.client_truncation, number)
+        clients[f"client {number}"] = torch.cat([row(centre, 0.0, number)[:1], around[1:]])
     with panels(path, size, columns=2) as (_, ((left, right),)):
-        show_rows(left, {f"{tau:g}": _row(styles, styles.mean, tau, choice.seed, 0) for tau in PICTURED})
+        show_rows(left, {f"{tau:g}": row(styles.mean, tau, 0) for tau in PICTURED})
         left.set_title("generators by truncation to the mean style", fontsize=11)
-        show_rows(right, {f"client {client}": _client_row(styles, choice, client) for client in range(shown)})
+        show_rows(right, clients)
         right.set_title(f"clients: the centre, then images at {choice.client_truncation:g} around it", fontsize=11)
     return path
-
-
-def _client_row(styles: TruncatedStyles, choice: TruncationChoice, client: int) -> Tensor:
-    """The image of a client's centre, then images around it."""
-    centre = styles.centre(choice.seed, client)
-    alone, around = (_row(styles, centre, pull, choice.seed, client) for pull in (0.0, choice.client_truncation))
-    return torch.cat([alone[:1], around[1:]])
-
-
-def _row(styles: TruncatedStyles, centre: Tensor, truncation: float, seed: int, number: int) -> Tensor:
-    """Images uint8 [COLUMNS, C, H, W] of latents that are the same for every centre and truncation of a number."""
-    draws = generator(seed, "pictured", number)
-    return styles.make(centre, truncation, styles.latents(COLUMNS, draws), draws)

@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 
 from fedgen.experiments.engine import features as sources
-from fedgen.experiments.engine.features import chosen, halves, open_data, open_source, pick_classes
+from fedgen.experiments.engine.features import ImageChoice, chosen, halves, open_data, pick_classes
 
 
 @pytest.fixture(autouse=True)
@@ -14,10 +14,10 @@ def _here(tmp_path, monkeypatch):
 
 
 def test_features_are_embedded_once_and_kept_on_disk(monkeypatch):
-    source = open_source("digits", None, "train", "pixels")
+    source = ImageChoice(data="digits", embedding="pixels").source()
     assert source.features.shape == (1797, 64)
     assert torch.equal(source.features[5], source.examples.inputs[5].flatten() / 255)
-    again = open_source("digits", None, "train", "pixels")
+    again = ImageChoice(data="digits", embedding="pixels").source()
     monkeypatch.setattr(type(again.embedding), "forward", None)
     assert torch.equal(again.features, source.features)
     other = source.with_embedding(again.embedding)
@@ -28,7 +28,7 @@ def test_a_folder_of_class_folders_is_data_too(tmp_path):
     for name, grey in (("black", 0), ("white", 255)):
         (tmp_path / "images" / name).mkdir(parents=True)
         Image.new("L", (4, 4), grey).save(tmp_path / "images" / name / "1.png")
-    source = open_source(str(tmp_path / "images"), None, "train", "pixels")
+    source = ImageChoice(data=str(tmp_path / "images"), embedding="pixels").source()
     assert source.positions("white").tolist() == [1]
 
 
@@ -36,7 +36,7 @@ def test_unknown_data_or_class_are_named(tmp_path):
     with pytest.raises(ValueError, match="cifar11"):
         open_data("cifar11")
     with pytest.raises(ValueError, match="digits"):
-        open_source("digits", tmp_path, "train", "pixels").positions("ten")
+        ImageChoice(data="digits", embedding="pixels").source().positions("ten")
     with pytest.raises(ValueError, match="class"):
         pick_classes(["a", "a"], ["a", "b"], [])
     with pytest.raises(ValueError, match="class"):

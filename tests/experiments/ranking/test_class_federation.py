@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from fedgen.data.sets.pickled_images import FINE_CLASSES
-from fedgen.experiments.ranking.class_federation import ClassChoice, ClassFederation
+from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation
 from fedgen.statistics import Projection
 from tests.experiments.ranking.class_images import write_cifar10, write_cifar100, write_imagenet32
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedgen.experiments.command import reproduce
 from fedgen.experiments.ranking import class_generators as experiment
-from fedgen.experiments.ranking.class_federation import ClassChoice, ClassFederation
+from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation
 from fedgen.experiments.ranking.sample_size import REAL
 from fedgen.scores import FrechetReference, KernelReference
 from tests.experiments.ranking.class_images import write_cifar10, write_cifar100, write_imagenet32
@@ -29,7 +29,7 @@ def test_scores_are_those_of_the_clients_and_of_the_dealt_ones():
     choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, None, "pixels", 4)
     places = ClassFederation(choice)
     parts, generated = places.federation.parts(), places.draw("7")
-    found = experiment.ClassMeasure(places.projection, places.federation.dealt(0, 2))(generated)
+    found = experiment.ClassMeasure(places.projection, places.federation.with_iid(0, 2))(generated)
     fid, kid = FrechetReference.from_features(parts).score(generated), KernelReference.from_features(parts)
     assert found["clients"]["fid"]["all"] == pytest.approx(fid.values["all"], rel=1e-9)
     assert found["clients"]["kid"]["avg"] == pytest.approx(kid.score(generated).values["avg"], rel=1e-9)

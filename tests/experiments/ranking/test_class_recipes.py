@@ -2,12 +2,7 @@
 
 import pytest
 
-from fedgen.experiments.ranking.class_federation import (
-    class_recipes,
-    mixture_recipes,
-    neighbourhood_recipes,
-    spread_out,
-)
+from fedgen.experiments.ranking.class_generators import KINDS, ClassChoice, ClassFederation, mixture_recipes, spread_out
 
 
 def test_two_classes_are_mixed_in_each_share_and_more_in_equal_parts():
@@ -19,22 +14,20 @@ def test_two_classes_are_mixed_in_each_share_and_more_in_equal_parts():
     assert all(sum(recipe.shares.values()) == pytest.approx(1) for recipe in found.values())
 
 
-def test_the_default_of_five_classes_makes_a_hundred_generators():
-    names = ["a", "b", "c", "d", "e"]
-    near = neighbourhood_recipes({name: [place, place + 10] for place, name in enumerate(names)}, (1, 2, 4, 8, 16))
-    assert len(class_recipes(names) | mixture_recipes(names) | near) == 5 + 46 + 50
+def test_the_default_of_five_classes_makes_a_hundred_generators_named_after_what_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipes = ClassFederation(ClassChoice("digits", embedding="pixels", components=4, num_images=40)).recipes
+    kinds = [recipe.kind for recipe in recipes.values()]
+    assert {kind: kinds.count(kind) for kind in KINDS} == {"class": 5, "mixture": 46, "neighbourhood": 50}
+    largest = [name for name in recipes if name.startswith("640 nearest to 9 ")]
+    assert [recipes[name].count for name in largest] == [640, 640]
+    assert [str(recipes[name].anchor) for name in largest] == [name.rsplit(" ", 1)[1] for name in largest]
 
 
 def test_unions_of_no_two_sizes_are_made_twice():
     found = mixture_recipes(["a", "b", "c", "d"], ())
     assert sorted(len(recipe.shares) for recipe in found.values()) == [3, 3, 3, 3, 4]
     assert mixture_recipes(["a"]) == {}
-
-
-def test_neighbourhoods_are_named_after_their_image_and_size():
-    found = neighbourhood_recipes({"Bag": [7]}, (1000, 2000))
-    assert list(found) == ["1,000 nearest to Bag 7", "2,000 nearest to Bag 7"]
-    assert (found["2,000 nearest to Bag 7"].anchor, found["2,000 nearest to Bag 7"].count) == (7, 2000)
 
 
 def test_names_are_taken_evenly_from_first_to_last():

@@ -3,7 +3,7 @@
 import pytest
 
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.ranking.class_federation import ClassChoice, measure_all
+from fedgen.experiments.ranking.class_generators import ClassChoice, measure_all
 
 CHOICE = ClassChoice("digits", embedding="pixels", components=4, num_images=40)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedgen.experiments.ranking import critic_distance as experiment
-from fedgen.experiments.ranking.class_federation import ClassChoice, ClassFederation
+from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation
 from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference
 from tests.experiments.ranking.class_images import write_cifar10, write_cifar100
 
@@ -30,7 +30,7 @@ def numbers_of(folder="out"):
 def test_values_are_those_of_the_scores_on_the_same_features(components):
     choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, 60, "pixels", components)
     places = ClassFederation(choice)
-    dealt = places.federation.dealt(0, 1)
+    dealt = places.federation.with_iid(0, 1)
     found = experiment.CriticMeasure(places, dealt, {experiment.SORTED: SHORT}, projections=20)(places.draw("7"))
     project = places.projection.project if components else torch.Tensor.double
     for where, federation in dealt.items():
