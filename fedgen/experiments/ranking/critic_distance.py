@@ -1,18 +1,15 @@
 """1-Wasserstein distance of class generators by trained critics, avg and all, beside the sliced distance.
 
-A critic's value is a lower bound of the distance. How low is measured first, where the distance is known; so this is a
-comparison of what critics find, and a critic that finds less at a client than at the pool inverts pairs by itself.
-
-Critics and sliced projections are calibrated by the share of a known distance that they find, on images like those that
-they will score. A shift of all features by v has W1 = |v|. A Gaussian whose widest axis is k times as wide has W1 =
-(k - 1) s sqrt(2 / pi), s being that axis' deviation: nothing need move along the other axes. The first asks for a
-linear critic, the second for one that grows to both sides, which a spectrally normalised ReLU network cannot be.
+A critic's value is a lower bound of the distance; how low is measured first, as the share of a known distance that it
+finds. A shift of all features by v has W1 = |v|, for a linear critic. A Gaussian whose widest axis, of deviation s, is
+k times as wide has W1 = (k - 1) s sqrt(2 / pi), for one that grows to both sides: no spectrally normalised ReLU net.
 """
 
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +131,14 @@ def wasserstein(
     at_least(0, components=choice.components)
     own = {"count": count, "last_activation": last_activation, "tolerance": tolerance, "projections": projections}
     study = choice.study("wasserstein", **own, controls=controls)
-    critics = critics_of(last_activation, tolerance, choice)
+    shared: dict[str, Any] = {"tolerance": tolerance, "patience": PATIENCE, "seed": choice.seed}
+    if choice.quick:
+        shared |= {"max_steps": QUICK_STEPS, "hidden": 32}
+    critics = {RELU: CriticOptions("relu", last_activation=last_activation, **shared)}
+    critics[SORTED] = CriticOptions("groupsort", **shared)
 
-    def make(places: ClassFederation, dealt: dict[str, FeatureFederation]) -> CriticMeasure:
-        return CriticMeasure(places, dealt, critics, projections)
+    def make(places: ClassFederation, sides: dict[str, FeatureFederation]) -> CriticMeasure:
+        return CriticMeasure(places, sides, critics, projections)
 
     ranking = measure_all(study, choice, TITLES, "calibration", make, controls, count)
     shares = study.numbers["calibration"]
@@ -159,13 +160,13 @@ class CriticMeasure:
     def __init__(
         self,
         places: ClassFederation,
-        dealt: Mapping[str, FeatureFederation],
+        sides: Mapping[str, FeatureFederation],
         critics: Mapping[str, CriticOptions],
         projections: int,
     ) -> None:
         self.places, self.critics = places, critics
         self.slices: dict[str, Any] = {"projections": projections, "seed": places.choice.seed}
-        self.parts = {where: [self.reduced(part) for part in one.parts()] for where, one in dealt.items()}
+        self.parts = {where: [self.reduced(part) for part in one.parts()] for where, one in sides.items()}
         self.references: dict[str, dict[str, WassersteinReference | SlicedReference]] = {
             where: {
                 **{name: WassersteinReference.from_features(parts, options) for name, options in critics.items()},
@@ -185,10 +186,10 @@ class CriticMeasure:
             reference = SlicedReference.from_features([real], **self.slices)
             return reference.score(generated, errors=False).values["all"]
 
-        def by_critic(options: CriticOptions) -> Scorer:
-            return lambda generated, real: wasserstein_critic(generated, real, options)[0]
+        def by_critic(generated: Tensor, real: Tensor, options: CriticOptions) -> float:
+            return wasserstein_critic(generated, real, options)[0]
 
-        critics = {name: by_critic(options) for name, options in self.critics.items()}
+        critics = {name: partial(by_critic, options=options) for name, options in self.critics.items()}
         pool = torch.cat(self.parts[CLIENTS])
         number = min(self.places.num_images, len(pool) // 2)
         return calibrate(pool, number, {**critics, SLICED: by_slices}, self.slices["seed"], sliced=[SLICED])
@@ -212,24 +213,13 @@ def distance_of_means(parts: list[Tensor], generated: Tensor) -> dict[str, float
 
 
 def summarise(ranking: RankingStudy) -> dict[str, Any]:
-    """Return what `compare` finds of each score, and its share of the distance of the means, a lower bound of W1."""
+    """What `compare` finds of each score, and its share of the distance of the means, a lower bound of W1."""
     rows = ranking.rows.clients.values()
     shares = {
         score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows) for how in BOTH}
         for score in TITLES
     }
     return {"scores": ranking.compared(), "of means": shares}
-
-
-def critics_of(last_activation: bool, tolerance: float, choice: ClassChoice) -> dict[str, CriticOptions]:
-    """Both networks' options by score; narrow and 60 steps of a quick run."""
-    shared: dict[str, Any] = {"tolerance": tolerance, "patience": PATIENCE, "seed": choice.seed}
-    if choice.quick:
-        shared |= {"max_steps": QUICK_STEPS, "hidden": 32}
-    return {
-        RELU: CriticOptions("relu", last_activation=last_activation, **shared),
-        SORTED: CriticOptions("groupsort", **shared),
-    }
 
 
 def calibration_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
@@ -244,18 +234,12 @@ def calibration_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def values_table(ranking: RankingStudy) -> Table:
-    """Mean scores of the generators and of held-out real images, beside the distance of the means."""
-    rows = ranking.rows.clients.values()
-    return make_table(
-        "means over the generators, and held-out images of the clients' classes",
-        ("score", "avg", "all", "real avg", "real all"),
-        [
-            [title, *(statistics.mean(row[score][how] for row in rows) for how in BOTH)]
-            + [ranking.real[score][how] for how in BOTH]
-            for score, title in {**TITLES, MEANS: "distance of the means"}.items()
-        ],
-        names=("score",),
-    )
+    lines = []
+    for score, title in {**TITLES, MEANS: "distance of the means"}.items():
+        means = [statistics.mean(row[score][how] for row in ranking.rows.clients.values()) for how in BOTH]
+        lines.append([title, *means, *(ranking.real[score][how] for how in BOTH)])
+    title = "means over the generators, and held-out images of the clients' classes"
+    return make_table(title, ("score", "avg", "all", "real avg", "real all"), lines, names=("score",))
 
 
 def outcomes(found: Numbers, shares: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -274,7 +258,6 @@ def outcomes(found: Numbers, shares: Mapping[str, Mapping[str, float]]) -> list[
 
 
 def draw(ranking: RankingStudy, found: Numbers, shares: Mapping[str, Mapping[str, float]], path: Path) -> Path:
-    """avg against all of both critics and of the sliced distance, real images too, and the calibration."""
     with panels(path, (9.2, 8), 2, 2, ranking.heading.replace("; ", "\n")) as (_, axes):
         for panel, score in zip(axes.flat, TITLES):
             ranking.scatter(panel, score, found)

@@ -1,10 +1,8 @@
 """FID's avg and all of few images a client: a gap and inversions over clients that are all alike.
 
-An FID from n_i images is too large, by more the fewer they are, and by another amount for every generator. avg holds
-that bias of small sets, all that of their union; so the two part over IID clients, where nothing is heterogeneous. The
-same images are dealt twice here: one client a class, and IID. What IID clients show is bias; only the excess over it
-is evidence. Four controls are tried on it: FID on few principal components of public images, its extrapolation to
-infinitely many images, KID's unbiased estimate, and the excess itself.
+An FID from n_i images is biased upwards, differently for every generator: avg holds the bias of small sets, all that of
+their union. The same images are split one client a class, and IID, where the gap is bias alone; beside it FID on few
+principal components, its extrapolation to infinitely many images, and KID.
 """
 
 import statistics
@@ -34,7 +32,7 @@ REAL = "real images"
 class ClassDeal:
     """Whose images are whose: clients of each class, generators of each class, and public images of nobody."""
 
-    choice: ImageChoice  # of images, features and the dealing's seed
+    choice: ImageChoice  # of images, features and the seed
     sizes: tuple[int, ...]  # images of a client, rising
 
     @cached_property
@@ -51,10 +49,6 @@ class ClassDeal:
     @cached_property
     def classes(self) -> tuple[str, ...]:
         return tuple(self.train.examples.classes)
-
-    def check(self) -> None:
-        """Raises ValueError, before anything is embedded, for what `orders` refuses."""
-        _ = self.orders
 
     @cached_property
     def orders(self) -> dict[str, Tensor]:
@@ -142,12 +136,10 @@ class SizeMeasure:
     """Every score of every generator over one federation; what federations share is made once."""
 
     def __init__(self, deal: ClassDeal, components: int) -> None:
-        deal.check()
         self.deal, self.components = deal, components
-        self.projection = deal.projection(components)
-        self.features = deal.train.features
+        self.projection = deal.projection(components)  # refuses what cannot be, before anything is embedded
+        self.features, self.generated = deal.train.features, deal.generated
         self.projected = self.projection.project(self.features)
-        self.generated = deal.generated
 
     def __call__(self, cell: tuple[int, int]) -> dict[str, Any]:
         """{generator: {score: values}} over clients of a size, one a class (control -1) or a control's IID ones."""
@@ -162,28 +154,24 @@ class SizeMeasure:
         for name, features in self.generated.items():
             reduced = self.projection.project(features)
             scores = [frechet.score(features), replace(few.score(reduced), name=PCA), kernel.score(features)]
-            found[name] = rows_of(scores) | self._infinity(projected, reduced)
+            found[name] = rows_of(scores)
+            if min(len(reduced), *map(len, projected)) >= 2 * self.components * PARTS:  # images enough for it
+                limit = fid_infinity(projected, reduced, real="sample", parts=PARTS, seed=self.deal.choice.seed)
+                # over both sides' images: more than a difference of two generators has, which share the clients' part
+                errors = {how: limit[how].error for how in BOTH}
+                values = {how: limit[how].value for how in BOTH}
+                found[name][INFINITY] = {**values, "errors": errors, "total errors": errors}
         return found
-
-    def _infinity(self, clients: Sequence[Tensor], generated: Tensor) -> dict[str, Any]:
-        """FID-infinity with both sides as samples, where there are images enough for it."""
-        if min(len(generated), *map(len, clients)) < 2 * self.components * PARTS:
-            return {}
-        found = fid_infinity(clients, generated, real="sample", parts=PARTS, seed=self.deal.choice.seed)
-        values = {how: found[how].value for how in BOTH}
-        # over both sides' images: more than a difference of two generators has, which share the clients' part
-        errors = {how: found[how].error for how in BOTH}
-        return {INFINITY: {**values, "errors": errors, "total errors": errors}}
 
 
 def summarise(scores: Mapping[str, Rows], sizes: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
     """By size and score: what `compare` finds, and the scores of real images, over classes and over IID clients."""
     found: dict[str, Any] = {}
     for size in sizes:
-        classes, *dealt = [scores[f"{size} {name}"] for name in names]
-        made = {name: {CLIENTS: row, CONTROLS: [one[name] for one in dealt]} for name, row in classes.items()}
+        classes, *iid = [scores[f"{size} {name}"] for name in names]
+        made = {name: {CLIENTS: row, CONTROLS: [one[name] for one in iid]} for name, row in classes.items()}
         del made[REAL]
-        real = dealt[0][REAL]
+        real = iid[0][REAL]
         found[str(size)] = {
             score: row | {"real, IID": {how: real[score][how] for how in BOTH}}
             for score, row in ScoredRows(made).compared([score for score in SCORES if score in real]).items()
@@ -224,7 +212,7 @@ def iid_gaps(found: Numbers, score: str) -> dict[str, float]:
 
 
 def share_of_bias(row: Numbers, score: str) -> float:
-    """Return which part of a score's gap over classes its gap over IID clients of the same size is."""
+    """The gap over IID clients as a share of that over classes, of one score and size."""
     return statistics.mean(gap["mean"] for gap in row[score]["control gap"]) / row[score]["gap"]["mean"]
 
 
@@ -249,18 +237,14 @@ def table_of(found: Numbers, components: int) -> Table:
 
 
 def floor_table(found: Numbers, components: int) -> Table:
-    """Return what held-out real images of all classes score in the generators' place, over IID clients: bias alone."""
-    scores = [score for score in SCORES if any(score in row for row in found.values())]
-
-    def shown(row: Numbers, score: str) -> str | None:
-        return "{avg:.3g} / {all:.3g}".format(**row[score]["real, IID"]) if score in row else None
-
-    return make_table(
-        "real images as the generator, over IID clients: avg / all",
-        ("n_i", *(label(score, components) for score in scores)),
-        [[size, *(shown(row, score) for score in scores)] for size, row in found.items()],
-        names=(),
-    )
+    """Scores of held-out real images of all classes in the generators' place, over IID clients: bias alone."""
+    scores, text = [score for score in SCORES if any(score in row for row in found.values())], "{avg:.3g} / {all:.3g}"
+    rows = [
+        [size, *(text.format(**row[score]["real, IID"]) if score in row else None for score in scores)]
+        for size, row in found.items()
+    ]
+    headings = ("n_i", *(label(score, components) for score in scores))
+    return make_table("real images as the generator, over IID clients: avg / all", headings, rows, names=())
 
 
 def label(score: str, components: int) -> str:
@@ -268,12 +252,10 @@ def label(score: str, components: int) -> str:
 
 
 def draw(found: Numbers, components: int, path: Path) -> Path:
-    """Gaps of three scores against n_i, of classes and IID clients with their range; then the inverted pairs."""
     sizes = [int(size) for size in found]
     with panels(path, (9.6, 7), 2, 2) as (_, grid):
         for axes, score in zip(grid.flat, ("fid", PCA, "kid")):
-            draw_gaps(axes, found, score)
-            axes.set_ylabel(f"{label(score, components)}: avg - all")
+            draw_gaps(axes, found, score, label(score, components))
         draw_inversions(grid[1][1], found, components)
         for axes in grid.flat:
             axes.set_xscale("log")
@@ -284,16 +266,19 @@ def draw(found: Numbers, components: int, path: Path) -> Path:
     return path
 
 
-def draw_gaps(axes: Any, found: Numbers, score: str) -> None:
+def draw_gaps(axes: Any, found: Numbers, score: str, title: str) -> None:
     """One score's gap by n_i: over classes (full) and IID clients (dashed), with the range over generators."""
     sizes = [int(size) for size in found]
-    for name, style in (("one client a class", "-"), ("IID clients", "--")):
-        gaps = [row[score]["gap"] if style == "-" else row[score]["control gap"][0] for row in found.values()]
-        colour = COLOURS[score] if style == "-" else "0.35"
-        axes.fill_between(
-            sizes, [g["min"] for g in gaps], [g["max"] for g in gaps], color=colour, alpha=0.18, linewidth=0
-        )  # fmt: skip
-        axes.plot(sizes, [g["mean"] for g in gaps], style, color=colour, marker="o", markersize=4, label=name)
+    classes, iid = (
+        [row[score]["gap"] for row in found.values()],
+        [row[score]["control gap"][0] for row in found.values()],
+    )
+    sides = ("one client a class", "-", COLOURS[score], classes), ("IID clients", "--", "0.35", iid)
+    for name, style, colour, gaps in sides:
+        low, high, mean = ([gap[key] for gap in gaps] for key in ("min", "max", "mean"))
+        axes.fill_between(sizes, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(sizes, mean, style, color=colour, marker="o", markersize=4, label=name)
+    axes.set_ylabel(f"{title}: avg - all")
     axes.axhline(0, color="0.5", linewidth=0.8)
     axes.set_ylim(min(0, axes.get_ylim()[0]), None)
     axes.legend(fontsize=8)

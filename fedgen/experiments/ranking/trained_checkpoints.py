@@ -1,13 +1,13 @@
 """Checkpoints of federated generators: KID's avg - all is one number for all of them, FID's is not.
 
-Every checkpoint of several WGAN-GPs; then checkpoints against generators that are perfect for one class, about which
-FID-avg and FID-all disagree. The paper's pair is a DDPM and the images of airplanes, over ten clients of one CIFAR-10
-class each: FID-all prefers the DDPM (63.99 to 72.13), FID-avg the airplanes (126.05 to 119.06).
+Every checkpoint of several WGAN-GPs; then checkpoints against generators that are perfect for one class. The paper's
+pair is a DDPM and the images of airplanes, over ten clients of one CIFAR-10 class each: FID-all prefers the DDPM (63.99
+to 72.13), FID-avg the airplanes (126.05 to 119.06).
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
 
 
 def measure_real(trained: Trained, scorers: Scorers, number: int) -> dict[str, Any]:
-    """The scores of at most `number` held-out images, and how many they are; {} where fewer than two were held out."""
+    """The scores of at most `number` held-out images, and how many they are; {} of fewer than two."""
     held_out = trained.data.pooled("held_out")
     if len(held_out) < 2:
         return {}
@@ -84,7 +84,6 @@ def measure_real(trained: Trained, scorers: Scorers, number: int) -> dict[str, A
 
 
 def run_table(rows: ScoredRows, about: Numbers, real: Numbers) -> Table:
-    """The last checkpoint of each run, and the rounds that the scores call best; real images in the last line."""
     cells = []
     for run in dict.fromkeys(one["run"] for one in about.values()):
         own = {name: rows.clients[name] for name, one in about.items() if one["run"] == run}
@@ -95,14 +94,9 @@ def run_table(rows: ScoredRows, about: Numbers, real: Numbers) -> Table:
         cells.append(["real", *(real[score][how] for score, how in SHOWN)])
     floor = f"; real: {real['images']} images that clients held out, in place of generated ones" if real else ""
     scores = ("FID\navg", "FID\nall", "KID\navg", "KID\nall", "best by\nFID avg", "best by\nFID all", "best by\nKID")
-    return make_table(
-        "last checkpoint of each run, and the round that each score calls best",
-        ("run", *scores),
-        cells,
-        notes=f"run: interval / seed; KID-avg and KID-all call the same round best, always{floor}",
-        digits=3,
-        names=(),
-    )
+    title = "last checkpoint of each run, and the round that each score calls best"
+    notes = f"run: interval / seed; KID-avg and KID-all call the same round best, always{floor}"
+    return make_table(title, ("run", *scores), cells, notes, digits=3, names=())
 
 
 def draw_checkpoints(ranking: RankingStudy, found: Numbers, study: Study) -> Path:
@@ -267,11 +261,9 @@ def compare_groups(scored: rankings.ScoredRows, checkpoints: int) -> dict[str, A
 
 
 def disagreements(rows: rankings.Rows, found: dict[str, Any], checkpoints: int) -> dict[str, Any]:
-    """Return how FID-avg and FID-all disagree about checkpoints and classes: the paper's way or the other.
-
-    The pair to show is a clear one (beyond errors, in no control) if there is one, the paper's way if there is one, and
-    of these the one whose ratios of scores are nearest the paper's; else the last checkpoint and FID-avg's best class.
-    """
+    """How FID-avg and FID-all disagree about checkpoints and classes: the paper's way or the other."""
+    # the pair to show is a clear one (beyond errors, in no control) if there is one, the paper's way if there is one,
+    # and of these the one of ratios nearest the paper's; else the last checkpoint and FID-avg's best class
     names, evidence = list(rows), {tuple(pair) for pair in found["evidence"]}
     ranked = []
     for first, second in found["inverted"]:  # the one that avg prefers, the one that all prefers
@@ -299,13 +291,10 @@ def expected(found: Numbers, pair: Numbers) -> list[str]:
     """Say whether the paper's outcomes were seen, a line each."""
     pairs = {way: f"{pair[way]['pairs']} pairs, {pair[way]['beyond error']} of them so" for way in ("paper", "other")}
     clear = "beyond errors" + (" and not over IID clients" if found["fid"]["control inverted"] else "")
+    text = f"as in the paper, FID-all prefers the checkpoint and FID-avg the class ({pairs['paper']}; the other way"
     return [
         expectation(f"FID-avg and FID-all disagree about a checkpoint and a class, {clear}", pair["clear"]),
-        expectation(
-            f"as in the paper, FID-all prefers the checkpoint and FID-avg the class ({pairs['paper']}; the other way"
-            f" round {pairs['other']})",
-            pair["paper"]["beyond error"] > 0,
-        ),
+        expectation(f"{text} round {pairs['other']})", pair["paper"]["beyond error"] > 0),
     ]
 
 
@@ -314,28 +303,22 @@ def grid_of(kind: str, side: str) -> str:
 
 
 def pair_table(rows: rankings.Rows, pair: Numbers, overlap: bool = False) -> Table:
-    """The pair's scores and the real floor's, avg and all, with the one of the pair that each prefers."""
     made, stored = rows[pair["checkpoint"]], rows[pair["class"]]
-    floor = (
-        "some of those that clients train on, below what new images score" if overlap else "a perfect generator's score"
-    )
+    floor = "a perfect generator's score"
+    if overlap:
+        floor = "some of those that clients train on, below what new images score"
     cells = []
     for score, how in ((score, how) for score in made for how in ("all", "avg")):
         sides = [f"{row[score][how]:.4g} ± {row[score]['errors'][how]:.1g}" for row in (made, stored)]
         better = "A" if made[score][how] < stored[score][how] else "B"
         name = "FID, PCA" if score == PCA else title_of(score)
         cells.append([f"{name} {how}", *sides, better, rows[REAL][score][how]])
-    return make_table(
-        f"A: {pair['checkpoint']}; B: {pair['class']}",
-        ("score", "A", "B", "prefers", "real"),
-        cells,
-        names=("score", "prefers"),
-        notes=f"± standard error over generated images; real: {REAL}, as many: {floor}",
-    )
+    title, notes = f"A: {pair['checkpoint']}; B: {pair['class']}", "± standard error over generated images; real:"
+    headings = ("score", "A", "B", "prefers", "real")
+    return make_table(title, headings, cells, f"{notes} {REAL}, as many: {floor}", names=("score", "prefers"))
 
 
 def draw(rows: rankings.Rows, pairs: Numbers, study: Study) -> Path:
-    """Each kind's pair of images over its four scores; avg against all of every generator, in FID and KID."""
     path, settings, about = study.figure, study.settings, study.numbers["checkpoints"]
     title = (
         f"Checkpoints of federated {' and '.join(f'{kind}s' for kind in pairs)}, and images of one class,"
@@ -346,7 +329,9 @@ def draw(rows: rankings.Rows, pairs: Numbers, study: Study) -> Path:
         above, below = figure.subfigures(2, 1, height_ratios=(1.15, 1))
         for part, (kind, pair) in zip(above.subfigures(1, len(pairs), squeeze=False)[0], pairs.items()):
             for axes, side in zip(part.subplots(1, 2), SIDES):
-                _draw_grid(axes, study.path(grid_of(kind, side)), pair[side], [rows[pair[one]] for one in SIDES], rows)
+                _draw_grid(
+                    axes, study.path(grid_of(kind, side)), pair[side], {pair[one]: rows[pair[one]] for one in SIDES}
+                )
         scatters = below.subplots(1, 2)
         for axes, score in zip(scatters, ("fid", "kid")):
             points = _draw_scatter(axes, rows, pairs, about, score)
@@ -354,16 +339,14 @@ def draw(rows: rankings.Rows, pairs: Numbers, study: Study) -> Path:
     return path
 
 
-def _draw_grid(axes: Any, file: Path, name: str, sides: Sequence[Mapping[str, Any]], rows: rankings.Rows) -> None:
+def _draw_grid(axes: Any, file: Path, name: str, sides: rankings.Rows) -> None:
     """Images, and the scores below: in bold where the score prefers this one of the two sides."""
     show_picture(axes, file, name.replace(", seed", ",\nseed"), fontsize=10)
-    own = rows[name]
-    for place, (score, how) in enumerate((score, how) for score in ("fid", "kid") for how in ("all", "avg")):
-        best = own[score][how] == min(side[score][how] for side in sides)
-        axes.text(
-            0.02 + 0.5 * (place % 2), -0.04 - 0.075 * (place // 2), f"{score.upper()}-{how}  {own[score][how]:.4g}",
-            transform=axes.transAxes, va="top", fontsize=10, weight="bold" if best else "normal",
-        )  # fmt: skip
+    for place, (score, how) in enumerate(product(("fid", "kid"), ("all", "avg"))):
+        own, where = sides[name][score][how], (0.02 + 0.5 * (place % 2), -0.04 - 0.075 * (place // 2))
+        weight = "bold" if own == min(side[score][how] for side in sides.values()) else "normal"
+        look = {"transform": axes.transAxes, "va": "top", "fontsize": 10, "weight": weight}
+        axes.text(*where, f"{score.upper()}-{how}  {own:.4g}", **look)
 
 
 def _draw_scatter(axes: Any, rows: rankings.Rows, pairs: Numbers, about: Numbers, score: str) -> Any:

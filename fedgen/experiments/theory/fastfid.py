@@ -1,13 +1,8 @@
 """FID as a loss beside FastFID's Algorithm 1, torchmetrics and scipy: the error of its matrix root, and its time.
 
-Both are of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075). Error: Table 1, tr sqrt(C1 C2) in
-float32 with C1 = C2, so that the answer is tr C1. The published answers are 2048 (m - 1): centred features of N(0, 1),
-not divided by sqrt(m - 1) as Eq. 4 has it; so here. Time: the setting of Fig. 3, m generated images against statistics
-of 10,000 real ones, all features drawn from N(0, C), at Inception's D = 2048 and ChemNet's 512. A call goes from
-features [m, D] to the value, or to the gradient; the reference is prepared before. Beside seconds stand multiples of a
-D x D float64 product timed in between, which carry over to other machines.
-
-The peers take the generator's side as root [m, D], centred rows with root^T root its covariance.
+After "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075). Error: Table 1, tr sqrt(C1 C2) in float32
+with C1 = C2, of centred features not divided by sqrt(m - 1) as Eq. 4 has it, as published. Time: Fig. 3, from features
+[m, D] to the value or the gradient, beside multiples of a D x D float64 product, which carry over to other machines.
 """
 
 import itertools
@@ -48,17 +43,24 @@ def large_trace(product: Tensor) -> float:
     return float(scipy.linalg.sqrtm(product.numpy()).trace().real)
 
 
-def small_fid(real: Gaussian, dtype: torch.dtype = torch.float64) -> Score:
-    """FID to a reference by Algorithm 1, with its covariance [D, D] computed once; the gradient is autograd's."""
+def fid_by(
+    root_trace: Callable[[Tensor, Tensor], Tensor | float], real: Gaussian, dtype: torch.dtype = torch.float64
+) -> Score:
+    """FID to a reference by tr sqrt(C1 C2) of root [m, D], root^T root = C1, and C2, which is computed once."""
     mean, covariance = real.mean.to(dtype), real.covariance().to(dtype)
     trace = covariance.trace()
 
     def score(features: Tensor) -> Tensor:
         made, root = _moments(features.to(dtype))
         rest = (made - mean).square().sum() + root.square().sum() + trace
-        return rest - 2 * small_trace(root @ covariance @ root.T)
+        return rest - 2 * root_trace(root, covariance)
 
     return score
+
+
+def small_fid(real: Gaussian, dtype: torch.dtype = torch.float64) -> Score:
+    """FID by Algorithm 1; the gradient is autograd's."""
+    return fid_by(lambda root, covariance: small_trace(root @ covariance @ root.T), real, dtype)
 
 
 def torchmetrics_fid(real: Gaussian) -> Score:
@@ -73,16 +75,8 @@ def torchmetrics_fid(real: Gaussian) -> Score:
 
 
 def scipy_fid(real: Gaussian) -> Score:
-    """FID to a reference by `scipy.linalg.sqrtm`, in float64, without gradient."""
-    covariance = real.covariance()
-    trace = covariance.trace()
-
-    def score(features: Tensor) -> Tensor:
-        made, root = _moments(features.double())
-        rest = (made - real.mean).square().sum() + root.square().sum() + trace
-        return rest - 2 * large_trace(root.T @ root @ covariance)
-
-    return score
+    """FID by `scipy.linalg.sqrtm`, without gradient."""
+    return fid_by(lambda root, covariance: large_trace(root.T @ root @ covariance), real)
 
 
 def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,19 +130,14 @@ def errors_of(rows: Tensor) -> dict[str, float]:
     answer = float(rows.double().square().sum())
     product = rows.T @ rows @ rows.T @ rows  # from the left, as the authors' script does: rounding depends on it
     cross = rows @ rows.T
-    values = {
-        TRACES[0]: large_trace(product),
-        TRACES[1]: float(small_trace(cross @ cross.T)),
-        TRACES[2]: our_trace(rows, torch.float32),
-        TRACES[3]: our_trace(rows, torch.float64),
-    }
-    return {"answer": answer} | {method: abs(value - answer) for method, value in values.items()}
+    theirs = large_trace(product), float(small_trace(cross @ cross.T))
+    values = (*theirs, *(our_trace(rows, dtype) for dtype in (torch.float32, torch.float64)))
+    return {"answer": answer} | {method: abs(value - answer) for method, value in zip(TRACES, values)}
 
 
 def our_trace(rows: Tensor, dtype: torch.dtype) -> float:
     """tr sqrt(C C) as `FastFIDLoss` has it, with products in a dtype, times m - 1: without the covariances' divisor."""
-    # not from the loss's value, 2 tr C - 2 tr sqrt(C C), which is never below 0: half of the errors would not show. The
-    # form does not matter to a reference of fewer features than D, which is kept as those features
+    # not from the loss's value, 2 tr C - 2 tr sqrt(C C), which is never below 0: half of the errors would not show
     targets = FrechetTargets([0], [summarize(rows)], ddof=1, dtype=dtype, form="covariance")
     estimate = BatchMoments().estimate(rows, remember=False)
     traces, _ = targets.pull(estimate, 1, torch.ones(1, dtype=torch.float64), needed=False)
@@ -171,27 +160,20 @@ def error_outcomes(rows: Mapping[int, Mapping[str, float]], dim: int) -> list[st
         largest = max(row[method] for row in rows.values())
         lines.append(expectation(f"{method}: the largest error is {largest:.2g}, below {SMALL:g}", largest < SMALL))
     off = max(abs(row["answer"] / (dim * (size - 1)) - 1) for size, row in rows.items())
-    lines.append(
-        expectation(f"the answers are D (m - 1) within {off:.1%}: no row was divided by sqrt(m - 1)", off < 0.05)
-    )
-    return lines
+    text = f"the answers are D (m - 1) within {off:.1%}: no row was divided by sqrt(m - 1)"
+    return [*lines, expectation(text, off < 0.05)]
 
 
 def error_table(rows: Mapping[int, Mapping[str, float]], dim: int, draws: int) -> Table:
-
-    def cells(size: int, row: Mapping[str, float]) -> list[Any]:
-        first, *rest = TRACES
-        own = [f"{row['answer']:.0f}", f"{row[first]:.0f}", *(f"{row[method]:.4f}" for method in rest[:2])]
+    lines = []
+    for size, row in rows.items():
+        own = (f"{row[key]:{form}}" for key, form in zip(("answer", *TRACES), (".0f", ".0f", ".4f", ".4f", ".1e")))
         answer, theirs, small = PUBLISHED[size]
-        return [size, *own, f"{row[rest[2]]:.1e}", answer, theirs, f"{small:.4f}"]
-
-    return make_table(
-        f"float32, D = {dim}, C1 = C2: absolute errors of tr sqrt(C1 C2), mean of {draws} draw(s)",
-        ("m", "answer", *TRACES, "published: answer", "scipy", "Algorithm 1"),
-        [cells(size, row) for size, row in rows.items()],
-        names=(),
-        notes="the published answers are one draw each, from another generator of random numbers",
-    )
+        lines.append([size, *own, answer, theirs, f"{small:.4f}"])
+    title = f"float32, D = {dim}, C1 = C2: absolute errors of tr sqrt(C1 C2), mean of {draws} draw(s)"
+    headings = ("m", "answer", *TRACES, "published: answer", "scipy", "Algorithm 1")
+    note = "the published answers are one draw each, from another generator of random numbers"
+    return make_table(title, headings, lines, note, names=())
 
 
 REAL = 10_000
@@ -260,7 +242,7 @@ def name_of(dim: int, size: int, method: str, passes: str) -> str:
 
 
 def cells_of(dims: Sequence[int], batch_sizes: Sequence[int]) -> dict[str, tuple[int, int, str, str]]:
-    """Return what is timed: (D, m, method, passes); the peers have no backward pass."""
+    """What is timed: (D, m, method, passes); the peers have no backward pass."""
     cells = itertools.product(dims, METHODS, batch_sizes, PASSES)
     return {
         name_of(dim, size, method, passes): (dim, size, method, passes)
@@ -345,18 +327,13 @@ def speed_outcomes(found: Mapping[str, Any], dims: Sequence[int], batch_sizes: S
     worst = max((max(own) - min(own)) / min(map(abs, own)) for own in values)
     over_scipy = [ratio(found, (PEERS[1], PASSES[0]), (OURS, PASSES[1]), *side) for side in sides]
     over_algorithm = [ratio(found, (ALGORITHM, PASSES[1]), (OURS, PASSES[1]), max(dims), size) for size in batch_sizes]
+    fast = f"{OURS}, value and gradient, is {min(over_scipy):.3g} to {max(over_scipy):.3g} times as fast as scipy's"
+    slower = f"at D = {max(dims)} value and gradient take {OURS} no longer than {ALGORITHM} by autograd:"
+    slower += f" {min(over_algorithm):.3g} to {max(over_algorithm):.3g} times as fast"
     return [
         expectation(f"all methods give one value: largest relative difference {worst:.1e}", worst < AGREES[dtype]),
-        expectation(
-            f"{OURS}, value and gradient, is {min(over_scipy):.3g} to {max(over_scipy):.3g} times as fast as scipy's"
-            f" value alone (the paper: at least {FASTER} for its own)",
-            min(over_scipy) >= FASTER,
-        ),
-        expectation(
-            f"at D = {max(dims)} value and gradient take {OURS} no longer than {ALGORITHM} by autograd:"
-            f" {min(over_algorithm):.3g} to {max(over_algorithm):.3g} times as fast",
-            min(over_algorithm) >= 1,
-        ),
+        expectation(f"{fast} value alone (the paper: at least {FASTER} for its own)", min(over_scipy) >= FASTER),
+        expectation(slower, min(over_algorithm) >= 1),
     ]
 
 
@@ -387,7 +364,7 @@ def speed_table(found: Mapping[str, Any], dim: int, batch_sizes: Sequence[int]) 
 
 
 def draw(found: Mapping[str, Any], dims: Sequence[int], batch_sizes: Sequence[int], path: Path) -> Path:
-    """A panel for each D: seconds against m, both on logarithmic axes, with bars of one standard deviation."""
+    """A panel for each D: seconds against m, with bars of one standard deviation."""
     with panels(path, (max(8.0, 1.2 + 4.4 * len(dims)), 4.6), 1, len(dims), sharey=True) as (figure, (axes,)):
         for panel, dim in zip(axes, dims):
             for method, passes in dict.fromkeys(cell[2:] for cell in cells_of([dim], batch_sizes).values()):

@@ -1,9 +1,8 @@
 """FD-avg as a distance to one Gaussian, when it is one, and that no function of the clients' FIDs gives FD-all.
 
 The theorem of arXiv 2310.11714, FD-avg(G) = FD(barycentre, G) + constant, needs covariances that commute, the
-generator's too; otherwise FD-avg is smaller. Measured on random Gaussians, population covariances, nothing sampled.
-Beside it the corrected Proposition 1: two generators with equal FD to every client, FD-all 0 and 2 t^2; the shift that
-is printed there does not make the clients' distances equal.
+generator's too; otherwise FD-avg is smaller. Beside it the corrected Proposition 1: two generators with equal FD to
+every client, FD-all 0 and 2 t^2; the shift that is printed there does not make the clients' distances equal.
 """
 
 import statistics
@@ -65,7 +64,7 @@ def barycentre(
         for case in CASES
     }
     examples = study.each("counter-example", FEDERATIONS, lambda size: compare_shifts(*size, seed), "federations")
-    tables: list[Table | str] = [table_of(found), table_of_examples(examples), *outcomes(found, examples)]
+    tables = [*tables_of(found, examples), *outcomes(found, examples)]
     study.report(tables, draw(found, examples, study.figure))
 
 
@@ -140,56 +139,38 @@ def outcomes(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[str]
     equal = max(unequal(row, "shifted") / max(row["pool"]["clients"]) for row in examples.values())
     apart = max(abs(row["shifted"]["all"] / (2 * row["squared shift"]) - 1) for row in examples.values())
     printed = min(unequal(row, "printed") for row in examples.values())
+    off, rest = largest[commute], " and ".join(f"{largest[case]:.1%} ({case})" for case in others)
+    two = f"two generators, each client's FD equal ({equal:.0e}), FD-all 0 and 2 t^2 ({apart:.0e})"
     return [
-        expectation(
-            f"the theorem is exact where all commute: off by {largest[commute]:.1e}", largest[commute] < ROUNDING
-        ),
-        expectation(
-            "it is off where they do not: by up to " + " and ".join(f"{largest[case]:.1%} ({case})" for case in others),
-            all(largest[case] > ROUNDING for case in others),
-        ),
+        expectation(f"the theorem is exact where all commute: off by {off:.1e}", off < ROUNDING),
+        expectation(f"it is off where they do not: by up to {rest}", all(largest[case] > ROUNDING for case in others)),
         expectation(f"FD-avg is never above it: at most {above:+.1e} of FD-avg", above < ROUNDING),
-        expectation(
-            f"two generators, each client's FD equal ({equal:.0e}), FD-all 0 and 2 t^2 ({apart:.0e})",
-            equal < ROUNDING and apart < ROUNDING,
-        ),
+        expectation(two, equal < ROUNDING and apart < ROUNDING),
         expectation(f"with the shift as printed the clients' FDs differ, by {printed:.2g} at least", printed > 1e-3),
     ]
 
 
-def table_of(found: Mapping[str, Any]) -> Table:
-
-    def cells(rows: Mapping[str, Any]) -> list[str]:
+def tables_of(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[Table]:
+    """Residuals of the theorem by case, and the counter-example by federation."""
+    lines, more = [], []
+    for case, rows in found.items():
         values, (wrong, pairs) = residuals(rows), misranked(rows)
         share = max(map(abs, residuals(rows, relative=True)))
         numbers = (min(values), statistics.median(values), max(values), share)
-        return [*(f"{value:.2g}" for value in numbers), f"{wrong} of {pairs}"]
-
-    return make_table(
-        "FD-avg less the theorem's FD(barycentre, G) + constant",
-        ("covariances", "least", "median", "largest", "most, of FD-avg", "misranked"),
-        [[case, *cells(rows)] for case, rows in found.items()],
-        names=("covariances",),
-    )
-
-
-def table_of_examples(examples: Mapping[str, Any]) -> Table:
-
-    def cells(row: Mapping[str, Any]) -> list[str]:
-        alls = row["pool"]["all"], row["shifted"]["all"], 2 * row["squared shift"]
-        return [f"{unequal(row, 'shifted'):.0e}", *(f"{v:.4f}" for v in alls), f"{unequal(row, 'printed'):.3f}"]
-
-    return make_table(
-        "two generators of one FD to every client: N(mu, C_pool), N(mu + t b, C)",
-        ("clients", "clients differ by", "FD-all, pool", "FD-all, shifted", "2 t^2", "as printed"),
-        [[name, *cells(row)] for name, row in examples.items()],
-        names=("clients",),
-        notes="as printed: what the clients' FDs differ by with the shift of the paper's supplement in place of t",
-    )
+        lines.append([case, *(f"{value:.2g}" for value in numbers), f"{wrong} of {pairs}"])
+    for name, row in examples.items():
+        alls = (f"{value:.4f}" for value in (row["pool"]["all"], row["shifted"]["all"], 2 * row["squared shift"]))
+        more.append([name, f"{unequal(row, 'shifted'):.0e}", *alls, f"{unequal(row, 'printed'):.3f}"])
+    headings = ("covariances", "least", "median", "largest", "most, of FD-avg", "misranked")
+    first = make_table("FD-avg less the theorem's FD(barycentre, G) + constant", headings, lines, names=headings[:1])
+    headings = ("clients", "clients differ by", "FD-all, pool", "FD-all, shifted", "2 t^2", "as printed")
+    title = "two generators of one FD to every client: N(mu, C_pool), N(mu + t b, C)"
+    note = "as printed: what the clients' FDs differ by with the shift of the paper's supplement in place of t"
+    return [first, make_table(title, headings, more, note, names=headings[:1])]
 
 
 def draw(found: Mapping[str, Any], examples: Mapping[str, Any], path: Path) -> Path:
-    """Left: residuals as shares of FD-avg by case; right: FD to each client and to the pool in the counter-example."""
+    """Left: residuals as shares of FD-avg by case; right: the counter-example's distances."""
     with panels(path, (9.6, 3.9), 1, 2) as (_, ((left, right),)):
         for place, (case, colour) in enumerate(zip(found, COLOURS)):
             shares = [100 * value for value in residuals(found[case], relative=True)]

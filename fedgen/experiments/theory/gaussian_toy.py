@@ -1,11 +1,8 @@
 """The papers' toy in the plane: two Gaussian clients, and generators scored by FID, KID and log-likelihood.
 
 Clients N((-1, 0), I) and N((+1, 0), I), generators N(0, diag(v, 1)) with v from 0.1 to 4 (arXiv 2310.11714, section
-5.1 and Fig. 1; supplement, Figs. 15 and 16). The points are their own features. FID-avg is least at the clients'
-variance 1 and FID-all at the pool's, 2; both aggregates of KID are least at 2. "ref" is the pool itself scored as the
-generator. By log-likelihood avg and all are one curve: (a) over the same generators it is greatest at v = 2, (b) over
-N((m, 0), diag(2, 1)) at m = 0; "ref" is the data's own density. There nothing is sampled of the generators, which are
-known: only the clients' points vary.
+5.1 and Fig. 1; supplement, Figs. 15 and 16). FID-avg is least at the clients' variance 1, FID-all at the pool's, 2, and
+both aggregates of KID; log-likelihood is greatest at v = 2, and over N((m, 0), diag(2, 1)) at m = 0. "ref" is the pool.
 """
 
 import math
@@ -33,12 +30,7 @@ VARIANCES = (0.1, *(round(0.2 * step, 1) for step in range(1, 21)))  # 21, up to
 SCORES = {"fid": toy_frechet, "kid": toy_kernel}
 LEAST = {"fid": {"avg": 1.0, "all": 2.0}, "kid": {"avg": 2.0, "all": 2.0}}  # where the population's scores are least
 LARGEST_Z = 4.0  # the errors of 84 values that share their clients' points
-NAMED = {
-    0.1: (6, -3),
-    1.0: (-32, -3),
-    2.0: (4, -11),
-    4.0: (-10, 8),
-}  # variances in the figure, and where their names go
+NAMED = {0.1: (6, -3), 1.0: (-32, -3), 2.0: (4, -11), 4.0: (-10, 8)}  # variances in the figure -> places of their names
 
 
 @quickly(points=2_000)
@@ -58,8 +50,12 @@ def gaussian_toy(
     at_least(10, points=points)
     at_least(2, redraws=redraws)
     clients = draw_clients(points, seed)
+    variances = {str(variance): variance for variance in VARIANCES}
     for name, federation in (("scores", clients), ("IID control", clients.iid(seed))):
-        score_all(study, name, federation, points, seed)
+        score = federation.reference(list(SCORES)).score
+        study.each(
+            name, variances, lambda v, score=score: rows_of(score(draw_generated(points, v, seed))), "generators"
+        )
     seeds = [seed, *(derive(seed, "gaussian-toy", "redraw", number) for number in range(redraws))]
     found = study.each("ref", {str(n): s for n, s in enumerate(seeds)}, lambda s: reference_values(points, s), "draws")
     rows, controls = study.numbers["scores"], [study.numbers["IID control"]]
@@ -72,12 +68,6 @@ def gaussian_toy(
         *outcomes(checked, found, ranked),
     ]
     study.report(tables, draw(rows, found["0"], ranked, study.figure))
-
-
-def score_all(study: Study, name: str, federation: FeatureFederation, points: int, seed: int) -> None:
-    reference = federation.reference(list(SCORES))
-    variances = {str(variance): variance for variance in VARIANCES}
-    study.each(name, variances, lambda v: rows_of(reference.score(draw_generated(points, v, seed))), unit="generators")
 
 
 def draw_clients(points: int, seed: int) -> FeatureFederation:
@@ -94,7 +84,7 @@ def draw_generated(points: int, var_x: float, seed: int) -> Tensor:
 
 
 def reference_values(points: int, seed: int) -> dict[str, float]:
-    """Return what one draw of the clients decides: FID-ref, KID-ref and the gap of KID (U-statistics)."""
+    """FID-ref, KID-ref and the gap of KID (U-statistics), which one draw of the clients decides."""
     clients = draw_clients(points, seed)
     pooled = torch.cat(clients.parts())
     scores = {score.name: score for score in clients.reference(list(SCORES)).score(pooled, errors=False)}
@@ -124,7 +114,6 @@ def against_theory(rows: Rows, found: Mapping[str, Mapping[str, float]]) -> dict
 
 
 def in_words(ranked: Mapping[str, Any]) -> str:
-    """Return the toy's conclusion: how many pairs of generators each score's aggregates order differently."""
     parts = []
     for score, row in ranked.items():
         inverted, pairs, clear = len(row["inverted"]), row["pairs"], row["beyond error"]
@@ -138,11 +127,8 @@ def outcomes(checked: Mapping[str, Any], found: Mapping[str, Any], ranked: Mappi
     curves, constants = checked["curves"], checked["constants"]
     worst = max([row["largest z"] for row in curves.values()] + [abs(row["z"]) for row in constants.values()])
     least = {name: row["least at"] for name, row in curves.items()}
-    lines = [
-        expectation(
-            f"every value within Monte-Carlo error of its closed form; largest |z| {worst:.2f}", worst < LARGEST_Z
-        )
-    ]
+    text = f"every value within Monte-Carlo error of its closed form; largest |z| {worst:.2f}"
+    lines = [expectation(text, worst < LARGEST_Z)]
     for score, wanted in LEAST.items():
         places = {aggregate: least[f"{score}_{aggregate}"] for aggregate in wanted}
         text = ", ".join(f"{score.upper()}-{aggregate} is least at {place:g}" for aggregate, place in places.items())
@@ -153,10 +139,8 @@ def outcomes(checked: Mapping[str, Any], found: Mapping[str, Any], ranked: Mappi
     text = f"of {ranked['fid']['pairs']} pairs avg and all order {fid} differently by FID, {kid} by KID"
     lines.append(expectation(text, fid > 0 and kid == 0))
     ref, lowest = found["0"]["fid"], checked["lowest fid avg"]
-    lines.append(
-        expectation(f"the pool as generator has FID-avg {ref:.4f}, above the least, {lowest:.4f}", ref > lowest)
-    )
-    return lines
+    text = f"the pool as generator has FID-avg {ref:.4f}, above the least, {lowest:.4f}"
+    return [*lines, expectation(text, ref > lowest)]
 
 
 def table_of(rows: Rows, ref: Mapping[str, float], checked: Mapping[str, Any]) -> Table:
@@ -187,7 +171,6 @@ def draw(rows: Rows, ref: Mapping[str, float], ranked: Mapping[str, Any], path: 
 
 
 def draw_scores(axes: Any, rows: Rows, variances: list[float], ref: float, score: str) -> None:
-    """One score's avg, all and ref against the generator's variance."""
     fine = torch.linspace(min(variances), max(variances), 200, dtype=torch.float64)
     expected = SCORES[score](fine)
     for aggregate, colour in COLOURS.items():
@@ -206,15 +189,13 @@ def draw_scores(axes: Any, rows: Rows, variances: list[float], ref: float, score
 
 
 def draw_pairs(axes: Any, rows: Rows, score: str) -> None:
-    """One score's avg against its all, some generators named by their variance."""
     columns = column(rows, score, "avg"), column(rows, score, "all")
     draw_aggregates(axes, *columns, score.upper())
     axes.plot(*columns, color=COLOURS["all"], linewidth=0.6, alpha=0.5)
-    for name, x, y in zip(rows, *columns):
-        if float(name) in NAMED:
-            axes.annotate(
-                f"v = {float(name):g}", (x, y), textcoords="offset points", xytext=NAMED[float(name)], fontsize=8
-            )
+    for variance, *place in zip(map(float, rows), *columns):
+        if variance in NAMED:
+            look = {"textcoords": "offset points", "xytext": NAMED[variance], "fontsize": 8}
+            axes.annotate(f"v = {variance:g}", place, **look)
     axes.margins(x=0.14, y=0.12)  # room for the names
 
 
@@ -238,7 +219,7 @@ def gaussian_loglik(
         output: folder of results.json and gaussian_loglik.png; checkpoints/gaussian-loglik by default.
         points: drawn for each client; 2,000 with --quick.
         largest: variance of family (a). The paper prints an axis from 0 to 40, most likely for 4.
-        seed: of the draw_loglik.
+        seed: of the draws.
         quick: takes a second, to see that it runs.
     """
     study = Study("gaussian-loglik", output, settings_of(locals()))
@@ -250,7 +231,6 @@ def gaussian_loglik(
 
 
 def grids(largest: float) -> dict[str, list[float]]:
-    """The values of each family's parameter."""
     # steps of largest / 20, so that 4 gives 0.2, 0.4, ..., with the smallest variance in place of 0
     variances = [SMALLEST, *(round(largest * step / (GRID - 1), 9) for step in range(1, GRID))]
     return {"variance": variances, "mean": [round(-2 + 4 * step / (GRID - 1), 9) for step in range(GRID)]}
@@ -321,7 +301,6 @@ def loglik_table(numbers: Mapping[str, Any]) -> Table:
 
 
 def draw_loglik(numbers: Mapping[str, Any], path: Path) -> Path:
-    """A panel for each family: LL-avg (rings) upon LL-all (points), the closed form and the data's own density."""
     with panels(path, (9.6, 3.9), 1, len(FAMILIES)) as (_, grid):
         for axes, family in zip(grid[0], FAMILIES):
             draw_family(axes, family, numbers[family], numbers["ref"]["value"])
@@ -329,7 +308,6 @@ def draw_loglik(numbers: Mapping[str, Any], path: Path) -> Path:
 
 
 def draw_family(axes: Any, family: str, row: Mapping[str, list[float]], ref: float) -> None:
-    """One family's likelihoods by its parameter, beside the data's own."""
     fine = torch.linspace(min(row["at"]), max(row["at"]), 300, dtype=torch.float64)
     pairs = [FAMILIES[family][1](float(value)) for value in fine]
     closed = [float(toy_log_likelihood(v, m)["all"]) for m, v in pairs]
@@ -339,19 +317,14 @@ def draw_family(axes: Any, family: str, row: Mapping[str, list[float]], ref: flo
     axes.plot(row["at"], row["avg"], "o", color=COLOURS["avg"], label="LL-avg", **rings)
     axes.axhline(ref, color="0.4", linestyle="--", linewidth=1.2, label="LL-ref (the data)")
     axes.axvline(BEST[family], color="0.6", linestyle=":", linewidth=1)
-    cut_low(axes, row)
-    axes.set(xlabel=FAMILIES[family][0], ylabel="log-likelihood (higher is better)")
-    axes.legend(fontsize=8, loc="lower center" if family == "mean" else "lower right")
-    axes.grid(alpha=0.25)
-
-
-def cut_low(axes: Any, row: Mapping[str, list[float]]) -> None:
-    """Leaves out of the picture what would hide the maximum, and says so in it."""
-    top = max(row["all"])
+    top = max(row["all"])  # far below it lies what would hide the maximum
     axes.set_ylim(top - DEPTH, top + 0.1 * DEPTH)
     low = [f"{value:.1f} at {at:g}" for at, value in zip(row["at"], row["all"]) if value < top - DEPTH]
     if low:
         axes.text(0.98, 0.5, "below: " + ", ".join(low), transform=axes.transAxes, ha="right", fontsize=8)
+    axes.set(xlabel=FAMILIES[family][0], ylabel="log-likelihood (higher is better)")
+    axes.legend(fontsize=8, loc="lower center" if family == "mean" else "lower right")
+    axes.grid(alpha=0.25)
 
 
 def _float64(*values: float) -> Tensor:

@@ -62,7 +62,6 @@ def minibatch_bias(
 def measure(
     dim: int, batch_sizes: tuple[int, ...], steps: int, queue: int, decay: float, seed: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Scales reached by form, the theory's for the batch, and a perfect generator's minibatch FID, by batch size."""
     deviations = torch.arange(1, dim + 1, dtype=torch.float64).rsqrt()
     found: dict[str, dict[str, list[float]]] = {"scale": {form: [] for form in FORMS}}
     found |= {"theory": {"batch": []}, "perfect": {"batch": []}, "batch_size": {"m": list(map(float, batch_sizes))}}
@@ -72,7 +71,10 @@ def measure(
         loss = make_loss(form, deviations, queue, decay, seed)
         found["scale"][form].append(train_scale(loss, deviations, size, steps, draws))
         if form == "batch":
-            perfect = perfect_score(loss, deviations, size, draws)
+            with torch.no_grad():
+                shape = size, dim
+                batches = (torch.randn(*shape, generator=draws, dtype=torch.float64) for _ in range(DRAWS))
+                perfect = sum(float(loss(batch * deviations)) for batch in batches) / DRAWS
             found["perfect"]["batch"].append(perfect)
             found["theory"]["batch"].append(least_scale(perfect, float(deviations.square().sum()), size))
     return found
@@ -109,30 +111,19 @@ def train_scale(loss: FeatureLoss, deviations: Tensor, size: int, steps: int, dr
     return sum(last) / len(last)
 
 
-@torch.no_grad()
-def perfect_score(loss: FeatureLoss, deviations: Tensor, size: int, draws: torch.Generator) -> float:
-    """The mean of a loss over batches of a perfect generator."""
-    batches = (torch.randn(size, len(deviations), generator=draws, dtype=torch.float64) for _ in range(DRAWS))
-    return sum(float(loss(batch * deviations)) for batch in batches) / DRAWS
-
-
 def least_scale(perfect: float, trace: float, size: int) -> float:
-    """Return where E FID_m(s) is least, from its value at s = 1, t (2 + 1/m) - 2 c_m."""
+    """The scale s where E FID_m(s) is least, from its value at s = 1, t (2 + 1/m) - 2 c_m."""
     root = (trace * (2 + 1 / size) - perfect) / 2
     return (root / (trace * (1 + 1 / size))) ** 2
 
 
 def table_of(numbers: dict[str, dict[str, list[float]]]) -> Table:
-    rows = [numbers["theory"]["batch"], *(numbers["scale"][form] for form in FORMS), numbers["perfect"]["batch"]]
-    return make_table(
-        "scale of the generator's covariance that each loss leads to; 1 is right",
-        ["m", "theory, batch", *(LABELS[form] for form in FORMS), "FID_m of a perfect generator"],
-        [
-            [f"{size:.0f}", *(f"{cell:.3f}" for cell in cells)]
-            for size, *cells in zip(numbers["batch_size"]["m"], *rows)
-        ],
-        names=(),
-    )
+    columns = [numbers["theory"]["batch"], *(numbers["scale"][form] for form in FORMS), numbers["perfect"]["batch"]]
+    sizes = (f"{size:.0f}" for size in numbers["batch_size"]["m"])
+    rows = [[size, *(f"{cell:.3f}" for cell in cells)] for size, *cells in zip(sizes, *columns)]
+    headings = ["m", "theory, batch", *(LABELS[form] for form in FORMS), "FID_m of a perfect generator"]
+    title = "scale of the generator's covariance that each loss leads to; 1 is right"
+    return make_table(title, headings, rows, names=())
 
 
 def draw(numbers: dict[str, dict[str, list[float]]], path: Path) -> Path:
