@@ -1,14 +1,10 @@
 """Claims of entries: worked out of stored runs when an entry is made, and again, to be compared, when it is read.
 
 With s the score (FID) of generated images and f that of as many real ones in their place, both against the clients'
-held-out images, the benchmark's number of one run is exp of the mean of log(s / f) over embeddings and over avg and
-all, the geometric mean of all these ratios. 1 is as good as real images. Over seeds it is the geometric mean over runs.
-
-Its interval joins two parts as if they were independent, on the logarithm: Student's t over seeds, in which the draws
-of generated images and of the floor's show, and 1.96 standard errors of real images, which do not get smaller with more
-seeds, as all of them share the images scored against. It is rather too wide. The floor's images are drawn anew for each
-seed, and their errors are in both parts; errors of embeddings and aggregates, which share images, count as fully
-dependent; those of score and floor from the images scored against, which both share, are added and may cancel.
+held-out images, a run's number is the geometric mean of s / f over embeddings, avg and all; 1 is as good as real
+images. Over seeds it is the geometric mean over runs. Its interval joins two parts, on the logarithm: Student's t over
+seeds, and 1.96 standard errors of real images, which all seeds share. It is rather too wide: errors of the floor are in
+both parts, those of embeddings and aggregates count as dependent, and those of score and floor may cancel.
 """
 
 import math
@@ -16,10 +12,11 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from fedgen.benchmark.entry import Claims, Entry, IntervalForm, MembershipForm, RunCost, measured
-from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, OwnClass, OwnImages, Suite, find_suite
+from fedgen.benchmark.suite import AUDIT, BESIDE, NUMBER, Cell, OwnClass, OwnImages, find_suite
 from fedgen.evaluation.audit.attack_strength import IntervalEstimate, combined
 from fedgen.evaluation.records import FLOOR, MODEL, ScoreRecord
 from fedgen.experiments.engine.paired_seeds import half_width
@@ -54,7 +51,7 @@ class Ratio:
 class Number:
     """The number of a cell."""
 
-    value: float | None  # over all seeds, embeddings and both aggregates; None if a run has a score that is not finite
+    value: float | None  # None if a run has a score that is not finite
     low: float | None  # of the 95 percent interval; None with one seed, which cannot tell how much seeds differ
     high: float | None  # likewise
     parts: Mapping[str, float]  # aggregate -> the number in this one alone; empty without a value
@@ -78,15 +75,15 @@ def number_of(runs: Sequence[Sequence[Ratio]]) -> Number:
     if any(len(own) < len(run) for own, run in zip(known, logs)):
         return Number(None, None, None, {})
     means = [statistics.mean(run) for run in known]
-    centre, parts = statistics.mean(means), {}
-    for name in AGGREGATES:
-        own = [
-            log for run, values in zip(runs, known) for ratio, log in zip(run, values) if ratio.score.aggregate == name
-        ]
-        parts[name] = math.exp(statistics.mean(own))
+    centre, every = statistics.mean(means), [ratio for run in runs for ratio in run]
+    pairs = list(zip(every, chain.from_iterable(known)))
+    parts = {
+        name: math.exp(statistics.mean(log for ratio, log in pairs if ratio.score.aggregate == name))
+        for name in AGGREGATES
+    }
     if len(means) < 2:
         return Number(math.exp(centre), None, None, parts)
-    error = statistics.mean(ratio.error for run in runs for ratio in run)  # of images that all seeds share
+    error = statistics.mean(ratio.error for ratio in every)  # of images that all seeds share
     half = math.hypot(half_width(means), Z * error)
     return Number(math.exp(centre), math.exp(centre - half), math.exp(centre + half), parts)
 
@@ -94,18 +91,8 @@ def number_of(runs: Sequence[Sequence[Ratio]]) -> Number:
 FLOORED = ("authenticity", "mifid")  # audits that every run has of real images, too
 
 
-def _check_runs(entry: Entry, cell: Cell, suite: Suite) -> None:
-    """Refuse runs of other seeds than the suite's, or without the scores that its cell asks for."""
-    runs = entry.form["runs"]
-    seeds = [run["seed"] for run in runs]
-    if not seeds == entry.form["seeds"] == list(suite.seeds):
-        raise ValueError(f"its runs have the seeds {seeds}, the suite {list(suite.seeds)}")
-    for seed, records in zip(seeds, entry.records):
-        _check_scores(seed, records, cell)
-
-
 def _check_scores(seed: int, records: Sequence[ScoreRecord], cell: Cell) -> None:
-    """Refuse records that are there twice, lacking, or of others than the last round's images of the suite's number."""
+    """Refuse records that are there twice, lacking, or of other images than the last round's."""
     data = cell.data_part
     places = [(record.generator, record.round, record.column) for record in records]
     if twice := next((place for place, times in Counter(places).items() if times > 1), None):
@@ -125,10 +112,8 @@ def _check_scores(seed: int, records: Sequence[ScoreRecord], cell: Cell) -> None
         raise ValueError(f"seed {seed} has no {lacking[0][0]}'s {lacking[0][1]}_all in {first}")
     for record in records:
         if record.seed != seed or record.num_generated != data.num_images:
-            raise ValueError(
-                f"{record.name} of seed {seed} is of seed {record.seed} and {record.num_generated} images, not"
-                f" {data.num_images}"
-            )
+            about = f"of seed {record.seed} and {record.num_generated} images, not {data.num_images}"
+            raise ValueError(f"{record.name} of seed {seed} is {about}")
         if record.is_model and record.is_optimised:
             used = ", ".join(record.optimised_on)
             raise ValueError(f"a loss of its training used {used}, which the number is made of, too")
@@ -161,14 +146,18 @@ def check(entry: Entry) -> None:
     try:
         cell = _cell_of(entry)
         _check_recipe(entry, cell)
-        _check_runs(entry, cell, find_suite(entry.form["suite"]))
+        seeds, wanted = [run["seed"] for run in entry.form["runs"]], list(find_suite(entry.form["suite"]).seeds)
+        if not seeds == entry.form["seeds"] == wanted:
+            raise ValueError(f"its runs have the seeds {seeds}, the suite {wanted}")
+        for seed, records in zip(seeds, entry.records):
+            _check_scores(seed, records, cell)
         _check_claims(entry, cell)
     except ValueError as error:
         raise ValueError(f"entry {entry.name} ({entry.path}) is refused: {error}") from error
 
 
 def _cell_of(entry: Entry) -> Cell:
-    """The cell that an entry is of: the suite's, or that of a class of one's own beside one of them."""
+    """The cell that an entry is of: the suite's, or that of an own class beside one of them."""
     suite = find_suite(entry.form["suite"])
     cell = suite.cell(entry.form["beside"])
     if cell is None:
@@ -200,17 +189,13 @@ def _check_recipe(entry: Entry, cell: Cell) -> None:
             raise ValueError(f"{own['slot']} of its recipe is not {own['class_path']}")
         place[own["slot"]] = given
     before, now = flatten(expected), flatten(recipe)
-    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-    if changed:
-        key = changed[0]
-        raise ValueError(
-            f"its recipe is not that of the suite's cell {cell.name} in this fedgen: {key} is {now.get(key)!r},"
-            f" there {before.get(key)!r}"
-        )
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            found = f"{key} is {now.get(key)!r}, there {before.get(key)!r}"
+            raise ValueError(f"its recipe is not that of the suite's cell {cell.name} in this fedgen: {found}")
 
 
 def _inside(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The strategy's arguments of a recipe; none where it has no such part."""
     found: Any = recipe
     for key in STRATEGY:
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -230,7 +215,7 @@ def _check_claims(entry: Entry, cell: Cell) -> None:
 
 
 def _advantage(runs: Sequence[MembershipForm]) -> IntervalForm:
-    """The attack's advantage, the mean over clients, each alike, and over runs, with its interval at 95 %."""
+    """The attack's advantage, the mean over clients and runs, with its interval at 95 %."""
     # of one run clients' errors are independent, as their images are; all runs are attacked on the same images, so that
     # their errors do not average out: the ends of the interval are the means of the runs' ends
     means = []
@@ -253,12 +238,9 @@ def _shown(value: Any) -> str:
 def _beside(records: Sequence[Sequence[ScoreRecord]], embedding: str) -> dict[str, float]:
     """The other scores in all in one embedding, as means over seeds; those that every run has."""
     found: dict[str, list[float]] = {}
-    for run in records:
-        for record in run:
-            if (record.embedding, record.aggregate) != (embedding, "all"):
-                continue
-            if record.is_model and record.score in (*BESIDE, *AUDIT):
-                found.setdefault(record.score, []).append(record.value)
-            if record.is_floor and record.score in AUDIT:
-                found.setdefault(floor_of(record.score), []).append(record.value)
+    for record in (one for run in records for one in run if (one.embedding, one.aggregate) == (embedding, "all")):
+        if record.is_model and record.score in (*BESIDE, *AUDIT):
+            found.setdefault(record.score, []).append(record.value)
+        if record.is_floor and record.score in AUDIT:
+            found.setdefault(floor_of(record.score), []).append(record.value)
     return {name: statistics.mean(values) for name, values in found.items() if len(values) == len(records)}

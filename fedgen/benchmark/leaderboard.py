@@ -1,10 +1,7 @@
-"""The leaderboard: entries of a task in their order, ranks where intervals allow one, answers to a suite's questions.
-
-On a terminal as tables; as a page, one file with sortable tables, samples, and where the runs were made.
-"""
+"""The leaderboard: entries of a task in order, ranks where intervals allow one, answers to a suite's questions."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +33,7 @@ class Standing:
     entries: Sequence[Entry]
 
     def ranks(self, entry: Entry) -> tuple[int, int]:
-        """The best and the worst rank that an entry may have: others are ahead or behind where intervals are apart."""
+        """The best and the worst rank that an entry may have."""
         ahead = sum(is_ahead(other, entry) for other in self.entries)
         behind = sum(is_ahead(entry, other) for other in self.entries)
         return 1 + ahead, len(self.entries) - behind
@@ -65,7 +62,7 @@ def is_ahead(one: Entry, other: Entry) -> bool:
 
 
 def read_all(places: Sequence[Path]) -> tuple[list[Entry], list[str]]:
-    """The entries of folders and files whose claims hold, and why others are refused; of one cell the first counts."""
+    """Entries whose claims hold, and why others are refused; of one cell the first counts."""
     entries: dict[tuple[tuple[str, str], str], Entry] = {}
     refused: list[str] = []
     for path in entry_files(places):
@@ -88,22 +85,18 @@ def standings_of(entries: Sequence[Entry]) -> list[Standing]:
 
 
 def answers_of(entries: Sequence[Entry]) -> list[SuiteAnswer]:
-    """The answers to the questions of the entries' suites, of those with two or more of their cells, see `ORDER`."""
+    """The answers to the suites' questions, of those with two or more of their cells, see `ORDER`."""
     answers = []
     for suite in dict.fromkeys(entry.form["suite"] for entry in entries):
         known = {entry.name: entry for entry in entries if entry.form["suite"] == suite}
         for question in SUITES[suite].questions:
             found = sorted((known[name] for name in question.cells if name in known), key=_place)
+            words = [" / ".join(entry.parts) for entry in found[:1]]
+            for better, worse in pairwise(found):
+                words.append(f"{'<' if is_ahead(better, worse) else '~'} {' / '.join(worse.parts)}")
             if len(found) > 1:
-                answers.append(SuiteAnswer(suite, question.text, _order(found)))
+                answers.append(SuiteAnswer(suite, question.text, " ".join(words)))
     return answers
-
-
-def _order(found: Sequence[Entry]) -> str:
-    words = [f"{' / '.join(found[0].parts)}"]
-    for better, worse in pairwise(found):
-        words.append(f"{'<' if is_ahead(better, worse) else '~'} {' / '.join(worse.parts)}")
-    return " ".join(words)
 
 
 def _place(entry: Entry) -> tuple[bool, float, str]:
@@ -141,16 +134,16 @@ def figure(value: float | None) -> str:
 
 
 def task_lines(standing: Standing) -> tuple[str, str]:
-    """Lines on what entries of a task share: the training that each gets, and real images' scores, means over seeds."""
+    """Lines on what entries of a task share: the training that each gets, and real images' scores."""
     first = standing.entries[0]
     trainer, seeds = first.form["recipe"]["trainer"], len(first.form["seeds"])
     strategy = trainer["strategy"]["init_args"]
     clients = first.records[0][0].num_clients
     cohort = "all" if strategy["cohort_size"] is None else strategy["cohort_size"]
     training = (
-        f"{seeds} seed{'s' * (seeds > 1)}; {trainer['max_epochs']} rounds of {strategy['communication_interval']} local"
-        f" iterations, {cohort} of {clients} clients in each"
+        f"{seeds} seed{'s' * (seeds > 1)}; {trainer['max_epochs']} rounds of {strategy['communication_interval']}"
     )
+    training += f" local iterations, {cohort} of {clients} clients in each"
     floors: dict[str, dict[str, list[float]]] = {}
     for record in (one for run in first.records for one in run if one.is_floor and one.score == NUMBER):
         floors.setdefault(record.embedding, {}).setdefault(record.aggregate, []).append(record.value)
@@ -162,7 +155,7 @@ def task_lines(standing: Standing) -> tuple[str, str]:
 
 
 def standing_table(standing: Standing) -> Table:
-    """The table of one task, which 80 columns have room for: two lines a row."""
+    """The table of one task, in 80 columns: two lines a row."""
     title = escape(f"{standing.suite}: {standing.task}")
     caption = escape("\n".join([*task_lines(standing), *LEGEND]))
     table = Table(title=title, caption=caption, caption_justify="left", box=SIMPLE_HEAD)
@@ -202,15 +195,11 @@ def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
     standings = standings_of(entries)
     shown = _fitting([entry for standing in standings for entry in standing.entries])
     suites = dict.fromkeys(standing.suite for standing in standings)
+    beside = f"{', '.join(BESIDE)}: in all, in the first embedding; more is better"
     return KIND.render(
         {},
         title=f"Federated generation: {', '.join(suites) or 'no entries'}",
-        legend=[
-            *LEGEND,
-            f"{', '.join(BESIDE)}: in all, in the first embedding; more is better",
-            ABOUT_AUDIT,
-            ABOUT_ATTACK,
-        ],
+        legend=[*LEGEND, beside, ABOUT_AUDIT, ABOUT_ATTACK],
         answers=answers_of(entries),
         order=ORDER,
         refused=[printable(reason, 1000) for reason in refused],
@@ -234,13 +223,13 @@ def default_page(places: Sequence[Path]) -> Path:
 
 def _shown(standing: Standing, pictured: Sequence[str]) -> dict[str, Any]:
     """Return what the template shows of one task."""
-    found = [entry for entry in standing.entries if entry.name in pictured]
+    found = {" / ".join(entry.parts): entry.form for entry in standing.entries if entry.name in pictured}
     return {
         "title": f"{standing.suite}: {standing.task}",
         "shared": task_lines(standing),
         "rows": [_row(standing, entry) for entry in standing.entries],
-        "pictures": _pictures({" / ".join(entry.parts): entry.form["samples"] for entry in found}),
-        "nearest": _pictures({" / ".join(entry.parts): entry.form["nearest"] for entry in found}),
+        "pictures": [{"name": name, "uri": uri} for name, form in found.items() if (uri := form["samples"])],
+        "nearest": [{"name": name, "uri": uri} for name, form in found.items() if (uri := form["nearest"])],
         "attacks": _attacks(standing),
         "origins": [_origin(entry) for entry in standing.entries],
     }
@@ -254,41 +243,24 @@ def _row(standing: Standing, entry: Entry) -> list[dict[str, Any]]:
     for score in AUDIT:
         if (floor := claims["beside"].get(floor_of(score))) is not None:
             texts[len(HEADINGS) + (*BESIDE, *AUDIT).index(score)] += f" ({figure(floor)})"
-    numbers = [
-        standing.ranks(entry)[0],
-        None,
-        None,
-        *(_sorted_by(value) for value in (claims["number"], claims["low"])),
-        *(_sorted_by(claims["parts"].get(name)) for name in ("avg", "all")),
-        *(claims[name] for name in ("sent_bytes", "client_seconds", "peak_memory")),
-        *map(_sorted_by, more),
-        claims["attack"]["value"],
-    ]
+    parts = (claims["parts"].get(name) for name in ("avg", "all"))
+    costs = claims["sent_bytes"], claims["client_seconds"], claims["peak_memory"]
+    known = (claims["number"], claims["low"], *parts, *costs, *more, claims["attack"]["value"])
+    numbers = [standing.ranks(entry)[0], None, None, *("" if value is None else value for value in known)]
     return [{"text": text, "sort": number} for text, number in zip(texts, numbers, strict=True)]
 
 
 def _attacks(standing: Standing) -> dict[str, Any]:
     """The attack on every client by the first seed's models: a row a client, which the entries of a task share."""
-    found = [{one["name"]: one for one in entry.form["runs"][0]["membership"]["clients"]} for entry in standing.entries]
-    names = dict.fromkeys(name for clients in found for name in clients)
-    rows = [
-        [
-            printable(name, 80),
-            *(str(IntervalEstimate(**own[name]["advantage"])) if name in own else "" for own in found),
-        ]
-        for name in names
-    ]
-    signals = [entry.form["runs"][0]["membership"]["signal"] for entry in standing.entries]
-    headings = [f"{' / '.join(entry.parts)}, by its {signal}" for entry, signal in zip(standing.entries, signals)]
-    return {"headings": ["client", *headings], "rows": rows}
-
-
-def _pictures(uris: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "uri": uri} for name, uri in uris.items() if uri]
-
-
-def _sorted_by(value: float | None) -> float | str:
-    return "" if value is None else value
+    rows: dict[str, list[str]] = {}
+    headings = ["client"]
+    for place, entry in enumerate(standing.entries):
+        membership = entry.form["runs"][0]["membership"]
+        headings.append(f"{' / '.join(entry.parts)}, by its {membership['signal']}")
+        for one in membership["clients"]:
+            row = rows.setdefault(one["name"], [printable(one["name"], 80), *[""] * len(standing.entries)])
+            row[place + 1] = str(IntervalEstimate(**one["advantage"]))
+    return {"headings": headings, "rows": list(rows.values())}
 
 
 def _origin(entry: Entry) -> list[str]:

@@ -80,8 +80,7 @@ def _images_of(said: str, data: Any) -> OwnImages:
             f" labels (`targets`) of 2 to {MOST_CLASSES} classes, each of which is then a client"
         )
     partition = "by-class" if examples.owners is None else "natural"
-    dealt = FederatedDataModule(  # of what is read already
-        examples, import_by_path(PARTITIONS[partition]["class_path"])(), held_out=HELD_OUT, seed=DATA_SEED
-    )
-    least = min(len(dealt.pooled(part)) for part in ("train", "held_out"))  # of both floors
-    return OwnImages(height, channels, min(MOST_IMAGES, least), partition, len(dealt.clients))
+    rule = import_by_path(PARTITIONS[partition]["class_path"])()
+    data = FederatedDataModule(examples, rule, held_out=HELD_OUT, seed=DATA_SEED)  # of what is read already
+    least = min(len(data.pooled(part)) for part in ("train", "held_out"))  # of both floors
+    return OwnImages(height, channels, min(MOST_IMAGES, least), partition, len(data.clients))

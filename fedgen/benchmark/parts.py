@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fedgen.experiments.engine.trainings import Control, component
@@ -85,81 +86,46 @@ def _gan_pair(kind: str, **options: Any) -> dict[str, Part]:
     return {name: component(f"fedgen.models.networks.{kind}{name.title()}", **options) for name in names}
 
 
-def _wgan_gp(size: int, channels: int) -> Part:
-    shape = {"image_size": size, "channels": channels}
-    if size < 16:
-        pair = _gan_pair("Small", **shape)
-        return component("fedgen.models.WGANGP", **pair, n_critic=2, lr=1e-3, betas=[0.0, 0.99], ema_decay=0.995)
-    pair = _gan_pair("DCGAN", **shape, width=16)
-    return component("fedgen.models.WGANGP", **pair, n_critic=2, lr=5e-4, betas=[0.0, 0.99], ema_decay=0.998)
+def _wgan_gp(size: int, channels: int, large: bool = False) -> Part:
+    kind, width = ("DCGAN", {"width": 64 if large else 16}) if large or size >= 16 else ("Small", {})
+    n_critic, lr, decay = (5, 2e-4, 0.999) if large else (2, 5e-4, 0.998) if width else (2, 1e-3, 0.995)
+    pair = _gan_pair(kind, image_size=size, channels=channels, **width)
+    return component("fedgen.models.WGANGP", **pair, n_critic=n_critic, lr=lr, betas=[0.0, 0.99], ema_decay=decay)
 
 
-def _stylegan2(size: int, channels: int) -> Part:
-    widths = {"image_size": size, "channels": channels, "channel_base": 32 * size, "channel_max": 48}
-    generator = component(
-        "fedgen.models.stylegan2.StyleGAN2Generator", latent_dim=32, style_dim=32, mapping_layers=2, **widths
-    )
+def _stylegan2(size: int, channels: int, large: bool = False) -> Part:
+    base, most, latents = (16384, 512, {}) if large else (32 * size, 48, {"latent_dim": 32, "style_dim": 32})
+    widths = {"image_size": size, "channels": channels, "channel_base": base, "channel_max": most}
+    generator = component("fedgen.models.stylegan2.StyleGAN2Generator", mapping_layers=2, **latents, **widths)
     critic = component("fedgen.models.stylegan2.StyleGAN2Discriminator", **widths)
-    return component("fedgen.models.StyleGAN2", generator=generator, critic=critic, r1_gamma=2.0, ema_kimg=5.0)
+    gamma, kimg = (1.0, 20.0) if large else (2.0, 5.0)
+    return component("fedgen.models.StyleGAN2", generator=generator, critic=critic, r1_gamma=gamma, ema_kimg=kimg)
 
 
-def _unet(size: int, channels: int) -> Part:
-    widths = [16, 32] if size <= 16 else [16, 32, 32]
-    return component(
-        "fedgen.models.networks.UNet", image_size=size, channels=channels, widths=widths, layers=1, attention=[]
-    )
+def _unet(size: int, channels: int, large: bool) -> Part:
+    """A small network, or that of Ho et al. 2020 for 32 x 32 pixels, a level more for 64 x 64."""
+    own = {"widths": [16, 32] if size <= 16 else [16, 32, 32], "layers": 1, "attention": []}
+    if large:
+        own = {"widths": [128, *[256] * (3 if size <= 32 else 4)], "dropout": 0.1}
+    return component("fedgen.models.networks.UNet", image_size=size, channels=channels, **own)
 
 
-def _ddpm(size: int, channels: int) -> Part:
+def _ddpm(size: int, channels: int, large: bool = False) -> Part:
     options = {"schedule": "cosine", "prediction": "v", "lr": 2e-3, "warmup": 100}
-    return component("fedgen.models.DDPM", network=_unet(size, channels), **options)
+    network = _unet(size, channels, large)
+    return component("fedgen.models.DDPM", network=network, **({"lr": 2e-4, "warmup": 1000} if large else options))
 
 
-_PATH = {"coupling": "optimal-transport", "times": "logit-normal"}
+def _flow(size: int, channels: int, large: bool = False) -> Part:
+    lr, warmup, steps = (2e-4, 1000, 20) if large else (2e-3, 100, 10)
+    options = {"coupling": "optimal-transport", "times": "logit-normal", "lr": lr, "warmup": warmup}
+    sampler = {"solver": "heun", "steps": steps, "denoise": True}
+    return component("fedgen.models.FlowMatching", network=_unet(size, channels, large), **options, sampler=sampler)
 
 
-def _flow(size: int, channels: int) -> Part:
-    options = {"lr": 2e-3, "warmup": 100, "sampler": {"solver": "heun", "steps": 10, "denoise": True}}
-    return component("fedgen.models.FlowMatching", network=_unet(size, channels), **_PATH, **options)
-
-
-def _wgan_gp_large(size: int, channels: int) -> Part:
-    pair = _gan_pair("DCGAN", image_size=size, channels=channels, width=64)
-    return component("fedgen.models.WGANGP", **pair, n_critic=5, lr=2e-4, betas=[0.0, 0.99], ema_decay=0.999)
-
-
-def _stylegan2_large(size: int, channels: int) -> Part:
-    widths = {"image_size": size, "channels": channels, "channel_base": 16384, "channel_max": 512}
-    generator = component("fedgen.models.stylegan2.StyleGAN2Generator", mapping_layers=2, **widths)
-    critic = component("fedgen.models.stylegan2.StyleGAN2Discriminator", **widths)
-    return component("fedgen.models.StyleGAN2", generator=generator, critic=critic, r1_gamma=1.0, ema_kimg=20.0)
-
-
-def _unet_large(size: int, channels: int) -> Part:
-    """The network of Ho et al. 2020 for 32 x 32 pixels, a level more for 64 x 64."""
-    widths = [128, 256, 256, 256] if size <= 32 else [128, 256, 256, 256, 256]
-    return component("fedgen.models.networks.UNet", image_size=size, channels=channels, widths=widths, dropout=0.1)
-
-
-def _ddpm_large(size: int, channels: int) -> Part:
-    return component("fedgen.models.DDPM", network=_unet_large(size, channels), lr=2e-4, warmup=1000)
-
-
-def _flow_large(size: int, channels: int) -> Part:
-    options = {"lr": 2e-4, "warmup": 1000, "sampler": {"solver": "heun", "steps": 20, "denoise": True}}
-    return component("fedgen.models.FlowMatching", network=_unet_large(size, channels), **_PATH, **options)
-
-
-GENERATORS: dict[str, Callable[[int, int], Part]] = {
-    "wgan-gp": _wgan_gp,
-    "stylegan2": _stylegan2,
-    "ddpm": _ddpm,
-    "flow": _flow,
-    "wgan-gp-large": _wgan_gp_large,
-    "stylegan2-large": _stylegan2_large,
-    "ddpm-large": _ddpm_large,
-    "flow-large": _flow_large,
-}
+_FAMILIES = {"wgan-gp": _wgan_gp, "stylegan2": _stylegan2, "ddpm": _ddpm, "flow": _flow}
+_LARGE = {f"{name}-large": partial(family, large=True) for name, family in _FAMILIES.items()}
+GENERATORS: dict[str, Callable[[int, int], Part]] = {**_FAMILIES, **_LARGE}
 """the model of each family, by side and channels of the images"""
 
 AVERAGING = "fedavg"

@@ -50,7 +50,6 @@ def provenance() -> Origin:
 
 
 def _commit() -> str | None:
-    """The checkout's commit; None for an installed package, or without git."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None

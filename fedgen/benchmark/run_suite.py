@@ -12,7 +12,7 @@ import yaml
 from fedgen.benchmark import entry as forms
 from fedgen.benchmark.claims import check, claims_of
 from fedgen.benchmark.provenance import provenance
-from fedgen.benchmark.suite import CACHE, PAIRS, Cell, OwnClass, Suite
+from fedgen.benchmark.suite import CACHE, PAIRS, Cell, Suite
 from fedgen.embeddings import FeatureCache
 from fedgen.evaluation.audit.attack_strength import IntervalEstimate
 from fedgen.evaluation.audit.membership import audit_run
@@ -45,10 +45,8 @@ def run_cells(suite: Suite, cells: Sequence[Cell], output: Path, parallel: int =
             for future in futures:
                 future.result()
             entry = known or write_entry(suite, cell, runs, output)
-            kept = "" if known is None else " (kept)"
-            console.print(
-                f"{number} of {len(cells)}: {say(entry)}{kept}", markup=False, highlight=False, soft_wrap=True
-            )
+            text = f"{number} of {len(cells)}: {say(entry)}{'' if known is None else ' (kept)'}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
             entries.append(entry)
         return entries
     finally:
@@ -84,19 +82,23 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
     recipe = cell.recipe()
     records = [forms.measured(Run(run.place).records, cell.budget.rounds - 1) for run in runs]
     costs = [cost_of(run) for run in runs]
-    audits = [audit_of(cell, run.place, picture=run is runs[0]) for run in runs]
-    attacks = [attack for attack, _ in audits]
+    attacks, nearest = zip(*(audit_of(cell, run.place, picture=run is runs[0]) for run in runs))
     stored: list[forms.RunForm] = [
         {"seed": run.seed, "records": [record.to_json() for record in found], "membership": attack, "costs": cost}
         for run, found, attack, cost in zip(runs, records, attacks, costs)
     ]
     pictures, _ = Pictures().samples(runs[0].place)
+    own: forms.OwnForm | None = None
+    if cell.own is not None:
+        own = {"class_path": cell.own.class_path, "slot": cell.own.slot}
+        if cell.own.images is not None:
+            own["images"] = cast("forms.ImagesForm", asdict(cell.own.images))
     form: forms.EntryForm = {
         "format": forms.FORMAT,
         "suite": suite.name,
         "cell": cell.name,
         "beside": cell.beside,
-        "own": None if cell.own is None else _form(cell.own),
+        "own": own,
         "recipe": recipe,
         "recipe_hash": fingerprint(recipe),
         "seeds": list(suite.seeds),
@@ -104,20 +106,13 @@ def write_entry(suite: Suite, cell: Cell, runs: Sequence[Training], output: Path
         "runs": stored,
         "claims": claims_of(cell, records, attacks, costs),
         "samples": pictures[-1].uri if pictures else "",
-        "nearest": audits[0][1],
+        "nearest": nearest[0],
     }
     path = output / forms.FOLDER / f"{cell.slug}.json"
     write_json(path, form)
     entry = forms.read_entry(path)
     check(entry)
     return entry
-
-
-def _form(own: OwnClass) -> forms.OwnForm:
-    form: forms.OwnForm = {"class_path": own.class_path, "slot": own.slot}
-    if own.images is not None:
-        form["images"] = cast("forms.ImagesForm", asdict(own.images))
-    return form
 
 
 def cost_of(run: Training) -> forms.RunCost:
@@ -148,20 +143,15 @@ def _known(suite: Suite, cell: Cell, output: Path) -> forms.Entry | None:
 
 
 def audit_of(cell: Cell, folder: Path, picture: bool) -> tuple[forms.MembershipForm, str]:
-    """Attacks a finished run, and draws its images nearest to training images; both also stay in the run's folder."""
+    """Attacks a finished run, and draws its images nearest to training images; both stay in its folder."""
     data, (module, clients) = cell.data_part, rebuild(folder)
     module.to("cuda" if cell.budget.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
     options: dict[str, Any] = {"embedding": data.embeddings[0], "num_images": data.num_images, "seed": clients.seed}
     (audit,) = audit_run(folder, module, clients, **options, pairs=PAIRS)
-    attacks: list[forms.AttackForm] = [
-        {
-            "name": one.name,
-            "pairs": one.pairs,
-            "auc": _interval_form(one.auc),
-            "advantage": _interval_form(one.advantage),
-        }
-        for one in audit.clients
-    ]
+    attacks: list[forms.AttackForm] = []
+    for one in audit.clients:
+        auc, advantage = _interval_form(one.auc), _interval_form(one.advantage)
+        attacks.append({"name": one.name, "pairs": one.pairs, "auc": auc, "advantage": advantage})
     uri = ""
     if picture:
         draw_nearest(folder, module, clients, **options, cache=FeatureCache(CACHE))

@@ -33,7 +33,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class OwnImages:
-    """The images of somebody's own data set, and how they are dealt and counted."""
+    """The images of somebody's own data set, and how they are split and counted."""
 
     image_size: int  # side in pixels
     channels: int  # 1 grey, 3 colour
@@ -68,10 +68,10 @@ class Cell:
     def task(self) -> str:
         """The data and the partition, whose cells are compared: "digits/by-class"."""
         data = self.data if self.own is None or self.own.images is None else self.own.class_path
-        return f"{data}/{self.dealt_by}"
+        return f"{data}/{self.split_by}"
 
     @property
-    def dealt_by(self) -> str:
+    def split_by(self) -> str:
         """The partition by name: the cell's, or that of an own data set's images."""
         return self.partition if self.own is None or self.own.images is None else self.own.images.partition
 
@@ -117,14 +117,13 @@ class Cell:
         """The whole recipe but for the seed."""
         data = self.data_part
         given = {"image_size": data.image_size, "channels": data.channels}
-        model = GENERATORS[self.generator](data.image_size, data.channels)
-        own = {} if self.own is None else {self.own.slot: component(self.own.class_path)}
-        if self.own is not None and self.own.takes:
-            own = {self.own.slot: component(self.own.class_path, **{name: given[name] for name in self.own.takes})}
+        model, own = GENERATORS[self.generator](data.image_size, data.channels), dict[str, Part]()
+        if self.own is not None:
+            own[self.own.slot] = component(self.own.class_path, **{name: given[name] for name in self.own.takes})
         federation = component(
             "fedgen.clients.FederatedDataModule",
             data=data.recipe,
-            partition=PARTITIONS[self.dealt_by],
+            partition=PARTITIONS[self.split_by],
             batch_size=self.budget.batch_size,
             held_out=HELD_OUT,
             seed=DATA_SEED,

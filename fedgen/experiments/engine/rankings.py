@@ -23,9 +23,9 @@ FLAT = 1e-9  # of the gap of a score that cannot rank in two ways: rounding leav
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Scores of several generators over the clients and over each IID dealing of their images."""
+    """Scores of several generators over the clients and over IID splits of their images."""
 
-    # generator -> "clients" -> score -> values; and of the dealings the same in the list "controls", or as "IID 0", ...
+    # generator -> "clients" -> score -> values; and of IID splits the same in the list "controls", or as "IID 0", ...
     scored: Mapping[str, Mapping[str, Any]]
 
     @cached_property
@@ -33,13 +33,13 @@ class ScoredRows:
         return {name: row[CLIENTS] for name, row in self.scored.items()}
 
     def controls(self, score: str) -> list[Rows]:
-        """Over each IID dealing; none for a score that is not measured there."""
-        dealt = {
+        """Over each IID split; none for a score that is not measured there."""
+        splits = {
             name: row.get(CONTROLS, [own for where, own in row.items() if where.startswith(IID)])
             for name, row in self.scored.items()
         }
-        known = [number for number, row in enumerate(next(iter(dealt.values()))) if score in row]
-        return [{name: rows[number] for name, rows in dealt.items()} for number in known]
+        known = [number for number, row in enumerate(next(iter(splits.values()))) if score in row]
+        return [{name: rows[number] for name, rows in splits.items()} for number in known]
 
     @property
     def scores(self) -> list[str]:
@@ -83,18 +83,13 @@ def compare(
     for control in controls:
         if list(control) != list(rows):
             raise ValueError("a control must hold the same generators in the same order")
-    columns = column(rows, score, "avg"), column(rows, score, "all")
-    errors = errors_of(rows, score, "avg"), errors_of(rows, score, "all")
+
+    def sides(of: Callable[[Rows, str, str], list[float]], own: Rows) -> tuple[list[float], list[float]]:
+        return of(own, score, "avg"), of(own, score, "all")
+
+    columns, errors = sides(column, rows), sides(errors_of, rows)
     found = _counted(inversions(*columns, *errors), between)
-    both = [
-        excess_inversions(
-            columns,
-            (column(control, score, "avg"), column(control, score, "all")),
-            errors,
-            (errors_of(control, score, "avg"), errors_of(control, score, "all")),
-        )
-        for control in controls
-    ]
+    both = [excess_inversions(columns, sides(column, one), errors, sides(errors_of, one)) for one in controls]
     excess = [ExcessInversions(_counted(one.found, between), _counted(one.control, between)) for one in both]
     evidence = {(pair.first, pair.second) for pair in found if pair.beyond_error}
     for one in excess:
@@ -122,24 +117,22 @@ def gap_of(rows: Rows, score: str) -> dict[str, float]:
 
 
 def agreement_table(found: Numbers, title: str) -> Table:
-    """Return what `compare` found of several scores, a line each."""
-
-    def cells(name: str, row: Numbers) -> list[Any]:
+    """What `compare` found of several scores, a line each."""
+    lines = []
+    for name, row in found.items():
         excess, controls = row["excess beyond error"], (row["control inverted"], row["control beyond error"])
         iid = "{:.3g} ({:.3g})".format(*map(statistics.mean, controls)) if controls[0] else None
         more = None if excess is None else f"{excess:+.0f}" if abs(excess) >= 100 else f"{excess:+.3g}"
         inverted, gap = f"{len(row['inverted'])} ({row['beyond error']})", row["gap"]
-        return [escape(name), row["pairs"], tau_of(row), inverted, iid, more, gap["mean"], f"{gap['spread']:.2g}"]
-
-    return make_table(
-        title,
-        ("score", "pairs", "tau", "inverted", "IID", "excess", "avg - all", "its spread"),
-        [cells(name, row) for name, row in found.items()],
-        notes="inverted: pairs of generators that avg and all order differently (beyond 1.96 standard errors of"
-        " both); IID: the mean over dealings of the same images to clients of the same sizes, which have bias and noise"
-        " but no heterogeneity; excess: pairs beyond error less the IID ones, which alone is evidence",
-        names=("score",),
+        cells = row["pairs"], tau_of(row), inverted, iid, more, gap["mean"], f"{gap['spread']:.2g}"
+        lines.append([escape(name), *cells])
+    notes = (
+        "inverted: pairs of generators that avg and all order differently (beyond 1.96 standard errors of both); IID:"
+        " the mean over dealings of the same images to clients of the same sizes, which have bias and noise but no"
+        " heterogeneity; excess: pairs beyond error less the IID ones, which alone is evidence"
     )
+    headings = ("score", "pairs", "tau", "inverted", "IID", "excess", "avg - all", "its spread")
+    return make_table(title, headings, lines, notes, names=("score",))
 
 
 def inversion_lines(own: str, row: Numbers) -> list[str]:
@@ -147,17 +140,14 @@ def inversion_lines(own: str, row: Numbers) -> list[str]:
     if not row["control inverted"]:
         return []
     inverted, control = count(row["inverted"]), statistics.mean(row["control inverted"])
-    text = (
-        f"{own}: avg and all order {inverted:,} of {row['pairs']:,} pairs differently, {control:.4g} over IID clients"
-    )
+    text = f"{own}: avg and all order {inverted:,} of {row['pairs']:,} pairs differently,"
     clear = f"{own}: {row['excess beyond error']:.3g} of these beyond their own errors and beyond IID clients"
-    return [expectation(text, inverted > control), expectation(clear, row["excess beyond error"] > 0)]
+    seen = expectation(f"{text} {control:.4g} over IID clients", inverted > control)
+    return [seen, expectation(clear, row["excess beyond error"] > 0)]
 
 
 def ranking_lines(found: Numbers, titles: Mapping[str, str], scale: float | None = None) -> list[str]:
-    """Say what the papers found of each score, and whether it was seen: a kernel's avg - all is one number for every
-    generator, another's differs by more, and more pairs are ordered differently, than over IID clients.
-    """
+    """Say whether a kernel's avg - all is one number, and others' differ by more than over IID clients."""
     lines = []
     for score, title in titles.items():
         row, gap = found[score], found[score]["gap"]
@@ -180,12 +170,12 @@ def tau_of(row: Numbers) -> str | None:
 
 
 def count(pairs: int | Sequence[Any]) -> int:
-    """Return how many pairs there are, which may be counted already."""
+    """How many pairs there are, which may be counted already."""
     return pairs if isinstance(pairs, int) else len(pairs)
 
 
 def better_than_real(rows: Rows, real: Numbers, what: str, than: str = "real images", named: bool = False) -> list[str]:
-    """Count the generators that each aggregate of FID calls better than real images; nothing where there are none."""
+    """Count the generators that each aggregate of FID calls better than real images, if there are any."""
     lines = []
     for how in BOTH if real else ():
         better = [name for name, row in rows.items() if row["fid"][how] < real["fid"][how]]
@@ -247,7 +237,7 @@ def draw_ranking(
 
 
 def draw_gaps(axes: Any, x: Sequence[float], rows: ScoredRows, score: str, title: str, xlabel: str) -> None:
-    """avg - all of each generator at x, over the clients and over each IID dealing, with zero in sight."""
+    """avg - all of each generator at x, over the clients and over IID splits, with zero in sight."""
     others = [gaps_of(control, score) for control in rows.controls(score)]
     draw_gap(axes, x, gaps_of(rows.clients, score), title, xlabel, others)
     axes.set_ylim(min(0, axes.get_ylim()[0]), None)
@@ -258,7 +248,7 @@ Found = Mapping[str, Mapping[str, Any]]  # score -> as `compare` gives it
 
 @dataclass(frozen=True)
 class RankingStudy:
-    """Generators and what they score over clients and over IID dealings of the same images."""
+    """Generators and what they score over clients and over IID splits of the same images."""
 
     rows: ScoredRows  # scores of every generator
     titles: Mapping[str, str]  # the scores to compare, by what to call them
@@ -267,7 +257,6 @@ class RankingStudy:
     kinds: Mapping[str, str] | None = None  # of each generator, if there are several
 
     def compared(self) -> dict[str, dict[str, Any]]:
-        """`compare` of every score, beside the controls that hold it."""
         return self.rows.compared(self.titles)
 
     def table(self, found: Found) -> Table:
@@ -299,11 +288,7 @@ class RankingStudy:
 def valley(
     values: Sequence[float], at: Sequence[float], difference: Callable[[int, int], tuple[float, float]]
 ) -> dict[str, Any]:
-    """Return where a curve is least, and how far its ends lie above that.
-
-    Keys: "least at" and "place", "least", "left" and "right" (difference of the first and the last value and its
-    standard error), and "inside": whether both exceed 1.96 standard errors, so that the curve falls and rises.
-    """
+    """Where a curve is least, how far its ends lie above that ("left", "right"), and whether both do beyond errors."""
     place = min(range(len(values)), key=values.__getitem__)
     found: dict[str, Any] = {"least at": at[place], "place": place, "least": values[place]}
     found |= {side: list(difference(end, place)) for side, end in (("left", 0), ("right", len(values) - 1))}
