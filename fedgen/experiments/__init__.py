@@ -8,16 +8,10 @@ Rooms, of which each imports only those above it:
     paired         the same recipe with and without a change, over paired seeds
     participation  clients that train and clients that never do
 
-A new experiment is a function in one of them and a line below. One on clients that never train is a list of arms, each
-a name and the options of `fedgen fit` that differ from the recipe (`participation/gaps_by_setting.py`). One that trains
-in another way declares arms too, and has them by `engine.trainings.train_arms`. One that compares avg and all over
-generators is a `RankingStudy` of what these score over the clients and over IID dealings of their images
-(`ranking/class_generators.py`). Numbers are the steps of a `Study`, so that it goes on where it was stopped; options
-are a `Choice`, which knows those of a quick run and what the numbers depend on.
-
-Arms over paired seeds share options (`ArmsChoice`), scores beside a control with table and curves (`ScoredArms`, or
-`GapScores` on clients that never train), figures (`arm_panels`) and verdicts (`paired_seeds.verdict_on`).
-`paired/fid_finetune.py` is one whole.
+A new experiment is a function in one of them and a line below. Its numbers are the steps of a `Study`, its options a
+`Choice`. Arms over paired seeds are `Arm`s trained by `engine.trainings.train_arms`, with scores beside a control
+(`ScoredArms`; `GapScores` on clients that never train), figures (`arm_panels`) and verdicts (`paired_seeds`), see
+`paired/digits_fid_loss.py`. Generators that avg and all rank are a `RankingStudy`: `ranking/class_generators.py`.
 """
 
 _SHOWN = {  # module -> experiment -> what it shows

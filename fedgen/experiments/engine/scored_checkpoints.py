@@ -81,7 +81,7 @@ PCA = "fid pca"  # FID on principal components of public images, beside "fid"
 
 
 def message_bytes(training: trainings.Training) -> dict[str, int]:
-    """Bytes of "weights" as sent, averaged "optimizer states" and "control variates", all that an algorithm adds."""
+    """Bytes of "weights" as sent, averaged "optimizer states" and "control variates"."""
     module, _ = rebuild(training.place)
     settings = read_yaml(training.place / RECIPE)["trainer"]["strategy"].get("init_args") or {}
     checkpoint = read_checkpoint(training.place / LAST)
@@ -118,18 +118,13 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """E.g. "WGAN-GP, interval 2, seed 0, round 120"; rounds are counted from 1 here."""
+        """For example "WGAN-GP, interval 2, seed 0, round 120"; rounds are counted from 1 here."""
         return f"{self.run.name}, round {self.round + 1}"
 
-    @property
-    def iterations(self) -> int:
-        """Local iterations so far of a client in every cohort."""
-        return (self.round + 1) * self.run.interval
-
     def described(self) -> dict[str, Any]:
-        """Run, seed, interval, round, iterations and control, as plain types for `results.json`."""
-        run = self.run
-        numbers = {"seed": run.seed, "interval": run.interval, "round": self.round + 1, "iterations": self.iterations}
+        """Plain types for `results.json`; iterations are local ones of a client in every cohort."""
+        run, done = self.run, self.round + 1
+        numbers = {"seed": run.seed, "interval": run.interval, "round": done, "iterations": done * run.interval}
         return {"series": run.series, "run": run.name, **numbers, "control": run.training.control}
 
 
@@ -166,10 +161,6 @@ class Trained:
         assert isinstance(data_set, DataSet)  # a recipe holds no examples
         self.source = Source(data_set, "train", embedding)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(client.name for client in self.data.clients)
-
     def with_embedding(self, embedding: Embedding) -> "Trained":
         other = copy.copy(self)
         other.embedding, other.source = embedding, self.source.with_embedding(embedding)
@@ -178,11 +169,9 @@ class Trained:
     def federation(self, part: Literal["train", "held_out"] = "train") -> FeatureFederation:
         """The clients' training images, or as many of each as were asked for; or those that they held out."""
         own = [client.train if part == "train" else client.held_out for client in self.data.clients]
-        if self.client_images is not None:
-            own = [
-                chosen(part, min(self.client_images, len(part)), self.seed, "client", k) for k, part in enumerate(own)
-            ]
-        return FeatureFederation(self.source.features, tuple(own), self.names)
+        if (most := self.client_images) is not None:
+            own = [chosen(part, min(most, len(part)), self.seed, "client", k) for k, part in enumerate(own)]
+        return FeatureFederation(self.source.features, tuple(own), tuple(client.name for client in self.data.clients))
 
     def projection(self, components: int) -> Projection | None:
         """Principal components of the test split, no client's; None without one, or of hardly more features."""
@@ -221,7 +210,7 @@ class Trained:
                 )
 
     def sampling(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Return what a checkpoint's images depend on beside its weights, e.g. a diffusion model's solver."""
+        """What a checkpoint's images depend on beside its weights, e.g. a diffusion model's solver."""
         return sampling_of(self._models[checkpoint.run.name])
 
     def features(self, checkpoint: Checkpoint, count: int) -> Tensor:
@@ -229,7 +218,7 @@ class Trained:
 
 
 class Scorers:
-    """The clients' side of all scores, over the clients and, but for kernels', over IID dealings of the same images."""
+    """The clients' side of all scores, over the clients and, but for kernels', over IID splits of the same images."""
 
     def __init__(
         self,
@@ -242,11 +231,8 @@ class Scorers:
         self.projection = projection
         sides = federation.with_iid(seed, dealings).values()  # where a kernel's avg - all is another constant, no more
         self._plain = [side.reference(("fid", *kernels) if side is federation else ("fid",)) for side in sides]
-        self._projected = [
-            Reference([projection.project(part) for part in side.parts()], ("fid",), "examples")
-            for side in sides
-            if projection
-        ]
+        parts = [[projection.project(part) for part in side.parts()] for side in sides] if projection else []
+        self._projected = [Reference(own, ("fid",), "examples") for own in parts]
 
     def score(self, generated: Tensor) -> dict[str, Any]:
         """{"clients": {score: values}, "controls": [the same of each]} of generated features [m, D], with errors."""
@@ -269,14 +255,12 @@ class TrainedChoice(Choice):
 
     Args:
         data: digits, mnist5k, fashion-mnist or cifar10; each has its recipe.
-        embedding: in whose features to score; the data's own by default: pixels for digits, or its network
-            (efficientnet-lite0-32) where images of one class are scored too.
+        embedding: in whose features to score; the data's own by default.
         weights: a local file of its weights.
-        seeds: runs with each interval; the data's own number by default: 3, of mnist5k and fashion-mnist 1. Of a DDPM
-            at most 1 where images are larger than digits.
+        seeds: runs with each interval; the data's own number by default, of a DDPM at most 1 of larger images.
         intervals: communication intervals of the WGAN-GP, at equal local iterations; the data's own by default.
-        checkpoints: about how many of each run are kept and scored; the data's own number by default: 20, of
-            fashion-mnist 10, of a DDPM at most 8 or 10 on a CPU. Another number is another training.
+        checkpoints: about how many of each run are kept and scored; the data's own number by default. Another number
+            is another training.
         client_images: of each client's training images at most, to score against; the data's own number by default.
         components: principal components of the data's test split, where it has one, for a second FID.
         dealings: IID controls.
@@ -357,7 +341,6 @@ class TrainedChoice(Choice):
         return trainings.all_runs(self.protocol, self.plan, self.series(kinds))
 
     def train(self, runs: list[trainings.TrainedRun]) -> Trained:
-        """Trains what is missing of the runs; then they, and the clients they were trained with."""
         network = load_embedding(self.protocol.embedding, weights=self.weights).to(self.device)
         trainings.train_runs(runs, self.plan)
         return Trained(runs, network, self.seed, self.protocol.client_images, self.device)

@@ -31,7 +31,7 @@ def rounds_of(path: Path) -> int:
 
 
 def local_iterations(path: Path) -> int:
-    """Rounds x communication interval of a recipe: what a client that is in every cohort trains."""
+    """Rounds x communication interval of a recipe."""
     return rounds_of(path) * of_strategy(path)
 
 
@@ -50,7 +50,7 @@ def _number(path: Path, what: str, *keys: str) -> int:
 
 
 def fingerprints(recipes: Iterable[Path]) -> dict[str, str]:
-    """Return by file name a hash of what each recipe says. Numbers depend on it, and not on comments or folders."""
+    """By file name a hash of what each recipe says, without comments."""
     return {path.name: fingerprint(read_recipe(path)) for path in recipes}
 
 
@@ -165,7 +165,7 @@ def kept_rounds(
 
 
 def train_all(trainings: Sequence[Training], parallel: int = 1) -> list[Path]:
-    """The run folders of trainings, some at once on shares of the cores; after a failure or Ctrl-C no more start."""
+    """The run folders of trainings, some at once; after a failure or Ctrl-C no more start."""
     for recipe in {training.recipe for training in trainings}:
         read_recipe(recipe)
     threads = max(1, (os.cpu_count() or 1) // parallel) if parallel > 1 else None
@@ -207,7 +207,7 @@ def train_arms(
     common: Mapping[str, Any],
     place: Callable[[Arm, int], Path] | None = None,
 ) -> dict[str, list[Training]]:
-    """Return each arm's runs, one a seed, by the arm's name; trained, unless the step that measures them is known."""
+    """Each arm's runs, one a seed; trained, unless the step that measures them is known."""
     place = place or (lambda arm, seed: study.path(f"{slug(arm.name)}-{seed}"))
     runs = {
         arm.name: [
@@ -353,7 +353,7 @@ class TrainedRun:
 
     @property
     def name(self) -> str:
-        """E.g. "WGAN-GP, interval 2, seed 0", "WGAN-GP, local only, seed 0"."""
+        """For example "WGAN-GP, interval 2, seed 0", "WGAN-GP, local only, seed 0"."""
         control = self.training.control
         way = control.replace("_", " ") if control else f"interval {self.interval}"
         return f"{self.series}, {way}, seed {self.seed}"

@@ -25,7 +25,7 @@ from fedgen.experiments.ranking.styles import (
     TruncationChoice,
     read_styles,
 )
-from fedgen.reports.figures.aggregate_panels import CONTROL, show_rows
+from fedgen.reports.figures.aggregate_panels import CONTROL, draw_aggregates, show_rows
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores.rankings import Z
 from fedgen.seeds import generator
@@ -35,7 +35,6 @@ SCORES = ("fid", PCA, "kid")
 PICTURED = (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)  # truncations of the papers' pictures
 SHOWN = 6  # clients
 COLUMNS = 10  # images of each
-CLOSE = 0.07  # of a panel's width or height, where two points leave no room for text
 REAL = "the clients' further images"
 TAU = "truncation of the generator"
 
@@ -158,13 +157,21 @@ def valley_lines(
 
 def draw(ranking: rankings.RankingStudy, found: Numbers, choice: TruncationChoice, path: Path) -> Path:
     """A row a score: avg and all over truncations, avg against all, rank against rank, and avg - all."""
-    title = f"{ranking.heading}\ntruncation of generators to the mean style; bands: two standard errors"
-    with panels(path, (15, 3.4 * len(SCORES) + 0.5), len(SCORES), 4, title) as (figure, axes):
-        for (over, path_axes, ranks, gap), score in zip(axes, SCORES):
+    from scipy.stats import rankdata
+
+    heading = f"{ranking.heading}\ntruncation of generators to the mean style; bands: two standard errors"
+    with panels(path, (15, 3.4 * len(SCORES) + 0.5), len(SCORES), 4, heading) as (figure, axes):
+        for (over, way, ranks, gap), (score, title) in zip(axes, ranking.titles.items()):
             _draw_over(over, ranking, score, choice)
-            points = _draw_path(path_axes, ranking, score, choice.taus)
-            _draw_ranks(ranks, ranking, score, found["scores"][score], choice.taus)
-            rankings.draw_gaps(gap, choice.taus, ranking.rows, score, ranking.titles[score], TAU)
+            sides = [rankings.column(ranking.rows.clients, score, how) for how in rankings.BOTH]
+            way.plot(*sides, color="0.4", linewidth=1.0, zorder=2)
+            points = ranking.scatter(way, score, colours=choice.taus, real_title=REAL, errors=False)
+            ranks.plot([1, len(choice.taus)], [1, len(choice.taus)], color="0.6", linewidth=0.8, zorder=1)
+            places = (rankdata(side).tolist() for side in sides)  # 1 the least; on the diagonal where both rank alike
+            draw_aggregates(ranks, *places, f"rank by {title}", colours=choice.taus)
+            pairs = found["scores"][score]
+            ranks.set_title(f"{len(pairs['inverted'])} of {pairs['pairs']} pairs inverted", fontsize=9)
+            rankings.draw_gaps(gap, choice.taus, ranking.rows, score, title, TAU)
             figure.colorbar(points, ax=gap, label=TAU, aspect=30)
         handles, labels = (
             [one for panel in axes[0][:2] for one in panel.get_legend_handles_labels()[i]] for i in (0, 1)
@@ -192,47 +199,6 @@ def _draw_over(axes: Any, ranking: rankings.RankingStudy, score: str, choice: Tr
     axes.axvline(choice.client_truncation, color="0.6", linewidth=0.9, label="the clients' own truncation")
     axes.set(xlabel=TAU, ylabel=ranking.titles[score])
     axes.grid(alpha=0.25)
-
-
-def _draw_path(axes: Any, ranking: rankings.RankingStudy, score: str, taus: Sequence[float]) -> Any:
-    """avg against all, joined in the order of truncations, some of which are written beside; gives the points."""
-    avg, everyone = (rankings.column(ranking.rows.clients, score, how) for how in rankings.BOTH)
-    axes.plot(avg, everyone, color="0.4", linewidth=1.0, zorder=2)
-    points = ranking.scatter(axes, score, colours=taus, real_title=REAL, errors=False)
-    axes.margins(0.12)
-    for place in _apart(avg, everyone):
-        _write(axes, taus[place], avg[place], everyone[place])
-    return points
-
-
-def _apart(across: Sequence[float], up: Sequence[float]) -> list[int]:
-    """Places of points to write beside: the first, the last, and those that are not close to one of them taken."""
-    widths = [max(max(values) - min(values), 1e-300) for values in (across, up)]
-    taken: list[int] = []
-    for place in (0, len(across) - 1, *range(1, len(across) - 1)):
-        steps = [(abs(across[place] - across[p]) / widths[0], abs(up[place] - up[p]) / widths[1]) for p in taken]
-        if all(max(step) > CLOSE for step in steps):
-            taken.append(place)
-    return taken
-
-
-def _draw_ranks(axes: Any, ranking: rankings.RankingStudy, score: str, found: Numbers, taus: Sequence[float]) -> None:
-    """Each generator's rank by avg (across) and by all (up), 1 the least; on the diagonal where both rank alike."""
-    from scipy.stats import rankdata
-
-    rows = ranking.rows.clients
-    sides = [rankdata(rankings.column(rows, score, how)).tolist() for how in rankings.BOTH]
-    ranks = {name: {score: dict(zip(rankings.BOTH, pair))} for name, *pair in zip(rows, *sides)}
-    axes.plot([1, len(taus)], [1, len(taus)], color="0.6", linewidth=0.8, zorder=1)
-    rankings.draw_ranking(axes, ranks, score, f"rank by {ranking.titles[score]}", colours=taus)
-    for tau, across, up in zip(taus, *sides):
-        _write(axes, tau, across, up)
-    axes.margins(0.12)
-    axes.set_title(f"{len(found['inverted'])} of {found['pairs']} pairs inverted", fontsize=9)
-
-
-def _write(axes: Any, tau: float, across: float, up: float) -> None:
-    axes.annotate(f"{tau:g}", (across, up), textcoords="offset points", xytext=(4, 4), fontsize=8, zorder=5)
 
 
 def draw_samples(styles: TruncatedStyles, choice: TruncationChoice, path: Path) -> Path:
