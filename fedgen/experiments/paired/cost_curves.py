@@ -17,7 +17,15 @@ from rich.table import Table
 from fedgen.evaluation import Run, by_column
 from fedgen.evaluation.marks import title_of
 from fedgen.experiments.engine.arm_panels import log_axis
-from fedgen.experiments.engine.paired_seeds import by_chance, change_of, compare_pairs, mean_and_spread, verdict_on
+from fedgen.experiments.engine.paired_seeds import (
+    by_chance,
+    change_of,
+    compare_pairs,
+    difference,
+    mean_and_spread,
+    verdict,
+    verdict_on,
+)
 from fedgen.experiments.engine.scored_checkpoints import message_bytes
 from fedgen.experiments.engine.study import Study, make_table, panels, rising
 from fedgen.experiments.engine.trainings import Arm, RecipeChoice, Training, component, of_strategy, train_arms
@@ -176,7 +184,16 @@ def asynchronous_rounds(**options: Any) -> None:
         draw_against(right, curves, "turns", "turns of clients", CLOCK_COLOURS)
         left.set_ylabel(f"{FID} all")
         left.legend(fontsize=9)
-    study.report([clock_table(curves), *clock_lines(curves)], study.figure)
+    rows = []
+    for arm, own in curves.items():
+        early = shown(at_the_end_of(curves, arm, FEDBUFF, "fid_all", "seconds"))
+        staleness = f"{statistics.mean(curve['staleness'] for curve in own):.2f}"
+        rows.append((arm, shown(ends(own, "seconds")), staleness, early, *(shown(ends(own, one)) for one in SHOWN)))
+    headings = ("arm", "seconds", "staleness", f"{FID} all then", *(f"{FID} {name[4:]}" for name in SHOWN))
+    note = f"; seconds: simulated, to the end; then: when {FEDBUFF} is through; the last three: at the end, after as"
+    note = spread_note(curves, f"{note} many turns of clients")
+    table = make_table("slow and fast clients on one clock", headings, rows, note)
+    study.report([table, *clock_lines(curves)], study.figure)
 
 
 def clock_curve(training: Training) -> dict[str, Any]:
@@ -202,19 +219,6 @@ def clock_lines(curves: Curves) -> list[str]:
         verdict_on(f"FID-all after as many turns, {FEDBUFF} less {FEDAVG},", fids),
         verdict_on(f"FID of the worst client after as many turns, {FEDBUFF} less {FEDAVG},", worst),
     ]
-
-
-def clock_table(curves: Curves) -> Table:
-    rows = []
-    for arm, own in curves.items():
-        early = shown(at_the_end_of(curves, arm, FEDBUFF, "fid_all", "seconds"))
-        staleness = f"{statistics.mean(curve['staleness'] for curve in own):.2f}"
-        scores = (shown(ends(own, column)) for column in SHOWN)
-        rows.append((arm, shown(ends(own, "seconds")), staleness, early, *scores))
-    headings = ("arm", "seconds", "staleness", f"{FID} all then", *(f"{FID} {name[4:]}" for name in SHOWN))
-    note = f"; seconds: simulated, to the end; then: when {FEDBUFF} is through; the last three: at the end, after as"
-    note += " many turns of clients"
-    return make_table("slow and fast clients on one clock", headings, rows, spread_note(curves, note))
 
 
 # ---- compressed updates ----
@@ -274,7 +278,16 @@ def compressed_updates(**options: Any) -> None:
         axes.set_xscale("log")
         axes.set_ylabel(f"{FID} all")
         axes.legend(fontsize=9)
-    study.report([bytes_table(curves), *bytes_lines(curves)], study.figure)
+    rows = []
+    for arm, own in curves.items():
+        then = shown(at_the_end_of(curves, WHOLE, arm, "fid_all", "megabytes"))
+        scores = [shown(ends(own, column)) for column in ("fid_all", "fid_avg")]
+        rows.append((arm, in_bytes(own[0]["message"]), f"{own[0]['megabytes'][-1]:.3g} MB", *scores, then))
+    headings = ("updates", "a message", "all", f"{FID} all", f"{FID} avg", f"{FID} all, whole then")
+    note = ", at the end; whole then: of whole updates when their clients had sent as many bytes"
+    note = spread_note(curves, note)
+    table = make_table("updates whole and compressed, as many rounds", headings, rows, note)
+    study.report([table, *bytes_lines(curves)], study.figure)
 
 
 def bytes_lines(curves: Curves) -> list[str]:
@@ -286,17 +299,6 @@ def bytes_lines(curves: Curves) -> list[str]:
         text = f"{arm}: FID-all after as many rounds, less that of {WHOLE},"
         lines.append(verdict_on(text, [ends(curves[WHOLE]), own]))
     return lines
-
-
-def bytes_table(curves: Curves) -> Table:
-    rows = []
-    for arm, own in curves.items():
-        then = shown(at_the_end_of(curves, WHOLE, arm, "fid_all", "megabytes"))
-        scores = [shown(ends(own, column)) for column in ("fid_all", "fid_avg")]
-        rows.append((arm, in_bytes(own[0]["message"]), f"{own[0]['megabytes'][-1]:.3g} MB", *scores, then))
-    headings = ("updates", "a message", "all", f"{FID} all", f"{FID} avg", f"{FID} all, whole then")
-    note = ", at the end; whole then: of whole updates when their clients had sent as many bytes"
-    return make_table("updates whole and compressed, as many rounds", headings, rows, spread_note(curves, note))
 
 
 # ---- choices of a flow ----
@@ -399,22 +401,17 @@ def changes_of(curves: Curves) -> dict[str, dict[str, Any]]:
 
 def flow_lines(curves: Curves) -> list[str]:
     """Say of each change whether FID-all is the worse for it, as expected of all but a shorter interval."""
-    control = ends(curves[CONTROL])
-    lines = [
-        verdict_on(f"{arm}: FID-all, beside {CONTROL},", [control, row["values"]])
-        if arm == "interval 1"
-        else verdict_on(f"{arm}: FID-all is higher than {CONTROL}'s", [control, row["values"]], "more")
-        for arm, row in changes_of(curves).items()
-    ]
+    lines = []
+    for arm, row in changes_of(curves).items():
+        worse = verdict(f"{arm}: FID-all is higher than {CONTROL}'s", row, "more")
+        lines.append(difference(f"{arm}: FID-all, beside {CONTROL},", row) if arm == "interval 1" else worse)
     return [*lines, by_chance(len(lines))]
 
 
 def flow_table(curves: Curves) -> Table:
-    changes = {CONTROL: "", **{arm: change_of(row) for arm, row in changes_of(curves).items()}}
-    rows = [
-        (arm, *(shown(ends(own, column)) for column in ("fid_all", "fid_avg")), changes[arm])
-        for arm, own in curves.items()
-    ]
+    changes = {arm: change_of(row) for arm, row in changes_of(curves).items()}
+    names = "fid_all", "fid_avg"
+    rows = [(arm, *(shown(ends(own, one)) for one in names), changes.get(arm, "")) for arm, own in curves.items()]
     note = spread_note(curves, f"; difference: in {FID} all, paired, its 95 % interval")
     headings = ("changed", f"{FID} all", f"{FID} avg", "difference")
     return make_table("one choice changed at a time, as many local iterations", headings, rows, note)

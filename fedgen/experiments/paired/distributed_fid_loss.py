@@ -48,8 +48,6 @@ Objective = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ToySettings:
-    """Options for training the toy's generator."""
-
     points: int = 50_000  # of each client whose moments are sent
     kernel_points: int = 4000  # of each client that a kernel meets
     batch: int = 512  # generated points of a step
@@ -58,7 +56,7 @@ class ToySettings:
 
 
 def sent(points: Sequence[Tensor]) -> list[bytes]:
-    """Return what clients send for FID: one message each, its count, sum and sum of outer products."""
+    """Messages of clients for FID: count, sum and sum of outer products."""
     return [gaussian_to_sums(summarize(part)).to_bytes() for part in points]
 
 
@@ -143,7 +141,8 @@ def _moments(parameters: Tensor) -> Tensor:
 
 
 def name_of(arm: str) -> str:
-    return "no loss" if arm == CONTROL else arm.upper().replace("_ALL", "-all").replace("_AVG", "-avg")
+    named = {CONTROL: "no loss", "real": "real digits"}
+    return named.get(arm, arm.upper().replace("_ALL", "-all").replace("_AVG", "-avg"))
 
 
 def toy_table(toy: Numbers) -> Table:
@@ -271,32 +270,25 @@ def real_traces(folder: Path, embeddings: Sequence[str]) -> dict[str, dict[str, 
     return found
 
 
-def floors(folder: Path) -> dict[str, float]:
-    """By column, what held-out real images score."""
-    records = Run(folder).records
-    names = Columns.of(records)
-    return {names.name(record): record.value for record in records if record.is_floor}
-
-
 def messages_against_images(folder: Path) -> dict[str, Any]:
     """Measure clients' messages for FID in "bytes" by D, and how far the loss from them is from that of images."""
     parts = [_features(part, OPTIMISED) for part in client_images(folder)]
     messages = [Message.from_bytes(gaussian_to_sums(summarize(part)).to_bytes(), "sums") for part in parts]
     found: dict[str, Any] = {"value": {}, "gradient": {}}
     batch = torch.cat([part[:4] for part in parts]).flip(1).double()  # any images that are not the clients'
+
+    def loss_to(clients: Any, aggregate: Any) -> tuple[float, Tensor]:
+        features = batch.clone().requires_grad_()
+        value = FastFIDLoss(aggregate=aggregate).set_references(clients)(features)
+        return float(value.detach()), torch.autograd.grad(value, features)[0]
+
     for aggregate, received in (("all", [add(*messages)]), ("avg", messages)):
-        sides = [list(map(gaussian_from_message, received)), parts]
-        results = [_value_and_gradient(aggregate, side, batch) for side in sides]
-        found["value"][aggregate] = abs(results[0][0] / results[1][0] - 1)
-        found["gradient"][aggregate] = float((results[0][1] - results[1][1]).norm() / results[1][1].norm())
+        value, gradient = loss_to(list(map(gaussian_from_message, received)), aggregate)
+        expected, direction = loss_to(parts, aggregate)
+        found["value"][aggregate] = abs(value / expected - 1)
+        found["gradient"][aggregate] = float((gradient - direction).norm() / direction.norm())
     sizes = {dim: gaussian_to_sums(summarize(torch.zeros(2, dim))) for dim in SIZES}
     return found | {"bytes": {str(dim): message_size(message) for dim, message in sizes.items()}}
-
-
-def _value_and_gradient(aggregate: Any, clients: Any, batch: Tensor) -> tuple[float, Tensor]:
-    features = batch.clone().requires_grad_()
-    value = FastFIDLoss(aggregate=aggregate).set_references(clients)(features)
-    return float(value.detach()), torch.autograd.grad(value, features)[0]
 
 
 def _features(images: Tensor, embedding: str) -> Tensor:
@@ -306,24 +298,12 @@ def _features(images: Tensor, embedding: str) -> Tensor:
 MARKERS = {CONTROL: "s", "fid_all": "o", "fid_avg": "o", "kid_all": "^"}
 FLOOR = "held-out real images"
 SIDE = 6  # pictures of a grid's side
-
-
 STYLES = {
     **{name_of(arm): {"color": COLOURS[arm], "marker": MARKERS[arm], "linestyle": "none"} for arm in ARMS},
     FLOOR: {"color": "black", "marker": "*", "linestyle": "none"},
     "real pool": REAL,
     "a client's own": {**REAL, "linestyle": "--"},
 }
-
-
-def save_samples(images: Mapping[str, Tensor | Sequence[Tensor]], paths: Mapping[str, Path]) -> None:
-    """Writes a grid of some images of each side; of several clients' images, of each client as many."""
-    for name, path in paths.items():
-        side = images[name]
-        if not isinstance(side, Tensor):
-            each = -(-SIDE * SIDE // len(side))
-            side = torch.stack([part[:each] for part in side], dim=1).flatten(0, 1)
-        save_png(path, tile(side[: SIDE * SIDE], SIDE, min_side=32))
 
 
 def draw_digits(digits: Numbers, samples: Mapping[str, Path], path: Path) -> Path:
@@ -337,33 +317,24 @@ def draw_digits(digits: Numbers, samples: Mapping[str, Path], path: Path) -> Pat
         label="trace of the covariance / real pool's",
         bottom=0,
     )
-    panels = [*(_against(digits, prefix, title) for prefix, title in _columns(digits).items()), traces]
-    named = {arm: "real digits" if arm == "real" else name_of(arm) for arm in samples}
-    pictures = [(file, named[arm], COLOURS.get(arm, "black")) for arm, file in samples.items()]
-    return draw_panels([panels], STYLES, path, "", "FID-avg, or the loss", (3.6, 3.4), pictures)
+    columns = {trained_prefix(digits): f"{OPTIMISED}, training images\n(trained on)"}
+    if UNRELATED in digits["traces"]:
+        columns["report/"] = f"{UNRELATED},\nheld-out images"
+    panels, floor = [], digits["floor"]
+    for prefix, title in columns.items():
+        avg, pooled = (digits["scores"][f"{prefix}fid_{how}"] for how in ("avg", "all"))
+        arms = {name_of(arm): {x: [y] for x, y in zip(avg[arm], pooled[arm])} for arm in ARMS}
+        if f"{prefix}fid_all" in floor:
+            arms[FLOOR] = {floor[f"{prefix}fid_avg"]: [floor[f"{prefix}fid_all"]]}
+        panels.append(ArmPanel(arms, title=title, label="FID-all"))
+    pictures = [(file, name_of(arm), COLOURS.get(arm, "black")) for arm, file in samples.items()]
+    return draw_panels([[*panels, traces]], STYLES, path, "", "FID-avg, or the loss", (3.6, 3.4), pictures)
 
 
 def trained_prefix(digits: Numbers) -> str:
-    """Return what stands before "fid_all" in the column of the images and the embedding that losses were trained on."""
+    """The beginning of columns of the images and the embedding that losses were trained on."""
     trained = (name for name, mark in digits["marks"].items() if mark == SAME and name.endswith("fid_all"))
     return next(trained).removesuffix("fid_all")
-
-
-def _columns(digits: Numbers) -> dict[str, str]:
-    """Prefix of the columns that are shown -> title: the embedding trained on, then another on held-out images."""
-    found = {trained_prefix(digits): f"{OPTIMISED}, training images\n(trained on)"}
-    if UNRELATED in digits["traces"]:
-        found["report/"] = f"{UNRELATED},\nheld-out images"
-    return found
-
-
-def _against(digits: Numbers, prefix: str, title: str) -> ArmPanel:
-    avg, pooled = (digits["scores"][f"{prefix}fid_{how}"] for how in ("avg", "all"))
-    arms = {name_of(arm): {x: [y] for x, y in zip(avg[arm], pooled[arm])} for arm in ARMS}
-    floor = digits["floor"]
-    if f"{prefix}fid_all" in floor:
-        arms[FLOOR] = {floor[f"{prefix}fid_avg"]: [floor[f"{prefix}fid_all"]]}
-    return ArmPanel(arms, title=title, label="FID-all")
 
 
 def digits_table(digits: Numbers) -> Table:
@@ -388,7 +359,7 @@ def digits_table(digits: Numbers) -> Table:
 
 
 def difference_table(digits: Numbers) -> Table:
-    """Return what each loss changes on held-out images in embeddings that it was not trained on: paired differences."""
+    """Paired differences on held-out images in embeddings that losses were not trained on."""
     against = digits["against no loss"]
     columns = [name for name, row in next(iter(against.values())).items() if name.startswith("report/")]
     shown = [name for name in columns if name in digits["scores"] and not digits["marks"][name]]
@@ -403,10 +374,8 @@ def digits_outcomes(digits: Numbers) -> list[str]:
     for how in ("all", "avg"):
         between, within = apart(digits["scores"][f"{prefix}fid_{how}"])
         if within is not None:  # one seed says nothing of others
-            text = (
-                f"FID-all and FID-avg train other models: of one seed they are {between:.3g} apart in FID-{how}"
-                f" on average, two seeds of one of them {within:.3g}"
-            )
+            text = f"FID-all and FID-avg train other models: of one seed they are {between:.3g} apart in FID-{how}"
+            text += f" on average, two seeds of one of them {within:.3g}"
             lines.append(expectation(text, between > within))
     for how, other in (("all", "avg"), ("avg", "all")):
         row = digits["scores"][f"{prefix}fid_{how}"]
@@ -419,10 +388,8 @@ def digits_outcomes(digits: Numbers) -> list[str]:
     lines.append(verdict_on(text, ([floor] * len(own), own), "less"))
     real, row = digits["real traces"][OPTIMISED], digits["traces"][OPTIMISED]
     pooled, single = ([value / real["pool"] for value in row[arm]] for arm in ("fid_all", "fid_avg"))
-    text = (
-        f"FID-avg leaves a lower trace of the generated covariance, {statistics.mean(single):.2f} of the pool's, than"
-        f" FID-all, {statistics.mean(pooled):.2f} (within a client: {real['within'] / real['pool']:.2f})"
-    )
+    text = f"FID-avg leaves a lower trace of the generated covariance, {statistics.mean(single):.2f} of the pool's,"
+    text += f" than FID-all, {statistics.mean(pooled):.2f} (within a client: {real['within'] / real['pool']:.2f})"
     lines.append(verdict_on(text, (pooled, single), "less"))
     sent = digits["messages"]
     worst = max(max(sent[part].values()) for part in ("value", "gradient"))
@@ -459,8 +426,12 @@ def distributed_fid_loss(**options: Any) -> None:
     digits = study.step("digits", lambda: measure(runs, choice))
     samples = {arm: study.path(f"samples-{arm}.png") for arm in (*ARMS, "real")}
     if not all(path.exists() for path in samples.values()):
-        images = {arm: generated_images(own[0].folder, seed=choice.seed) for arm, own in runs.items()}
-        save_samples(images | {"real": client_images(runs[CONTROL][0].folder)}, samples)
+        parts = client_images(runs[CONTROL][0].folder)
+        each = -(-SIDE * SIDE // len(parts))  # of each client as many
+        images = {"real": torch.stack([part[:each] for part in parts], dim=1).flatten(0, 1)}
+        images |= {arm: generated_images(own[0].folder, seed=choice.seed) for arm, own in runs.items()}
+        for name, path in samples.items():
+            save_png(path, tile(images[name][: SIDE * SIDE], SIDE, min_side=32))
     tables: list[Table | str] = [toy_table(toy), *toy_outcomes(toy), digits_table(digits)]
     tables += [difference_table(digits)] if choice.seeds > 1 else []
     tables += [*digits_outcomes(digits), KID_AVG, f"figure: {draw_toy(toy, study.path(FIGURES[0]))}"]
@@ -470,13 +441,16 @@ def distributed_fid_loss(**options: Any) -> None:
 def measure(runs: Mapping[str, Sequence[Training]], choice: DistributedChoice) -> dict[str, Any]:
     """Measure what the digits' runs left, by column or embedding and arm, as numbers for `results.json`."""
     scored = {arm: [last_scores(run.folder, choice.rounds) for run in own] for arm, own in runs.items()}
+    first = runs[CONTROL][0].folder
+    records = Run(first).records
+    name_in = Columns.of(records).name
     columns = [name for name in scored[CONTROL][0] if name.endswith(("_all", "_avg"))]
     found: dict[str, Any] = {
         "scores": {name: {arm: [run[name].value for run in own] for arm, own in scored.items()} for name in columns},
         "marks": {name: mark_of(scored["fid_all"][0][name]) for name in columns},
-        "floor": floors(runs[CONTROL][0].folder),
-        "real traces": real_traces(runs[CONTROL][0].folder, choice.embeddings),
-        "messages": messages_against_images(runs[CONTROL][0].folder),
+        "floor": {name_in(record): record.value for record in records if record.is_floor},
+        "real traces": real_traces(first, choice.embeddings),
+        "messages": messages_against_images(first),
     }
     if len(scored[CONTROL]) > 1:
         found["against no loss"] = {arm: compare(scored[CONTROL], own) for arm, own in scored.items() if arm != CONTROL}

@@ -36,15 +36,13 @@ def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
     inverted = {kind: len(row["inverted"]) for kind, row in found.items()}
     values = {kind: rankings.column(rows, kind, "all") for kind in found}
     ties = {kind: sum(a == b for place, a in enumerate(own) for b in own[place + 1 :]) for kind, own in values.items()}
-    table = make_table(
-        f"{count} generators made of digits, {count * (count - 1) // 2} pairs, five clients of one digit each",
-        ("KID of", "inverted", "tied", "avg - all, least", "largest"),
-        [
-            [titles[kind], inverted[kind], ties[kind], *(f"{row['gap'][end]:.8f}" for end in ("min", "max"))]
-            for kind, row in found.items()
-        ],
-        names=("KID of",),
-    )
+    lines = [
+        [titles[kind], inverted[kind], ties[kind], *(f"{row['gap'][end]:.8f}" for end in ("min", "max"))]
+        for kind, row in found.items()
+    ]
+    title = f"{count} generators made of digits, {count * (count - 1) // 2} pairs, five clients of one digit each"
+    headings = ("KID of", "inverted", "tied", "avg - all, least", "largest")
+    table = make_table(title, headings, lines, names=headings[:1])
     shown = {kind: f"KID of {titles[kind]}," for kind in (EXACT, DRAWN)}
     gap = found[DRAWN]["gap"]  # whose noise is to be seen
     limits = gap["min"] - 0.1 * gap["spread"], gap["max"] + 0.1 * gap["spread"]
@@ -120,7 +118,7 @@ def paper_table(
     digits = max(len(text.partition(".")[2]) for name in ("kid_all", "kid_avg") for text in columns[name])
     kid = rankings.column(rows, "kid", "avg"), rankings.column(rows, "kid", "all")
     explained = study.step("explained", lambda: explain(*kid, digits, repeats, seed))
-    lines += [table_of(printed), source_table(printed["kid"], explained, digits), *outcomes(printed, explained)]
+    lines += [*tables_of(printed, explained, digits), *outcomes(printed, explained)]
     study.report(lines, draw(rows, printed, explained, study.figure))
 
 
@@ -218,30 +216,28 @@ def outcomes(printed: Numbers, explained: Numbers) -> list[str]:
     ]
 
 
-def table_of(printed: Numbers) -> Table:
-    return make_table(
-        "the printed table",
-        ("score", "inverted", "pairs", "Kendall tau", "avg - all", "sd", "min", "max"),
-        [
-            [score.upper(), len(row["inverted"]), row["pairs"], f"{row['tau']:.3f}"]
-            + [row["gap"][key] for key in ("mean", "sd", "min", "max")]
-            for score, row in printed.items()
-        ],
-        names=("score",),
-    )
-
-
-def source_table(printed: Numbers, explained: Numbers, digits: int) -> Table:
+def tables_of(printed: Numbers, explained: Numbers, digits: int) -> list[Table]:
+    """The printed table, and what would invert how many of its pairs."""
+    rows = []
+    for score, row in printed.items():
+        gap = [row["gap"][key] for key in ("mean", "sd", "min", "max")]
+        rows.append([score.upper(), len(row["inverted"]), row["pairs"], f"{row['tau']:.3f}", *gap])
     low, high = interval(explained["noisy"])
-    noisy = f"{statistics.mean(explained['noisy']):.0f} ({low} to {high})"
-    rows = [
+    sources = [
         ["one constant", explained["exact"]],
         [f"one constant, both rounded to {digits} digits", explained["rounded"]],
-        [f"with noise of {explained['noise']:.2g}, rounded", noisy],
-        ["as printed", len(printed["inverted"])],
+        [
+            f"with noise of {explained['noise']:.2g}, rounded",
+            f"{statistics.mean(explained['noisy']):.0f} ({low} to {high})",
+        ],
+        ["as printed", len(printed["kid"]["inverted"])],
     ]
+    headings = ("score", "inverted", "pairs", "Kendall tau", "avg - all", "sd", "min", "max")
     names = ("avg is all and", "inverted")
-    return make_table("pairs that KID's avg and all order differently", names, rows, names=names[:1])
+    return [
+        make_table("the printed table", headings, rows, names=headings[:1]),
+        make_table("pairs that KID's avg and all order differently", names, sources, names=names[:1]),
+    ]
 
 
 def draw(rows: rankings.Rows, printed: Numbers, explained: Numbers, path: Path) -> Path:

@@ -236,17 +236,13 @@ def intra_table(found: Numbers, places: near.Neighbourhoods) -> Table:
         return [*least, *near.rank_cells(own["generators"][score])[1:], f"{gap['min']:.4g} to {gap['max']:.4g}"]
 
     headings = ("avg least at", "all least at", "avg inside", "all inside", "tau", "inverted", "IID", "avg - all")
-    return make_table(
-        f"{places.anchors} anchors x {len(places.sizes)} sizes; inverted: pairs of all generators",
-        ("K", "score", *headings),
-        [
-            [count if score == "fid" else "", title, *cells(own, score)]
-            for count, own in found.items()
-            for score, title in SCORES.items()
-        ],
-        notes="least at: M where anchors' mean is least; inside: anchors whose own curve is least at an inner M",
-        names=("score",),
-    )
+    rows = [
+        [count if score == "fid" else "", title, *cells(own, score)]
+        for (count, own), (score, title) in product(found.items(), SCORES.items())
+    ]
+    title = f"{places.anchors} anchors x {len(places.sizes)} sizes; inverted: pairs of all generators"
+    note = "least at: M where anchors' mean is least; inside: anchors whose own curve is least at an inner M"
+    return make_table(title, ("K", "score", *headings), rows, note, names=("score",))
 
 
 UNEQUAL, UNIFORM = "unequal, n_i / n", "unequal, uniform"
@@ -365,16 +361,13 @@ def summarise_manifold(rows: near.Anchored, images: int) -> dict[str, Any]:
 
 
 def rank_table(found: Numbers) -> Table:
-    parts = found["generators"], found["as many images"]
-    return make_table(
-        "every generator for itself; right: those that as many images were drawn from",
-        ("score", "pairs", "tau", "inverted", "over IID clients", "pairs ", "tau ", "inverted ", "IID "),
-        [
-            [name, *(cell for part in parts for cell in (near.rank_cells(part[name]) if part else [None] * 4))]
-            for name in NAMES
-        ],
-        names=("score",),
-    )
+    rows: list[list[str | None]] = []
+    for name in NAMES:
+        few = near.rank_cells(found["as many images"][name]) if found["as many images"] else [None] * 4
+        rows.append([name, *near.rank_cells(found["generators"][name]), *few])
+    headings = ("score", "pairs", "tau", "inverted", "over IID clients", "pairs ", "tau ", "inverted ", "IID ")
+    title = "every generator for itself; right: those that as many images were drawn from"
+    return make_table(title, headings, rows, names=("score",))
 
 
 def manifold_lines(found: Numbers) -> list[str]:

@@ -220,20 +220,18 @@ def table_of(found: Numbers, components: int) -> Table:
     cells: list[list[Any] | None] = []
     for size, row in found.items():
         for score, one in row.items():
-            control, spread = (
-                f"{statistics.mean(g[key] for g in one['control gap']):.3g}" for key in ("mean", "spread")
-            )
+            iid = one["control gap"]
+            control, spread = (f"{statistics.mean(gap[key] for gap in iid):.3g}" for key in ("mean", "spread"))
             inverted = len(one["inverted"]), f"{statistics.mean(one['control inverted']):g}", len(one["evidence"])
             cells.append([size, label(score, components), one["gap"]["mean"], control, spread, *inverted])
         cells.append(None)
-    return make_table(
-        "avg - all over clients of one class, and over IID clients of the same sizes",
-        ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence"),
-        cells,
-        notes="gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and "
-        "all order differently, evidence: those beyond their errors and inverted in no control",
-        names=("score",),
+    title = "avg - all over clients of one class, and over IID clients of the same sizes"
+    headings = ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence")
+    note = (
+        "gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and all order"
     )
+    note += " differently, evidence: those beyond their errors and inverted in no control"
+    return make_table(title, headings, cells, note, names=("score",))
 
 
 def floor_table(found: Numbers, components: int) -> Table:

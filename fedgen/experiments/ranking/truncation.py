@@ -117,14 +117,11 @@ def score_table(ranking: rankings.RankingStudy) -> Table:
         [name, *(f"[bold]{c[place]:.4g}[/bold]" if c[place] == min(c) else c[place] for c in columns.values())]
         for place, name in enumerate(rows.clients)
     ]
-    return make_table(
-        "scores by truncation of the generator",
-        ("tau", *columns),
-        [*lines, last],
-        notes="IID: the mean of FID-avg over dealings of the clients' images; clients: further images of theirs in"
-        " place of generated ones",
-        names=(),
+    note = (
+        "IID: the mean of FID-avg over dealings of the clients' images; clients: further images of theirs in place of"
     )
+    note += " generated ones"
+    return make_table("scores by truncation of the generator", ("tau", *columns), [*lines, last], note, names=())
 
 
 def expected(found: Numbers, ranking: rankings.RankingStudy, choice: TruncationChoice) -> list[str]:
