@@ -14,7 +14,7 @@ from fedgen.experiments.ranking.class_generators import ClassChoice
 from fedgen.experiments.ranking.critic_distance import wasserstein
 from fedgen.experiments.ranking.neighbourhoods import NeighbourChoice
 from fedgen.experiments.ranking.rising_variance import variance_limited
-from fedgen.experiments.ranking.styles import TruncationChoice
+from fedgen.experiments.ranking.truncation import TruncationChoice
 from fedgen.flags import with_flags
 
 

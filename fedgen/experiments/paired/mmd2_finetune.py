@@ -41,7 +41,7 @@ from fedgen.experiments.engine.trainings import (
     start_of,
     train_all,
 )
-from fedgen.experiments.ranking.styles import BATCH, NETWORK, TruncatedStyles, read_styles
+from fedgen.experiments.ranking.truncation import BATCH, NETWORK, TruncatedStyles, read_styles
 from fedgen.images import save_png
 from fedgen.io.files import in_bytes, read_json
 from fedgen.losses import EmbeddedLoss, MMD2Loss
@@ -521,7 +521,8 @@ def write_clients(choice: Mmd2Choice, styles: TruncatedStyles, centres: list[int
     for client, centre in enumerate(track(centres, f"making clients of seed {seed}", len(centres), "clients")):
         folder = root / f"client-{client:02d}"
         folder.mkdir(parents=True)
-        middle, path = styles.styles(latent(styles, seed, centre))[0], ("images of the client around", centre)
+        path = "images of the client around", centre
+        middle = styles.centre(seed, centre)
         images = styles.batches(middle, choice.client_truncation, choice.client_images, seed, *path)
         for number, image in enumerate(chain.from_iterable(images)):
             save_png(folder / f"{number:05d}.png", image)

@@ -24,7 +24,7 @@ from fedgen.experiments.paired.mmd2_finetune import (
     latent,
     write_clients,
 )
-from fedgen.experiments.ranking.styles import TruncatedStyles, read_styles
+from fedgen.experiments.ranking.truncation import TruncatedStyles, read_styles
 from tests.experiments.paired.tiny_network import write_network
 
 RECIPES = Path(__file__).parents[3] / "recipes"

@@ -13,7 +13,7 @@ from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.rankings import RankingStudy, ScoredRows
 from fedgen.experiments.engine.scored_checkpoints import Scorers, title_of
 from fedgen.experiments.ranking import truncation as experiment
-from fedgen.experiments.ranking.styles import StyleFederation, TruncatedStyles, TruncationChoice, read_styles
+from fedgen.experiments.ranking.truncation import StyleFederation, TruncatedStyles, TruncationChoice, read_styles
 from fedgen.models.stylegan2.network_file import NetworkFile
 from tests.experiments.ranking.tiny_network import network
 
