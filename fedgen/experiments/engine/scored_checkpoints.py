@@ -209,9 +209,10 @@ class Trained:
                     " so each has a model of its own and none makes the run's images; choose runs without `personal`"
                 )
 
-    def sampling(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """What a checkpoint's images depend on beside its weights, e.g. a diffusion model's solver."""
-        return sampling_of(self._models[checkpoint.run.name])
+    def described(self, kept: Mapping[str, Checkpoint]) -> dict[str, dict[str, Any]]:
+        """Checkpoints, with what their images depend on beside their weights, e.g. a diffusion model's solver."""
+        models = self._models
+        return {name: one.described() | {"sampling": sampling_of(models[one.run.name])} for name, one in kept.items()}
 
     def features(self, checkpoint: Checkpoint, count: int) -> Tensor:
         return embed(self.embedding, self.images(checkpoint, count), description=f"embedding {checkpoint.name}")

@@ -193,10 +193,7 @@ def measure(study: Study, choice: IntervalChoice) -> None:
         return scorers[name, reference].score(sides[name].source.features[positions])["clients"]
 
     study.step("images", lambda: count)
-    study.step(
-        "checkpoints",
-        lambda: {name: one.described() | {"sampling": trained.sampling(one)} for name, one in kept.items()},
-    )
+    study.step("checkpoints", lambda: trained.described(kept))
     others = dict(zip(REFERENCES, reversed(REFERENCES.values())))
     study.step(
         "real", lambda: {name: {one: score_real(name, one, other) for one, other in others.items()} for name in sides}

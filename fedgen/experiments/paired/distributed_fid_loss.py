@@ -27,6 +27,7 @@ from fedgen.experiments.engine.study import Numbers, Study, expectation, make_ta
 from fedgen.experiments.engine.trainings import Arm, Training, component, embedded_loss, train_arms
 from fedgen.experiments.paired.digits_fid_loss import LOSSES, DigitsChoice, compare, last_scores
 from fedgen.experiments.theory.gaussian_toy import draw_clients
+from fedgen.experiments.theory.minibatch_bias import descend
 from fedgen.images import save_png, tile
 from fedgen.losses import FastFIDLoss, MMD2Loss, QueueMoments
 from fedgen.seeds import generator
@@ -40,7 +41,6 @@ OPTIMA = {"fid_all": 2.0, "fid_avg": 1.0, "kid_all": 2.0, "kid_avg": 2.0}  # var
 TOLERANCE = 0.1  # of these, as clients are drawn
 ROUNDING = 1e-6  # relative difference of values, or gradients, that rounding may make
 START = (0.5, 0.5, 0.5, 0.5)  # mean x, mean y, sd x, sd y
-RATE = 0.02  # Adam's, at first
 SHOWN = 120  # points of a trajectory that are kept
 
 Objective = Callable[[Tensor], Tensor]
@@ -94,7 +94,7 @@ def objectives(settings: ToySettings, seed: int) -> tuple[dict[str, Objective], 
 def train_toy(settings: ToySettings, seed: int) -> dict[str, Any]:
     """The variance along x on the way by objective, the end's parameters (of the last tenth), and what was sent."""
     found, size = objectives(settings, seed)
-    paths = {name: descend(objective, settings, seed) for name, objective in found.items()}
+    paths = {name: path_of(objective, settings, seed) for name, objective in found.items()}
     tail, every = max(1, settings.steps // 10), max(1, settings.steps // SHOWN)
     return {
         "steps": list(range(0, settings.steps + 1, every)),
@@ -105,23 +105,19 @@ def train_toy(settings: ToySettings, seed: int) -> dict[str, Any]:
     }
 
 
-def descend(objective: Objective, settings: ToySettings, seed: int) -> Tensor:
+def path_of(objective: Objective, settings: ToySettings, seed: int) -> Tensor:
     """Means and variances [steps + 1, 4] on the way; the same noise for every objective."""
     parameters = torch.tensor(START, dtype=torch.float64)
     parameters[2:] = parameters[2:].log()
     parameters.requires_grad_()
-    optimizer = torch.optim.Adam([parameters], lr=RATE)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, settings.steps)
     draws = generator(seed, "distributed-toy", "noise")
-    path = [_moments(parameters)]
-    for _ in range(settings.steps):
+
+    def value() -> Tensor:
         noise = torch.randn(settings.batch, 2, generator=draws, dtype=torch.float64)
-        optimizer.zero_grad()
-        objective(parameters[:2] + parameters[2:].exp() * noise).backward()
-        optimizer.step()
-        schedule.step()
-        path.append(_moments(parameters))
-    return torch.stack(path)
+        return objective(parameters[:2] + parameters[2:].exp() * noise)
+
+    later = (_moments(parameters) for _ in descend(parameters, settings.steps, value))
+    return torch.stack([_moments(parameters), *later])
 
 
 def gradient_difference(one: Objective, other: Objective, path: Tensor, settings: ToySettings, seed: int) -> float:

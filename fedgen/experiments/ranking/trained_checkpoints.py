@@ -21,7 +21,6 @@ from fedgen.experiments.engine.rankings import BOTH, RankingStudy, ScoredRows, b
 from fedgen.experiments.engine.scored_checkpoints import (
     PCA,
     Checkpoint,
-    Scorers,
     Trained,
     TrainedChoice,
     checkpoints_of,
@@ -63,24 +62,18 @@ def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
     """The steps: trains what is missing, scores every checkpoint, compares avg with all."""
     planned = choice.planned(["wgan-gp"])
     trained = choice.train(planned)
-    found, scorers = checkpoints_of(planned), choice.scorers(trained)
+    found, scorers, held_out = checkpoints_of(planned), choice.scorers(trained), trained.data.pooled("held_out")
 
-    def score(checkpoint: Checkpoint) -> dict[str, Any]:
-        return scorers.score(trained.features(checkpoint, number))
+    def score_real() -> dict[str, Any]:
+        if len(held_out) < 2:
+            return {}
+        positions = chosen(held_out, min(number, len(held_out)), trained.seed, "real")
+        return {"images": len(positions), **scorers.score(trained.source.features[positions])["clients"]}
 
     study.step("checkpoints", lambda: {name: checkpoint.described() for name, checkpoint in found.items()})
-    study.step("real", lambda: measure_real(trained, scorers, number))
-    scored = study.each("scores", found, score, "checkpoints")
+    study.step("real", score_real)
+    scored = study.each("scores", found, lambda one: scorers.score(trained.features(one, number)), "checkpoints")
     study.step("found", lambda: ScoredRows(scored).compared())
-
-
-def measure_real(trained: Trained, scorers: Scorers, number: int) -> dict[str, Any]:
-    """The scores of at most `number` held-out images, and how many they are; {} of fewer than two."""
-    held_out = trained.data.pooled("held_out")
-    if len(held_out) < 2:
-        return {}
-    positions = chosen(held_out, min(number, len(held_out)), trained.seed, "real")
-    return {"images": len(positions), **scorers.score(trained.source.features[positions])["clients"]}
 
 
 def run_table(rows: ScoredRows, about: Numbers, real: Numbers) -> Table:
@@ -103,10 +96,8 @@ def draw_checkpoints(ranking: RankingStudy, found: Numbers, study: Study) -> Pat
     """A row for FID and one for KID: avg against all, and avg - all over local iterations."""
     rows, about, settings = ranking.rows, study.numbers["checkpoints"], study.settings
     iterations = [about[name]["iterations"] for name in rows.clients]
-    title = (
-        f"{len(iterations)} checkpoints of {settings['seeds'] * len(settings['intervals'])} federated WGAN-GPs on"
-        f" {settings['data']}, a client for each class; {settings['embedding']}"
-    )
+    title = f"{len(iterations)} checkpoints of {settings['seeds'] * len(settings['intervals'])} federated WGAN-GPs on"
+    title += f" {settings['data']}, a client for each class; {settings['embedding']}"
     with panels(study.figure, (9.5, 7.2), 2, 2, title) as (figure, axes):
         for (scatter, gap), score in zip(axes, ("fid", "kid")):
             for size, how in zip((70, 150), BOTH):  # two rings where they agree
@@ -122,7 +113,6 @@ def draw_checkpoints(ranking: RankingStudy, found: Numbers, study: Study) -> Pat
 
 
 def inverted_text(found: Numbers) -> str:
-    """E.g. "3 of 45 pairs inverted; over IID clients 1"; the mean over dealings."""
     text = f"{len(found['inverted']):,} of {found['pairs']:,} pairs inverted"
     control = found["control inverted"]
     return f"{text}; over IID clients {statistics.mean(control):.3g}" if control else text
@@ -130,21 +120,19 @@ def inverted_text(found: Numbers) -> str:
 
 def draw_run_gaps(axes: Any, rows: ScoredRows, score: str, about: Numbers) -> None:
     """avg - all over local iterations: a line for each run, in its interval's colour; IID clients in green."""
-    intervals = sorted({one["interval"] for one in about.values()})
-    runs: dict[str, list[int]] = {}
-    for place, name in enumerate(rows.clients):
-        runs.setdefault(about[name]["run"], []).append(place)
-    every = list(about.values())
+    intervals, runs = sorted({one["interval"] for one in about.values()}), dict[str, list[str]]()
+    for name in rows.clients:
+        runs.setdefault(about[name]["run"], []).append(name)
     for side in (*rows.controls(score), rows.clients):
-        gaps, own = gaps_of(side, score), side is rows.clients
-        for places in runs.values():
-            interval = every[places[0]]["interval"]
-            colour = SHADES[intervals.index(interval) % len(SHADES)] if own else CONTROL
-            axes.plot(
-                [every[place]["iterations"] for place in places], [gaps[place] for place in places], color=colour,
-                linewidth=0.8, marker=".", markersize=4 if own else 2,
-                label=f"interval {interval}" if own else "IID clients",
-            )  # fmt: skip
+        gaps, own = dict(zip(side, gaps_of(side, score))), side is rows.clients
+        for names in runs.values():
+            interval = about[names[0]]["interval"]
+            look: dict[str, Any] = {"color": CONTROL, "markersize": 2, "label": "IID clients"}
+            if own:
+                colour = SHADES[intervals.index(interval) % len(SHADES)]
+                look = {"color": colour, "markersize": 4, "label": f"interval {interval}"}
+            iterations = [about[name]["iterations"] for name in names]
+            axes.plot(iterations, [gaps[name] for name in names], linewidth=0.8, marker=".", **look)
     axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend
     axes.set(xlabel="local iterations", ylabel=f"{title_of(score)} avg - all")
     axes.grid(alpha=0.25)
@@ -206,10 +194,7 @@ def measure(study: Study, choice: TrainedChoice, overlap: bool, kinds: tuple[str
         return scorers.score(trained.source.features[made])
 
     study.step("images", lambda: images)
-    study.step(
-        "checkpoints",
-        lambda: {name: one.described() | {"sampling": trained.sampling(one)} for name, one in kept.items()},
-    )
+    study.step("checkpoints", lambda: trained.described(kept))
     generators: dict[str, Checkpoint | Tensor] = {**kept, **stored}
     study.each("scores", generators, score, "generators")
     names = list(dict.fromkeys(run.series for run in planned))
@@ -272,19 +257,16 @@ def disagreements(rows: rankings.Rows, found: dict[str, Any], checkpoints: int) 
         fids = [rows[name]["fid"] for name in pair]
         far = sum((math.log(fids[0][how] / fids[1][how]) - sign * ratio) ** 2 for how, ratio in PAPER.items())
         ranked.append(((first, second) not in evidence, sign < 0, far, *pair))
-    counts = {
-        way: {
-            "pairs": sum(other == is_other for _, other, *_ in ranked),
-            "beyond error": sum(other == is_other and not unclear for unclear, other, *_ in ranked),
-        }
-        for way, is_other in (("paper", False), ("other", True))
-    }
+    counts = {}
+    for way, is_other in (("paper", False), ("other", True)):
+        unclear = [one[0] for one in ranked if one[1] == is_other]
+        counts[way] = {"pairs": len(unclear), "beyond error": unclear.count(False)}
     if not ranked:
         best = rankings.best_of({name: rows[name] for name in classes_of(rows)}, "fid", "avg")
         return {"checkpoint": names[checkpoints - 1], "class": best, "way": "", "clear": False, **counts}
-    unclear, other, _, checkpoint, of_class = min(ranked)
+    vague, other, _, checkpoint, of_class = min(ranked)
     way = "other" if other else "paper"
-    return {"checkpoint": checkpoint, "class": of_class, "way": way, "clear": not unclear, **counts}
+    return {"checkpoint": checkpoint, "class": of_class, "way": way, "clear": not vague, **counts}
 
 
 def expected(found: Numbers, pair: Numbers) -> list[str]:
@@ -320,18 +302,15 @@ def pair_table(rows: rankings.Rows, pair: Numbers, overlap: bool = False) -> Tab
 
 def draw(rows: rankings.Rows, pairs: Numbers, study: Study) -> Path:
     path, settings, about = study.figure, study.settings, study.numbers["checkpoints"]
-    title = (
-        f"Checkpoints of federated {' and '.join(f'{kind}s' for kind in pairs)}, and images of one class,"
-        f" {study.numbers['images']} images each, over a client for each class\n{settings['data']},"
-        f" {settings['embedding']}"
-    )
+    title = f"Checkpoints of federated {' and '.join(f'{kind}s' for kind in pairs)}, and images of one class,"
+    title += f" {study.numbers['images']} images each, over a client for each class\n"
+    title += f"{settings['data']}, {settings['embedding']}"
     with panels(path, (9.5, 8.8) if len(pairs) == 1 else (13, 9.4), rows=0, title=title) as (figure, _):
         above, below = figure.subfigures(2, 1, height_ratios=(1.15, 1))
         for part, (kind, pair) in zip(above.subfigures(1, len(pairs), squeeze=False)[0], pairs.items()):
+            both = {pair[side]: rows[pair[side]] for side in SIDES}
             for axes, side in zip(part.subplots(1, 2), SIDES):
-                _draw_grid(
-                    axes, study.path(grid_of(kind, side)), pair[side], {pair[one]: rows[pair[one]] for one in SIDES}
-                )
+                _draw_grid(axes, study.path(grid_of(kind, side)), pair[side], both)
         scatters = below.subplots(1, 2)
         for axes, score in zip(scatters, ("fid", "kid")):
             points = _draw_scatter(axes, rows, pairs, about, score)
@@ -359,12 +338,12 @@ def _draw_scatter(axes: Any, rows: rankings.Rows, pairs: Numbers, about: Numbers
         points.set_clim(0, 1)
         axes.scatter([], [], marker=marker, s=16, color="0.4", label=f"{kind} checkpoints")
         ends = [[rows[pair[side]][score][how] for side in SIDES] for how in rankings.BOTH]
-        axes.plot(*ends, color=colour, linewidth=1.4, zorder=6, marker="o", markersize=9, fillstyle="none",
-                  label=f"the pair of the {kind}")  # fmt: skip
+        look = {"color": colour, "linewidth": 1.4, "marker": "o", "markersize": 9, "fillstyle": "none"}
+        axes.plot(*ends, zorder=6, label=f"the pair of the {kind}", **look)
     classes = {name: rows[name] for name in classes_of(rows)}
     sides = [rankings.column(classes, score, how) for how in rankings.BOTH]
+    real = [[rows[REAL][score][how]] for how in rankings.BOTH]
     axes.scatter(*sides, marker="s", s=26, color=CLASS_COLOUR, zorder=4, label="images of one class")
-    axes.scatter(*([rows[REAL][score][how]] for how in rankings.BOTH), marker="*", s=80, color="black", zorder=5,
-                 label="real images")  # fmt: skip
+    axes.scatter(*real, marker="*", s=80, color="black", zorder=5, label="real images")
     axes.legend(fontsize=8)
     return points

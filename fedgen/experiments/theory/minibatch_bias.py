@@ -5,6 +5,7 @@ E FID_m(s) = s t (1 + 1/m) + t - 2 sqrt(s) c_m, t = tr C, so minibatch FID is le
 """
 
 import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -93,20 +94,28 @@ def make_loss(form: str, deviations: Tensor, queue: int, decay: float, seed: int
     return FastFIDLoss(moments).set_references([data])
 
 
+def descend(parameters: Tensor, steps: int, loss: Callable[[], Tensor]) -> Iterator[None]:
+    """Takes steps of Adam, one an item."""
+    optimizer = torch.optim.Adam([parameters], lr=RATE)
+    # falling to 0, as the moments of a queue lag behind by its length: at a constant rate the scale swings around
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+        schedule.step()
+        yield
+
+
 def train_scale(loss: FeatureLoss, deviations: Tensor, size: int, steps: int, draws: torch.Generator) -> float:
     """The scale s of the generator N(0, s C) that Adam reaches from s = 1 / 2: its mean over the last tenth."""
     log_scale = torch.tensor(math.log(0.5), dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([log_scale], lr=RATE)
-    # falling to 0, as the moments of a queue lag behind by its length: at a constant rate the scale swings around
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
-    reached = []
-    for _ in range(steps):
+
+    def value() -> Tensor:
         noise = torch.randn(size, len(deviations), generator=draws, dtype=torch.float64)
-        optimizer.zero_grad()
-        loss((log_scale / 2).exp() * noise * deviations).backward()
-        optimizer.step()
-        schedule.step()
-        reached.append(float(log_scale.detach().exp()))
+        return loss((log_scale / 2).exp() * noise * deviations)
+
+    reached = [float(log_scale.detach().exp()) for _ in descend(log_scale, steps, value)]
     last = reached[-max(1, steps // 10) :]
     return sum(last) / len(last)
 

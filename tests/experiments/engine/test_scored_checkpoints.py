@@ -134,9 +134,9 @@ def test_the_same_runs_are_scored_in_another_embedding_and_over_held_out_images(
 
 def test_settings_of_sampling_are_told_of_models_that_have_some(trained, runs):
     first = next(iter(checkpoints_of(runs).values()))
-    assert trained.sampling(first) == {}
+    assert trained.described({"a": first})["a"]["sampling"] == {}
     trained._models[first.run.name].sampling = {"solver": "ddim", "steps": 5}
-    assert trained.sampling(first) == {"solver": "ddim", "steps": 5}
+    assert trained.described({"a": first})["a"]["sampling"] == {"solver": "ddim", "steps": 5}
     del trained._models[first.run.name].sampling
 
 
