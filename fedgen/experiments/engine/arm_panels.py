@@ -94,6 +94,7 @@ def draw_panels(
 ) -> Path:
     """Write a figure of panels with one legend, and a row of pictures below."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     height, width = size[1] * len(rows) + 0.8, max(6.4, size[0] * len(rows[0]))
     figure = Figure(figsize=(width, height + 2.6 * bool(pictures)), layout="constrained")
@@ -107,21 +108,15 @@ def draw_panels(
             axes.set_visible(bool(panel.arms))
     for axes in lines[-1]:
         axes.set_xlabel(across, fontsize=10)
-    add_legend(parts[0, 0], [panel for panels in rows for panel in panels], styles)
+    names = {name for panels in rows for panel in panels for name in (*panel.arms, *panel.levels)}
+    handles = [Line2D([], [], label=name, **style) for name, style in styles.items() if name in names]
+    across = width / (0.7 + 0.08 * max(map(len, names)))  # as many as find room side by side
+    ncols = max(1, min(len(handles), int(across)))
+    parts[0, 0].legend(handles=handles, loc="outside lower center", ncols=ncols, fontsize=9, frameon=False)
     if pictures:
         show_pictures(parts[1, 0], pictures)
     figure.suptitle(title, fontsize=11)
     return save_figure(figure, path)
-
-
-def add_legend(figure: Any, panels: Sequence[ArmPanel], styles: Styles) -> None:
-    from matplotlib.lines import Line2D
-
-    shown = {name for panel in panels for name in (*panel.arms, *panel.levels)}
-    handles = [Line2D([], [], label=name, **style) for name, style in styles.items() if name in shown]
-    across = figure.bbox.width / figure.dpi / (0.7 + 0.08 * max(map(len, shown)))  # as many as find room side by side
-    ncols = max(1, min(len(handles), int(across)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, fontsize=9, frameon=False)
 
 
 def draw_pictures(rows: Sequence[Sequence[Picture]], path: Path, title: str, size: tuple[float, float]) -> Path:

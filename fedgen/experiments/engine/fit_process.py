@@ -1,8 +1,7 @@
 """`fedgen fit` in a process of its own: a fork of a server that has imported the kit, or a new one that imports it.
 
-A call to a server (`fedgen.cli.fit_server`) is a connection of its own, whose other end is sent to the server with the
-file that takes the training's output. It carries the call, then the server's word that it has forked, then the exit
-status. A call that is closed ends its training: a caller that is killed leaves none behind.
+A call to a server (`fedgen.cli.fit_server`) is a connection, whose other end is sent with the file that takes the
+output. It carries the call, the server's word that it has forked, then the exit status; closed, it ends its training.
 """
 
 import atexit
@@ -67,7 +66,7 @@ class FitServerCalls:
             return False
 
     def ended(self) -> int | None:
-        """The exit status of a server that closed a call; None where it goes on."""
+        """The exit status of a server that closed a call, or None."""
         try:
             return self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -84,16 +83,12 @@ class FitServerCalls:
         self._said.close()
 
     def _told(self, arguments: Sequence[str]) -> str:
-        status = self.ended()
-        self._said.seek(0)
-        last = self._said.read().decode(errors="replace").splitlines()[-LINES:]
-        return "\n".join(
-            [
-                f"the process that `fedgen fit {' '.join(arguments)}` was forked from (number {self.process.pid}) ended"
-                f" with status {status}, and the training with it; the same command goes on from its last round",
-                *last,
-            ]
+        text = (
+            f"the process that `fedgen fit {' '.join(arguments)}` was forked from (number {self.process.pid}) ended"
+            f" with status {self.ended()}, and the training with it; the same command goes on from its last round"
         )
+        self._said.seek(0)
+        return "\n".join([text, *self._said.read().decode(errors="replace").splitlines()[-LINES:]])
 
 
 def run_fit(arguments: Sequence[str], output: IO[str]) -> int:
@@ -158,7 +153,6 @@ class FitServers:
             return serving[0]
 
     def hang_up(self) -> None:
-        """Calls no more: servers end after their trainings."""
         for calls in self._calls:
             calls.hang_up()
 

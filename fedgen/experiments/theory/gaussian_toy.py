@@ -164,9 +164,7 @@ def draw(rows: Rows, ref: Mapping[str, float], ranked: Mapping[str, Any], path: 
     with panels(path, (9.6, 7.2), 2, 2, height_ratios=(1.25, 1)) as (_, axes):
         for (above, below), score in zip(axes.T, SCORES):
             draw_scores(above, rows, variances, ref[score], score)
-            draw_pairs(below, rows, score)
-            inverted, pairs = len(ranked[score]["inverted"]), ranked[score]["pairs"]
-            below.set_title(f"{inverted} of {pairs} pairs are ordered differently", fontsize=9)
+            draw_pairs(below, rows, score, ranked[score])
     return path
 
 
@@ -188,7 +186,7 @@ def draw_scores(axes: Any, rows: Rows, variances: list[float], ref: float, score
     axes.grid(alpha=0.25)
 
 
-def draw_pairs(axes: Any, rows: Rows, score: str) -> None:
+def draw_pairs(axes: Any, rows: Rows, score: str, found: Mapping[str, Any]) -> None:
     columns = column(rows, score, "avg"), column(rows, score, "all")
     draw_aggregates(axes, *columns, score.upper())
     axes.plot(*columns, color=COLOURS["all"], linewidth=0.6, alpha=0.5)
@@ -197,6 +195,7 @@ def draw_pairs(axes: Any, rows: Rows, score: str) -> None:
             look = {"textcoords": "offset points", "xytext": NAMED[variance], "fontsize": 8}
             axes.annotate(f"v = {variance:g}", place, **look)
     axes.margins(x=0.14, y=0.12)  # room for the names
+    axes.set_title(f"{len(found['inverted'])} of {found['pairs']} pairs are ordered differently", fontsize=9)
 
 
 GRID = 21  # generators of each family
@@ -301,30 +300,26 @@ def loglik_table(numbers: Mapping[str, Any]) -> Table:
 
 
 def draw_loglik(numbers: Mapping[str, Any], path: Path) -> Path:
-    with panels(path, (9.6, 3.9), 1, len(FAMILIES)) as (_, grid):
-        for axes, family in zip(grid[0], FAMILIES):
-            draw_family(axes, family, numbers[family], numbers["ref"]["value"])
-    return path
-
-
-def draw_family(axes: Any, family: str, row: Mapping[str, list[float]], ref: float) -> None:
-    fine = torch.linspace(min(row["at"]), max(row["at"]), 300, dtype=torch.float64)
-    pairs = [FAMILIES[family][1](float(value)) for value in fine]
-    closed = [float(toy_log_likelihood(v, m)["all"]) for m, v in pairs]
-    axes.plot(fine, closed, color="0.4", linewidth=1.2, label="closed form")
-    axes.plot(row["at"], row["all"], "o", color=COLOURS["all"], markersize=4, label="LL-all")
     rings = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.2}
-    axes.plot(row["at"], row["avg"], "o", color=COLOURS["avg"], label="LL-avg", **rings)
-    axes.axhline(ref, color="0.4", linestyle="--", linewidth=1.2, label="LL-ref (the data)")
-    axes.axvline(BEST[family], color="0.6", linestyle=":", linewidth=1)
-    top = max(row["all"])  # far below it lies what would hide the maximum
-    axes.set_ylim(top - DEPTH, top + 0.1 * DEPTH)
-    low = [f"{value:.1f} at {at:g}" for at, value in zip(row["at"], row["all"]) if value < top - DEPTH]
-    if low:
-        axes.text(0.98, 0.5, "below: " + ", ".join(low), transform=axes.transAxes, ha="right", fontsize=8)
-    axes.set(xlabel=FAMILIES[family][0], ylabel="log-likelihood (higher is better)")
-    axes.legend(fontsize=8, loc="lower center" if family == "mean" else "lower right")
-    axes.grid(alpha=0.25)
+    with panels(path, (9.6, 3.9), 1, len(FAMILIES)) as (_, grid):
+        for axes, (family, (label, parameters)) in zip(grid[0], FAMILIES.items()):
+            row = numbers[family]
+            fine = torch.linspace(min(row["at"]), max(row["at"]), 300, dtype=torch.float64)
+            closed = [float(toy_log_likelihood(v, m)["all"]) for m, v in map(parameters, fine.tolist())]
+            axes.plot(fine, closed, color="0.4", linewidth=1.2, label="closed form")
+            axes.plot(row["at"], row["all"], "o", color=COLOURS["all"], markersize=4, label="LL-all")
+            axes.plot(row["at"], row["avg"], "o", color=COLOURS["avg"], label="LL-avg", **rings)
+            axes.axhline(numbers["ref"]["value"], color="0.4", linestyle="--", linewidth=1.2, label="LL-ref (the data)")
+            axes.axvline(BEST[family], color="0.6", linestyle=":", linewidth=1)
+            top = max(row["all"])  # far below it lies what would hide the maximum
+            axes.set_ylim(top - DEPTH, top + 0.1 * DEPTH)
+            low = [f"{value:.1f} at {at:g}" for at, value in zip(row["at"], row["all"]) if value < top - DEPTH]
+            if low:
+                axes.text(0.98, 0.5, "below: " + ", ".join(low), transform=axes.transAxes, ha="right", fontsize=8)
+            axes.set(xlabel=label, ylabel="log-likelihood (higher is better)")
+            axes.legend(fontsize=8, loc="lower center" if family == "mean" else "lower right")
+            axes.grid(alpha=0.25)
+    return path
 
 
 def _float64(*values: float) -> Tensor:
