@@ -23,8 +23,7 @@ def compare_pairs(
     Keys: "values" (the arm's), "difference" (the mean of treated - control), "improved" (in how many pairs the arm is
     better) and, from two pairs on, "interval" ([low, high], which holds the difference with 95 percent by Student's t).
     """
-    if len(control) != len(treated) or not control:
-        raise ValueError(f"{len(control)} and {len(treated)} runs: a comparison needs as many of both arms")
+    assert len(control) == len(treated) > 0
     differences = [b - a for a, b in zip(control, treated)]
     mean = statistics.mean(differences)
     improved = sum(badness(b) < badness(a) for a, b in zip(control, treated))

@@ -80,9 +80,7 @@ def compare(
     "evidence" (pairs inverted beyond their errors and in no control), "gap" (avg - all: mean, min, max, and "spread",
     max - min, which is 0 for a score that cannot rank in two ways) and "control gap" (the same of each control).
     """
-    for control in controls:
-        if list(control) != list(rows):
-            raise ValueError("a control must hold the same generators in the same order")
+    assert all(list(control) == list(rows) for control in controls)
 
     def sides(of: Callable[[Rows, str, str], list[float]], own: Rows) -> tuple[list[float], list[float]]:
         return of(own, score, "avg"), of(own, score, "all")

@@ -44,8 +44,6 @@ class Case:
 
 def shifted(features: Tensor, number: int, length: float, draws: torch.Generator) -> Case:
     """`number` of the images moved by `length` in a random direction, against the others."""
-    if not 1 <= number < len(features):
-        raise ValueError(f"{number} of {len(features)} images are to be moved; some must stay to compare with")
     order = torch.randperm(len(features), generator=draws)
     direction = torch.randn(features.shape[1], generator=draws, dtype=torch.float64)
     distance = length * float(features.double().var(0).sum().sqrt())

@@ -52,7 +52,7 @@ def test_a_constant_column_has_no_tau():
 
 
 def test_a_control_of_other_generators_is_refused():
-    with pytest.raises(ValueError, match="generators"):
+    with pytest.raises(AssertionError):
         compare(rows([1, 2], [1, 2]), [rows([1, 2, 3], [1, 2, 3])], "fid")
 
 

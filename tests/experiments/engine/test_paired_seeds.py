@@ -43,7 +43,7 @@ def test_one_pair_has_a_difference_and_no_interval():
 
 def test_arms_without_pairs_are_no_comparison():
     for control, treated in (([1.0, 2.0], [2.0, 3.0, 4.0]), ([], [])):
-        with pytest.raises(ValueError, match=f"{len(control)} and {len(treated)} runs"):
+        with pytest.raises(AssertionError):
             compare_pairs(control, treated)
 
 

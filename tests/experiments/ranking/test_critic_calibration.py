@@ -56,8 +56,3 @@ def test_shares_are_of_the_known_distance_and_unknown_ones_are_left_out():
     assert found["shift 1"] == {"means": pytest.approx(1, rel=0.06), "slices": pytest.approx(1, rel=0.06)}
     assert list(found["width 2"]) == ["means"]
     assert found["width 2"]["means"] < 0.1  # the means do not part
-
-
-def test_a_shift_of_all_images_is_refused():
-    with pytest.raises(ValueError, match="moved"):
-        shifted(FEATURES, 4000, 1.0, draws())
