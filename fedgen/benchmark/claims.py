@@ -49,8 +49,6 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Number:
-    """The number of a cell."""
-
     value: float | None  # None if a run has a score that is not finite
     low: float | None  # of the 95 percent interval; None with one seed, which cannot tell how much seeds differ
     high: float | None  # likewise
@@ -126,7 +124,6 @@ STRATEGY = ("trainer", "strategy", "init_args")
 def claims_of(
     cell: Cell, records: Sequence[Sequence[ScoreRecord]], attacks: Sequence[MembershipForm], costs: Sequence[RunCost]
 ) -> Claims:
-    """The figures of runs."""
     number = number_of([ratios_of([record for record in run if record.score == NUMBER]) for run in records])
     return {
         "number": number.value,
@@ -227,7 +224,6 @@ def _advantage(runs: Sequence[MembershipForm]) -> IntervalForm:
 
 
 def floor_of(score: str) -> str:
-    """The name of a score of real images among an entry's figures."""
     return f"{score} floor"
 
 

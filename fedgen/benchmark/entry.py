@@ -149,12 +149,10 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The cell's name."""
         return self.form["cell"]
 
     @property
     def claims(self) -> Claims:
-        """Its figures."""
         return self.form["claims"]
 
     @property
@@ -164,7 +162,6 @@ class Entry:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The generator and the algorithm."""
         _, _, generator, algorithm = self.form["beside"].split("/")
         if (own := self.form["own"]) is None or own["slot"] == "data":
             return generator, algorithm
@@ -172,7 +169,6 @@ class Entry:
 
 
 def read_entry(path: Path) -> Entry:
-    """The entry of a file."""
     form = read_json(path)
     version = form.get("format") if isinstance(form, dict) else None
     if type(version) is not int or version != FORMAT:

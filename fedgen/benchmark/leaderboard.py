@@ -113,7 +113,6 @@ ORDER = "<: ahead, the intervals do not overlap; ~: cannot be told apart"
 
 
 def cells_of(standing: Standing, entry: Entry) -> tuple[str, ...]:
-    """The cells of an entry's row, by `HEADINGS`."""
     claims = entry.claims
     low, high, parts = claims["low"], claims["high"], claims["parts"]
     return (
@@ -155,7 +154,6 @@ def task_lines(standing: Standing) -> tuple[str, str]:
 
 
 def standing_table(standing: Standing) -> Table:
-    """The table of one task, in 80 columns: two lines a row."""
     title = escape(f"{standing.suite}: {standing.task}")
     caption = escape("\n".join([*task_lines(standing), *LEGEND]))
     table = Table(title=title, caption=caption, caption_justify="left", box=SIMPLE_HEAD)
@@ -170,7 +168,6 @@ def standing_table(standing: Standing) -> Table:
 
 
 def leaderboard_texts(entries: Sequence[Entry]) -> list[RenderableType]:
-    """Everything that a terminal shows of entries."""
     tables: list[RenderableType] = [standing_table(standing) for standing in standings_of(entries)]
     lines = [f"{answer.question}\n  {answer.order}" for answer in answers_of(entries)]
     return [*tables, *map(escape, [*lines, ORDER] if lines else [])]
@@ -191,7 +188,6 @@ ORIGINS = ("entry", "seeds", "fedgen", "commit", "torch", "processor", "cores", 
 
 
 def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
-    """The page of entries."""
     standings = standings_of(entries)
     shown = _fitting([entry for standing in standings for entry in standing.entries])
     suites = dict.fromkeys(standing.suite for standing in standings)
@@ -222,7 +218,6 @@ def default_page(places: Sequence[Path]) -> Path:
 
 
 def _shown(standing: Standing, pictured: Sequence[str]) -> dict[str, Any]:
-    """Return what the template shows of one task."""
     found = {" / ".join(entry.parts): entry.form for entry in standing.entries if entry.name in pictured}
     return {
         "title": f"{standing.suite}: {standing.task}",
@@ -264,7 +259,6 @@ def _attacks(standing: Standing) -> dict[str, Any]:
 
 
 def _origin(entry: Entry) -> list[str]:
-    """The cells of an entry's provenance, by `ORIGINS`."""
     form, made = entry.form, entry.form["provenance"]
     machine = made["machine"]
     return [

@@ -36,7 +36,6 @@ class Origin(TypedDict):
 
 
 def provenance() -> Origin:
-    """The provenance of what runs here and now."""
     libraries = {name: version(name) for name in LIBRARIES}
     machine: Machine = {
         "system": f"{platform.system()} {platform.release()}",

@@ -24,7 +24,6 @@ class RunCosts(Callback):
         self._begun = 0.0
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock."""
         self._begun = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

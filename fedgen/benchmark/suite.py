@@ -77,7 +77,6 @@ class Cell:
 
     @property
     def data_part(self) -> DataPart:
-        """The data set, and how generators of it are measured."""
         if self.own is None or self.own.images is None:
             return DATA[self.data]
         images = self.own.images
@@ -114,7 +113,6 @@ class Cell:
         return ALGORITHMS[self.algorithm].control
 
     def recipe(self) -> dict[str, Any]:
-        """The whole recipe but for the seed."""
         data = self.data_part
         given = {"image_size": data.image_size, "channels": data.channels}
         model, own = GENERATORS[self.generator](data.image_size, data.channels), dict[str, Part]()
@@ -164,8 +162,6 @@ class Cell:
 
 @dataclass(frozen=True)
 class SuiteQuestion:
-    """A question that cells of one task answer."""
-
     text: str
     cells: tuple[str, ...]  # names of the cells that are compared
 
@@ -288,7 +284,6 @@ SUITES = {suite.name: suite for suite in (TINY, SMALL, FULL)}
 
 
 def find_suite(name: str) -> Suite:
-    """The suite of a name."""
     if name not in SUITES:
         close = difflib.get_close_matches(name, SUITES, n=1)
         hint = f"did you mean {close[0]}? " if close else ""

@@ -12,7 +12,6 @@ from fedgen.flags import ASK, ASK_ALL, CommandParser, with_flags
 
 
 def usage(columns: int) -> str:
-    """The text of `fedgen reproduce --help`, whose lines end at a column."""
     width = max(map(len, EXPERIMENTS)) + 2
     told = {name: shorten(text, columns - width - 2, placeholder=" ...") for name, (_, text) in EXPERIMENTS.items()}
     lines = [f"  {name:<{width}}{text}" for name, text in told.items()]

@@ -96,7 +96,6 @@ class ImageChoice(Choice):
     weights: Path | None = None
 
     def source(self) -> Source:
-        """The train split's images."""
         return Source(open_data(self.data, self.root), "train", load_embedding(self.embedding, weights=self.weights))
 
 

@@ -124,11 +124,9 @@ class GapScores:
     controls: Mapping[str, Mapping[str, Controls]] = field(default_factory=dict)
 
     def of(self, arm: str, column: str) -> list[Curve]:
-        """An arm's curves of one column, one a seed that has it."""
         return [by_column[column] for by_column in self.curves[arm].values() if column in by_column]
 
     def values(self, column: str, place: str, *arms: str) -> list[list[float]]:
-        """Each arm's last values on a split, or of a gap, a number a seed."""
         return [[last(curve, place) for curve in self.of(arm, column)] for arm in arms]
 
     def beyond(self, arm: str, column: str, gap: str = PARTICIPATION) -> list[float]:
@@ -310,7 +308,6 @@ def report_arms(
     control: str | None = None,
     columns: Sequence[str] = SHOWN,
 ) -> None:
-    """Prints a table a column and the lines, and draws the figure."""
     seeds = [by_column for by_seed in found.curves.values() for by_column in by_seed.values()]
     here = [column for column in columns if all(column in by_column for by_column in seeds)]
     tables: list[Table | str] = [found.table(column, title, control) for column in here]

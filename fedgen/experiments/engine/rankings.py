@@ -115,7 +115,6 @@ def gap_of(rows: Rows, score: str) -> dict[str, float]:
 
 
 def agreement_table(found: Numbers, title: str) -> Table:
-    """What `compare` found of several scores, a line each."""
     lines = []
     for name, row in found.items():
         excess, controls = row["excess beyond error"], (row["control inverted"], row["control beyond error"])
@@ -261,7 +260,6 @@ class RankingStudy:
         return agreement_table({self.titles[score]: row for score, row in found.items()}, self.heading)
 
     def lines(self, found: Found, scale: float | None = None) -> list[str]:
-        """Say what was expected of the scores and whether it was seen, see `ranking_lines`."""
         return ranking_lines(found, {score: title for score, title in self.titles.items() if score in found}, scale)
 
     def scatter(
@@ -295,7 +293,6 @@ def valley(
 
 
 def valley_line(title: str, low: Numbers, size: str, note: str = "") -> str:
-    """Say whether a curve falls and rises."""
     ends = " and ".join(f"{low[side][0]:.4g} ± {low[side][1]:.2g}" for side in ("left", "right"))
     text = f"{title} falls and rises, least at {size} = {low['least at']:,} ({low['least']:.4g}), its ends {ends} above"
     return expectation(text + note, low["inside"])

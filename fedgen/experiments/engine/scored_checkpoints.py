@@ -110,8 +110,6 @@ def _part(settings: Mapping[str, Any], name: str) -> Any:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a run after a round."""
-
     run: trainings.TrainedRun
     round: int
     path: Path

@@ -87,7 +87,6 @@ class Study:
 
     @property
     def figure(self) -> Path:
-        """The figure's file, named after the experiment."""
         return self.path(f"{self.name.replace('-', '_')}.png")
 
     def path(self, file: str) -> Path:
@@ -258,7 +257,6 @@ def plain(value: Any) -> Any:
 
 
 def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of an experiment's options that its numbers depend on, as plain types."""
     return {name: plain(value) for name, value in options.items() if name not in PLACES}
 
 

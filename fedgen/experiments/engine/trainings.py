@@ -81,8 +81,6 @@ SHARE_HELD_OUT = 0.5  # of every client's images, so that there are as many to s
 
 @dataclass(frozen=True)
 class Training:
-    """One run of a recipe."""
-
     recipe: Path  # the recipe's file
     folder: Path  # the run folder, see `place`; its output goes to `FOLDER.log` beside it
     seed: int  # of everything
@@ -125,8 +123,6 @@ class Training:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to train."""
-
     name: str  # in tables; unique among an experiment's arms
     # what differs from the recipe, options of `fedgen fit` without dashes
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -324,8 +320,6 @@ def require_intervals(intervals: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """Options for training a protocol's series."""
-
     seeds: tuple[int, ...]  # of the trainings
     checkpoints: int = 20  # about how many of each run are kept, evenly spaced; the last one among them
     split_seed: int = 0  # of the clients' held-out images

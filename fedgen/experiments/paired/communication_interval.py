@@ -37,8 +37,6 @@ CONTROLS: tuple[trainings.Control, ...] = ("local_only", "centralised")
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of generator."""
-
     title: str  # in tables and figures
     recipe: str
     iterations: int  # of each client, a multiple of the longest interval
@@ -165,7 +163,6 @@ def communication_interval(**options: Any) -> None:
 
 
 def measure(study: Study, choice: IntervalChoice) -> None:
-    """The steps: trains what is missing, scores the checkpoints, and compares avg with all at every interval."""
     planned = choice.planned()  # refuses what is not there before any training, as the embeddings do
     embeddings = [load_embedding(PIXELS), load_embedding(choice.embedding, weights=choice.weights).to(choice.device)]
     trainings.train_runs(planned, choice.plan)
@@ -293,7 +290,6 @@ def tables_of(numbers: Numbers) -> list[Table]:
 
 
 def quality_table(numbers: Numbers, embedding: str, reference: str) -> Table:
-    """The last checkpoints: mean and spread over seeds by kind and interval or control; real images below."""
     real, rows = numbers["real"][embedding][reference], []
     for kind, groups in numbers["quality"][embedding][reference].items():
         for place, (group, values) in enumerate(groups.items()):
@@ -360,7 +356,6 @@ def grid_of(kind: str, group: str) -> str:
 
 
 def draw(study: Study) -> Path:
-    """A row for each kind and embedding, a panel for each score against held-out images: means, seeds by interval."""
     numbers, seeds = study.numbers, study.settings["seeds"]
     intervals = sorted({one["interval"] for one in numbers["checkpoints"].values() if not one["control"]})
 

@@ -418,7 +418,6 @@ def flow_table(curves: Curves) -> Table:
 
 
 def draw_changes(curves: Curves, path: Path) -> None:
-    """Paired differences in FID-all: a point a seed, a bar for the mean and its interval."""
     control, rows = ends(curves[CONTROL]), changes_of(curves)
     with panels(path, (7, 0.6 + 0.4 * len(rows))) as (_, ((axes,),)):
         for place, row in enumerate(rows.values()):

@@ -104,7 +104,6 @@ def table_of(compared: Numbers) -> Table:
 
 
 def draw_pairs(compared: Numbers, path: Path) -> Path:
-    """One panel for each column of `all`: the seeds' scores without and with the loss, joined, and their means."""
     panels = []
     for row in (row for column, row in compared.items() if column.endswith("_all")):
         title = row["title"] + ("\n(trained on)" if row["mark"] else "")

@@ -175,7 +175,6 @@ def toy_outcomes(toy: Numbers) -> list[str]:
 
 
 def draw_toy(toy: Numbers, path: Path) -> Path:
-    """The generator's variance along x against steps of training: each seed, and their mean; lines at the optima."""
     steps = next(iter(toy.values()))["steps"]
     arms = {
         name_of(name): dict(zip(steps, zip(*(run["variance"][name] for run in toy.values())))) for name in OBJECTIVES
@@ -251,7 +250,6 @@ def losses_of(arm: str, choice: DistributedChoice) -> list[dict[str, Any]] | Non
 
 
 def traces(images: Tensor, embeddings: Sequence[str]) -> dict[str, float]:
-    """Trace of the images' covariance in each embedding."""
     return {name: float(summarize(_features(images, name)).trace()) for name in embeddings}
 
 
@@ -303,7 +301,6 @@ STYLES = {
 
 
 def draw_digits(digits: Numbers, samples: Mapping[str, Path], path: Path) -> Path:
-    """Above: FID-avg against FID-all where it was trained on and where not, the covariance's trace; below: images."""
     real = digits["real traces"][OPTIMISED]
     shares = {name_of(arm): [value / real["pool"] for value in digits["traces"][OPTIMISED][arm]] for arm in ARMS}
     traces = pairs_panel(
@@ -334,7 +331,6 @@ def trained_prefix(digits: Numbers) -> str:
 
 
 def digits_table(digits: Numbers) -> Table:
-    """Scores and traces by what was trained on, mean and standard deviation over seeds."""
     seeds = len(next(iter(digits["scores"].values()))[CONTROL])
     rows: list[Sequence[str]] = []
     for column, row in digits["scores"].items():
@@ -435,7 +431,6 @@ def distributed_fid_loss(**options: Any) -> None:
 
 
 def measure(runs: Mapping[str, Sequence[Training]], choice: DistributedChoice) -> dict[str, Any]:
-    """Measure what the digits' runs left, by column or embedding and arm, as numbers for `results.json`."""
     scored = {arm: [last_scores(run.folder, choice.rounds) for run in own] for arm, own in runs.items()}
     first = runs[CONTROL][0].folder
     records = Run(first).records

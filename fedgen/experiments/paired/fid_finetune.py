@@ -36,8 +36,6 @@ Precision = Literal["bf16-mixed", "16-mixed"]
 
 @dataclass(frozen=True)
 class Tuning:
-    """Options for fine-tuning a data set's generators."""
-
     recipe: str
     judge: str  # an embedding that nothing is trained on, and that was not trained on the clients' images
     first: tuple[str, ...]  # shell patterns of the first layer's parameters, its BatchNorm included
@@ -125,7 +123,6 @@ class TuningChoice(ScoredArmsChoice):
         return trainings.runs_of(series, protocol.held_out, self.plan)
 
     def training(self, arm: str, base: trainings.TrainedRun) -> trainings.Training:
-        """An arm's run from the last checkpoint of a GAN."""
         own, held_out = self.tuning, trainings.protocol_of(self.data).held_out
         losses = trainings.embedded_loss(trainings.component("fedgen.losses.FastFIDLoss"), ARMS[arm], cache=str(CACHE))
         given: dict[str, Any] = {
@@ -211,7 +208,6 @@ def fid_finetune(**options: Any) -> None:
 
 
 def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> None:
-    """Trains what is missing, and scores every state and real images in all embeddings."""
     judge = load_embedding(choice.judge, weights=choice.weights)
     embeddings = [load_embedding(PIXELS), load_embedding(NETWORK), judge]
     trainings.train_runs(choice.bases, choice.plan)
@@ -255,8 +251,6 @@ def outcomes(found: scored_arms.ScoredArms, judge: str) -> list[str]:
 
 
 def draw_curves(found: scored_arms.ScoredArms, path: Path) -> Path:
-    """For each embedding FID and coverage against the part of the steps taken."""
-
     def note(embedding: str) -> str:
         used = [arm for arm in ARMS if embedding in ARMS[arm]]
         all_or_none = "nothing trained on it" if not used else "all trained on it" if len(used) == len(ARMS) else ""

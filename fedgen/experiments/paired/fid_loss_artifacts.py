@@ -184,7 +184,6 @@ def fid_loss_artifacts(**options: Any) -> None:
 
 
 def _measure(study: Study, choice: ArtifactChoice, family: Family, name: str) -> None:
-    """Scores of all checkpoints, the real floor, the flows' bits, and a grid of the first seed's last samples."""
     study.step(f"floor of {name}", lambda: family.floor)
     kept = {(arm, seed): choice.checkpoints(arm, seed) for arm, seed in product(FAMILIES[name], choice.seeds_of)}
     found = {key_of(arm, seed, steps): (arm, path) for (arm, seed), own in kept.items() for steps, path in own.items()}
@@ -203,7 +202,6 @@ def key_of(arm: str, seed: int, steps: int) -> str:
 
 
 def scored(numbers: Numbers, name: str, choice: ArtifactChoice) -> scored_arms.ScoredArms:
-    """Return the scores of a family's arms along their rounds, the treated beside its control."""
     control, treated = FAMILIES[name]
     places: dict[str, list[int]] = {}
     for arm in FAMILIES[name]:
@@ -232,7 +230,6 @@ def bits_of(found: Mapping[str, float]) -> dict[str, Row]:
 
 
 def outcomes(found: Mapping[str, scored_arms.ScoredArms], bits: Mapping[str, Row], judge: str) -> list[str]:
-    """Return what the paper's figure says, as far as numbers can, and whether it is so over paired seeds."""
     lines = []
     for name, (control, treated) in FAMILIES.items():
         text = f"{name}, {treated}: FID in {OPTIMISED}, which is optimised, is not above that of {control}"
@@ -255,7 +252,6 @@ def grid_of(arm: str) -> str:
 
 
 def draw(study: Study, found: Mapping[str, scored_arms.ScoredArms], choice: ArtifactChoice) -> Path:
-    """Above a family's FID by rounds, in two embeddings; below the last samples of the first seed."""
     parting = choice.lengths.before
 
     def panel(name: str, embedding: str) -> ArmPanel:

@@ -213,7 +213,6 @@ def _traces(found: ScoredArms, optimised: str, network: str, arms: Sequence[str]
 
 
 def pair_outcomes(found: ScoredArms, judge: str, networks: Sequence[str]) -> list[str]:
-    """Say of one pair of each network what FID in the embedding that no loss used does."""
     lines = []
     for network in networks:
         before, after = (found.mean(key_of(network, arm), judge, HELD_OUT) for arm in PAIR)
@@ -298,7 +297,6 @@ def fid_loss_gans(**options: Any) -> None:
 def compared(
     study: Study, bench: Bench, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
 ) -> tuple[ScoredArms, list[Table | str]]:
-    """Compare every arm with the control, and keep the numbers."""
     found = scored(study, bench, networks, arms, seeds)
     name = f"compared on {bench.data}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
     study.each(name, {key: key for key in found.states}, found.rows, "arms")
@@ -314,7 +312,6 @@ def measure(
     embeddings: Sequence[Embedding],
     grids: bool = False,
 ) -> None:
-    """Trains and scores those of a seed's runs that are not known yet."""
     data, known = bench.data, study.numbers.get(bench.data, {})
     missing = {
         (network, arm): choice.training(bench, network, arm, seed)

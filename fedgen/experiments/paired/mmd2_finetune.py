@@ -150,8 +150,6 @@ class Mmd2Choice(ArmsChoice):
 
 @dataclass(frozen=True)
 class Mmd2Runs:
-    """The runs of all arms."""
-
     choice: Mmd2Choice  # how long they are
     shape: tuple[int, ...]  # of the network's images, (C, H, W)
     root: Path  # folder of the clients' folders and of the runs
@@ -324,7 +322,6 @@ def mmd2_finetune(**options: Any) -> None:
 
 
 def measure(study: Study, runs: Mmd2Runs, styles: TruncatedStyles) -> None:
-    """Makes clients, trains what is missing, and scores every state and the clients' own images."""
     choice, seeds = runs.choice, {str(seed): seed for seed in runs.choice.seeds_of}
     if not study.missing("drift"):
         return
@@ -368,7 +365,6 @@ def _key(arm: str, shown: int) -> str:
 
 
 def scored(scores: Numbers, places: Mapping[str, Iterable[int]], choice: Mmd2Choice) -> ScoredArms:
-    """Return the scores of every arm by images shown, the forms beside the control, with the network's own."""
     by_state = {(seed, state): one for seed, own in scores.items() for state, one in own.items()}
     states = {
         arm: {shown: [by_state[str(seed), _key(arm, shown)] for seed in choice.seeds_of] for shown in own}
@@ -380,7 +376,6 @@ def scored(scores: Numbers, places: Mapping[str, Iterable[int]], choice: Mmd2Cho
 
 
 def tables_of(numbers: Numbers, found: ScoredArms, choice: Mmd2Choice) -> list[Table | str]:
-    """Scores in both embeddings, what a run sends, errors of one message, and the drift of local steps."""
     lines = [(("clients",), REAL_IMAGES), *(((arm,), arm) for arm in (START, *ARMS))]
     about = f"{choice.num_images:,} images to held-out ones, mean of {choice.seeds} seed(s)"
     note = "clients: their own training images in a generator's place"
@@ -501,7 +496,6 @@ def find_centres(choice: Mmd2Choice, styles: TruncatedStyles, known: Examples, s
 
 
 def latent(styles: TruncatedStyles, seed: int, number: int) -> Tensor:
-    """The latent [1, latent_dim] of a centre."""
     return styles.latents(1, generator(seed, "centre", number))
 
 

@@ -303,7 +303,6 @@ def sketch_table(sketches: Numbers, seeds: int) -> Table:
 
 
 def draw(noise: Numbers, sketches: Numbers, path: Path) -> Path:
-    """Left and middle: error of FID-all against epsilon by D, a spectrum each; right: error of KID-all against q."""
     styles = {
         f"{form}, {kind}": {"color": FORM_COLOURS[form], "linestyle": line, "marker": "."}
         for kind, line in SKETCH_LINES.items()

@@ -224,7 +224,6 @@ def spread_of(records: Sequence[ScoreRecord], scores: Sequence[str], generator: 
 
 
 def percentile_table(spread: Spread, score: str) -> Table:
-    """The percentiles after the last round, means over seeds."""
     rows: list[Sequence[str]] = []
     for arm, by_seed in spread.items():
         for split in SPLITS:

@@ -179,7 +179,6 @@ class ClassFederation:
         return self.public.features[self._floor]
 
     def about(self, names: Sequence[str]) -> dict[str, Any]:
-        """What tables and figures say of some of the generators."""
         return {"heading": self.describe(len(names)), "kinds": {name: self.recipes[name].kind for name in names}}
 
     def describe(self, number: int | None = None) -> str:

@@ -154,7 +154,6 @@ def constant_line(title: str, found: Numbers) -> str:
 
 
 def draw(rows: near.Anchored, floor: Numbers, found: Numbers, places: near.Neighbourhoods, path: Path) -> Path:
-    """A column a score, see `rising_panels`; below, FID's terms: of the means' avg - all is constant."""
     titles = {"fid": "FID", PCA: "FID, PCA", EQUAL: f"FID, {places.equal} images of each", "kid": "KID"}
     columns = [near.Column(rows, score, title, floor) for score, title in titles.items()]
     heading = near.heading_of(places, "an image of each class and its nearest neighbours")
@@ -221,7 +220,6 @@ def intra_client_variance(
 
 
 def expected_of(title: str, found: Numbers, anchors: int) -> list[str]:
-    """Say whether the papers' outcomes were seen for one number of neighbours, a line each."""
     avg = found["valleys"]["fid"]["avg"]
     note = f"; {avg['anchors']} of {anchors} anchors' own curves do"
     inverted = inversion_lines(f"{title}: FID", found["generators"]["fid"])[:1]

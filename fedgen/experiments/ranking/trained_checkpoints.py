@@ -59,7 +59,6 @@ def wgan_gp_checkpoints(num_images: int | None = None, **options: Any) -> None:
 
 
 def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
-    """The steps: trains what is missing, scores every checkpoint, compares avg with all."""
     planned = choice.planned(["wgan-gp"])
     trained = choice.train(planned)
     found, scorers, held_out = checkpoints_of(planned), choice.scorers(trained), trained.data.pooled("held_out")
@@ -93,7 +92,6 @@ def run_table(rows: ScoredRows, about: Numbers, real: Numbers) -> Table:
 
 
 def draw_checkpoints(ranking: RankingStudy, found: Numbers, study: Study) -> Path:
-    """A row for FID and one for KID: avg against all, and avg - all over local iterations."""
     rows, about, settings = ranking.rows, study.numbers["checkpoints"], study.settings
     iterations = [about[name]["iterations"] for name in rows.clients]
     title = f"{len(iterations)} checkpoints of {settings['seeds'] * len(settings['intervals'])} federated WGAN-GPs on"
@@ -182,7 +180,6 @@ def perfect_generator(overlap: bool = False, kinds: tuple[str, ...] | None = Non
 
 
 def measure(study: Study, choice: TrainedChoice, overlap: bool, kinds: tuple[str, ...] | None) -> None:
-    """The steps: trains what is missing, scores checkpoints, classes and real images, and compares."""
     planned = choice.planned(kinds)
     trained = choice.train(planned)
     stored, images = class_images(trained, overlap)
@@ -270,7 +267,6 @@ def disagreements(rows: rankings.Rows, found: dict[str, Any], checkpoints: int) 
 
 
 def expected(found: Numbers, pair: Numbers) -> list[str]:
-    """Say whether the paper's outcomes were seen, a line each."""
     pairs = {way: f"{pair[way]['pairs']} pairs, {pair[way]['beyond error']} of them so" for way in ("paper", "other")}
     clear = "beyond errors" + (" and not over IID clients" if found["fid"]["control inverted"] else "")
     text = f"as in the paper, FID-all prefers the checkpoint and FID-avg the class ({pairs['paper']}; the other way"

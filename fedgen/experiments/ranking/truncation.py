@@ -282,7 +282,6 @@ def valleys_of(rows: rankings.Rows, score: str, taus: Sequence[float]) -> dict[s
 
 
 def score_table(ranking: rankings.RankingStudy) -> Table:
-    """A line for each truncation, the least of each column in bold, and real images in the last line."""
     rows, columns = ranking.rows, dict[str, list[float]]()
     last: list[Any] = ["clients"]
     for score, title in ranking.titles.items():
@@ -332,7 +331,6 @@ def valley_lines(
 
 
 def draw(ranking: rankings.RankingStudy, found: Numbers, choice: TruncationChoice, path: Path) -> Path:
-    """A row a score: avg and all over truncations, avg against all, rank against rank, and avg - all."""
     from scipy.stats import rankdata
 
     heading = f"{ranking.heading}\ntruncation of generators to the mean style; bands: two standard errors"

@@ -364,7 +364,6 @@ def speed_table(found: Mapping[str, Any], dim: int, batch_sizes: Sequence[int]) 
 
 
 def draw(found: Mapping[str, Any], dims: Sequence[int], batch_sizes: Sequence[int], path: Path) -> Path:
-    """A panel for each D: seconds against m, with bars of one standard deviation."""
     with panels(path, (max(8.0, 1.2 + 4.4 * len(dims)), 4.6), 1, len(dims), sharey=True) as (figure, (axes,)):
         for panel, dim in zip(axes, dims):
             for method, passes in dict.fromkeys(cell[2:] for cell in cells_of([dim], batch_sizes).values()):

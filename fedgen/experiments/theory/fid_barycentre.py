@@ -151,7 +151,6 @@ def outcomes(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[str]
 
 
 def tables_of(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[Table]:
-    """Residuals of the theorem by case, and the counter-example by federation."""
     lines, more = [], []
     for case, rows in found.items():
         values, (wrong, pairs) = residuals(rows), misranked(rows)
@@ -170,7 +169,6 @@ def tables_of(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[Tab
 
 
 def draw(found: Mapping[str, Any], examples: Mapping[str, Any], path: Path) -> Path:
-    """Left: residuals as shares of FD-avg by case; right: the counter-example's distances."""
     with panels(path, (9.6, 3.9), 1, 2) as (_, ((left, right),)):
         for place, (case, colour) in enumerate(zip(found, COLOURS)):
             shares = [100 * value for value in residuals(found[case], relative=True)]

@@ -159,7 +159,6 @@ def table_of(rows: Rows, ref: Mapping[str, float], checked: Mapping[str, Any]) -
 
 
 def draw(rows: Rows, ref: Mapping[str, float], ranked: Mapping[str, Any], path: Path) -> Path:
-    """Above: FID and KID against the variance, drawn (points) and in closed form (lines); below: avg against all."""
     variances = [float(name) for name in rows]
     with panels(path, (9.6, 7.2), 2, 2, height_ratios=(1.25, 1)) as (_, axes):
         for (above, below), score in zip(axes.T, SCORES):

@@ -136,7 +136,6 @@ def table_of(numbers: dict[str, dict[str, list[float]]]) -> Table:
 
 
 def draw(numbers: dict[str, dict[str, list[float]]], path: Path) -> Path:
-    """Left: scales by batch size and form; right: the minibatch FID of a perfect generator."""
     sizes = numbers["batch_size"]["m"]
     with panels(path, (10, 3.8), 1, 2) as (_, ((left, right),)):
         left.axhline(1, color="0.5", linewidth=1)
