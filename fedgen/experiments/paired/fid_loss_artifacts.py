@@ -116,33 +116,6 @@ class ArtifactChoice(ScoredArmsChoice):
         return {self.steps(arm, round): path for round, path in kept.items()}
 
 
-class Family:
-    """The real images of a family's clients, and samples of its checkpoints."""
-
-    def __init__(self, choice: ArtifactChoice, name: str) -> None:
-        self.seed = choice.seed
-        self._models = {arm: rebuild(choice.run_folder(arm, self.seed))[0] for arm in FAMILIES[name]}
-        folders = [choice.run_folder(arm, seed) for arm in FAMILIES[name] for seed in choice.seeds_of]
-        embeddings = [load_embedding(OPTIMISED), load_embedding(choice.embedding, weights=choice.weights)]
-        self.scores, self.held_out = scored_arms.real_side(folders, embeddings, choice.lengths.images)
-        count = len(self.held_out)
-        self.floor = {"samples": count, "real": count, "scores": self.scores.floor}
-
-    def images(self, arm: str, path: Path, count: int | None = None) -> Tensor:
-        """Samples uint8 [count, C, H, W] of a checkpoint, of the same latents at every one; as many as real ones."""
-        model = self._models[arm]
-        load_weights(model, path)
-        number = count or len(self.held_out)
-        return draw_images(sampler_of(model), number, self.seed, 0, description=f"sampling {arm}")
-
-    def bits_per_dim(self, arm: str, path: Path) -> float:
-        model: Any = self._models[arm]
-        load_weights(model, path)
-        with isolated():
-            torch.manual_seed(self.seed)
-            return float(model.bits_per_dim(from_uint8(self.held_out)).mean())
-
-
 ARMS = [arm for pair in FAMILIES.values() for arm in pair]
 BITS = "bits per dimension"
 GRID = 8  # images across and down
@@ -166,7 +139,7 @@ def fid_loss_artifacts(**options: Any) -> None:
         for some in ((GAN, FLOW, FLOW_FID), (REMOVED,)):
             train_all([choice.training(arm, seed) for arm in some for seed in choice.seeds_of], choice.parallel)
         for name in FAMILIES:
-            _measure(study, choice, Family(choice, name), name)
+            _measure(study, choice, name)
     found = {name: scored(study.numbers, name, choice) for name in FAMILIES}
     study.step(
         "compared", lambda: {name: {arm: own.rows(arm) for arm in FAMILIES[name]} for name, own in found.items()}
@@ -183,17 +156,35 @@ def fid_loss_artifacts(**options: Any) -> None:
     study.report([*tables, *lines], draw(study, found, choice))
 
 
-def _measure(study: Study, choice: ArtifactChoice, family: Family, name: str) -> None:
-    study.step(f"floor of {name}", lambda: family.floor)
-    kept = {(arm, seed): choice.checkpoints(arm, seed) for arm, seed in product(FAMILIES[name], choice.seeds_of)}
-    found = {key_of(arm, seed, steps): (arm, path) for (arm, seed), own in kept.items() for steps, path in own.items()}
-    study.each(name, found, lambda one: family.scores.score(family.images(*one)), "checkpoints")
-    last = {(arm, seed): list(own.values())[-1] for (arm, seed), own in kept.items()}
+def _measure(study: Study, choice: ArtifactChoice, name: str) -> None:
+    """Scores a family's checkpoints, real images and the flows' bits, and draws the first seed's last samples."""
+    models: dict[str, Any] = {arm: rebuild(choice.run_folder(arm, choice.seed))[0] for arm in FAMILIES[name]}
+    runs = list(product(FAMILIES[name], choice.seeds_of))
+    embeddings = [load_embedding(OPTIMISED), load_embedding(choice.embedding, weights=choice.weights)]
+    folders = [choice.run_folder(*run) for run in runs]
+    scores, held_out = scored_arms.real_side(folders, embeddings, choice.lengths.images)
+    count = len(held_out)
+
+    def images(arm: str, path: Path, number: int) -> Tensor:
+        load_weights(models[arm], path)  # of the same latents at every checkpoint
+        return draw_images(sampler_of(models[arm]), number, choice.seed, 0, description=f"sampling {arm}")
+
+    def bits_per_dim(arm: str, path: Path) -> float:
+        load_weights(models[arm], path)
+        with isolated():
+            torch.manual_seed(choice.seed)
+            return float(models[arm].bits_per_dim(from_uint8(held_out)).mean())
+
+    study.step(f"floor of {name}", lambda: {"samples": count, "real": count, "scores": scores.floor})
+    kept = {run: choice.checkpoints(*run) for run in runs}
+    found = {key_of(*run, steps): (run[0], path) for run, own in kept.items() for steps, path in own.items()}
+    study.each(name, found, lambda one: scores.score(images(*one, count)), "checkpoints")
+    last = {run: list(own.values())[-1] for run, own in kept.items()}
     if FLOW in FAMILIES[name]:
         items = {f"{arm}, seed {seed}": (arm, path) for (arm, seed), path in last.items()}
-        study.each(BITS, items, lambda one: family.bits_per_dim(*one), "checkpoints")
+        study.each(BITS, items, lambda one: bits_per_dim(*one), "checkpoints")
     for arm in FAMILIES[name]:
-        picture = tile(family.images(arm, last[arm, choice.seed], GRID**2), GRID, min_side=24)
+        picture = tile(images(arm, last[arm, choice.seed], GRID**2), GRID, min_side=24)
         save_png(study.path(grid_of(arm)), picture)
 
 
