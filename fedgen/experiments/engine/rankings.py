@@ -253,9 +253,6 @@ class RankingStudy:
     real: Mapping[str, Any] = field(default_factory=dict)  # scores of real images over the clients; none if empty
     kinds: Mapping[str, str] | None = None  # of each generator, if there are several
 
-    def compared(self) -> dict[str, dict[str, Any]]:
-        return self.rows.compared(self.titles)
-
     def table(self, found: Found) -> Table:
         return agreement_table({self.titles[score]: row for score, row in found.items()}, self.heading)
 

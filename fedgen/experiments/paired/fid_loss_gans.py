@@ -38,15 +38,8 @@ FORMS = (MINIBATCH, QUEUE, EMA)
 QUICK_IMAGES = 300  # of each kind
 
 
-@dataclass(frozen=True)
-class GANPair:
-    """A pair of networks with their game; its recipes are named after it: "sngan_digits.yaml", "sngan_mnist5k.yaml"."""
-
-    title: str  # what it is called
-    picture_rounds: int  # of 20 iterations each, on MNIST-5k, where its recipe trains up to twice as long
-
-
-NETWORKS = {"sngan": GANPair("SNGAN", 200), "dcgan": GANPair("DCGAN", 300), "sagan": GANPair("SAGAN", 150)}
+NETWORKS = {"sngan": 200, "dcgan": 300, "sagan": 150}
+"""pairs of networks, as recipes are named ("sngan_digits.yaml") -> rounds of 20 iterations on MNIST-5k"""
 
 
 @dataclass(frozen=True)
@@ -129,7 +122,7 @@ class GanChoice(ScoredArmsChoice):
         recipe = self.recipe_of(network, bench)
         usual, asked = trainings.rounds_of(recipe), self.rounds
         if bench is not DIGITS:
-            usual, asked = NETWORKS[network].picture_rounds, self.picture_rounds
+            usual, asked = NETWORKS[network], self.picture_rounds
         rounds = asked or usual
         name = f"{recipe.stem}-{arm}-split{self.seed}-rounds{rounds}-seed{seed}"
         losses = {"model.init_args.generator_losses": losses_of(arm, bench)}
@@ -173,7 +166,7 @@ def tables_of(found: ScoredArms, bench: Bench, networks: Sequence[str], arms: Se
     note += " of the covariance, over that of the images trained on; real images: those trained on, as if generated"
     lines: list[Line | None] = [((REAL_IMAGES, ""), REAL_IMAGES)]
     for network in networks:
-        titles = [NETWORKS[network].title, *[""] * len(arms)]
+        titles = [network.upper(), *[""] * len(arms)]
         lines += [None, *(((title, name_of(arm)), key_of(network, arm)) for title, arm in zip(titles, arms))]
     tables: list[Table | str] = []
     for embedding in found.floor[0]:
@@ -187,7 +180,7 @@ def outcomes(found: ScoredArms, bench: Bench, judge: str, networks: Sequence[str
     lines, optimised = [], bench.optimised
     for network in networks:
         for arm in arms[1:]:
-            name, key = f"{NETWORKS[network].title}, {name_of(arm)}", key_of(network, arm)
+            name, key = f"{network.upper()}, {name_of(arm)}", key_of(network, arm)
             there = f"(in {optimised}, optimised: {change_of(found.row(key, optimised, HELD_OUT))})"
             text = f"{name}: FID to held-out images falls in {judge}, which no loss used {there}"
             lines.append(found.verdict(text, key, judge, HELD_OUT, "less"))
@@ -199,7 +192,7 @@ def outcomes(found: ScoredArms, bench: Bench, judge: str, networks: Sequence[str
 
 def _traces(found: ScoredArms, optimised: str, network: str, arms: Sequence[str]) -> list[str]:
     """Say what a batch's bias does to the spread of images, and a longer memory not."""
-    title, keys = NETWORKS[network].title, {arm: key_of(network, arm) for arm in arms}
+    title, keys = network.upper(), {arm: key_of(network, arm) for arm in arms}
     means = {arm: found.mean(key, optimised, "trace") for arm, key in keys.items()}
     far = {arm: list(map(badness("trace"), found.values(key, optimised, "trace"))) for arm, key in keys.items()}
     what = f"trace in {optimised} {means[MINIBATCH]:.3g} beside {means[WITHOUT]:.3g}"
@@ -216,7 +209,7 @@ def pair_outcomes(found: ScoredArms, judge: str, networks: Sequence[str]) -> lis
     lines = []
     for network in networks:
         before, after = (found.mean(key_of(network, arm), judge, HELD_OUT) for arm in PAIR)
-        text = f"{NETWORKS[network].title}, {name_of(EMA)}, {PICTURES.title}: FID to held-out images falls in {judge},"
+        text = f"{network.upper()}, {name_of(EMA)}, {PICTURES.title}: FID to held-out images falls in {judge},"
         text += f" which no loss used, {before:.3g} to {after:.3g}"
         lines.append(found.verdict(text, key_of(network, EMA), judge, HELD_OUT, "less"))
     return lines
@@ -238,7 +231,7 @@ def draw_scores(found: ScoredArms, judge: str, networks: Sequence[str], arms: Se
                 {arm: found.values(key_of(network, arm), embedding, score) for arm in arms},
                 {EMA: name_of(EMA)},
                 levels={REAL_IMAGES: [1.0] if score == "trace" else found.values(REAL_IMAGES, embedding, score)},
-                title=NETWORKS[network].title,
+                title=network.upper(),
                 label=label if network == networks[0] else "",
                 bottom=0,
             )
@@ -254,7 +247,7 @@ def draw_samples(found: ScoredArms, networks: Sequence[str], folder: Path, path:
 
     def picture(network: str, arm: str) -> Picture:
         key = key_of(network, arm)
-        title = f"{NETWORKS[network].title}, {'without' if arm == WITHOUT else f'with FID ({name_of(arm)})'}"
+        title = f"{network.upper()}, {'without' if arm == WITHOUT else f'with FID ({name_of(arm)})'}"
         fids = (f"{found.mean(key, name, HELD_OUT):.3g} in {name}" for name in (UNRELATED, PICTURES.optimised))
         text = f"{title}\nFID-all, held out: {', '.join(fids)}; trace {found.mean(key, UNRELATED, 'trace'):.2f}"
         return folder / grid_of(network, arm), text, COLOURS[arm]

@@ -217,7 +217,7 @@ def summarise(ranking: RankingStudy) -> dict[str, Any]:
         score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows) for how in BOTH}
         for score in TITLES
     }
-    return {"scores": ranking.compared(), "of means": shares}
+    return {"scores": ranking.rows.compared(TITLES), "of means": shares}
 
 
 def calibration_table(shares: Mapping[str, Mapping[str, float]]) -> Table:

@@ -9,7 +9,7 @@ STUDY = RankingStudy(ROWS, {"fid": "FID"}, "toy", row(0, 0))
 
 
 def test_its_table_and_sentences_are_those_of_the_scores_by_their_titles():
-    found = STUDY.compared()
+    found = STUDY.rows.compared(STUDY.titles)
     expected = agreement_table({"FID": found["fid"]}, "toy")
     assert [list(own.cells) for own in STUDY.table(found).columns] == [list(own.cells) for own in expected.columns]
     assert STUDY.lines(found) == ranking_lines(found, STUDY.titles)
@@ -23,6 +23,6 @@ def test_a_column_a_score_shows_the_gap_with_zero_in_sight_or_within_limits(tmp_
         "fedgen.experiments.engine.study.save_figure",
         lambda figure, path: seen.extend(axes.get_ylim() for axes in figure.axes),
     )
-    STUDY.draw(STUDY.compared(), tmp_path / "two.png", limits)
+    STUDY.draw(STUDY.rows.compared(STUDY.titles), tmp_path / "two.png", limits)
     low, high = seen[1]
     assert (low, high) == limits if limits else low <= -4 < 0 <= high
