@@ -7,8 +7,7 @@ from lightning.pytorch import LightningModule
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from fedgen.benchmark.parts import PARTITIONS
-from fedgen.benchmark.suite import DATA_SEED, HELD_OUT, OwnClass, OwnImages, Slot
+from fedgen.benchmark.suite import DATA_SEED, HELD_OUT, PARTITIONS, OwnClass, OwnImages, Slot
 from fedgen.class_paths import gives, import_by_path
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID

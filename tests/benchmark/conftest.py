@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgen.benchmark.parts import DATA
+from fedgen.benchmark.suite import DATA
 from tests.benchmark.few_images import FEW
 
 

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from fedgen.benchmark.claims import claims_of
-from fedgen.benchmark.parts import DATA
-from fedgen.benchmark.suite import TINY
+from fedgen.benchmark.suite import DATA, TINY
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.names import LOCAL_NOTE
 from fedgen.experiments.engine.trainings import fingerprint

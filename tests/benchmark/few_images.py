@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 
 from fedgen.__main__ import main
-from fedgen.benchmark.parts import DATA
+from fedgen.benchmark.suite import DATA
 
 FEW = replace(DATA["digits"], num_images=100)
 

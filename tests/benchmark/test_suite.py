@@ -9,8 +9,18 @@ import torch
 import yaml
 
 from fedgen.__main__ import main
-from fedgen.benchmark.parts import ALGORITHMS, DATA, GENERATORS, PARTITIONS
-from fedgen.benchmark.suite import FULL, SMALL, SUITES, TINY, OwnClass, find_suite
+from fedgen.benchmark.suite import (
+    ALGORITHMS,
+    DATA,
+    FULL,
+    GENERATORS,
+    PARTITIONS,
+    SMALL,
+    SUITES,
+    TINY,
+    OwnClass,
+    find_suite,
+)
 from fedgen.class_paths import import_by_path
 from fedgen.clients import FederatedDataModule
 from fedgen.experiments.engine.trainings import fingerprint

@@ -267,7 +267,7 @@ class TrainedChoice(Choice):
         recipes: folder of the recipes.
         parallel: runs at once.
         device: where to sample and embed, e.g. cuda.
-        seed: of the first training, the clients' held-out images, generated images and dealings.
+        seed: of the first training, the clients' held-out images, generated images and IID controls.
         quick: one seed, a twentieth of the rounds, five checkpoints, one IID control, few images.
         by_network: whether the data's own embedding is its network.
     """

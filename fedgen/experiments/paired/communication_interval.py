@@ -72,7 +72,7 @@ class IntervalChoice(ScoredArmsChoice):
         seeds: runs with each interval and of each control.
         dealings: IID controls of scores.
         device: where to sample and embed, e.g. cuda.
-        seed: of the first training, the clients' held-out images, generated images and dealings.
+        seed: of the first training, the clients' held-out images, generated images and IID controls.
         quick: one seed and IID control, an interval of 4, 8 iterations, few images, two runs at once.
     """
 

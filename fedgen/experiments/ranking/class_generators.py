@@ -329,7 +329,7 @@ def class_generators(controls: int = 3, **options: Any) -> None:
     `--embedding inception-v3-compat`.
 
     Args:
-        controls: IID dealings of the clients' images.
+        controls: IID splits of the clients' images.
     """
     choice = ClassChoice(total_images=CLIENTS_IMAGES, **options)
     at_least(1, controls=controls, components=choice.components)
@@ -351,7 +351,7 @@ def class_generators(controls: int = 3, **options: Any) -> None:
 
 
 class ClassMeasure:
-    """Every score of a generator, over the clients and over IID dealings of their images."""
+    """Every score of a generator, over the clients and over IID splits of their images."""
 
     def __init__(self, projection: Projection, sides: Mapping[str, FeatureFederation]) -> None:
         self.projection = projection

@@ -121,7 +121,7 @@ def wasserstein(
         last_activation: whether the papers' network also ends in a ReLU.
         tolerance: of the critics' stop rule.
         projections: of the sliced distance; at most 50 with --quick.
-        controls: IID dealings of the clients' images.
+        controls: IID splits of the clients' images.
     """
     choice = ClassChoice(total_images=TOTAL_IMAGES, **options)
     at_least(2, count=count, projections=projections)
@@ -153,7 +153,7 @@ def wasserstein(
 
 
 class CriticMeasure:
-    """Critics and sliced distances of a generator to clients and to IID dealings of their images."""
+    """Critics and sliced distances of a generator to clients and to IID splits of their images."""
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ def variance_limited(clients: int = 20, components: int = 64, controls: int = 3,
     Args:
         clients: neighbours K of a client, which holds K + 1 images; 19 is the papers' other reading.
         components: principal components of the second FID.
-        controls: IID dealings of the clients' images.
+        controls: IID splits of the clients' images.
     """
     choice = near.NeighbourChoice(**options)
     study = choice.study("variance-limited", clients=clients, components=components, controls=controls)
@@ -181,7 +181,7 @@ def intra_client_variance(
     Args:
         clients: neighbours K of a client; those of more hold those of fewer.
         components: principal components of the second FID.
-        controls: IID dealings of the clients' images, for each K.
+        controls: IID splits of the clients' images, for each K.
     """
     choice = near.NeighbourChoice(**options)
     study = choice.study("intra-client-variance", clients=list(clients), components=components, controls=controls)
@@ -268,7 +268,7 @@ def manifold_metrics(clients: int = 20, k: int = 5, images: int = 1000, controls
         clients: neighbours K of a client, which holds K + 1 images.
         k: balls reach to the k-th nearest other image.
         images: drawn from a generator that has more; radii shrink with their number.
-        controls: IID dealings of the clients' images.
+        controls: IID splits of the clients' images.
     """
     choice = near.NeighbourChoice(**options)
     study = choice.study("manifold-metrics", clients=clients, k=k, images=images, controls=controls)

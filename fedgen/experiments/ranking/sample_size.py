@@ -29,7 +29,7 @@ REAL = "real images"
 
 
 @dataclass(frozen=True, eq=False)
-class ClassDeal:
+class ClassSplit:
     """Whose images are whose: clients of each class, generators of each class, and public images of nobody."""
 
     choice: ImageChoice  # of images, features and the seed
@@ -116,7 +116,7 @@ def sample_size(
     Args:
         sizes: images of a client; at most 200 with --quick.
         components: principal components of the second FID, of train images that no client has.
-        controls: IID dealings of the same images.
+        controls: IID splits of the same images.
     """
     choice = ImageChoice(**options)
     rising(2, sizes=sizes)
@@ -125,7 +125,7 @@ def sample_size(
     names = (CLASSES, *(f"IID {number}" for number in range(controls)))
     cells = {f"{size} {name}": (size, number - 1) for size in sizes for number, name in enumerate(names)}
     if study.missing("scores") or len(study.numbers["scores"]) < len(cells):
-        measure = SizeMeasure(ClassDeal(choice, sizes), components)
+        measure = SizeMeasure(ClassSplit(choice, sizes), components)
         study.each("scores", cells, measure, "federations")
     found = study.step("found", lambda: summarise(study.numbers["scores"], sizes, names))
     tables: list[Table | str] = [table_of(found, components), floor_table(found, components), *outcomes(found)]
@@ -135,18 +135,18 @@ def sample_size(
 class SizeMeasure:
     """Every score of every generator over one federation; what federations share is made once."""
 
-    def __init__(self, deal: ClassDeal, components: int) -> None:
-        self.deal, self.components = deal, components
-        self.projection = deal.projection(components)  # refuses what cannot be, before anything is embedded
-        self.features, self.generated = deal.train.features, deal.generated
+    def __init__(self, split: ClassSplit, components: int) -> None:
+        self.split, self.components = split, components
+        self.projection = split.projection(components)  # refuses what cannot be, before anything is embedded
+        self.features, self.generated = split.train.features, split.generated
         self.projected = self.projection.project(self.features)
 
     def __call__(self, cell: tuple[int, int]) -> dict[str, Any]:
         """{generator: {score: values}} over clients of a size, one a class (control -1) or a control's IID ones."""
         size, control = cell
-        whole, small = (self.deal.federation(size, features) for features in (self.features, self.projected))
+        whole, small = (self.split.federation(size, features) for features in (self.features, self.projected))
         if control >= 0:
-            whole, small = (federation.iid(self.deal.choice.seed, control) for federation in (whole, small))
+            whole, small = (federation.iid(self.split.choice.seed, control) for federation in (whole, small))
         parts, projected = whole.parts(), small.parts()
         frechet, kernel = FrechetReference.from_features(parts), KernelReference.from_features(parts)
         few = FrechetReference.from_features(projected)
@@ -156,7 +156,7 @@ class SizeMeasure:
             scores = [frechet.score(features), replace(few.score(reduced), name=PCA), kernel.score(features)]
             found[name] = rows_of(scores)
             if min(len(reduced), *map(len, projected)) >= 2 * self.components * PARTS:  # images enough for it
-                limit = fid_infinity(projected, reduced, real="sample", parts=PARTS, seed=self.deal.choice.seed)
+                limit = fid_infinity(projected, reduced, real="sample", parts=PARTS, seed=self.split.choice.seed)
                 # over both sides' images: more than a difference of two generators has, which share the clients' part
                 errors = {how: limit[how].error for how in BOTH}
                 values = {how: limit[how].value for how in BOTH}

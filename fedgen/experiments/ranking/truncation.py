@@ -118,7 +118,7 @@ class TruncationChoice(Choice):
         client_images: of each client.
         client_truncation: of their images' styles, to their own centre.
         components: principal components of public images, for a second FID.
-        controls: IID dealings of the clients' images.
+        controls: IID splits of the clients' images.
         device: where images are made and embedded, e.g. cuda.
         quick: every second truncation, 20 clients of 30 images, 400 images of each generator, 16 components.
     """

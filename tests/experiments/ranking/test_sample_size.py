@@ -17,7 +17,7 @@ def _here(tmp_path, monkeypatch):
 
 def test_the_control_holds_the_same_images_so_all_is_the_same():
     measure = experiment.SizeMeasure(
-        experiment.ClassDeal(experiment.ImageChoice("digits", embedding="pixels"), (10,)), 4
+        experiment.ClassSplit(experiment.ImageChoice("digits", embedding="pixels"), (10,)), 4
     )
     classes, iid = measure((10, -1)), measure((10, 0))
     for score in ("fid", "fid pca", "kid"):
