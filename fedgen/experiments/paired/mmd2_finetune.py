@@ -30,7 +30,7 @@ from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.engine.arm_panels import REAL, ArmPanel, draw_images, draw_panels
 from fedgen.experiments.engine.features import CACHE
 from fedgen.experiments.engine.paired_seeds import by_chance
-from fedgen.experiments.engine.scored_arms import REAL_IMAGES, ScoredArms, require_unrelated
+from fedgen.experiments.engine.scored_arms import REAL_IMAGES, ScoredArms, require_unrelated, states_in
 from fedgen.experiments.engine.study import FOLDER, ArmsChoice, Numbers, Study, expectation, folder_name, make_table
 from fedgen.experiments.engine.trainings import (
     Training,
@@ -365,11 +365,9 @@ def _key(arm: str, shown: int) -> str:
 
 
 def scored(scores: Numbers, places: Mapping[str, Iterable[int]], choice: Mmd2Choice) -> ScoredArms:
-    by_state = {(seed, state): one for seed, own in scores.items() for state, one in own.items()}
-    states = {
-        arm: {shown: [by_state[str(seed), _key(arm, shown)] for seed in choice.seeds_of] for shown in own}
-        for arm, own in {START: [0], **places}.items()
-    }
+    by_state = {f"{seed}, {state}": one for seed, own in scores.items() for state, one in own.items()}
+    arms: dict[str, Iterable[int]] = {START: [0], **places}
+    states = states_in(by_state, arms, choice.seeds_of, lambda arm, seed, shown: f"{seed}, {_key(arm, shown)}")
     floors = [scores[str(seed)]["floor"] for seed in choice.seeds_of]
     used, beside = dict.fromkeys(FORMS, (choice.embedding,)), dict.fromkeys(FORMS, (CONTROL, None))
     return ScoredArms(states, floors, TITLES, used, beside, lambda _, embedding, own: SAME if embedding in own else "")
@@ -425,7 +423,6 @@ def outcomes(found: ScoredArms, choice: Mmd2Choice) -> list[str]:
 
 
 def draw_samples(runs: Mmd2Runs, path: Path) -> Path:
-    """Images of the clients, and of the same latents before and after each arm, of the first repetition."""
     choice, seed = runs.choice, runs.choice.seed
     data = runs.data(seed)
     chosen = [int(client.train[k]) for k in range(COLUMNS) for client in data.clients if k < len(client.train)]
