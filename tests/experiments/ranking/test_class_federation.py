@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from fedgen.data.sets.pickled_images import FINE_CLASSES
+from fedgen.experiments.ranking import class_generators
 from fedgen.experiments.ranking.class_generators import ClassChoice, ClassFederation
 from fedgen.statistics import Projection
 from tests.experiments.ranking.class_images import write_cifar10, write_cifar100, write_imagenet32
@@ -46,18 +47,6 @@ def test_every_generator_draws_as_many_images_none_twice_and_the_same_ones_again
         assert drawn.shape == (20, 64)
         assert len(seen(drawn)) == 20
         assert torch.equal(drawn, places.draw(name))
-
-
-def test_generators_points_keep_the_images_labels_and_owners():
-    places = ClassFederation(DIGITS)
-    images = places.makers.examples
-    owned = replace(images, owners=torch.arange(1797) % 2, owner_names=("ann", "bob"))
-    places.makers.__dict__["examples"] = owned
-    points = places._points
-    assert points.inputs.shape == (1797, 64)
-    assert points.owners is owned.owners
-    assert (points.labels is images.labels, points.name, points.classes) == (True, images.name, images.classes)
-    assert points.owner_names == ("ann", "bob")
 
 
 def test_generators_hold_what_their_recipes_say():
@@ -145,10 +134,14 @@ def test_generators_of_other_features_or_of_the_clients_own_images_are_refused()
         ClassFederation(replace(choice, generators="copy"))
 
 
-def test_features_are_not_copied_for_the_generators():
-    places = ClassFederation(DIGITS)
-    for recipe in places.recipes.values():
-        assert places._made(recipe).inputs.data_ptr() == places.makers.features.data_ptr()
+def test_features_are_not_copied_for_the_generators(monkeypatch):
+    places, made, own = ClassFederation(DIGITS), [], class_generators.EmpiricalGenerator
+    note = lambda points, *groups: made.append(points) or own(points, *groups)  # noqa: E731
+    monkeypatch.setattr(class_generators, "EmpiricalGenerator", note)
+    for name in places.recipes:
+        places.draw(name)
+    assert {points.inputs.data_ptr() for points in made} == {places.makers.features.data_ptr()}
+    assert all(points.labels is places.makers.examples.labels for points in made)
 
 
 def test_a_title_says_who_holds_what():
