@@ -110,8 +110,8 @@ def draw_panels(
         axes.set_xlabel(across, fontsize=10)
     names = {name for panels in rows for panel in panels for name in (*panel.arms, *panel.levels)}
     handles = [Line2D([], [], label=name, **style) for name, style in styles.items() if name in names]
-    across = width / (0.7 + 0.08 * max(map(len, names)))  # as many as find room side by side
-    ncols = max(1, min(len(handles), int(across)))
+    room = width / (0.7 + 0.08 * max(map(len, names)))  # as many as find it side by side
+    ncols = max(1, min(len(handles), int(room)))
     parts[0, 0].legend(handles=handles, loc="outside lower center", ncols=ncols, fontsize=9, frameon=False)
     if pictures:
         show_pictures(parts[1, 0], pictures)

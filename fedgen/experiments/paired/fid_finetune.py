@@ -213,7 +213,8 @@ def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> N
     trainings.train_runs(choice.bases, choice.plan)
     tunings = [choice.training(arm, base) for base in choice.bases for arm in ARMS]
     trainings.train_all(tunings, choice.parallel)
-    scores, held_out = scored_arms.real_side([one.folder for one in (*choice.bases, *tunings)], embeddings)
+    folders = [base.folder for base in choice.bases] + [one.folder for one in tunings]
+    scores, held_out = scored_arms.real_side(folders, embeddings)
     count = len(held_out)
     study.step("images", lambda: count)
     study.step("floor", lambda: scores.floor)

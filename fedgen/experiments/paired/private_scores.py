@@ -237,7 +237,9 @@ def private_scores(**options: Any) -> None:
     accountants: tuple[Accountant, ...] = ("analytic", "classic")  # exact, and by the textbook's formula
     multipliers = study.step(
         "multipliers",
-        lambda: {one: {str(e): noise_multiplier(e, DELTA, accountant=one) for e in (1.0, 8.0)} for one in accountants},
+        lambda: {
+            str(one): {str(e): noise_multiplier(e, DELTA, accountant=one) for e in (1.0, 8.0)} for one in accountants
+        },
     )
     measured = sketch_jobs(numbers, 4 * draws, seed)
     sketches = study.each("sketches", measured, lambda job: job(), unit="sketches")

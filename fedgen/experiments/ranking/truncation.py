@@ -341,8 +341,8 @@ def draw(ranking: rankings.RankingStudy, found: Numbers, choice: TruncationChoic
             way.plot(*sides, color="0.4", linewidth=1.0, zorder=2)
             points = ranking.scatter(way, score, colours=choice.taus, real_title=REAL, errors=False)
             ranks.plot([1, len(choice.taus)], [1, len(choice.taus)], color="0.6", linewidth=0.8, zorder=1)
-            places = (rankdata(side).tolist() for side in sides)  # 1 the least; on the diagonal where both rank alike
-            draw_aggregates(ranks, *places, f"rank by {title}", colours=choice.taus)
+            avg, everyone = (rankdata(side).tolist() for side in sides)  # 1 the least
+            draw_aggregates(ranks, avg, everyone, f"rank by {title}", colours=choice.taus)
             pairs = found["scores"][score]
             ranks.set_title(f"{len(pairs['inverted'])} of {pairs['pairs']} pairs inverted", fontsize=9)
             rankings.draw_gaps(gap, choice.taus, ranking.rows, score, title, TAU)

@@ -64,7 +64,7 @@ def barycentre(
         for case in CASES
     }
     examples = study.each("counter-example", FEDERATIONS, lambda size: compare_shifts(*size, seed), "federations")
-    tables = [*tables_of(found, examples), *outcomes(found, examples)]
+    tables: list[Table | str] = [*tables_of(found, examples), *outcomes(found, examples)]
     study.report(tables, draw(found, examples, study.figure))
 
 

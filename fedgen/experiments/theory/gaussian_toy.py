@@ -51,14 +51,14 @@ def gaussian_toy(
     at_least(2, redraws=redraws)
     clients = draw_clients(points, seed)
     variances = {str(variance): variance for variance in VARIANCES}
-    for name, federation in (("scores", clients), ("IID control", clients.iid(seed))):
+
+    def score_over(name: str, federation: FeatureFederation) -> Rows:
         score = federation.reference(list(SCORES)).score
-        study.each(
-            name, variances, lambda v, score=score: rows_of(score(draw_generated(points, v, seed))), "generators"
-        )
+        return study.each(name, variances, lambda v: rows_of(score(draw_generated(points, v, seed))), "generators")
+
+    rows, controls = score_over("scores", clients), [score_over("IID control", clients.iid(seed))]
     seeds = [seed, *(derive(seed, "gaussian-toy", "redraw", number) for number in range(redraws))]
     found = study.each("ref", {str(n): s for n, s in enumerate(seeds)}, lambda s: reference_values(points, s), "draws")
-    rows, controls = study.numbers["scores"], [study.numbers["IID control"]]
     checked = study.step("against closed forms", lambda: against_theory(rows, found))
     ranked = study.step("ranking", lambda: {score: compare(rows, controls, score) for score in SCORES})
     tables: list[Table | str] = [
