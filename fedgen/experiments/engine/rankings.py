@@ -167,7 +167,7 @@ def tau_of(row: Numbers) -> str | None:
 
 
 def count(pairs: int | Sequence[Any]) -> int:
-    """How many pairs there are, which may be counted already."""
+    """The number of pairs, which may be counted already."""
     return pairs if isinstance(pairs, int) else len(pairs)
 
 
@@ -281,7 +281,7 @@ class RankingStudy:
 def valley(
     values: Sequence[float], at: Sequence[float], difference: Callable[[int, int], tuple[float, float]]
 ) -> dict[str, Any]:
-    """Where a curve is least, how far its ends lie above that ("left", "right"), and whether both do beyond errors."""
+    """A curve's least value, how far its ends lie above that ("left", "right"), and whether both do beyond errors."""
     place = min(range(len(values)), key=values.__getitem__)
     found: dict[str, Any] = {"least at": at[place], "place": place, "least": values[place]}
     found |= {side: list(difference(end, place)) for side, end in (("left", 0), ("right", len(values) - 1))}

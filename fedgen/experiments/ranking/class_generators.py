@@ -383,7 +383,7 @@ class ClassMeasure:
 
 
 def summarise(ranking: RankingStudy) -> dict[str, Any]:
-    """What `compare` finds of each score, the gap of FID's mean term, and pairs beyond error by kinds."""
+    """`compare` of each score, the gap of FID's mean term, and pairs beyond error by kinds."""
     rows, kinds = ranking.rows.clients, list((ranking.kinds or {}).values())
     found = ranking.rows.compared(ranking.titles)
     means = {name: {"mean term": row["fid"]["terms"]["mean"]} for name, row in rows.items()}

@@ -211,7 +211,7 @@ def distance_of_means(parts: list[Tensor], generated: Tensor) -> dict[str, float
 
 
 def summarise(ranking: RankingStudy) -> dict[str, Any]:
-    """What `compare` finds of each score, and its share of the distance of the means, a lower bound of W1."""
+    """`compare` of each score, and its share of the distance of the means, a lower bound of W1."""
     rows = ranking.rows.clients.values()
     shares = {
         score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows) for how in BOTH}

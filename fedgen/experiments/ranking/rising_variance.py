@@ -117,7 +117,6 @@ def variance_limited(clients: int = 20, components: int = 64, controls: int = 3,
 
 
 def find(rows: near.Anchored) -> dict[str, Any]:
-    """What the scores say of clients and controls, their mean curves, and FID's terms."""
     every, iid = (*FRECHET, "kid"), rows.controls
     return rows.summarise(every) | {
         "control valleys": {name: [rows.valley(name, "avg", one) for one in iid] for name in FRECHET},
@@ -329,7 +328,7 @@ def make_scorers(
 
 
 def summarise_manifold(rows: near.Anchored, images: int) -> dict[str, Any]:
-    """How avg and all rank: all generators, those that as many images were drawn from, and recall's equality."""
+    """Ranks by avg and all: of all generators, those that as many images were drawn from, and recall's equality."""
     drawn = {str(size) for size in rows.sizes if size + 1 >= images}
     # to 12 digits: scores are counts over numbers of images, and equal counts should be ties
     rounded: dict[str, dict[str, dict[str, Any]]] = {

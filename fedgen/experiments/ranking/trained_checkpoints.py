@@ -243,7 +243,7 @@ def compare_groups(scored: rankings.ScoredRows, checkpoints: int) -> dict[str, A
 
 
 def disagreements(rows: rankings.Rows, found: dict[str, Any], checkpoints: int) -> dict[str, Any]:
-    """How FID-avg and FID-all disagree about checkpoints and classes: the paper's way or the other."""
+    """Pairs that FID-avg and FID-all disagree about, of checkpoints and classes: the paper's way or the other."""
     # the pair to show is a clear one (beyond errors, in no control) if there is one, the paper's way if there is one,
     # and of these the one of ratios nearest the paper's; else the last checkpoint and FID-avg's best class
     names, evidence = list(rows), {tuple(pair) for pair in found["evidence"]}

@@ -261,7 +261,7 @@ def score_all(study: Study, choice: TruncationChoice, styles: TruncatedStyles) -
 
 
 def summarise(rows: rankings.ScoredRows, taus: Sequence[float]) -> dict[str, Any]:
-    """What the scores say: avg beside all, where each is least, and the same of FID over IID clients."""
+    """Say of scores: avg beside all, where each is least, and the same of FID over IID clients."""
     return {
         "scores": rows.compared(SCORES),
         "valleys": {score: valleys_of(rows.clients, score, taus) for score in SCORES},

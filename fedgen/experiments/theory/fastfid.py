@@ -242,7 +242,7 @@ def name_of(dim: int, size: int, method: str, passes: str) -> str:
 
 
 def cells_of(dims: Sequence[int], batch_sizes: Sequence[int]) -> dict[str, tuple[int, int, str, str]]:
-    """What is timed: (D, m, method, passes); the peers have no backward pass."""
+    """(D, m, method, passes) of all timings; the peers have no backward pass."""
     cells = itertools.product(dims, METHODS, batch_sizes, PASSES)
     return {
         name_of(dim, size, method, passes): (dim, size, method, passes)
