@@ -148,7 +148,14 @@ def check(entry: Entry) -> None:
             raise ValueError(f"its runs have the seeds {seeds}, the suite {wanted}")
         for seed, records in zip(seeds, entry.records):
             _check_scores(seed, records, cell)
-        _check_claims(entry, cell)
+        stored = zip(*((run["membership"], run["costs"]) for run in entry.form["runs"]))
+        shown, claimed = flatten(claims_of(cell, entry.records, *stored)), flatten(entry.claims)
+        for key in sorted(shown.keys() | claimed.keys()):
+            told, true = claimed.get(key), shown.get(key)
+            if told == true:
+                continue
+            if told is None or true is None or not math.isclose(told, true, rel_tol=ROUNDING):
+                raise ValueError(f"it claims {key} {_shown(told)}, and its stored records show {_shown(true)}")
     except ValueError as error:
         raise ValueError(f"entry {entry.name} ({entry.path}) is refused: {error}") from error
 
@@ -197,18 +204,6 @@ def _inside(recipe: Mapping[str, Any]) -> dict[str, Any]:
     for key in STRATEGY:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found if isinstance(found, dict) else {}
-
-
-def _check_claims(entry: Entry, cell: Cell) -> None:
-    runs = entry.form["runs"]
-    stored = [run["membership"] for run in runs], [run["costs"] for run in runs]
-    shown = flatten(claims_of(cell, entry.records, *stored))
-    claimed = flatten(entry.claims)
-    for key in sorted(shown.keys() | claimed.keys()):
-        told, true = claimed.get(key), shown.get(key)
-        same = told == true or (told is not None and true is not None and math.isclose(told, true, rel_tol=ROUNDING))
-        if not same:
-            raise ValueError(f"it claims {key} {_shown(told)}, and its stored records show {_shown(true)}")
 
 
 def _advantage(runs: Sequence[MembershipForm]) -> IntervalForm:

@@ -189,7 +189,9 @@ ORIGINS = ("entry", "seeds", "fedgen", "commit", "torch", "processor", "cores", 
 
 def page_of(entries: Sequence[Entry], refused: Sequence[str]) -> str:
     standings = standings_of(entries)
-    shown = _fitting([entry for standing in standings for entry in standing.entries])
+    pictured = [one for standing in standings for one in standing.entries if one.form["samples"] or one.form["nearest"]]
+    sizes = [len(entry.form["samples"]) + len(entry.form["nearest"]) for entry in pictured]
+    shown = [pictured[place].name for place in fitting(sizes, MOST_BYTES)]  # whose pictures a page has room for
     suites = dict.fromkeys(standing.suite for standing in standings)
     beside = f"{', '.join(BESIDE)}: in all, in the first embedding; more is better"
     return KIND.render(
@@ -272,10 +274,3 @@ def _origin(entry: Entry) -> list[str]:
         in_bytes(machine["memory"]),
         form["recipe_hash"][:8],
     ]
-
-
-def _fitting(entries: Sequence[Entry]) -> list[str]:
-    """The names of entries whose pictures are together small enough for a page."""
-    pictured = [entry for entry in entries if entry.form["samples"] or entry.form["nearest"]]
-    places = fitting([len(entry.form["samples"]) + len(entry.form["nearest"]) for entry in pictured], MOST_BYTES)
-    return [pictured[place].name for place in places]

@@ -143,12 +143,8 @@ def wasserstein(
     found = study.step("found", lambda: summarise(ranking))
     space = f"{choice.components} public components of" if choice.components else "all features of"
     ranking = replace(ranking, heading=f"{ranking.heading}; {space} {choice.embedding}")
-    tables: list[Table | str] = [
-        calibration_table(shares),
-        ranking.table(found["scores"]),
-        values_table(ranking),
-        *outcomes(found, shares),
-    ]
+    first, last = tables_of(ranking, shares)
+    tables: list[Table | str] = [first, ranking.table(found["scores"]), last, *outcomes(found, shares)]
     study.report(tables, draw(ranking, found["scores"], shares, study.figure))
 
 
@@ -220,24 +216,22 @@ def summarise(ranking: RankingStudy) -> dict[str, Any]:
     return {"scores": ranking.rows.compared(TITLES), "of means": shares}
 
 
-def calibration_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
-    return make_table(
-        "share of a known distance that is found",
-        ("case", *TITLES.values()),
-        [[case, *(f"{row[one]:.2f}" if one in row else None for one in TITLES)] for case, row in shares.items()],
-        names=("case",),
-        notes="shift: real images moved by that part of their spread; width: Gaussian images whose widest axis is"
-        " that many times as wide. A critic is measured on images it never saw; elsewhere its values are lower bounds",
+def tables_of(ranking: RankingStudy, shares: Mapping[str, Mapping[str, float]]) -> list[Table]:
+    """The calibration, and mean scores of the generators and of held-out real images."""
+    rows = [[case, *(f"{row[one]:.2f}" if one in row else None for one in TITLES)] for case, row in shares.items()]
+    note = (
+        "shift: real images moved by that part of their spread; width: Gaussian images whose widest axis is that many"
     )
-
-
-def values_table(ranking: RankingStudy) -> Table:
-    lines = []
+    note += " times as wide. A critic is measured on images it never saw; elsewhere its values are lower bounds"
+    headings, lines = ("case", *TITLES.values()), []
     for score, title in {**TITLES, MEANS: "distance of the means"}.items():
         means = [statistics.mean(row[score][how] for row in ranking.rows.clients.values()) for how in BOTH]
         lines.append([title, *means, *(ranking.real[score][how] for how in BOTH)])
     title = "means over the generators, and held-out images of the clients' classes"
-    return make_table(title, ("score", "avg", "all", "real avg", "real all"), lines, names=("score",))
+    return [
+        make_table("share of a known distance that is found", headings, rows, note, names=("case",)),
+        make_table(title, ("score", "avg", "all", "real avg", "real all"), lines, names=("score",)),
+    ]
 
 
 def outcomes(found: Numbers, shares: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from fedgen.experiments.command import reproduce
 from fedgen.experiments.engine import gaps as gap_runs
-from fedgen.experiments.engine.trainings import component
+from fedgen.experiments.engine.trainings import evaluated
 from tests.experiments.participation.tiny_recipes import classifier_recipe, digits_recipe, text_recipe
 
 PARTITIONS = ["natural", "semantic", "Dirichlet", "random"]
@@ -116,11 +116,9 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-def without_pages(class_path, **options):
-    """A part of a recipe; runs' pages and tables, which take as long as the training here, are tested elsewhere."""
-    return component(
-        class_path, **options, **({"page": False, "report": False} if class_path == gap_runs.CALLBACK else {})
-    )
+def without_pages(rounds, **evaluation):
+    """Runs' pages and tables, which take as long as the training here, are tested elsewhere."""
+    return evaluated(rounds, **evaluation, page=False, report=False)
 
 
 @pytest.mark.slow
@@ -129,7 +127,7 @@ def test_a_short_run_is_whole_and_prints_again_without_training(
     name, recipe, options, check, said, runs, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(gap_runs, "component", without_pages)
+    monkeypatch.setattr(gap_runs, "evaluated", without_pages)
     Path("checkpoints").mkdir()
     Path("checkpoints/runs").symlink_to(runs)
     monkeypatch.setenv("COLUMNS", "200")
