@@ -143,13 +143,14 @@ def check(entry: Entry) -> None:
     try:
         cell = _cell_of(entry)
         _check_recipe(entry, cell)
-        seeds, wanted = [run["seed"] for run in entry.form["runs"]], list(find_suite(entry.form["suite"]).seeds)
+        runs, wanted = entry.form["runs"], list(find_suite(entry.form["suite"]).seeds)
+        seeds = [run["seed"] for run in runs]
         if not seeds == entry.form["seeds"] == wanted:
             raise ValueError(f"its runs have the seeds {seeds}, the suite {wanted}")
         for seed, records in zip(seeds, entry.records):
             _check_scores(seed, records, cell)
-        stored = zip(*((run["membership"], run["costs"]) for run in entry.form["runs"]))
-        shown, claimed = flatten(claims_of(cell, entry.records, *stored)), flatten(entry.claims)
+        attacks, costs = [run["membership"] for run in runs], [run["costs"] for run in runs]
+        shown, claimed = flatten(claims_of(cell, entry.records, attacks, costs)), flatten(entry.claims)
         for key in sorted(shown.keys() | claimed.keys()):
             told, true = claimed.get(key), shown.get(key)
             if told == true:
