@@ -125,7 +125,7 @@ def agreement_table(found: Numbers, title: str) -> Table:
         lines.append([escape(name), *cells])
     notes = (
         "inverted: pairs of generators that avg and all order differently (beyond 1.96 standard errors of both); IID:"
-        " the mean over dealings of the same images to clients of the same sizes, which have bias and noise but no"
+        " the mean over splits of the same images among clients of the same sizes, which have bias and noise but no"
         " heterogeneity; excess: pairs beyond error less the IID ones, which alone is evidence"
     )
     headings = ("score", "pairs", "tau", "inverted", "IID", "excess", "avg - all", "its spread")

@@ -296,7 +296,7 @@ def score_table(ranking: rankings.RankingStudy) -> Table:
         for place, name in enumerate(rows.clients)
     ]
     note = (
-        "IID: the mean of FID-avg over dealings of the clients' images; clients: further images of theirs in place of"
+        "IID: the mean of FID-avg over IID splits of the clients' images; clients: further images of theirs in place of"
     )
     note += " generated ones"
     return make_table("scores by truncation of the generator", ("tau", *columns), [*lines, last], note, names=())

@@ -69,7 +69,7 @@ def test_an_expectation_says_whether_it_was_met():
 
 
 def row(fid, kid, control=None):
-    """A generator's (avg, all) over clients, and FID's over an IID dealing."""
+    """A generator's (avg, all) over clients, and FID's over an IID split."""
     error = {"errors": {"avg": 0.01, "all": 0.01}}
     own = {"fid": {"avg": fid[0], "all": fid[1], **error}, "kid": {"avg": kid[0], "all": kid[1], **error}}
     return {"clients": own, "controls": [{"fid": {"avg": control[0], "all": control[1], **error}}] if control else []}
