@@ -295,10 +295,8 @@ def score_table(ranking: rankings.RankingStudy) -> Table:
         [name, *(f"[bold]{c[place]:.4g}[/bold]" if c[place] == min(c) else c[place] for c in columns.values())]
         for place, name in enumerate(rows.clients)
     ]
-    note = (
-        "IID: the mean of FID-avg over IID splits of the clients' images; clients: further images of theirs in place of"
-    )
-    note += " generated ones"
+    note = "IID: the mean of FID-avg over IID splits of the clients' images; clients: further images of theirs in place"
+    note += " of generated ones"
     return make_table("scores by truncation of the generator", ("tau", *columns), [*lines, last], note, names=())
 
 

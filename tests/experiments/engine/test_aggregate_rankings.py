@@ -104,7 +104,7 @@ def test_without_controls_nothing_is_said_of_them():
     assert [line.split(":")[1] for line in told(row((1, 5), (3, 2)), row((2, 3), (2, 1)))] == [" KID", " KID"]
 
 
-def test_dealings_are_a_list_or_named_one_by_one():
+def test_iid_splits_are_a_list_or_named_one_by_one():
     listed = {"clients": {"fid": 1}, "controls": [{"fid": 2}, {"kid": 3}]}
     named = {"clients": {"fid": 1}, "IID 0": {"fid": 2}, "IID 1": {"kid": 3}}
     for scored in (listed, named):

@@ -148,7 +148,7 @@ def test_runs_of_other_clients_are_refused(runs, tmp_path):
         Trained([*runs, other], load_embedding("pixels"))
 
 
-def test_scores_are_those_of_the_library_over_clients_and_iid_dealings():
+def test_scores_are_those_of_the_library_over_clients_and_iid_splits():
     draws = torch.Generator().manual_seed(0)
     features, generated = torch.randn(60, 4, generator=draws), torch.randn(30, 4, generator=draws) + 0.5
     federation = FeatureFederation(features, (torch.arange(20), torch.arange(20, 60)), ("a", "b"))

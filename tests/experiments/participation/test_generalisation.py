@@ -21,9 +21,11 @@ def recipe(tmp_path, monkeypatch):
     return digits_recipe()
 
 
-@pytest.mark.parametrize(("dealt", "scored"), [("pixels", "pixels"), ("efficientnet-lite0", "efficientnet-lite0-32")])
-def test_a_partition_and_scores_in_one_network_are_refused(recipe, capsys, dealt, scored):
-    given = ["--recipe", str(recipe), "--partition_embedding", dealt, "--embedding", scored]
+@pytest.mark.parametrize(
+    ("split_in", "scored"), [("pixels", "pixels"), ("efficientnet-lite0", "efficientnet-lite0-32")]
+)
+def test_a_partition_and_scores_in_one_network_are_refused(recipe, capsys, split_in, scored):
+    given = ["--recipe", str(recipe), "--partition_embedding", split_in, "--embedding", scored]
     assert main(["reproduce", "participation-gap", *given]) == 2
     assert "scores would see the features that made the clients" in " ".join(capsys.readouterr().err.split())
 
@@ -45,7 +47,7 @@ def test_arms_have_as_many_clients_as_the_recipe_and_are_natural_only_where_its_
 
 
 @pytest.mark.slow
-def test_a_semantic_recipe_is_not_scored_in_the_network_that_dealt_it(recipe):
+def test_a_semantic_recipe_is_not_scored_in_the_network_that_split_it(recipe):
     settings = yaml.safe_load(recipe.read_text())
     path = "fedgen.clients.partitions.Semantic.paper"
     settings["data"]["init_args"]["partition"] = {"class_path": path, "init_args": {"num_clients": 6}}
@@ -71,7 +73,7 @@ def test_two_arms_of_as_many_clients_are_refused(recipe):
         named_by_clients(GapChoice(recipe=recipe), [Arm("", {key: rate}) for rate in (0.5, 0.51)])
 
 
-def test_an_arm_that_cannot_be_dealt_is_named_before_any_training(recipe):
+def test_an_arm_that_cannot_be_split_is_named_before_any_training(recipe):
     choice = GapChoice(recipe=recipe)
     arm = Arm(
         "too many",

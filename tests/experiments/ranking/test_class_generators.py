@@ -25,7 +25,7 @@ def numbers_of(folder="out"):
     return json.loads((Path(folder) / "results.json").read_text())["numbers"]
 
 
-def test_scores_are_those_of_the_clients_and_of_the_dealt_ones():
+def test_scores_are_those_over_clients_and_over_iid_ones():
     choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, None, "pixels", 4)
     places = ClassFederation(choice)
     parts, generated = places.federation.parts(), places.draw("7")

@@ -24,8 +24,8 @@ class Counting:
 
 
 def measured(study, count, asked):
-    def make(places, dealt):
-        asked.append(list(dealt))
+    def make(places, sides):
+        asked.append(list(sides))
         return Counting(asked)
 
     return measure_all(study, CHOICE, {"fid": "FID"}, "first", make, 2, count)

@@ -30,10 +30,10 @@ def numbers_of(folder="out"):
 def test_values_are_those_of_the_scores_on_the_same_features(components):
     choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, 60, "pixels", components)
     places = ClassFederation(choice)
-    dealt = places.federation.with_iid(0, 1)
-    found = experiment.CriticMeasure(places, dealt, {experiment.SORTED: SHORT}, projections=20)(places.draw("7"))
+    sides = places.federation.with_iid(0, 1)
+    found = experiment.CriticMeasure(places, sides, {experiment.SORTED: SHORT}, projections=20)(places.draw("7"))
     project = places.projection.project if components else torch.Tensor.double
-    for where, federation in dealt.items():
+    for where, federation in sides.items():
         parts = [project(part).float() for part in federation.parts()]
         generated = project(places.draw("7")).float()
         critic = WassersteinReference.from_features(parts, SHORT).score(generated)
