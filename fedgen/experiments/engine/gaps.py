@@ -106,12 +106,10 @@ def gap_lines(curves: Sequence[Curve], gap: str) -> tuple[float, float, float]:
     errors = [curve["errors"][gap][-1] for curve in curves]
     mean, count = statistics.mean(values), len(values)
     freedom = sum(curve["clients"] - 1 for curve in curves)
-    known = bool(freedom) and None not in errors
-    half = 0.0 if count > 2 else math.inf
-    if known:
-        half = float(stats.t.ppf(0.975, freedom)) * sum(float(error) ** 2 for error in errors) ** 0.5 / count
-    if count > 2:
-        half = max(half, half_width(values))
+    halves = [half_width(values)] if count > 2 else []
+    if freedom and None not in errors:
+        halves.append(float(stats.t.ppf(0.975, freedom)) * sum(float(error) ** 2 for error in errors) ** 0.5 / count)
+    half = max(halves, default=math.inf)
     return mean, mean - half, mean + half
 
 
@@ -326,7 +324,14 @@ def draw_arms(found: GapScores, columns: Sequence[str], path: Path, title: str) 
     with panels(path, size, len(columns), len(widths), width_ratios=widths) as (figure, grid):
         for row, column in zip(grid, columns):
             for axes, arm in zip(row, arms):
-                _draw_curves(axes, found.of(arm, column))
+                curves = found.of(arm, column)
+                rounds = [round for round in curves[0]["rounds"] if round >= FIRST * curves[0]["rounds"][-1]]
+                for split, colour in SPLIT_COLOURS.items():
+                    values = zip(*(curve["values"][split][-len(rounds) :] for curve in curves))
+                    look = {"color": colour, "marker": "o", "markersize": 3}
+                    axes.plot(rounds, list(map(statistics.mean, values)), label=split, **look)
+                axes.grid(alpha=0.25)
+                axes.tick_params(labelsize=7)
                 axes.set_title(arm, fontsize=9)
             for axes in row[1:-1]:
                 axes.sharey(row[0])
@@ -337,16 +342,6 @@ def draw_arms(found: GapScores, columns: Sequence[str], path: Path, title: str) 
             axes.set_xlabel("round", fontsize=8)
         figure.suptitle(f"{title} (mean of {count} seed(s); bars: 95 % over clients and seeds)", fontsize=11)
     return path
-
-
-def _draw_curves(axes: Any, curves: Sequence[Curve]) -> None:
-    for split, colour in SPLIT_COLOURS.items():
-        rounds = [round for round in curves[0]["rounds"] if round >= FIRST * curves[0]["rounds"][-1]]
-        values = [curve["values"][split][-len(rounds) :] for curve in curves]
-        axes.plot(rounds, [statistics.mean(each) for each in zip(*values)], color=colour, marker="o", markersize=3)
-        axes.lines[-1].set_label(split)
-    axes.grid(alpha=0.25)
-    axes.tick_params(labelsize=7)
 
 
 def _draw_gaps(axes: Any, found: GapScores, column: str) -> None:

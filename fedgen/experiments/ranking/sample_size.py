@@ -254,7 +254,18 @@ def draw(found: Numbers, components: int, path: Path) -> Path:
     with panels(path, (9.6, 7), 2, 2) as (_, grid):
         for axes, score in zip(grid.flat, ("fid", PCA, "kid")):
             draw_gaps(axes, found, score, label(score, components))
-        draw_inversions(grid[1][1], found, components)
+        last = grid[1][1]
+        for score, colour in COLOURS.items():
+            rows = {int(size): row[score] for size, row in found.items() if score in row}
+            if rows:  # over classes (full) and IID clients (dashed)
+                counts = [len(row["inverted"]) for row in rows.values()]
+                controls = [statistics.mean(row["control inverted"]) for row in rows.values()]
+                last.plot(list(rows), counts, "-o", color=colour, markersize=4, label=label(score, components))
+                last.plot(list(rows), controls, "--o", color=colour, markersize=4, markerfacecolor="none")
+        last.plot([], [], "--o", color="0.35", markersize=4, markerfacecolor="none", label="over IID clients")
+        last.set_ylim(-0.4, 1.4 * last.get_ylim()[1])  # room for the legend
+        last.set_ylabel("pairs that avg and all order differently")
+        last.legend(fontsize=8, ncols=2, loc="upper center")
         for axes in grid.flat:
             axes.set_xscale("log")
             axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
@@ -280,18 +291,3 @@ def draw_gaps(axes: Any, found: Numbers, score: str, title: str) -> None:
     axes.axhline(0, color="0.5", linewidth=0.8)
     axes.set_ylim(min(0, axes.get_ylim()[0]), None)
     axes.legend(fontsize=8)
-
-
-def draw_inversions(axes: Any, found: Numbers, components: int) -> None:
-    """Pairs ordered differently by n_i and score: over classes (full) and IID clients (dashed)."""
-    for score, colour in COLOURS.items():
-        rows = {int(size): row[score] for size, row in found.items() if score in row}
-        if rows:
-            counts = [len(row["inverted"]) for row in rows.values()]
-            controls = [statistics.mean(row["control inverted"]) for row in rows.values()]
-            axes.plot(list(rows), counts, "-o", color=colour, markersize=4, label=label(score, components))
-            axes.plot(list(rows), controls, "--o", color=colour, markersize=4, markerfacecolor="none")
-    axes.plot([], [], "--o", color="0.35", markersize=4, markerfacecolor="none", label="over IID clients")
-    axes.set_ylim(-0.4, 1.4 * axes.get_ylim()[1])  # room for the legend
-    axes.set_ylabel("pairs that avg and all order differently")
-    axes.legend(fontsize=8, ncols=2, loc="upper center")

@@ -180,21 +180,18 @@ def draw(found: Mapping[str, Any], examples: Mapping[str, Any], path: Path) -> P
         left.set_xticks(range(len(found)), [case.replace(" the", "\nthe") for case in found])
         left.set(xlabel="covariances of clients and generator", ylabel="FD-avg less the theorem, % of FD-avg")
         left.grid(alpha=0.25, axis="y")
-        draw_example(right, *list(examples.items())[1])
+        name, row = list(examples.items())[1]
+        ticks = [*(f"client {k}" for k in range(len(row["pool"]["clients"]))), "FD-all"]
+        labels = {"pool": "the pool itself", "shifted": "shifted by t", "printed": "shifted as printed"}
+        for place, (key, colour) in enumerate(zip(labels, COLOURS)):
+            where = [k + 0.26 * (place - 1) for k in range(len(ticks))]
+            heights = [*row[key]["clients"], row[key]["all"]]
+            right.bar(where, heights, width=0.24, color=colour, label=labels[key])
+        right.set_xticks(range(len(ticks)), ticks)
+        right.set_ylabel("Fréchet distance")
+        right.set_title(f"clients: {name}", fontsize=9)
+        right.set_axisbelow(True)
+        right.set_ylim(0, 1.35 * right.get_ylim()[1])
+        right.legend(fontsize=8, ncols=3, loc="upper center", columnspacing=1)
+        right.grid(alpha=0.25, axis="y")
     return path
-
-
-def draw_example(axes: Any, name: str, row: Mapping[str, Any]) -> None:
-    ticks = [*(f"client {k}" for k in range(len(row["pool"]["clients"]))), "FD-all"]
-    labels = {"pool": "the pool itself", "shifted": "shifted by t", "printed": "shifted as printed"}
-    for place, (key, colour) in enumerate(zip(labels, COLOURS)):
-        heights = [*row[key]["clients"], row[key]["all"]]
-        where = [k + 0.26 * (place - 1) for k in range(len(ticks))]
-        axes.bar(where, heights, width=0.24, color=colour, label=labels[key])
-    axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_ylabel("Fréchet distance")
-    axes.set_title(f"clients: {name}", fontsize=9)
-    axes.set_axisbelow(True)
-    axes.set_ylim(0, 1.35 * axes.get_ylim()[1])
-    axes.legend(fontsize=8, ncols=3, loc="upper center", columnspacing=1)
-    axes.grid(alpha=0.25, axis="y")

@@ -64,7 +64,6 @@ def gaussian_toy(
     tables: list[Table | str] = [
         table_of(rows, found["0"], checked),
         agreement_table({score.upper(): row for score, row in ranked.items()}, "21 generators, two clients"),
-        in_words(ranked),
         *outcomes(checked, found, ranked),
     ]
     study.report(tables, draw(rows, found["0"], ranked, study.figure))
@@ -113,22 +112,18 @@ def against_theory(rows: Rows, found: Mapping[str, Mapping[str, float]]) -> dict
     return {"curves": curves, "constants": constants, "lowest fid avg": min(column(rows, "fid", "avg"))}
 
 
-def in_words(ranked: Mapping[str, Any]) -> str:
+def outcomes(checked: Mapping[str, Any], found: Mapping[str, Any], ranked: Mapping[str, Any]) -> list[str]:
     parts = []
     for score, row in ranked.items():
         inverted, pairs, clear = len(row["inverted"]), row["pairs"], row["beyond error"]
         told = f"{inverted} of {pairs} pairs of generators differently, {clear} beyond their errors"
         both = f"{score.upper()}-avg and {score.upper()}-all"
         parts.append(f"{both} order {told}" if inverted else f"{both} order none of the {pairs} pairs differently")
-    return f"{'; '.join(parts)}."
-
-
-def outcomes(checked: Mapping[str, Any], found: Mapping[str, Any], ranked: Mapping[str, Any]) -> list[str]:
     curves, constants = checked["curves"], checked["constants"]
     worst = max([row["largest z"] for row in curves.values()] + [abs(row["z"]) for row in constants.values()])
     least = {name: row["least at"] for name, row in curves.items()}
     text = f"every value within Monte-Carlo error of its closed form; largest |z| {worst:.2f}"
-    lines = [expectation(text, worst < LARGEST_Z)]
+    lines = [f"{'; '.join(parts)}.", expectation(text, worst < LARGEST_Z)]
     for score, wanted in LEAST.items():
         places = {aggregate: least[f"{score}_{aggregate}"] for aggregate in wanted}
         text = ", ".join(f"{score.upper()}-{aggregate} is least at {place:g}" for aggregate, place in places.items())
