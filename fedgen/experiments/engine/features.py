@@ -14,9 +14,11 @@ from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.evaluation.reference import Reference
 from fedgen.experiments.engine.rankings import CLIENTS, IID
 from fedgen.experiments.engine.study import Choice
-from fedgen.scores import FederatedScore
+from fedgen.scores import FederatedScore, FrechetReference
 from fedgen.scores.aggregate import Weights
+from fedgen.scores.frechet.corrected import Bias
 from fedgen.seeds import generator, subset
+from fedgen.statistics import Gaussian
 
 CACHE = Path("checkpoints/features")  # shared by all experiments
 
@@ -157,6 +159,29 @@ class FeatureFederation:
     def with_iid(self, seed: int, controls: int) -> dict[str, "FeatureFederation"]:
         """The clients themselves, as "clients", and IID controls, as "IID 0", "IID 1", ..."""
         return {CLIENTS: self} | {f"{IID}{number}": self.iid(seed, number) for number in range(controls)}
+
+
+PCA = "fid pca"  # FID on principal components of public images, beside "fid"
+CORRECTED = "fidc pca"  # the same without the bias of few images
+
+
+def are_enough(parts: Sequence[Tensor], images: int) -> bool:
+    """Return whether clients and generators have images enough for a corrected FID."""
+    return min(images, *map(len, parts)) >= parts[0].shape[1] + 2
+
+
+def component_reference(parts: Sequence[Tensor], images: int) -> FrechetReference:
+    """FID on principal components; corrected too, where every client and generator (`images`) has images enough."""
+    biases: tuple[Bias, ...] = ("plug-in", "corrected") if are_enough(parts, images) else ("plug-in",)
+    return FrechetReference(parts, "examples", 1, biases)
+
+
+def component_scores(
+    reference: FrechetReference, projected: Tensor | Gaussian, errors: bool = True
+) -> list[FederatedScore]:
+    """PCA, and CORRECTED where the reference has it, of generated images' components."""
+    found = reference.measure_all(projected, errors)
+    return [reference.combined(name, one) for name, one in zip((PCA, CORRECTED), found)]
 
 
 def rows_of(scores: Sequence[FederatedScore]) -> dict[str, dict[str, Any]]:

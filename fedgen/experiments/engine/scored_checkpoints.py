@@ -19,11 +19,20 @@ from fedgen.evaluation.names import LAST
 from fedgen.evaluation.own_models import own_in_place
 from fedgen.evaluation.panels import require_device
 from fedgen.evaluation.records import sampling_of
-from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.runs.evaluate_run import mixture_of_local
 from fedgen.evaluation.runs.rebuild import RECIPE, local_models, personal_tensors, rebuild
 from fedgen.experiments.engine import trainings
-from fedgen.experiments.engine.features import FeatureFederation, Source, chosen, rows_of
+from fedgen.experiments.engine.features import (
+    CORRECTED,
+    PCA,
+    FeatureFederation,
+    Source,
+    are_enough,
+    chosen,
+    component_reference,
+    component_scores,
+    rows_of,
+)
 from fedgen.experiments.engine.study import Choice, runs_folder
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.exchange import Exchange
@@ -75,9 +84,6 @@ def require_same_clients(first: Path, clients: FederatedDataModule, second: Path
     )
     if not same:
         raise ValueError(f"{second} had other clients than {first}; remove it, or give other --runs")
-
-
-PCA = "fid pca"  # FID on principal components of public images, beside "fid"
 
 
 def message_bytes(training: trainings.Training) -> dict[str, int]:
@@ -217,7 +223,10 @@ class Trained:
 
 
 class Scorers:
-    """The clients' side of all scores, over the clients and, but for kernels', over IID splits of the same images."""
+    """The clients' side of all scores, over the clients and, but for kernels', over IID splits of the same images.
+
+    Where generators have at least `images`, and clients images enough, FID without the bias of few stands beside it.
+    """
 
     def __init__(
         self,
@@ -226,12 +235,14 @@ class Scorers:
         seed: int,
         kernels: Sequence[str] = ("kid",),
         projection: Projection | None = None,
+        images: int = 0,
     ) -> None:
         self.projection = projection
         sides = federation.with_iid(seed, dealings).values()  # where a kernel's avg - all is another constant, no more
-        self._plain = [side.reference(("fid", *kernels) if side is federation else ("fid",)) for side in sides]
+        frechet = ("fid", "fidc") if are_enough(federation.parts(), images) else ("fid",)
+        self._plain = [side.reference((*frechet, *kernels) if side is federation else frechet) for side in sides]
         parts = [[projection.project(part) for part in side.parts()] for side in sides] if projection else []
-        self._projected = [Reference(own, ("fid",), "examples") for own in parts]
+        self._projected = [component_reference(own, images) for own in parts]
 
     def score(self, generated: Tensor) -> dict[str, Any]:
         """{"clients": {score: values}, "controls": [the same of each]} of generated features [m, D], with errors."""
@@ -239,12 +250,13 @@ class Scorers:
         if self.projection is not None:
             small = self.projection.project(generated)
             for row, reference in zip(found, self._projected):
-                row[PCA] = rows_of(reference.score(small))["fid"]
+                row |= rows_of(component_scores(reference, small))
         return {"clients": found[0], "controls": found[1:]}
 
 
 def title_of(score: str, components: int = 64) -> str:
     titles = {"fid": "FID", "kid": "KID", "kid-rbf": "KD, RBF kernel", PCA: f"FID, PCA-{components}"}
+    titles |= {"fidc": "FID corrected", CORRECTED: f"FID corrected, PCA-{components}"}
     return titles[score]
 
 
@@ -344,6 +356,6 @@ class TrainedChoice(Choice):
         trainings.train_runs(runs, self.plan)
         return Trained(runs, network, self.seed, self.protocol.client_images, self.device)
 
-    def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",)) -> Scorers:
+    def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",), images: int = 0) -> Scorers:
         projection = trained.projection(self.components)
-        return Scorers(trained.federation(), self.dealings, self.seed, kernels, projection)
+        return Scorers(trained.federation(), self.dealings, self.seed, kernels, projection, images)

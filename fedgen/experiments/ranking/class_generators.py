@@ -17,16 +17,20 @@ from torch import Tensor
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.features import (
+    CORRECTED,
+    PCA,
     FeatureFederation,
     ImageChoice,
     Source,
     chosen,
+    component_reference,
+    component_scores,
     open_data,
     pick_classes,
     rows_of,
 )
 from fedgen.experiments.engine.rankings import BOTH, CLIENTS, FLAT, RankingStudy, ScoredRows, best_of, gap_of
-from fedgen.experiments.engine.scored_checkpoints import PCA, title_of
+from fedgen.experiments.engine.scored_checkpoints import title_of
 from fedgen.experiments.engine.study import Study, at_least, expectation, make_table, quickly
 from fedgen.experiments.ranking.sample_size import REAL
 from fedgen.models import EmpiricalGenerator
@@ -318,7 +322,7 @@ def measure_all(
     return RankingStudy(rows, titles, about["heading"], scores[REAL][CLIENTS], kinds)
 
 
-SCORES = ("fid", PCA, "kid")
+SCORES = ("fid", PCA, CORRECTED, "kid")
 
 
 @quickly(controls=1)
@@ -335,9 +339,8 @@ def class_generators(controls: int = 3, **options: Any) -> None:
     at_least(1, controls=controls, components=choice.components)
     study = choice.study("class-generators", controls=controls)
     titles = {score: title_of(score, choice.components) for score in SCORES}
-    ranking = measure_all(
-        study, choice, titles, "kernel", lambda places, sides: ClassMeasure(places.projection, sides), controls
-    )
+    ranking = measure_all(study, choice, titles, "kernel", ClassMeasure, controls)
+    ranking = replace(ranking, titles={score: titles[score] for score in SCORES if score in ranking.rows.scores})
     found, kernel = study.step("found", lambda: summarise(ranking)), study.numbers["kernel"]["mean"]
     mean = found["mean term"]
     text = f"FID's mean term has one gap for all generators, to {mean['spread'] / mean['mean']:.1e} of it: the rest is"
@@ -353,13 +356,12 @@ def class_generators(controls: int = 3, **options: Any) -> None:
 class ClassMeasure:
     """Every score of a generator, over the clients and over IID splits of their images."""
 
-    def __init__(self, projection: Projection, sides: Mapping[str, FeatureFederation]) -> None:
-        self.projection = projection
-        projected = projection.project(sides[CLIENTS].features)
-        few = {where: replace(side, features=projected) for where, side in sides.items()}
-        self.few, self.frechet = (
-            {where: FrechetReference.from_features(side.parts()) for where, side in own.items()} for own in (few, sides)
-        )
+    def __init__(self, places: ClassFederation, sides: Mapping[str, FeatureFederation]) -> None:
+        self.projection = places.projection
+        projected = self.projection.project(sides[CLIENTS].features)
+        few = {where: replace(side, features=projected).parts() for where, side in sides.items()}
+        self.few = {where: component_reference(parts, places.num_images) for where, parts in few.items()}
+        self.frechet = {where: FrechetReference.from_features(side.parts()) for where, side in sides.items()}
         self.kernel = KernelReference.from_features(sides[CLIENTS].parts())
 
     def once(self) -> dict[str, float]:
@@ -378,7 +380,7 @@ class ClassMeasure:
                 iid, whole = self.frechet[where], clients["fid"]
                 avg, error = float(iid.weights @ iid.per_client(generated)), whole["errors"]["all"]
                 plain = {"fid": {"avg": avg, "all": whole["all"], "errors": {"avg": error, "all": error}}}
-            found[where] = plain | rows_of([replace(few.score(reduced), name=PCA)])
+            found[where] = plain | rows_of(component_scores(few, reduced))
         return found
 
 
@@ -388,7 +390,7 @@ def summarise(ranking: RankingStudy) -> dict[str, Any]:
     found = ranking.rows.compared(ranking.titles)
     means = {name: {"mean term": row["fid"]["terms"]["mean"]} for name, row in rows.items()}
     whose: dict[str, dict[str, int]] = {}
-    for score in ("fid", PCA):
+    for score in (score for score in ("fid", PCA, CORRECTED) if score in found):
         pairs = [sorted((kinds[i], kinds[j]), key=KINDS.index) for i, j in found[score]["evidence"]]
         titles = [" and ".join(dict.fromkeys(pair)) for pair in pairs]
         whose[score] = {title: titles.count(title) for title in sorted(set(titles))}

@@ -232,6 +232,10 @@ class Anchored:
     own: str  # the federation's name
     controls: Sequence[str]  # the controls' names
 
+    def known(self, where: str) -> list[str]:
+        """The scores that were measured over the clients, or over another federation."""
+        return list(next(iter(next(iter(self.scores.values()))[where].values())))
+
     def curves(self, score: str, aggregate: str, where: str | None = None) -> list[list[float]]:
         """One score by size, a list for each anchor, over the clients or another federation."""
         rows = [own[where or self.own].values() for own in self.scores.values()]
@@ -380,7 +384,7 @@ def rising_panels(
 
 def draw_mean_gap(axes: Any, rows: Anchored, score: str, title: str) -> None:
     """The mean of avg - all over anchors by size, beside that over IID clients where it is measured."""
-    known = [where for where in rows.controls if score in next(iter(next(iter(rows.scores.values()))[where].values()))]
+    known = [where for where in rows.controls if score in rows.known(where)]
     others = [means(rows.gaps(score, where)) for where in known]
     aggregate_panels.draw_gap(axes, rows.sizes, means(rows.gaps(score)), title, SIZE, others)
     aggregate_panels.scale_by_size(axes, rows.sizes)

@@ -14,7 +14,14 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.features import FeatureFederation, rows_of
+from fedgen.experiments.engine.features import (
+    CORRECTED,
+    PCA,
+    FeatureFederation,
+    component_reference,
+    component_scores,
+    rows_of,
+)
 from fedgen.experiments.engine.rankings import (
     BOTH,
     CLIENTS,
@@ -24,7 +31,6 @@ from fedgen.experiments.engine.rankings import (
     ranking_lines,
     valley_line,
 )
-from fedgen.experiments.engine.scored_checkpoints import PCA
 from fedgen.experiments.engine.study import Numbers, at_least, expectation, make_table
 from fedgen.experiments.ranking import neighbourhoods as near
 from fedgen.reports.figures.aggregate_panels import scale_by_size
@@ -47,7 +53,7 @@ class FrechetAndKernel:
         parts = federation.parts()
         self.projection, self.equal = projection, equal
         self._whole = FrechetReference.from_features(parts)
-        self._projected = FrechetReference.from_features([projection.project(part) for part in parts])
+        self._projected = component_reference([projection.project(part) for part in parts], equal)
         self._kernel = KernelReference.from_features(parts) if kernel else None
 
     def __call__(self, generated: near.Generated) -> dict[str, dict[str, Any]]:
@@ -57,7 +63,8 @@ class FrechetAndKernel:
         for (name, summary), projected in zip(summaries.items(), (PCA, FEW)):
             small = self.projection.project_summary(summary)
             scores.append(replace(self._whole.score(summary, errors=False), name=name))
-            scores.append(replace(self._projected.score(small, errors=False), name=projected))
+            plain, *corrected = component_scores(self._projected, small, errors=False)
+            scores += [replace(plain, name=projected), *(corrected if projected == PCA else [])]
         if self._kernel is not None:
             scores.append(self._kernel.score(generated.draw(KERNEL_IMAGES), errors=False))
         return rows_of(scores)
@@ -105,7 +112,7 @@ def variance_limited(clients: int = 20, components: int = 64, controls: int = 3,
     floor = study.step("floor", lambda: measure_floor(places, clients, places.projection(components, clients)))
     found = study.step("found", lambda: find(rows))
     few = f"{places.equal} images each"
-    titles = SCORES | {EQUAL: f"FID, {few}", FEW: f"FID, PCA, {few}"}
+    titles = SCORES | {EQUAL: f"FID, {few}", FEW: f"FID, PCA, {few}", CORRECTED: "FID corrected, PCA"}
     headings = ("score", "pairs", "Kendall tau", "inverted", "over IID clients")
     single = [[titles[name], *near.rank_cells(row)] for name, row in found["generators"].items()]
     tables = [
@@ -117,14 +124,15 @@ def variance_limited(clients: int = 20, components: int = 64, controls: int = 3,
 
 
 def find(rows: near.Anchored) -> dict[str, Any]:
-    every, iid = (*FRECHET, "kid"), rows.controls
+    frechet = (*FRECHET, *(score for score in rows.known(rows.own) if score == CORRECTED))
+    every, iid = (*frechet, "kid"), rows.controls
     return rows.summarise(every) | {
-        "control valleys": {name: [rows.valley(name, "avg", one) for one in iid] for name in FRECHET},
+        "control valleys": {name: [rows.valley(name, "avg", one) for one in iid] for name in frechet},
         "means": {name: {how: near.means(values) for how, values in rows.both(name).items()} for name in every},
         "terms": {
             name: {term: {how: rows.terms(name, term, how) for how in BOTH} for term in TERMS} for name in FRECHET
         },
-        "control gaps": {name: [near.spread_of(rows.gaps(name, one)) for one in iid] for name in FRECHET},
+        "control gaps": {name: [near.spread_of(rows.gaps(name, one)) for one in iid] for name in frechet},
     }
 
 

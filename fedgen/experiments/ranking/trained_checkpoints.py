@@ -16,10 +16,9 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine import rankings
-from fedgen.experiments.engine.features import chosen
+from fedgen.experiments.engine.features import PCA, chosen
 from fedgen.experiments.engine.rankings import BOTH, RankingStudy, ScoredRows, best_of, better_than_real, gaps_of
 from fedgen.experiments.engine.scored_checkpoints import (
-    PCA,
     Checkpoint,
     Trained,
     TrainedChoice,
@@ -61,7 +60,9 @@ def wgan_gp_checkpoints(num_images: int | None = None, **options: Any) -> None:
 def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
     planned = choice.planned(["wgan-gp"])
     trained = choice.train(planned)
-    found, scorers, held_out = checkpoints_of(planned), choice.scorers(trained), trained.data.pooled("held_out")
+    found, held_out = checkpoints_of(planned), trained.data.pooled("held_out")
+    least = min(count for count in (number, len(held_out)) if count > 1)
+    scorers = choice.scorers(trained, images=least)
 
     def score_real() -> dict[str, Any]:
         if len(held_out) < 2:

@@ -21,8 +21,8 @@ from fedgen.embeddings import Embedding, FeatureCache, load_embedding
 from fedgen.embeddings.embed import embed_batches
 from fedgen.evaluation.panels import require_device
 from fedgen.experiments.engine import rankings
-from fedgen.experiments.engine.features import CACHE, FeatureFederation
-from fedgen.experiments.engine.scored_checkpoints import PCA, Scorers, title_of
+from fedgen.experiments.engine.features import CACHE, PCA, FeatureFederation
+from fedgen.experiments.engine.scored_checkpoints import Scorers, title_of
 from fedgen.experiments.engine.study import Choice, Numbers, Study, expectation, make_table, panels, rising
 from fedgen.images import to_uint8
 from fedgen.io.hashing import hash_tensors

@@ -10,9 +10,9 @@ from fedgen.embeddings import load_embedding
 from fedgen.embeddings.base import ModuleEmbedding
 from fedgen.evaluation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.runs.rebuild import rebuild
-from fedgen.experiments.engine.features import FeatureFederation
+from fedgen.experiments.engine.features import PCA, FeatureFederation
 from fedgen.experiments.engine.rankings import ScoredRows
-from fedgen.experiments.engine.scored_checkpoints import PCA, Scorers, Trained, checkpoints_of, title_of
+from fedgen.experiments.engine.scored_checkpoints import Scorers, Trained, checkpoints_of, title_of
 from fedgen.experiments.engine.trainings import Plan, Series, runs_of
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY, CHECKPOINT_VERSION

@@ -29,13 +29,14 @@ def test_scores_are_those_over_clients_and_over_iid_ones():
     choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, None, "pixels", 4)
     places = ClassFederation(choice)
     parts, generated = places.federation.parts(), places.draw("7")
-    found = experiment.ClassMeasure(places.projection, places.federation.with_iid(0, 2))(generated)
+    found = experiment.ClassMeasure(places, places.federation.with_iid(0, 2))(generated)
     fid, kid = FrechetReference.from_features(parts).score(generated), KernelReference.from_features(parts)
     assert found["clients"]["fid"]["all"] == pytest.approx(fid.values["all"], rel=1e-9)
     assert found["clients"]["kid"]["avg"] == pytest.approx(kid.score(generated).values["avg"], rel=1e-9)
     reduced = [places.projection.project(part) for part in parts]
-    few = FrechetReference.from_features(reduced).score(places.projection.project(generated))
-    assert found["clients"]["fid pca"]["avg"] == pytest.approx(few.values["avg"], rel=1e-9)
+    for name, bias in (("fid pca", "plug-in"), ("fidc pca", "corrected")):
+        few = FrechetReference.from_features(reduced, bias=bias).score(places.projection.project(generated))
+        assert found["clients"][name]["avg"] == pytest.approx(few.values["avg"], rel=1e-9)
     exact = FrechetReference.from_features(places.federation.iid(0, 1).parts()).score(generated)
     control = found["IID 1"]["fid"]
     for how in ("avg", "all"):
